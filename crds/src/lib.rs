@@ -1,1 +1,27 @@
-//! API types.
+//! API types of Pawl and everything that agent and controller must agree on.
+//!
+//! No client and no async live here: what this crate holds can be read, compared and tested without a cluster.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`v1alpha1`] | `TerraformRun`: spec, status, phases and results |
+//! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
+//! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
+//! | [`contract`] | environment, paths and exit codes of an attempt's pod |
+//! | [`termination`] | the termination message |
+//! | [`reason`] | the reasons of failures and conditions |
+//! | [`conditions`] | the conditions of a run, set without losing their transition times |
+//! | [`fit`] | keeps a status below its size |
+//! | [`duration`] | durations as people write them |
+
+pub mod conditions;
+pub mod contract;
+pub mod crd;
+pub mod duration;
+pub mod fit;
+pub mod names;
+pub mod reason;
+pub mod termination;
+pub mod v1alpha1;
+
+pub use v1alpha1::*;

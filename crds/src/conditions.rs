@@ -1,0 +1,88 @@
+//! The conditions of a run, set so that `lastTransitionTime` moves only with the status.
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+use crate::{termination::clip, whole_seconds};
+
+/// A plan was made.
+pub const PLANNED: &str = "Planned";
+/// The plan may be applied.
+pub const APPROVED: &str = "Approved";
+/// How the run went; Unknown while it goes on.
+pub const SUCCEEDED: &str = "Succeeded";
+/// True however the run ended.
+pub const FINISHED: &str = "Finished";
+/// Something holds the run up; the reason names it (as kstatus reads it).
+pub const STALLED: &str = "Stalled";
+
+/// All types.
+pub const ALL: [&str; 5] = [PLANNED, APPROVED, SUCCEEDED, FINISHED, STALLED];
+
+/// Sets a condition; the transition time stays while the status does. Returns whether anything changed.
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    status: Option<bool>,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
+    let status = match status {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
+    let fresh = Condition {
+        type_: type_.into(),
+        status: status.into(),
+        reason: reason.into(),
+        message: clip(message, 512),
+        observed_generation: generation,
+        last_transition_time: whole_seconds(now),
+    };
+    match conditions.iter_mut().find(|c| c.type_ == type_) {
+        Some(old) => {
+            let at: Time =
+                if old.status == fresh.status { old.last_transition_time.clone() } else { fresh.last_transition_time.clone() };
+            let fresh = Condition { last_transition_time: at, ..fresh };
+            let changed = *old != fresh;
+            *old = fresh;
+            changed
+        }
+        None => {
+            conditions.push(fresh);
+            true
+        }
+    }
+}
+
+/// The status of a condition: `Some(true)`, `Some(false)`, or `None` when it is Unknown or missing.
+pub fn status(conditions: &[Condition], type_: &str) -> Option<bool> {
+    match conditions.iter().find(|c| c.type_ == type_)?.status.as_str() {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_transition_time_moves_with_the_status_only() {
+        let (early, late) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(200).unwrap());
+        let mut conditions = Vec::new();
+        assert!(set(&mut conditions, STALLED, Some(false), "Progressing", "", None, early));
+        assert!(!set(&mut conditions, STALLED, Some(false), "Progressing", "", None, late), "nothing changed");
+        assert!(set(&mut conditions, STALLED, Some(false), "Retrying", "", None, late));
+        assert_eq!(conditions[0].last_transition_time.0, early);
+        assert!(set(&mut conditions, STALLED, Some(true), "PodGone", "", None, late));
+        assert_eq!(conditions[0].last_transition_time.0, late);
+        assert_eq!(status(&conditions, STALLED), Some(true));
+    }
+}

@@ -1,0 +1,283 @@
+//! The CustomResourceDefinition: what `kube` derives from the types, with the CEL rules at the root of the schema and a bound
+//! on every string, list and map.
+
+use kube::CustomResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::{Phase, RunResult, TerraformRun, names::MAX_RUN_NAME};
+
+/// A CEL rule at the root of the schema.
+///
+/// Transition rules stand at the root with `has()` on both sides: a rule on a field is not evaluated when the field appears or
+/// disappears (tried on kube-apiserver 1.34.4: a terminal phase, a claim and an "immutable" spec were changed by remove and
+/// add).
+pub struct RootRule {
+    /// Name, for tests and docs.
+    pub name: &'static str,
+    /// The expression.
+    pub rule: String,
+    /// What the API server answers when it is false.
+    pub message: &'static str,
+}
+
+/// The rules at the root.
+pub fn root_rules() -> Vec<RootRule> {
+    let rule = |name, rule: &str, message| RootRule {
+        name,
+        rule: rule.replace('\n', " ").split_whitespace().collect::<Vec<_>>().join(" "),
+        message,
+    };
+    vec![
+        rule("name", &format!("self.metadata.name.size() <= {MAX_RUN_NAME}"), "the name of a run has at most 52 characters"),
+        rule("spec", "has(self.spec) == has(oldSelf.spec) && (!has(self.spec) || self.spec == oldSelf.spec)",
+            "spec is immutable; annotate the run with pawl.run/rerun=true for a fresh run, or create another"),
+        rule("status", "!has(oldSelf.status) || has(self.status)", "status cannot be removed"),
+        rule("first-phase", "!has(self.status) || !has(self.status.phase) || self.status.phase == 'Pending'
+            || (has(oldSelf.status) && has(oldSelf.status.phase))", "the first phase is Pending"),
+        rule("phase", &format!("!has(oldSelf.status) || !has(oldSelf.status.phase)
+            || (has(self.status) && has(self.status.phase) && ({}))", legal_transitions()), "illegal change of phase"),
+        rule("claim", "!has(oldSelf.status) || !has(oldSelf.status.claim)
+            || (has(self.status) && has(self.status.claim) && self.status.claim == oldSelf.status.claim)", "a claim never changes"),
+        rule("result", "!has(oldSelf.status) || !has(oldSelf.status.result)
+            || (has(self.status) && has(self.status.result) && self.status.result == oldSelf.status.result)", "a result never changes"),
+        rule("apply-needs-claim", "!has(self.status) || !has(self.status.phase) || self.status.phase != 'Apply' || has(self.status.claim)",
+            "phase Apply needs a claim"),
+        rule("result-of-phase", &format!("!has(self.status) || (has(self.status.result)
+            ? has(self.status.phase) && ({}) : !has(self.status.phase) || !(self.status.phase in ['Succeeded', 'Failed', 'Canceled']))", results_of_phases()),
+            "a terminal phase has a result of its own, any other phase has none"),
+        rule("result-needs-claim", &format!("!has(self.status) || !has(self.status.result) || (has(self.status.claim)
+            ? self.status.phase != 'Canceled' && !(self.status.result in ['NoChanges', 'Planned', 'Drifted']) : !(self.status.result in {}))", claimed_results()),
+            "only a claimed run was applied, and a claimed run is never Canceled"),
+    ]
+}
+
+fn quoted(words: impl IntoIterator<Item = &'static str>) -> String {
+    let words: Vec<_> = words.into_iter().map(|w| format!("'{w}'")).collect();
+    format!("[{}]", words.join(", "))
+}
+
+fn legal_transitions() -> String {
+    let mut parts = vec!["self.status.phase == oldSelf.status.phase".to_owned()];
+    for phase in Phase::ALL.into_iter().filter(|p| !p.is_terminal()) {
+        parts.push(format!(
+            "(oldSelf.status.phase == '{phase}' && self.status.phase in {})",
+            quoted(phase.successors().iter().map(|p| p.as_str()))
+        ));
+    }
+    parts.join(" || ")
+}
+
+fn results_of_phases() -> String {
+    let of = |phase| quoted(RunResult::ALL.into_iter().filter(move |r| r.phase() == phase).map(RunResult::as_str));
+    [Phase::Succeeded, Phase::Failed, Phase::Canceled]
+        .map(|phase| format!("(self.status.phase == '{phase}' && self.status.result in {})", of(phase)))
+        .join(" || ")
+}
+
+fn claimed_results() -> String {
+    quoted(RunResult::ALL.into_iter().filter(|r| r.needs_claim()).map(RunResult::as_str))
+}
+
+/// The CustomResourceDefinition of `TerraformRun`, as JSON.
+///
+/// # Panics
+/// When the derived definition has another shape than `kube` gives it; a test would show it.
+pub fn terraform_run() -> Value {
+    let mut crd = serde_json::to_value(TerraformRun::crd()).unwrap_or_default();
+    crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    let version = &mut crd["spec"]["versions"][0];
+    let root = &mut version["schema"]["openAPIV3Schema"];
+    root["description"] = "One run of Terraform or OpenTofu: one plan, and at most one apply of it.".into();
+    root["required"] = json!(["spec"]);
+    root["x-kubernetes-validations"] = root_rules().into_iter().map(|r| json!({"rule": r.rule, "message": r.message})).collect();
+    shape(root);
+    bound(root, true);
+    crd
+}
+
+fn rules(rules: &[(&str, &str)]) -> Value {
+    rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
+}
+
+/// What the derived schema cannot say.
+fn shape(root: &mut Value) {
+    let spec = &mut root["properties"]["spec"]["properties"];
+    spec["source"]["x-kubernetes-validations"] =
+        rules(&[("[has(self.git), has(self.inline)].filter(x, x).size() == 1", "exactly one of git and inline")]);
+    let git = &mut spec["source"]["properties"]["git"];
+    git["x-kubernetes-validations"] = rules(&[
+        ("!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')", "path stays inside the repository"),
+        (
+            "!self.revision.contains('..') && !self.revision.endsWith('.lock') && !self.revision.contains('@{')",
+            "not a branch, tag or commit",
+        ),
+    ]);
+    let files = &mut spec["source"]["properties"]["inline"]["properties"]["files"];
+    files["maxProperties"] = 64.into();
+    files["minProperties"] = 1.into();
+    files["additionalProperties"]["maxLength"] = 131_072.into();
+    files["x-kubernetes-validations"] = rules(&[(
+        "self.all(path, path.size() <= 255 && path.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*$') && !path.contains('..'))",
+        "paths are relative, of letters, digits and _ . -, and stay inside the stack",
+    )]);
+    for list in ["variables", "env"] {
+        let item = &mut spec[list]["items"];
+        item["properties"]["valueFrom"]["x-kubernetes-validations"] =
+            rules(&[("has(self.secretKeyRef) != has(self.configMapKeyRef)", "exactly one of secretKeyRef and configMapKeyRef")]);
+        // CEL cannot see an untyped value, so the schema says it.
+        item["oneOf"] = json!([{"required": ["value"]}, {"required": ["valueFrom"]}]);
+        spec[list]["x-kubernetes-list-type"] = "map".into();
+        spec[list]["x-kubernetes-list-map-keys"] = json!(["name"]);
+    }
+    spec["variables"]["items"]["properties"]["value"] = json!({
+        "description": spec["variables"]["items"]["properties"]["value"]["description"],
+        "x-kubernetes-preserve-unknown-fields": true,
+    });
+    spec["backend"]["properties"]["config"] = json!({
+        "description": spec["backend"]["properties"]["config"]["description"],
+        "type": "object", "default": {}, "x-kubernetes-preserve-unknown-fields": true,
+    });
+    spec["timeouts"]["x-kubernetes-validations"] = rules(&[(
+        "[self.start, self.setup, self.init, self.plan, self.apply].all(t, duration(t) >= duration('1s') && duration(t) <= duration('24h'))",
+        "a timeout is at least 1s and at most 24h",
+    )]);
+    spec["approval"]["x-kubernetes-validations"] = rules(&[
+        ("duration(self.holdFor) <= duration('24h')", "holdFor is at most 24h"),
+        (
+            "duration(self.expiresAfter) >= duration('1s') && duration(self.expiresAfter) <= duration('720h')",
+            "expiresAfter is at least 1s and at most 720h",
+        ),
+    ]);
+    spec["runner"]["properties"]["labels"]["x-kubernetes-validations"] = own_keys();
+    spec["runner"]["properties"]["annotations"]["x-kubernetes-validations"] = own_keys();
+    let status = &mut root["properties"]["status"]["properties"];
+    status["conditions"]["x-kubernetes-list-type"] = "map".into();
+    status["conditions"]["x-kubernetes-list-map-keys"] = json!(["type"]);
+}
+
+fn own_keys() -> Value {
+    rules(&[(
+        "self.all(key, !key.startsWith('pawl.run/') && !key.startsWith('app.kubernetes.io/'))",
+        "keys of pawl.run/ and app.kubernetes.io/ are the controller's",
+    )])
+}
+
+/// Gives every string, list and map a bound where it has none (types of Kubernetes itself have none), and drops the long
+/// descriptions of those types, which `kubectl explain pod.spec` has as well.
+fn bound(schema: &mut Value, ours: bool) {
+    let Some(object) = schema.as_object_mut() else { return };
+    if !ours {
+        object.remove("description");
+    }
+    match object.get("type").and_then(Value::as_str) {
+        Some("string") if !object.contains_key("enum") => default_to(object, "maxLength", 1024),
+        Some("array") => default_to(object, "maxItems", 32),
+        Some("object") if object.contains_key("additionalProperties") => default_to(object, "maxProperties", 64),
+        _ => {}
+    }
+    if object.get("x-kubernetes-int-or-string").is_some() {
+        default_to(object, "maxLength", 64);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = object.get_mut(key) {
+            bound(inner, ours);
+        }
+    }
+    if let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) {
+        for (name, inner) in properties {
+            let foreign =
+                matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources" | "conditions");
+            let description = inner.get("description").cloned();
+            bound(inner, ours && !foreign);
+            if let (true, true, Some(text)) = (ours, foreign, description) {
+                inner["description"] = text;
+            }
+        }
+    }
+}
+
+fn default_to(object: &mut Map<String, Value>, key: &str, value: u32) {
+    object.entry(key).or_insert_with(|| value.into());
+}
+
+/// The CustomResourceDefinition as the chart ships it.
+///
+/// # Errors
+/// When it cannot be written as YAML, which a test would show.
+pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
+    let head = "# Generated from crds/src by `cargo run --release -p crds --bin crdgen`; `cargo ci` holds it equal.\n";
+    Ok(format!("{head}{}", serde_saphyr::to_string(&terraform_run())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unbounded(path: &str, schema: &Value, found: &mut Vec<String>) {
+        let Some(object) = schema.as_object() else { return };
+        let lacks = |key| !object.contains_key(key);
+        match object.get("type").and_then(Value::as_str) {
+            Some("string") if lacks("maxLength") && lacks("enum") => found.push(path.into()),
+            Some("array") if lacks("maxItems") => found.push(path.into()),
+            Some("object")
+                if lacks("properties")
+                    && lacks("maxProperties")
+                    && lacks("x-kubernetes-preserve-unknown-fields")
+                    && path != ".metadata" =>
+            {
+                found.push(path.into())
+            }
+            _ => {}
+        }
+        for key in ["items", "additionalProperties"] {
+            if let Some(inner) = object.get(key) {
+                unbounded(&format!("{path}[]"), inner, found);
+            }
+        }
+        for (name, inner) in object.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            unbounded(&format!("{path}.{name}"), inner, found);
+        }
+    }
+
+    #[test]
+    fn everything_has_a_bound() {
+        let mut found = Vec::new();
+        unbounded("", &terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &mut found);
+        assert!(found.is_empty(), "{found:#?}");
+    }
+
+    #[test]
+    fn kubectl_apply_can_carry_it() {
+        assert!(yaml().unwrap().len() < 262_144 / 2, "`kubectl apply` keeps a copy in an annotation: {}", yaml().unwrap().len());
+    }
+
+    #[test]
+    fn every_field_of_ours_is_described() {
+        fn walk(path: &str, schema: &Value, missing: &mut Vec<String>) {
+            for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+                let path = format!("{path}.{name}");
+                if inner.get("description").is_none() {
+                    missing.push(path.clone());
+                }
+                if !matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources" | "conditions")
+                {
+                    walk(&path, inner, missing);
+                    walk(&format!("{path}[]"), &inner["items"], missing);
+                }
+            }
+        }
+        let crd = terraform_run();
+        let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        let mut missing = Vec::new();
+        walk("spec", &root["spec"], &mut missing);
+        walk("status", &root["status"], &mut missing);
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    #[test]
+    fn the_committed_definition_is_the_generated_one() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl/files/crds/terraformruns.yaml");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(committed == yaml().unwrap(), "run `cargo run --release -p crds --bin crdgen` and commit the result");
+    }
+}

@@ -1,0 +1,114 @@
+//! Names on objects: annotations, labels, finalizers, policies, and the names of pods and their accounts.
+
+use sha2::{Digest, Sha256};
+
+/// The API group.
+pub const GROUP: &str = "pawl.run";
+
+/// Annotation: the whole checksum of the plan that its setter approves.
+pub const APPROVE: &str = "pawl.run/approve";
+/// Annotation: the API name of the one who approves.
+pub const APPROVED_BY: &str = "pawl.run/approved-by";
+/// Annotation: what the approver says.
+pub const COMMENT: &str = "pawl.run/comment";
+/// Annotation: why the plan is denied; one-way.
+pub const DENY: &str = "pawl.run/deny";
+/// Annotation: why the run is cancelled; one-way.
+pub const CANCEL: &str = "pawl.run/cancel";
+/// Annotation: `true` asks for a fresh run of the same spec.
+pub const RERUN: &str = "pawl.run/rerun";
+/// Annotation on a run made for `pawl.run/rerun`: name of the run that asked for it.
+pub const RERUN_OF: &str = "pawl.run/rerun-of";
+
+/// Finalizer of a run: set before its first pod, removable by the verb `control` only.
+pub const RUN_FINALIZER: &str = "pawl.run/run";
+/// Finalizer of an attempt's pod, until the controller has read its end.
+pub const POD_FINALIZER: &str = "pawl.run/attempt";
+
+/// Label: name of the run.
+pub const LABEL_RUN: &str = "pawl.run/run";
+/// Label: UID of the run.
+pub const LABEL_RUN_UID: &str = "pawl.run/run-uid";
+/// Label: number of the attempt.
+pub const LABEL_ATTEMPT: &str = "pawl.run/attempt";
+/// Label: `pawl` on everything the controller makes.
+pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`LABEL_MANAGED_BY`].
+pub const MANAGED_BY: &str = "pawl";
+
+/// RBAC verb: approve a plan.
+pub const VERB_APPROVE: &str = "approve";
+/// RBAC verb: create runs that approve themselves.
+pub const VERB_AUTOAPPROVE: &str = "autoapprove";
+/// RBAC verb of the controller: write a run's status and remove its finalizer.
+pub const VERB_CONTROL: &str = "control";
+
+/// Admission policy on the approval annotations.
+pub const POLICY_APPROVAL: &str = "pawl-approval";
+/// Admission policy on the writes of a run's status.
+pub const POLICY_STATUS: &str = "pawl-status";
+/// Admission policy on runs that approve themselves or name a ServiceAccount, created or asked for by `rerun`.
+pub const POLICY_CREATION: &str = "pawl-creation";
+/// Admission policy on the finalizer of a run.
+pub const POLICY_FINALIZER: &str = "pawl-finalizer";
+
+/// The field manager of the agent.
+pub const AGENT_MANAGER: &str = "pawl-runner-agent";
+/// The field manager of the controller.
+pub const CONTROLLER_MANAGER: &str = "pawl-controller";
+
+/// The longest name of a run.
+pub const MAX_RUN_NAME: usize = 52;
+
+/// Letters and digits that form no words and are not mistaken for one another (as Kubernetes draws its suffixes).
+const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Five characters of a hash of a UID.
+///
+/// ```
+/// assert_eq!(crds::names::short_hash("0b9c1a4e-0000-4000-8000-000000000001").len(), 5);
+/// ```
+pub fn short_hash(uid: &str) -> String {
+    let digest = Sha256::digest(uid.as_bytes());
+    digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
+}
+
+/// The name of an attempt's pod, ServiceAccount, Role and RoleBinding: `NAME-HASH-a1`, at most 63 characters, so that it is a
+/// label value, a hostname and the holder of a state lock as well.
+pub fn attempt_name(run: &str, uid: &str, attempt: u32) -> String {
+    format!("{run}-{}-a{attempt}", short_hash(uid))
+}
+
+/// The name of the run that answers `pawl.run/rerun=true` on this one; the same each time it is asked for.
+pub fn rerun_name(run: &str, uid: &str) -> String {
+    let hash = short_hash(&format!("rerun of {uid}"));
+    let room = MAX_RUN_NAME - hash.len() - 1;
+    let stem: String = run.chars().take(room).collect();
+    format!("{}-{hash}", stem.trim_end_matches(['-', '.']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
+
+    #[test]
+    fn the_longest_name_makes_a_hostname() {
+        let name = attempt_name(&"n".repeat(MAX_RUN_NAME), UID, 999);
+        assert!(name.len() <= 63, "{name}");
+    }
+
+    #[test]
+    fn another_run_of_the_same_name_has_other_pods() {
+        assert_ne!(attempt_name("a", UID, 1), attempt_name("a", "other", 1));
+        assert_eq!(attempt_name("a", UID, 1), attempt_name("a", UID, 1));
+    }
+
+    #[test]
+    fn a_rerun_has_a_legal_name_of_its_own() {
+        let name = rerun_name(&format!("{}.b", "n".repeat(45)), UID);
+        assert!(name.len() <= MAX_RUN_NAME && !name.contains(".-"), "{name}");
+        assert_ne!(rerun_name("a", UID), rerun_name("a", "other"));
+    }
+}

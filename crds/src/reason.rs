@@ -1,0 +1,129 @@
+//! Reasons: one word for each way a run fails, waits or is held up. Used in `status.failure`, conditions, Events and metrics.
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $value:literal;)*) => {
+        $($(#[$doc])* pub const $name: &str = $value;)*
+        /// All reasons.
+        pub const ALL: &[&str] = &[$($value),*];
+    };
+}
+
+reasons! {
+    // Source.
+    /// The repository could not be reached.
+    SOURCE_UNREACHABLE = "SourceUnreachable";
+    /// The repository wants other credentials.
+    SOURCE_UNAUTHORIZED = "SourceUnauthorized";
+    /// There is no such repository.
+    REPOSITORY_NOT_FOUND = "RepositoryNotFound";
+    /// There is no such branch, tag or commit.
+    REVISION_NOT_FOUND = "RevisionNotFound";
+    /// There is no such directory in the source.
+    PATH_NOT_FOUND = "PathNotFound";
+    /// The source holds something Pawl refuses, such as a path that leaves it.
+    SOURCE_INVALID = "SourceInvalid";
+    // Inputs.
+    /// A Secret or a key of it is missing.
+    SECRET_NOT_FOUND = "SecretNotFound";
+    /// A ConfigMap or a key of it is missing.
+    CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound";
+    /// A field of the spec makes no sense.
+    INVALID_SPEC = "InvalidSpec";
+    // Tool.
+    /// No version of the tool that satisfies the request is to be had.
+    TOOL_NOT_FOUND = "ToolNotFound";
+    /// The configuration is wrong; the diagnostic names file and line.
+    INVALID_CONFIGURATION = "InvalidConfiguration";
+    /// `init` failed.
+    INIT_FAILED = "InitFailed";
+    /// `plan` failed.
+    PLAN_FAILED = "PlanFailed";
+    /// `apply` failed.
+    APPLY_FAILED = "ApplyFailed";
+    /// The plan cannot be read.
+    PLAN_UNREADABLE = "PlanUnreadable";
+    /// A provider, registry or service could not be reached.
+    PROVIDER_UNREACHABLE = "ProviderUnreachable";
+    /// A service asked for fewer requests.
+    THROTTLED = "Throttled";
+    /// A provider, backend or registry wants other credentials.
+    UNAUTHORIZED = "Unauthorized";
+    /// Somebody holds the state's lock.
+    STATE_LOCKED = "StateLocked";
+    /// The state changed since the plan.
+    STALE_PLAN = "StalePlan";
+    /// The state would be lost with the pod.
+    NO_DURABLE_STATE = "NoDurableState";
+    /// The tool could not save its state.
+    STATE_NOT_SAVED = "StateNotSaved";
+    /// A phase passed its deadline.
+    DEADLINE_EXCEEDED = "DeadlineExceeded";
+    /// A digest does not match.
+    CHECKSUM_MISMATCH = "ChecksumMismatch";
+    /// The tool was ended by a signal that was not ours, such as the kernel's for want of memory.
+    TOOL_KILLED = "ToolKilled";
+    // Pod.
+    /// The pod was told to end.
+    TERMINATED = "Terminated";
+    /// The pod ended without a word.
+    POD_LOST = "PodLost";
+    /// The pod was evicted.
+    EVICTED = "Evicted";
+    /// The container ran out of memory.
+    OUT_OF_MEMORY = "OutOfMemory";
+    /// The image cannot be pulled.
+    IMAGE_NOT_AVAILABLE = "ImageNotAvailable";
+    /// No node takes the pod.
+    UNSCHEDULABLE = "Unschedulable";
+    /// A quota is exceeded.
+    QUOTA_EXCEEDED = "QuotaExceeded";
+    /// The API server refuses the pod.
+    POD_REJECTED = "PodRejected";
+    /// The pod did not start in time, for a reason the kubelet does not name.
+    POD_NOT_STARTED = "PodNotStarted";
+    /// The pod is gone, and nobody confirmed its end.
+    POD_GONE = "PodGone";
+    /// The apply began and nobody can say how it ended.
+    APPLY_UNCONFIRMED = "ApplyUnconfirmed";
+    /// An apply was told to end.
+    APPLY_INTERRUPTED = "ApplyInterrupted";
+    /// A fault of the agent.
+    AGENT_FAULT = "AgentFault";
+    // Conditions and endings.
+    /// The admission policies that guard approvals are not in force.
+    POLICY_MISSING = "PolicyMissing";
+    /// The run goes on.
+    RUNNING = "Running";
+    /// The run waits for a further attempt.
+    RETRYING = "Retrying";
+    /// A plan waits for an approval.
+    WAITING = "WaitingForApproval";
+    /// The approval names another plan.
+    STALE_APPROVAL = "StaleApproval";
+    /// A plan was made.
+    PLANNED = "Planned";
+    /// A person approved.
+    APPROVED = "Approved";
+    /// The run approves itself.
+    AUTOMATIC = "Automatic";
+    /// The approval was withdrawn.
+    WITHDRAWN = "Withdrawn";
+    /// Nothing needs an approval.
+    NOT_NEEDED = "NotNeeded";
+    /// Nothing is held up.
+    PROGRESSING = "Progressing";
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_reason_is_one_word_and_stands_once() {
+        for (i, reason) in super::ALL.iter().enumerate() {
+            assert!(
+                reason.starts_with(|c: char| c.is_ascii_uppercase()) && reason.chars().all(|c| c.is_ascii_alphabetic()),
+                "{reason}"
+            );
+            assert!(!super::ALL[..i].contains(reason), "{reason} stands twice");
+        }
+    }
+}

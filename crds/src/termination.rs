@@ -1,0 +1,116 @@
+//! The termination message: the way of a result when the API cannot be reached.
+//!
+//! The kubelet keeps at most 4096 bytes of it with the pod. The controller believes it only for the attempt, pod and process
+//! that the status names.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Failure, RunResult};
+
+/// The most bytes the kubelet keeps.
+pub const MAX_BYTES: usize = 4096;
+
+/// How an attempt ended.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct TerminationMessage {
+    /// UID of the run.
+    #[serde(rename = "runUID")]
+    pub run_uid: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// UID of the pod.
+    #[serde(rename = "podUID")]
+    pub pod_uid: String,
+    /// The process.
+    pub nonce: String,
+    /// How the run ended; none when the attempt ended without ending the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RunResult>,
+    /// For people; one line.
+    #[serde(default)]
+    pub message: String,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+}
+
+impl TerminationMessage {
+    /// The message as JSON of at most [`MAX_BYTES`] bytes: diagnostics go first, then the ends of long texts.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut message = self.clone();
+        for limit in [usize::MAX, 400, 100, 0] {
+            if let Some(failure) = &mut message.failure {
+                if limit < usize::MAX {
+                    failure.diagnostics.clear();
+                }
+                failure.message = clip(&failure.message, limit);
+            }
+            message.message = clip(&message.message, limit);
+            let bytes = serde_json::to_vec(&message).unwrap_or_default();
+            if bytes.len() <= MAX_BYTES {
+                return bytes;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Reads a message; `None` when the text is something else.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text.trim()).ok()
+    }
+}
+
+/// At most `limit` characters of a text, on one line; three dots say that there was more.
+pub fn clip(text: &str, limit: usize) -> String {
+    let mut line: String =
+        text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+    line.retain(|c| !c.is_control());
+    if line.chars().count() <= limit {
+        return line;
+    }
+    let mut short: String = line.chars().take(limit.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Changed, Diagnostic, FailureClass};
+
+    fn message(length: usize) -> TerminationMessage {
+        TerminationMessage {
+            run_uid: "u".into(),
+            attempt: 1,
+            pod_uid: "p".into(),
+            nonce: "n".into(),
+            result: Some(RunResult::Failed),
+            message: "é".repeat(length),
+            failure: Some(Failure {
+                class: FailureClass::Internal,
+                reason: "AgentPanicked".into(),
+                message: "\"".repeat(length),
+                changes: Changed::Unknown,
+                diagnostics: vec![Diagnostic { summary: "x".repeat(length), ..Diagnostic::default() }],
+            }),
+        }
+    }
+
+    #[test]
+    fn a_long_message_keeps_its_result() {
+        for length in [0, 100, 1_000, 100_000] {
+            let bytes = message(length).to_bytes();
+            assert!(bytes.len() <= MAX_BYTES, "{length}: {}", bytes.len());
+            let read = TerminationMessage::parse(std::str::from_utf8(&bytes).unwrap()).unwrap();
+            assert_eq!(read.result, Some(RunResult::Failed));
+        }
+    }
+
+    #[test]
+    fn clipped_text_is_one_line() {
+        assert_eq!(clip("a\n  b\r\nc", 10), "a b c");
+        assert_eq!(clip("abcdef", 4), "abc…");
+        assert_eq!(clip("\u{1b}[31mred", 20), "[31mred");
+    }
+}

@@ -1,0 +1,208 @@
+//! Where a run is, how it ended, and which steps between are legal.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where a run is. A phase is written before its effect starts.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+pub enum Phase {
+    /// No pod works on the run yet, or none at the moment: a further attempt follows.
+    Pending,
+    /// The source is fetched, the tool found, variables are written.
+    Setup,
+    /// `init` runs.
+    Init,
+    /// `plan` runs, or its result is read.
+    Plan,
+    /// A plan with changes waits for a person.
+    AwaitingApproval,
+    /// The plan is claimed; `apply` runs or is about to.
+    Apply,
+    /// Ended as asked.
+    Succeeded,
+    /// Ended with a failure.
+    Failed,
+    /// Ended before anything was applied.
+    Canceled,
+}
+
+impl Phase {
+    /// All phases, in the order of a run.
+    pub const ALL: [Self; 9] = [
+        Self::Pending,
+        Self::Setup,
+        Self::Init,
+        Self::Plan,
+        Self::AwaitingApproval,
+        Self::Apply,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Canceled,
+    ];
+
+    /// Whether a run in this phase has ended and never changes its phase again.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Canceled)
+    }
+
+    /// The phases that may follow this one. The CEL rule of the CRD is generated from this table.
+    ///
+    /// Back to `Pending` means that an attempt died before its claim and another follows; `Apply` is behind the claim, so
+    /// from there a run can only end, and never as `Canceled`, which promises that nothing was applied.
+    pub const fn successors(self) -> &'static [Self] {
+        match self {
+            Self::Pending => &[Self::Setup, Self::Failed, Self::Canceled],
+            Self::Setup => &[Self::Init, Self::Pending, Self::Failed, Self::Canceled],
+            Self::Init => &[Self::Plan, Self::Pending, Self::Failed, Self::Canceled],
+            Self::Plan => &[Self::AwaitingApproval, Self::Apply, Self::Pending, Self::Succeeded, Self::Failed, Self::Canceled],
+            Self::AwaitingApproval => &[Self::Apply, Self::Pending, Self::Failed, Self::Canceled],
+            Self::Apply => &[Self::Succeeded, Self::Failed],
+            Self::Succeeded | Self::Failed | Self::Canceled => &[],
+        }
+    }
+
+    /// Whether `next` may follow this phase; staying in a phase always may.
+    pub fn may_become(self, next: Self) -> bool {
+        self == next || self.successors().contains(&next)
+    }
+
+    /// The word in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Setup => "Setup",
+            Self::Init => "Init",
+            Self::Plan => "Plan",
+            Self::AwaitingApproval => "AwaitingApproval",
+            Self::Apply => "Apply",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Canceled => "Canceled",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a run ended.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+pub enum RunResult {
+    /// The plan had nothing to do.
+    NoChanges,
+    /// A plan was asked for and made.
+    Planned,
+    /// The plan was applied.
+    Applied,
+    /// Everything was destroyed as planned.
+    Destroyed,
+    /// A refresh-only plan found that the world differs from the state.
+    Drifted,
+    /// A person denied the plan.
+    Rejected,
+    /// A person cancelled or deleted the run before its claim.
+    Canceled,
+    /// Nobody approved the plan in time.
+    Expired,
+    /// A newer run took this one's place.
+    Superseded,
+    /// The run failed; `status.failure` says how, and whether anything was changed.
+    Failed,
+    /// The plan was claimed and nobody can say how its apply ended.
+    Indeterminate,
+}
+
+impl RunResult {
+    /// All results.
+    pub const ALL: [Self; 11] = [
+        Self::NoChanges,
+        Self::Planned,
+        Self::Applied,
+        Self::Destroyed,
+        Self::Drifted,
+        Self::Rejected,
+        Self::Canceled,
+        Self::Expired,
+        Self::Superseded,
+        Self::Failed,
+        Self::Indeterminate,
+    ];
+
+    /// The phase in which a run with this result is.
+    pub const fn phase(self) -> Phase {
+        match self {
+            Self::NoChanges | Self::Planned | Self::Applied | Self::Destroyed | Self::Drifted => Phase::Succeeded,
+            Self::Rejected | Self::Canceled | Self::Expired | Self::Superseded => Phase::Canceled,
+            Self::Failed | Self::Indeterminate => Phase::Failed,
+        }
+    }
+
+    /// Whether only a run with a claim can end so.
+    pub const fn needs_claim(self) -> bool {
+        matches!(self, Self::Applied | Self::Destroyed | Self::Indeterminate)
+    }
+
+    /// The word in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoChanges => "NoChanges",
+            Self::Planned => "Planned",
+            Self::Applied => "Applied",
+            Self::Destroyed => "Destroyed",
+            Self::Drifted => "Drifted",
+            Self::Rejected => "Rejected",
+            Self::Canceled => "Canceled",
+            Self::Expired => "Expired",
+            Self::Superseded => "Superseded",
+            Self::Failed => "Failed",
+            Self::Indeterminate => "Indeterminate",
+        }
+    }
+}
+
+impl fmt::Display for RunResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_phase_has_no_successor() {
+        for phase in Phase::ALL {
+            assert_eq!(phase.is_terminal(), phase.successors().is_empty(), "{phase}");
+        }
+    }
+
+    #[test]
+    fn nothing_claimed_can_be_canceled_or_begin_again() {
+        assert!(!Phase::Apply.may_become(Phase::Canceled));
+        assert!(!Phase::Apply.may_become(Phase::Pending));
+        assert!(Phase::Apply.may_become(Phase::Apply));
+    }
+
+    #[test]
+    fn every_result_ends_in_a_terminal_phase() {
+        for result in RunResult::ALL {
+            assert!(result.phase().is_terminal(), "{result}");
+        }
+    }
+
+    #[test]
+    fn the_words_are_those_of_serde() {
+        for phase in Phase::ALL {
+            assert_eq!(serde_json::to_value(phase).unwrap(), phase.as_str());
+        }
+        for result in RunResult::ALL {
+            assert_eq!(serde_json::to_value(result).unwrap(), result.as_str());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! How a run may proceed: approval, deadlines, retries.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::duration::Span;
+
+/// Who lets a plan be applied.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+pub enum ApprovalMode {
+    /// A person, by the plan's checksum.
+    #[default]
+    Manual,
+    /// Nobody: the plan is applied at once. Creating such a run needs the verb `autoapprove`.
+    Automatic,
+}
+
+/// How a plan with changes comes to be applied.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    /// Who lets the plan be applied.
+    #[serde(default)]
+    pub mode: ApprovalMode,
+    /// How long the pod is kept for an approval. Without a datastore it has no effect: the pod is kept until `expiresAfter`.
+    #[serde(default = "hold_for")]
+    pub hold_for: Span,
+    /// How long a plan may wait for an approval before the run ends as Expired; at least 1 s, at most 720 h.
+    #[serde(default = "expires_after")]
+    pub expires_after: Span,
+}
+
+impl Default for Approval {
+    fn default() -> Self {
+        Self { mode: ApprovalMode::Manual, hold_for: hold_for(), expires_after: expires_after() }
+    }
+}
+
+/// The longest time each phase may take; at least 1 s, at most 24 h each.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeouts {
+    /// From the creation of an attempt's pod until its agent reports.
+    #[serde(default = "start")]
+    pub start: Span,
+    /// Setup: source, tool, variables.
+    #[serde(default = "setup")]
+    pub setup: Span,
+    /// `init`.
+    #[serde(default = "init")]
+    pub init: Span,
+    /// `plan`, its reading included.
+    #[serde(default = "plan")]
+    pub plan: Span,
+    /// `apply`.
+    #[serde(default = "apply")]
+    pub apply: Span,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { start: start(), setup: setup(), init: init(), plan: plan(), apply: apply() }
+    }
+}
+
+/// How often an attempt that failed for a transient reason, or died, before the claim is followed by another.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Retry {
+    /// Retries after the first attempt, 10 s after it, doubling to 5 min.
+    #[serde(default = "limit")]
+    #[schemars(range(min = 0, max = 10))]
+    pub limit: u32,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { limit: limit() }
+    }
+}
+
+const fn hold_for() -> Span {
+    Span::minutes(5)
+}
+const fn expires_after() -> Span {
+    Span::hours(72)
+}
+const fn start() -> Span {
+    Span::minutes(10)
+}
+const fn setup() -> Span {
+    Span::minutes(5)
+}
+const fn init() -> Span {
+    Span::minutes(10)
+}
+const fn plan() -> Span {
+    Span::hours(1)
+}
+const fn apply() -> Span {
+    Span::hours(6)
+}
+const fn limit() -> u32 {
+    3
+}

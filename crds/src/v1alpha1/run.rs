@@ -1,0 +1,145 @@
+//! `TerraformRun`: one plan, and at most one apply of it.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    policy::{Approval, Retry, Timeouts},
+    runner::Runner,
+    source::Source,
+    status::TerraformRunStatus,
+    values::{Backend, EnvVar, Variable},
+};
+
+/// What a run does.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+pub enum Operation {
+    /// Plan and stop.
+    Plan,
+    /// Plan, and apply that plan when it is approved.
+    #[default]
+    Apply,
+    /// Plan the destruction of everything, and apply that plan when it is approved.
+    Destroy,
+}
+
+/// The tool that runs.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+pub enum ToolName {
+    /// OpenTofu (`tofu`).
+    OpenTofu,
+    /// Terraform (`terraform`).
+    Terraform,
+}
+
+impl ToolName {
+    /// The name as the project writes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenTofu => "OpenTofu",
+            Self::Terraform => "Terraform",
+        }
+    }
+
+    /// Name of the executable.
+    pub const fn binary(self) -> &'static str {
+        match self {
+            Self::OpenTofu => "tofu",
+            Self::Terraform => "terraform",
+        }
+    }
+
+    /// Name of the directory with its versions, in the image and in a cache.
+    pub const fn directory(self) -> &'static str {
+        match self {
+            Self::OpenTofu => "opentofu",
+            Self::Terraform => "terraform",
+        }
+    }
+}
+
+/// Which tool runs, and in which version. Both are detected from the code when they are not given.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Tool {
+    /// The tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<ToolName>,
+    /// Exact version or constraint, in HashiCorp's grammar: `1.10.6`, `~> 1.10`, `>= 1.8, < 2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub version: Option<String>,
+}
+
+/// One run of Terraform or OpenTofu: one plan, and at most one apply of it. The spec never changes; annotate the run with
+/// `pawl.run/rerun=true` for a fresh run of the same spec.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[kube(
+    group = "pawl.run",
+    version = "v1alpha1",
+    kind = "TerraformRun",
+    namespaced,
+    status = "TerraformRunStatus",
+    shortname = "tfrun",
+    category = "pawl",
+    derive = "PartialEq",
+    derive = "Default",
+    printcolumn(name = "Operation", type_ = "string", json_path = ".spec.operation"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Result", type_ = "string", json_path = ".status.result"),
+    printcolumn(name = "Changes", type_ = "string", json_path = ".status.plan.summary"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.failure.reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Tool", type_ = "string", json_path = ".status.plan.tool", priority = 1),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.plan.revision", priority = 1),
+    printcolumn(name = "Checksum", type_ = "string", json_path = ".status.plan.checksum", priority = 1),
+    printcolumn(name = "Approver", type_ = "string", json_path = ".status.approval.by", priority = 1),
+    printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt.number", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformRunSpec {
+    /// What the run does.
+    #[serde(default)]
+    pub operation: Operation,
+    /// Where the configuration comes from.
+    pub source: Source,
+    /// Which tool runs, and in which version.
+    #[serde(default)]
+    pub tool: Tool,
+    /// Workspace of the state; created when it is missing.
+    #[serde(default = "default_workspace")]
+    #[schemars(length(min = 1, max = 90), regex(pattern = r"^[A-Za-z0-9_.-]+$"))]
+    pub workspace: String,
+    /// Where the state is kept, in place of what the code says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Backend>,
+    /// Variables of the stack.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub variables: Vec<Variable>,
+    /// Environment of the tool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
+    pub env: Vec<EnvVar>,
+    /// How a plan with changes comes to be applied.
+    #[serde(default)]
+    pub approval: Approval,
+    /// The longest time each phase may take.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// How often an attempt is followed by another.
+    #[serde(default)]
+    pub retry: Retry,
+    /// Settings of the pods.
+    #[serde(default)]
+    pub runner: Runner,
+    /// Seconds after its end until the run is deleted; the controller's default when empty. An Indeterminate run is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 315_360_000))]
+    pub ttl_seconds_after_finished: Option<u32>,
+}
+
+fn default_workspace() -> String {
+    "default".into()
+}

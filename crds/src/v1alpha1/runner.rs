@@ -1,0 +1,79 @@
+//! The typed allow-list of what a run may say about its pods.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Affinity, ResourceRequirements, Toleration, TopologySpreadConstraint};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Secret with credentials for a registry.
+pub type RunnerSecretName = super::values::SecretName;
+
+/// Settings of the pods of a run. Nothing here can weaken their security context.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Runner {
+    /// Image of the runner; the controller's default when empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: Option<String>,
+    /// `Always`, `IfNotPresent` or `Never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = r"^(Always|IfNotPresent|Never)$"))]
+    pub image_pull_policy: Option<String>,
+    /// Secrets of the run's namespace with credentials for the image's registry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub image_pull_secrets: Vec<RunnerSecretName>,
+    /// ServiceAccount of the pods; naming one needs the verb `use` on it. By default each attempt gets its own, with no rights
+    /// but those on this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    pub service_account_name: Option<String>,
+    /// Resources of the runner's container; the default requests 100m and 512Mi and sets no limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+    /// Labels a node must have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(length(max = 32))]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints the pods tolerate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub tolerations: Vec<Toleration>,
+    /// Scheduling constraints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// How pods spread over the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    /// PriorityClass of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
+    /// RuntimeClass of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub runtime_class_name: Option<String>,
+    /// Further labels of the pods; those of `pawl.run/` and `app.kubernetes.io/` are the controller's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(length(max = 32))]
+    pub labels: BTreeMap<String, String>,
+    /// Further annotations of the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(length(max = 32))]
+    pub annotations: BTreeMap<String, String>,
+    /// Seconds between the pod's SIGTERM and its SIGKILL: the time an apply has to save its state.
+    #[serde(default = "grace")]
+    #[schemars(range(min = 30, max = 86400))]
+    pub termination_grace_period_seconds: i64,
+    /// Group that owns the pods' volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_147_483_647_i64))]
+    pub fs_group: Option<i64>,
+}
+
+const fn grace() -> i64 {
+    600
+}

@@ -1,0 +1,367 @@
+//! What a run says of itself.
+//!
+//! Each field has one writer (`design/0002-status-ownership.md`). While an attempt is open, `phase result message nextStep
+//! history failure startTime completionTime` belong to its pod, otherwise to the controller; `attempt approval conditions
+//! observedGeneration settled rerun` are the controller's for ever, all others the agent's.
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::phase::{Phase, RunResult};
+
+/// Where a run is and how it went.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformRunStatus {
+    /// Where the run is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// How it ended; empty until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RunResult>,
+    /// What is going on, for people; one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+    /// The one command to run next, for people; one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub next_step: Option<String>,
+    /// What happened, for people: one line a phase, with time and duration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 48), inner(length(max = 256)))]
+    pub history: Vec<String>,
+    /// When the first attempt began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When the run ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// The plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanStatus>,
+    /// The approval in force; frozen by the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalRecord>,
+    /// The newest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
+    /// The process that works for the newest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<Adopted>,
+    /// The one write that permits the one apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
+    /// How far the tool is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// The commands that ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub steps: Vec<Step>,
+    /// What went wrong: of the run when it has ended, otherwise of the newest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// Name of the run that answered `pawl.run/rerun=true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 52))]
+    pub rerun: Option<String>,
+    /// Generation of the spec that this status is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Planned Approved Succeeded Finished Stalled`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub conditions: Vec<Condition>,
+}
+
+/// The plan that waits, or that was made last.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanStatus {
+    /// The digest a reviewer approves: `sha256:` and 64 hexadecimal digits.
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub checksum: String,
+    /// The attempt that made it; a plan changes only with its attempt.
+    pub attempt: u32,
+    /// Counts in short: `+2 ~0 -1`.
+    #[schemars(length(max = 64))]
+    pub summary: String,
+    /// Counts of resources.
+    #[serde(flatten)]
+    pub counts: Changes,
+    /// Tool and version: `OpenTofu 1.10.6`.
+    #[schemars(length(max = 64))]
+    pub tool: String,
+    /// The commit, where the source has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub revision: Option<String>,
+    /// When it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+    /// One line a resource, destroys first; bounded, the last line says how many more there are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 51), inner(length(max = 256)))]
+    pub changes: Vec<String>,
+}
+
+/// How many resources a plan changes, in Terraform's words; a replaced one counts in `replace`, `add` and `destroy`, as the
+/// tools count.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Changes {
+    /// Created, the new halves of replaced ones included.
+    pub add: u32,
+    /// Updated in place.
+    pub change: u32,
+    /// Destroyed, the old halves of replaced ones included.
+    pub destroy: u32,
+    /// Imported.
+    pub import: u32,
+    /// Replaced.
+    pub replace: u32,
+    /// Forgotten: removed from the state only.
+    pub forget: u32,
+    /// Outputs that change.
+    pub outputs: u32,
+}
+
+impl Changes {
+    /// Counts in short: `+2 ~0 -1`, with further counts only where there are any.
+    pub fn summary(&self) -> String {
+        let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);
+        for (count, word) in [(self.replace, "replaced"), (self.import, "imported"), (self.forget, "forgotten")] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {word}"));
+            }
+        }
+        text
+    }
+}
+
+/// The approval in force.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalRecord {
+    /// The plan that was approved; none in Automatic mode, where the claim is the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 71, max = 71))]
+    pub checksum: Option<String>,
+    /// Who approved, or `automatic`.
+    #[schemars(length(max = 512))]
+    pub by: String,
+    /// What he said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub comment: Option<String>,
+    /// When the controller recorded it.
+    pub at: Time,
+}
+
+/// The newest attempt.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    /// Counts from 1.
+    pub number: u32,
+    /// Name of its pod.
+    #[schemars(length(max = 63))]
+    pub pod_name: String,
+    /// Whether its pod may still write.
+    pub open: bool,
+    /// When it was opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_at: Option<Time>,
+    /// When it was closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_at: Option<Time>,
+    /// Attempts so far that count against `spec.retry.limit`, this one included.
+    #[serde(default)]
+    pub tries: u32,
+}
+
+/// The process that works for an attempt; written once per attempt number.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Adopted {
+    /// The attempt's number.
+    pub attempt: u32,
+    /// UID of its pod.
+    #[serde(rename = "podUID")]
+    #[schemars(length(max = 64))]
+    pub pod_uid: String,
+    /// Drawn by the process at its start and kept in memory only: 32 hexadecimal digits.
+    #[schemars(length(min = 32, max = 32))]
+    pub nonce: String,
+}
+
+/// The one write that permits the one apply.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// The plan that is applied.
+    #[schemars(length(min = 71, max = 71))]
+    pub checksum: String,
+    /// The attempt that applies it.
+    pub attempt: u32,
+    /// UID of its pod.
+    #[serde(rename = "podUID")]
+    #[schemars(length(max = 64))]
+    pub pod_uid: String,
+    /// The process that applies it.
+    #[schemars(length(min = 32, max = 32))]
+    pub nonce: String,
+    /// When.
+    pub at: Time,
+}
+
+/// How far the tool is.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Resources that are done.
+    pub done: u32,
+    /// Resources in all; 0 when it is not known.
+    pub total: u32,
+    /// Address of a resource that is worked on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub current: Option<String>,
+}
+
+/// A command that ran.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// `source`, `init`, `workspace`, `plan`, `show`, `apply`.
+    #[schemars(length(max = 32))]
+    pub name: String,
+    /// The attempt it belongs to.
+    pub attempt: u32,
+    /// When it was started.
+    pub started_at: Time,
+    /// When it ended; empty while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// Its exit code; 128 and the signal's number when a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+}
+
+/// The class of a failure decides whether it is retried.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+pub enum FailureClass {
+    /// Their code or the run's spec: never retried.
+    Configuration,
+    /// Missing, wrong or expired credentials.
+    Credentials,
+    /// The state is locked; the message says by whom and since when.
+    StateLocked,
+    /// The state changed since the plan.
+    StalePlan,
+    /// Refused by a policy or by rights.
+    Policy,
+    /// Network, throttling, registry: retried before the claim.
+    Transient,
+    /// A phase passed its deadline.
+    Timeout,
+    /// A checksum or signature does not match.
+    Integrity,
+    /// Eviction, SIGTERM, out of memory, a lost pod: retried before the claim.
+    Interrupted,
+    /// A fault of Pawl.
+    Internal,
+}
+
+impl FailureClass {
+    /// Whether an attempt that failed so before the claim may be followed by another.
+    pub const fn is_retried(self) -> bool {
+        match self {
+            Self::Transient | Self::Interrupted => true,
+            Self::Configuration
+            | Self::Credentials
+            | Self::StateLocked
+            | Self::StalePlan
+            | Self::Policy
+            | Self::Timeout
+            | Self::Integrity
+            | Self::Internal => false,
+        }
+    }
+}
+
+/// Whether a failed run changed anything.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+pub enum Changed {
+    /// Nothing was changed.
+    #[default]
+    None,
+    /// Some of the plan was carried out.
+    Some,
+    /// Nobody can say.
+    Unknown,
+}
+
+/// What went wrong.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// Its class.
+    pub class: FailureClass,
+    /// One word for it, from [`crate::reason`].
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z]*$"))]
+    pub reason: String,
+    /// What failed, on what; one line.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// Whether anything was changed.
+    pub changes: Changed,
+    /// What the tool said, errors first; at most 5.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// A diagnostic of the tool.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Diagnostic {
+    /// `error` or `warning`.
+    #[schemars(length(max = 16))]
+    pub severity: String,
+    /// What it is about.
+    #[schemars(length(max = 512))]
+    pub summary: String,
+    /// The tool's explanation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub detail: Option<String>,
+    /// Address of the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub address: Option<String>,
+    /// File, relative to the stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub file: Option<String>,
+    /// Line in it, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+impl TerraformRunStatus {
+    /// Whether the run has ended.
+    pub fn is_terminal(&self) -> bool {
+        self.phase.is_some_and(Phase::is_terminal)
+    }
+}
+
+/// Rounded to whole seconds, as the API server stores times.
+pub fn whole_seconds(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
