@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub type RunnerSecretName = super::values::SecretName;
 
 /// Settings of the pods of a run. Nothing here can weaken their security context.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Runner {
     /// Image of the runner; the controller's default when empty.
@@ -72,6 +72,28 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647_i64))]
     pub fs_group: Option<i64>,
+}
+
+impl Default for Runner {
+    fn default() -> Self {
+        Self {
+            image: None,
+            image_pull_policy: None,
+            image_pull_secrets: Vec::new(),
+            service_account_name: None,
+            resources: None,
+            node_selector: BTreeMap::new(),
+            tolerations: Vec::new(),
+            affinity: None,
+            topology_spread_constraints: Vec::new(),
+            priority_class_name: None,
+            runtime_class_name: None,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            termination_grace_period_seconds: grace(),
+            fs_group: None,
+        }
+    }
 }
 
 const fn grace() -> i64 {

@@ -1,0 +1,274 @@
+//! What a pod's token can do when its code leaves out every test of the honest agent: nothing but what is its own.
+
+use anyhow::{Context, Result};
+use crds::{TerraformRun, names};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::world::{Agent, Test, World, plan, refused, sum};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("fences::only_the_named_pod_adopts_an_attempt_and_once", true, adoption),
+        Test::new("fences::a_replaced_attempt_writes_nothing_more", true, replaced),
+        Test::new("fences::controller_fields_are_the_controllers", true, controller_fields),
+        Test::new("fences::a_plan_is_written_once_per_attempt", true, plan_once),
+        Test::new("fences::a_claim_needs_a_live_approval_of_this_plan", true, claim),
+        Test::new("fences::a_claim_is_the_adopted_process_own", true, claim_of_another),
+        Test::new("fences::nothing_is_claimed_when_cancelled_denied_or_deleted", true, claim_of_an_ended_run),
+        Test::new("fences::an_automatic_run_claims_its_own_plan_only", true, claim_automatic),
+        Test::new("fences::a_plan_only_run_claims_nothing", true, claim_plan_only),
+        Test::new("fences::nobody_else_writes_a_claim", true, claim_by_others),
+        Test::new("fences::a_token_reaches_its_own_run_and_nothing_else", true, reach),
+    ]
+}
+
+const RUN: &str = "run";
+
+struct Scene {
+    world: World,
+    namespace: String,
+}
+
+impl Scene {
+    async fn new(world: World, spec: Value) -> Result<Self> {
+        let namespace = world.namespace().await?;
+        world.create(&namespace, RUN, &spec).await?;
+        world.status(&namespace, RUN, &json!({"phase": "Pending"})).await?;
+        Ok(Self { world, namespace })
+    }
+
+    /// Opens an attempt, as the controller does, and makes its pod.
+    async fn open(&self, number: u32) -> Result<Agent> {
+        let pod = format!("{RUN}-a{number}");
+        self.world
+            .status(&self.namespace, RUN, &json!({"attempt": {"number": number, "podName": pod, "open": true, "tries": number}}))
+            .await?;
+        self.world.pod(&self.namespace, &pod, &pod, RUN).await
+    }
+
+    /// An adopted attempt with a plan that waits.
+    async fn planned(&self) -> Result<Agent> {
+        let agent = self.open(1).await?;
+        agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
+        agent.status(&json!({"phase": "Init"})).await?;
+        agent.status(&json!({"phase": "Plan"})).await?;
+        agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
+        Ok(agent)
+    }
+
+    async fn annotate(&self, annotations: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        self.world.runs(&self.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Both halves of an approval: the person's annotation and the controller's record.
+    async fn approve(&self, digit: char) -> Result<()> {
+        self.annotate(json!({names::APPROVE: sum(digit), names::APPROVED_BY: "admin"})).await?;
+        self.record(Some(digit)).await
+    }
+
+    async fn record(&self, digit: Option<char>) -> Result<()> {
+        let record = digit.map(|d| json!({"checksum": sum(d), "by": "admin", "at": "2026-01-01T00:00:00Z"}));
+        self.world.status(&self.namespace, RUN, &json!({"approval": record})).await?;
+        Ok(())
+    }
+}
+
+const NOT_THE_POD: &str = "only the pod of the open attempt";
+
+async fn adoption(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.open(1).await?;
+    let other = scene.world.pod(&scene.namespace, "another-pod", "run-a1", RUN).await?;
+    refused("another pod of the account", other.status(&other.adoption(1, '1')).await, NOT_THE_POD)?;
+    let lie = json!({"adopted": {"attempt": 1, "podUID": agent.uid, "nonce": "1".repeat(32)}});
+    refused("in the name of the pod", other.status(&lie).await, NOT_THE_POD)?;
+    let unbound = scene.world.token(&scene.namespace, "run-a1", &json!({"audiences": []})).await?;
+    let unbound = Agent { client: unbound, uid: agent.uid.clone(), namespace: scene.namespace.clone(), run: RUN.into() };
+    refused("a token of no pod", unbound.status(&unbound.adoption(1, '1')).await, NOT_THE_POD)?;
+    refused("without adoption", agent.status(&json!({"message": "hello"})).await, NOT_THE_POD)?;
+    refused("another attempt", agent.status(&agent.adoption(2, '0')).await, NOT_THE_POD)?;
+    agent.status(&agent.adoption(1, '0')).await?;
+    agent.status(&json!({"message": "hello"})).await?;
+    refused("a second process", agent.status(&agent.adoption(1, '1')).await, NOT_THE_POD)?;
+    refused("taken off", agent.status(&json!({"adopted": null})).await, NOT_THE_POD)?;
+    refused("another pod, afterwards", other.status(&json!({"message": "me too"})).await, NOT_THE_POD)
+}
+
+async fn replaced(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let first = scene.planned().await?;
+    scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
+    refused("closed", first.status(&json!({"message": "late"})).await, NOT_THE_POD)?;
+    let second = scene.open(2).await?;
+    refused("before the next adopts", first.status(&json!({"message": "late"})).await, NOT_THE_POD)?;
+    refused("adopts the next", first.status(&first.adoption(2, '0')).await, NOT_THE_POD)?;
+    second.status(&second.adoption(2, '2')).await?;
+    refused("after the next adopted", first.status(&json!({"phase": "Failed", "result": "Failed"})).await, NOT_THE_POD)?;
+    second.status(&json!({"message": "mine"})).await?;
+    Ok(())
+}
+
+async fn controller_fields(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.planned().await?;
+    let record = json!({"checksum": sum('a'), "by": "alice", "at": "2026-01-01T00:00:00Z"});
+    let condition = json!([{"type": "Approved", "status": "True", "reason": "Approved", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    for (what, status) in [
+        ("attempt", json!({"attempt": {"number": 9}})),
+        ("attempt removed", json!({"attempt": null})),
+        ("approval", json!({"approval": record})),
+        ("conditions", json!({"conditions": condition})),
+        ("rerun", json!({"rerun": "x"})),
+        ("observedGeneration", json!({"observedGeneration": 7})),
+    ] {
+        let answer = agent.status(&status).await;
+        // A write that closes its own attempt is refused as well, in other words.
+        refused(what, answer, "written by the controller")?;
+    }
+    Ok(())
+}
+
+async fn plan_once(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.planned().await?;
+    let text = "an attempt writes its plan once";
+    refused("changed", agent.status(&json!({"plan": plan(1, 'b')})).await, text)?;
+    refused("removed", agent.status(&json!({"plan": null})).await, text)?;
+    refused("of another attempt", agent.status(&json!({"plan": plan(2, 'b')})).await, text)?;
+    scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
+    let second = scene.open(2).await?;
+    second.status(&second.adoption(2, '2')).await.context("a new attempt leaves the old plan where it is")?;
+    refused("as the old attempt", second.status(&json!({"plan": plan(1, 'b')})).await, text)?;
+    second.status(&json!({"plan": plan(2, 'b')})).await.context("its own")?;
+    Ok(())
+}
+
+async fn claim(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.planned().await?;
+    let text = "a claim needs a live approval";
+    let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
+    refused("nobody approved", claims().await, text)?;
+    scene.record(Some('a')).await?;
+    refused("a record without annotation", claims().await, text)?;
+    scene.record(None).await?;
+    scene.annotate(json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"})).await?;
+    refused("an annotation without record", claims().await, text)?;
+    scene.record(Some('b')).await?;
+    refused("a record of another plan", claims().await, text)?;
+    scene.record(Some('a')).await?;
+    scene.annotate(json!({names::APPROVE: null, names::APPROVED_BY: null})).await?;
+    refused("withdrawn, the record still there", claims().await, text)?;
+    scene.approve('a').await?;
+    refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
+    let mut swapped = agent.claim(1, '0', &sum('a'));
+    swapped["plan"] = plan(1, 'b');
+    refused("a plan changed in the same write", agent.status(&swapped).await, "an attempt writes its plan once")?;
+    claims().await.context("approved and recorded")?;
+    refused("twice, with another time", agent.status(&json!({"claim": {"at": "2027-01-01T00:00:00Z"}})).await, "claim")?;
+    refused("removed", agent.status(&json!({"claim": null})).await, "claim")
+}
+
+async fn claim_of_another(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.planned().await?;
+    scene.approve('a').await?;
+    let text = "a claim is written once, by the process that adopted";
+    refused("another process of the pod", agent.status(&agent.claim(1, '1', &sum('a'))).await, text)?;
+    refused("another attempt", agent.status(&agent.claim(2, '0', &sum('a'))).await, text)?;
+    let mut foreign = agent.claim(1, '0', &sum('a'));
+    foreign["claim"]["podUID"] = "other".into();
+    refused("another pod's UID", agent.status(&foreign).await, text)?;
+    let mut quiet = agent.claim(1, '0', &sum('a'));
+    quiet.as_object_mut().map(|q| q.remove("phase"));
+    refused("without its phase", agent.status(&quiet).await, text)?;
+    let other = scene.world.pod(&scene.namespace, "another-pod", "run-a1", RUN).await?;
+    refused("another pod", other.status(&agent.claim(1, '0', &sum('a'))).await, NOT_THE_POD)
+}
+
+async fn claim_of_an_ended_run(world: World) -> Result<()> {
+    for key in [names::DENY, names::CANCEL, "deletion"] {
+        let scene = Scene::new(world.clone(), json!({})).await?;
+        let agent = scene.planned().await?;
+        scene.approve('a').await?;
+        if key == "deletion" {
+            let patch = Patch::Merge(json!({"metadata": {"finalizers": [names::RUN_FINALIZER]}}));
+            scene.world.runs(&scene.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
+            scene.world.runs(&scene.namespace).delete(RUN, &DeleteParams::default()).await?;
+        } else {
+            scene.annotate(json!({key: "no"})).await?;
+        }
+        refused(key, agent.status(&agent.claim(1, '0', &sum('a'))).await, "cancelled, denied or being deleted")?;
+        agent.status(&json!({"phase": "Canceled", "result": "Canceled"})).await.context("but it may say how it ended")?;
+    }
+    Ok(())
+}
+
+async fn claim_automatic(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({"approval": {"mode": "Automatic"}})).await?;
+    let agent = scene.open(1).await?;
+    agent.status(&agent.adoption(1, '0')).await?;
+    agent.status(&json!({"phase": "Init"})).await?;
+    agent.status(&json!({"phase": "Plan"})).await?;
+    let text = "a claim needs a live approval of the plan";
+    refused("before there is a plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, text)?;
+    let mut both = agent.claim(1, '0', &sum('a'));
+    both["plan"] = plan(1, 'a');
+    refused("with the plan in one write", agent.status(&both).await, text)?;
+    agent.status(&json!({"plan": plan(1, 'a')})).await?;
+    refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
+    agent.status(&agent.claim(1, '0', &sum('a'))).await?;
+    Ok(())
+}
+
+async fn claim_plan_only(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({"operation": "Plan", "approval": {"mode": "Automatic"}})).await?;
+    let agent = scene.planned().await?;
+    refused("Plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, "a claim needs a live approval of the plan")
+}
+
+async fn claim_by_others(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.planned().await?;
+    scene.approve('a').await?;
+    let body = Patch::Merge(json!({"status": agent.claim(1, '0', &sum('a'))}));
+    let controller = scene.world.access.impersonate("system:serviceaccount:pawl-system:pawl-controller", &[]).await?;
+    for (who, client) in [("administrator", scene.world.admin.clone()), ("controller", controller)] {
+        let runs: Api<TerraformRun> = Api::namespaced(client, &scene.namespace);
+        refused(who, runs.patch_status(RUN, &PatchParams::default(), &body).await, "a claim is written once, by the process")?;
+    }
+    Ok(())
+}
+
+async fn reach(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.planned().await?;
+    scene.world.create(&scene.namespace, "other", &json!({})).await?;
+    scene.world.status(&scene.namespace, "other", &json!({"phase": "Pending"})).await?;
+    let runs: Api<TerraformRun> = Api::namespaced(agent.client.clone(), &scene.namespace);
+    runs.get(RUN).await.context("its own run")?;
+    refused("read another run", runs.get("other").await, "forbidden")?;
+    refused("list", runs.list(&ListParams::default()).await, "forbidden")?;
+    refused("list its own", runs.list(&ListParams::default().fields("metadata.name=run")).await, "forbidden")?;
+    let patch = Patch::Merge(json!({"status": {"message": "x"}}));
+    refused("write another run", runs.patch_status("other", &PatchParams::default(), &patch).await, "forbidden")?;
+    let annotate = Patch::Merge(json!({"metadata": {"annotations": {names::APPROVE: sum('a')}}}));
+    refused("annotate", runs.patch(RUN, &PatchParams::default(), &annotate).await, "forbidden")?;
+    // By way of the status subresource metadata is let through and dropped.
+    let answer = runs.patch_status(RUN, &PatchParams::default(), &annotate).await?;
+    anyhow::ensure!(answer.metadata.annotations.is_none_or(|a| !a.contains_key(names::APPROVE)), "annotated by way of /status");
+    refused("delete", runs.delete(RUN, &DeleteParams::default()).await.map(|_| ()), "forbidden")?;
+    let secrets: Api<Secret> = Api::namespaced(agent.client.clone(), &scene.namespace);
+    refused("secrets", secrets.list(&ListParams::default()).await, "forbidden")?;
+    let made = crate::world::run("made", &json!({}))?;
+    refused("create", runs.create(&PostParams::default(), &made).await, "forbidden")?;
+    let _: Client = agent.client;
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! What the API server itself decides: CEL rules of the definition, admission policies, fences. etcd and kube-apiserver are
+//! real and alone; no root is needed.
+
+mod cel;
+mod fences;
+mod policies;
+mod world;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use world::World;
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    // Two API servers on two processors: more threads only wait for each other.
+    arguments.test_threads.get_or_insert(4);
+    if let Some(reason) = world::left_out() {
+        println!("left out: everything that needs an API server ({reason})\n0 passed, 0 failed");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    let (bare, guarded) = runtime.block_on(async { tokio::join!(World::start(false), World::start(true)) });
+    let ((bare, one), (guarded, two)) = (bare?, guarded?);
+    let tests = [cel::tests(), policies::tests(), fences::tests()].into_iter().flatten();
+    let trials = tests
+        .map(|test| {
+            let (world, handle) = (if test.guarded { guarded.clone() } else { bare.clone() }, runtime.handle().clone());
+            Trial::test(test.name, move || handle.block_on((test.body)(world)).map_err(|e| format!("{e:#}").into()))
+        })
+        .collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop((one, two));
+    println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+    Ok(conclusion.exit_code())
+}

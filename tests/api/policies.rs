@@ -1,0 +1,281 @@
+//! Who may create, approve, withdraw, deny, cancel and ask again: as people meet it, in the words they see.
+
+use anyhow::{Context, Result, ensure};
+use crds::names;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::world::{Test, World, plan, refused, run, sum};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("policies::an_approver_approves_the_plan_that_waits", true, approves),
+        Test::new("policies::a_wrong_checksum_is_refused_in_the_approvers_terminal", true, terminal),
+        Test::new("policies::approving_needs_the_verb_ones_own_name_and_a_plan", true, matrix),
+        Test::new("policies::a_withdrawal_needs_only_the_right_to_patch", true, withdrawal),
+        Test::new("policies::deny_and_cancel_are_one_way", true, one_way),
+        Test::new("policies::no_run_is_created_approved", true, created_approved),
+        Test::new("policies::automatic_needs_autoapprove", true, automatic),
+        Test::new("policies::a_service_account_needs_use", true, account),
+        Test::new("policies::a_rerun_is_admitted_like_a_creation", true, rerun),
+        Test::new("policies::the_finalizer_needs_control", true, finalizer),
+    ]
+}
+
+/// A namespace with an approver, alice, and an author, bob, and a run whose plan `a` waits.
+struct Scene {
+    world: World,
+    namespace: String,
+    alice: Client,
+    bob: Client,
+}
+
+impl Scene {
+    async fn new(world: World) -> Result<Self> {
+        let namespace = world.namespace().await?;
+        let alice = world.person("alice@example.com", &namespace, "pawl-approver").await?;
+        let bob = world.person("bob", &namespace, "pawl-author").await?;
+        let scene = Self { world, namespace, alice, bob };
+        scene.waiting("run").await?;
+        Ok(scene)
+    }
+
+    async fn waiting(&self, name: &str) -> Result<()> {
+        self.world.create(&self.namespace, name, &json!({})).await?;
+        for phase in ["Pending", "Setup", "Init", "Plan"] {
+            self.world.status(&self.namespace, name, &json!({"phase": phase})).await?;
+        }
+        // Only the pod of an attempt writes a plan; so does it here.
+        let agent = self.adopt(name, 1).await?;
+        agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await?;
+        Ok(())
+    }
+
+    async fn adopt(&self, name: &str, attempt: u32) -> Result<crate::world::Agent> {
+        let pod = format!("{name}-a{attempt}");
+        self.world
+            .status(
+                &self.namespace,
+                name,
+                &json!({"attempt": {"number": attempt, "podName": pod, "open": true, "tries": attempt}}),
+            )
+            .await?;
+        let agent = self.world.pod(&self.namespace, &pod, &pod, name).await?;
+        let mut adoption = agent.adoption(attempt, '0');
+        adoption.as_object_mut().map(|a| a.remove("phase"));
+        agent.status(&adoption).await?;
+        Ok(agent)
+    }
+
+    async fn annotate(&self, who: &Client, name: &str, annotations: Value) -> kube::Result<crds::TerraformRun> {
+        let api: Api<crds::TerraformRun> = Api::namespaced(who.clone(), &self.namespace);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"annotations": annotations}}))).await
+    }
+}
+
+fn approval(by: &str, digit: char) -> Value {
+    json!({names::APPROVE: sum(digit), names::APPROVED_BY: by, names::COMMENT: "looks right"})
+}
+
+async fn approves(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
+    // Saying it again is no change, whoever touches something else.
+    scene.annotate(&scene.bob, "run", json!({"team": "x"})).await?;
+    Ok(())
+}
+
+async fn terminal(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let output = scene
+        .world
+        .access
+        .kubectl_command(&["annotate", "-n", &scene.namespace, "--overwrite", "tfrun/run", "--as=alice@example.com"])
+        .args([format!("{}={}", names::APPROVE, sum('b')), format!("{}=alice@example.com", names::APPROVED_BY)])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let wanted = format!("the plan that waits is {}, not {}; nothing was approved", sum('a'), sum('b'));
+    ensure!(!output.status.success() && text.contains(&wanted), "{text}");
+    Ok(())
+}
+
+async fn matrix(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let (alice, bob) = (&scene.alice, &scene.bob);
+    let short = json!({names::APPROVE: &sum('a')[..30], names::APPROVED_BY: "alice@example.com"});
+    let cases: Vec<(&str, &Client, Value, &str)> = vec![
+        ("truncated", alice, short, "the plan that waits is"),
+        ("older", alice, approval("alice@example.com", 'b'), "the plan that waits is"),
+        ("not whole: no name", alice, json!({names::APPROVE: sum('a')}), "has to name the one who approves"),
+        ("someone else's name", alice, approval("bob", 'a'), "has to name the one who approves, alice@example.com, not \"bob\""),
+        ("without the verb", bob, approval("bob", 'a'), "bob has not the right to approve this run"),
+        ("without the verb, in another's name", bob, approval("alice@example.com", 'a'), "has not the right to approve"),
+        ("a comment alone, without the verb", bob, json!({names::COMMENT: "x"}), "has not the right to approve"),
+        ("a comment alone", alice, json!({names::COMMENT: "x", names::APPROVED_BY: "alice@example.com"}), "not none"),
+    ];
+    for (what, who, annotations, text) in cases {
+        refused(what, scene.annotate(who, "run", annotations).await, text)?;
+    }
+    scene.annotate(alice, "run", approval("alice@example.com", 'a')).await?;
+    refused(
+        "only approved-by, afterwards",
+        scene.annotate(bob, "run", json!({names::APPROVED_BY: "bob"})).await,
+        "has not the right",
+    )?;
+    refused(
+        "only the comment, afterwards",
+        scene.annotate(bob, "run", json!({names::COMMENT: "no"})).await,
+        "has not the right",
+    )?;
+    // Early: no plan, and then a plan of an attempt that is over while the next one plans.
+    scene.world.create(&scene.namespace, "early", &json!({})).await?;
+    scene.world.status(&scene.namespace, "early", &json!({"phase": "Pending"})).await?;
+    refused(
+        "early",
+        scene.annotate(alice, "early", approval("alice@example.com", 'a')).await,
+        "no plan waits for approval (phase Pending)",
+    )?;
+    scene.waiting("again").await?;
+    scene.world.status(&scene.namespace, "again", &json!({"phase": "Pending"})).await?;
+    refused(
+        "of a dead attempt",
+        scene.annotate(alice, "again", approval("alice@example.com", 'a')).await,
+        "no plan waits for approval",
+    )?;
+    // Server-side apply and a replaced object are the same to the policy.
+    let api: Api<crds::TerraformRun> = Api::namespaced(bob.clone(), &scene.namespace);
+    let applied = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"annotations": {names::APPROVED_BY: "bob"}}});
+    let answer = api.patch("run", &PatchParams::apply("bob").force(), &Patch::Apply(applied)).await;
+    refused("server-side apply", answer, "has not the right")
+}
+
+async fn withdrawal(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
+    let part = json!({names::APPROVE: null, names::COMMENT: null});
+    refused("a part", scene.annotate(&scene.bob, "run", part).await, "has not the right")?;
+    let none = json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null});
+    scene.annotate(&scene.bob, "run", none).await?;
+    scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
+    Ok(())
+}
+
+async fn one_way(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    for key in [names::DENY, names::CANCEL] {
+        scene.annotate(&scene.bob, "run", json!({key: "too dear"})).await?;
+        refused("taken back", scene.annotate(&scene.bob, "run", json!({key: null})).await, "never taken back")?;
+        refused("changed", scene.annotate(&scene.bob, "run", json!({key: "other"})).await, "never taken back")?;
+        let admin = scene.world.admin.clone();
+        refused("taken back by an administrator", scene.annotate(&admin, "run", json!({key: null})).await, "never taken back")?;
+    }
+    Ok(())
+}
+
+async fn created_approved(world: World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    for key in [names::APPROVE, names::APPROVED_BY, names::COMMENT] {
+        let mut object = run("a", &json!({}))?;
+        object.metadata.annotations = Some([(key.to_owned(), "x".to_owned())].into());
+        refused(key, world.runs(&namespace).create(&PostParams::default(), &object).await, "created without an approval")?;
+        object.metadata.name = None;
+        object.metadata.generate_name = Some("a-".into());
+        refused(
+            "generateName",
+            world.runs(&namespace).create(&PostParams::default(), &object).await,
+            "created without an approval",
+        )?;
+    }
+    Ok(())
+}
+
+async fn automatic(world: World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    let bob = world.person("bob", &namespace, "pawl-author").await?;
+    let object = run("a", &json!({"approval": {"mode": "Automatic"}}))?;
+    let runs: Api<crds::TerraformRun> = Api::namespaced(bob.clone(), &namespace);
+    refused("author", runs.create(&PostParams::default(), &object).await, "needs the verb autoapprove")?;
+    world.person("bob", &namespace, "pawl-autoapprover").await?;
+    eventually(&runs, &object).await
+}
+
+/// Creates a run with a right that was given just now: the API server learns of it within moments.
+async fn eventually(runs: &Api<crds::TerraformRun>, object: &crds::TerraformRun) -> Result<()> {
+    for _ in 0..40 {
+        if runs.create(&PostParams::default(), object).await.is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    runs.create(&PostParams::default(), object).await.context("with the verb")?;
+    Ok(())
+}
+
+async fn account(world: World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    let bob = world.person("bob", &namespace, "pawl-author").await?;
+    let object = run("a", &json!({"runner": {"serviceAccountName": "deployer"}}))?;
+    let runs: Api<crds::TerraformRun> = Api::namespaced(bob, &namespace);
+    refused(
+        "author",
+        runs.create(&PostParams::default(), &object).await,
+        "naming the ServiceAccount deployer needs the verb use",
+    )?;
+    let role = json!({"metadata": {"name": "use"}, "rules": [
+        {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["deployer"], "verbs": ["use"]}]});
+    Api::<k8s_openapi::api::rbac::v1::Role>::namespaced(world.admin.clone(), &namespace)
+        .create(&PostParams::default(), &serde_json::from_value(role)?)
+        .await?;
+    world.access.kubectl(&["create", "rolebinding", "-n", &namespace, "use", "--role=use", "--user=bob"])?;
+    eventually(&runs, &object).await?;
+    let other = run("b", &json!({"runner": {"serviceAccountName": "root"}}))?;
+    refused("another account", runs.create(&PostParams::default(), &other).await, "ServiceAccount root")
+}
+
+async fn rerun(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let again = json!({names::RERUN: "true"});
+    refused("an approver may not create", scene.annotate(&scene.alice, "run", again.clone()).await, "needs the verb create")?;
+    refused("something else than true", scene.annotate(&scene.bob, "run", json!({names::RERUN: "yes"})).await, "set to true")?;
+    scene.annotate(&scene.bob, "run", again.clone()).await?;
+    scene.world.create(&scene.namespace, "automatic", &json!({"approval": {"mode": "Automatic"}})).await?;
+    refused("of an automatic run", scene.annotate(&scene.bob, "automatic", again.clone()).await, "needs the verb autoapprove")?;
+    scene.world.create(&scene.namespace, "account", &json!({"runner": {"serviceAccountName": "root"}})).await?;
+    refused("of a run with an account", scene.annotate(&scene.bob, "account", again).await, "ServiceAccount root")?;
+    // The mark that spares the controller these questions is the controller's.
+    let mut object = run("forged", &json!({"approval": {"mode": "Automatic"}}))?;
+    object.metadata.annotations = Some([(names::RERUN_OF.to_owned(), "run".to_owned())].into());
+    let runs: Api<crds::TerraformRun> = Api::namespaced(scene.bob.clone(), &scene.namespace);
+    refused(
+        "a forged answer",
+        runs.create(&PostParams::default(), &object).await,
+        "pawl.run/rerun-of is written by the controller",
+    )?;
+    refused(
+        "set afterwards",
+        scene.annotate(&scene.bob, "run", json!({names::RERUN_OF: "x"})).await,
+        "rerun-of is written by the controller",
+    )?;
+    let as_controller = scene.world.access.impersonate("system:serviceaccount:pawl-system:pawl-controller", &[]).await?;
+    let runs: Api<crds::TerraformRun> = Api::namespaced(as_controller, &scene.namespace);
+    runs.create(&PostParams::default(), &object).await.context("the controller's answer")?;
+    object.metadata.name = Some("unasked".into());
+    object.metadata.annotations = None;
+    refused("the controller, unasked", runs.create(&PostParams::default(), &object).await, "needs the verb autoapprove")
+}
+
+async fn finalizer(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let set = |list: Value| Patch::Merge(json!({"metadata": {"finalizers": list}}));
+    scene.world.runs(&scene.namespace).patch("run", &PatchParams::default(), &set(json!([names::RUN_FINALIZER]))).await?;
+    let runs: Api<crds::TerraformRun> = Api::namespaced(scene.bob.clone(), &scene.namespace);
+    refused("author", runs.patch("run", &PatchParams::default(), &set(json!([]))).await, "removed by the controller")?;
+    runs.patch("run", &PatchParams::default(), &set(json!([names::RUN_FINALIZER, "example.com/mine"])))
+        .await
+        .context("another one beside it")?;
+    scene.world.runs(&scene.namespace).patch("run", &PatchParams::default(), &set(json!([]))).await.context("verb control")?;
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! Two API servers: one with the definition alone, for its own rules, one with the admission policies of the chart as well.
+
+use std::{
+    future::Future,
+    io::Write as _,
+    pin::Pin,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{TerraformRun, names};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    core::v1::{Namespace, Pod, ServiceAccount},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tests::cluster::{Access, ControlPlane, Options, gobuild::Toolset};
+
+/// A test and the world it wants.
+pub(crate) struct Test {
+    pub(crate) name: String,
+    pub(crate) guarded: bool,
+    pub(crate) body: Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>,
+}
+
+impl Test {
+    pub(crate) fn new<F>(name: &str, guarded: bool, body: impl FnOnce(World) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Result<()>> + 'static,
+    {
+        Self { name: name.into(), guarded, body: Box::new(|world| Box::pin(body(world))) }
+    }
+}
+
+/// Why the suite cannot run here, or `None`. Under `CI=true` nothing is left out: a lack is a failure.
+pub(crate) fn left_out() -> Option<&'static str> {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let wanted = std::env::var("CI").is_ok_and(|v| v == "true") || set("KUBEBUILDER_ASSETS") || set("PAWL_SUITES");
+    (!wanted).then_some("set KUBEBUILDER_ASSETS, or run `cargo ci`, which builds one")
+}
+
+/// An API server with the definition, and what tests do with it.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) access: Access,
+    pub(crate) admin: Client,
+    next: Arc<AtomicU32>,
+}
+
+impl World {
+    /// Starts an API server and installs the definition, and with `policies` what the chart installs besides.
+    pub(crate) async fn start(policies: bool) -> Result<(Self, ControlPlane)> {
+        let plane = ControlPlane::start(Options::default()).await?;
+        let access: Access = (*plane).clone();
+        let world = Self { admin: access.client().await?, access, next: Arc::default() };
+        if policies {
+            let tools = Toolset::ensure(&["helm"])?;
+            let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
+            let output = Command::new(tools.path("helm")?)
+                .args(["template", "pawl", chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
+                .output()
+                .context("cannot run helm")?;
+            ensure!(output.status.success(), "helm template failed: {}", String::from_utf8_lossy(&output.stderr));
+            world.access.kubectl(&["create", "namespace", "pawl-system"])?;
+            world.apply(&output.stdout)?;
+        } else {
+            world.apply(crds::crd::yaml()?.as_bytes())?;
+        }
+        world.access.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/terraformruns.pawl.run"])?;
+        if policies {
+            world.wait_for_policies().await?;
+        }
+        Ok((world, plane))
+    }
+
+    fn apply(&self, yaml: &[u8]) -> Result<()> {
+        let mut child = self.access.kubectl_command(&["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        child.stdin.take().context("no standard input")?.write_all(yaml)?;
+        ensure!(child.wait()?.success(), "kubectl apply failed");
+        Ok(())
+    }
+
+    /// A policy is in force about a second after it was created (tried); each is asked for by what it must refuse.
+    async fn wait_for_policies(&self) -> Result<()> {
+        let namespace = self.namespace().await?;
+        let author = self.person("someone", &namespace, "pawl-author").await?;
+        let runs: Api<TerraformRun> = Api::namespaced(author, &namespace);
+        for _ in 0..100 {
+            let mut automatic = run("probe", &json!({"approval": {"mode": "Automatic"}}))?;
+            let created = runs.create(&PostParams { dry_run: true, ..PostParams::default() }, &automatic).await;
+            automatic.spec.approval = crds::Approval::default();
+            automatic.annotations_mut().insert(names::APPROVE.into(), "x".into());
+            let approved = runs.create(&PostParams { dry_run: true, ..PostParams::default() }, &automatic).await;
+            if created.is_err() && approved.is_err() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        anyhow::bail!("the admission policies are not in force after 10 s")
+    }
+
+    /// A new namespace.
+    pub(crate) async fn namespace(&self) -> Result<String> {
+        let name = format!("test-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        Api::all(self.admin.clone()).create(&PostParams::default(), &namespace).await?;
+        Ok(name)
+    }
+
+    /// A client that acts as a person to whom a ClusterRole is bound in a namespace.
+    pub(crate) async fn person(&self, user: &str, namespace: &str, role: &str) -> Result<Client> {
+        self.bind(namespace, role, &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user})).await?;
+        self.access.impersonate(user, &[]).await
+    }
+
+    /// Binds a ClusterRole in a namespace.
+    pub(crate) async fn bind(&self, namespace: &str, role: &str, subject: &Value) -> Result<()> {
+        let binding = serde_json::from_value(json!({
+            "metadata": {"generateName": "test-"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [subject],
+        }))?;
+        let api: Api<k8s_openapi::api::rbac::v1::RoleBinding> = Api::namespaced(self.admin.clone(), namespace);
+        api.create(&PostParams::default(), &binding).await?;
+        Ok(())
+    }
+
+    /// Creates a run with an inline source; `spec` is merged into it.
+    pub(crate) async fn create(&self, namespace: &str, name: &str, spec: &Value) -> Result<TerraformRun> {
+        Ok(self.runs(namespace).create(&PostParams::default(), &run(name, spec)?).await?)
+    }
+
+    pub(crate) fn runs(&self, namespace: &str) -> Api<TerraformRun> {
+        Api::namespaced(self.admin.clone(), namespace)
+    }
+
+    /// Merges into the status as the administrator.
+    pub(crate) async fn status(&self, namespace: &str, name: &str, status: &Value) -> kube::Result<TerraformRun> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.runs(namespace).patch_status(name, &PatchParams::default(), &patch).await
+    }
+
+    /// Creates the pod of an attempt (nothing runs it), with an account of its own that may do what an agent may, and gives a
+    /// client with that pod's token.
+    pub(crate) async fn pod(&self, namespace: &str, pod: &str, account: &str, run: &str) -> Result<Agent> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
+        if accounts.get_opt(account).await?.is_none() {
+            accounts.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": account}}))?).await?;
+            let role = json!({"metadata": {"name": account}, "rules": [
+                {"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "resourceNames": [run], "verbs": ["get", "watch"]},
+                {"apiGroups": ["pawl.run"], "resources": ["terraformruns/status"], "resourceNames": [run], "verbs": ["get", "patch"]},
+            ]});
+            Api::<k8s_openapi::api::rbac::v1::Role>::namespaced(self.admin.clone(), namespace)
+                .create(&PostParams::default(), &serde_json::from_value(role)?)
+                .await?;
+            let binding = json!({"metadata": {"name": account},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account},
+                "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]});
+            Api::<k8s_openapi::api::rbac::v1::RoleBinding>::namespaced(self.admin.clone(), namespace)
+                .create(&PostParams::default(), &serde_json::from_value(binding)?)
+                .await?;
+        }
+        let spec = json!({"metadata": {"name": pod}, "spec": {"serviceAccountName": account, "automountServiceAccountToken": false,
+            "containers": [{"name": "runner", "image": "none"}]}});
+        let pods: Api<Pod> = Api::namespaced(self.admin.clone(), namespace);
+        let created = pods.create(&PostParams::default(), &serde_json::from_value(spec)?).await?;
+        let uid = created.uid().context("a pod without UID")?;
+        let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}, "audiences": []});
+        let client = self.token(namespace, account, &bound).await?;
+        Ok(Agent { client, uid, namespace: namespace.into(), run: run.into() })
+    }
+
+    /// A client with a token of a ServiceAccount.
+    pub(crate) async fn token(&self, namespace: &str, account: &str, spec: &Value) -> Result<Client> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
+        let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": spec}))?;
+        let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
+        self.access.client_for_token(&answer.status.context("no token")?.token).await
+    }
+}
+
+/// The token of a pod, used by hand: without the tests that the honest agent puts before its writes.
+pub(crate) struct Agent {
+    pub(crate) client: Client,
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) run: String,
+}
+
+impl Agent {
+    /// Merges into the status of its run.
+    pub(crate) async fn status(&self, status: &Value) -> kube::Result<TerraformRun> {
+        let api: Api<TerraformRun> = Api::namespaced(self.client.clone(), &self.namespace);
+        api.patch_status(&self.run, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await
+    }
+
+    /// What adopts an attempt.
+    pub(crate) fn adoption(&self, attempt: u32, nonce: char) -> Value {
+        json!({"phase": "Setup", "adopted": {"attempt": attempt, "podUID": self.uid, "nonce": nonce.to_string().repeat(32)}})
+    }
+
+    /// What claims a plan.
+    pub(crate) fn claim(&self, attempt: u32, nonce: char, checksum: &str) -> Value {
+        json!({"phase": "Apply", "claim": {"checksum": checksum, "attempt": attempt, "podUID": self.uid,
+            "nonce": nonce.to_string().repeat(32), "at": "2026-01-01T00:00:00Z"}})
+    }
+}
+
+/// A run with an inline source, into whose spec `spec` is merged.
+pub(crate) fn run(name: &str, spec: &Value) -> Result<TerraformRun> {
+    let mut whole = json!({"source": {"inline": {"files": {"main.tf": ""}}}});
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        whole[key] = value.clone();
+    }
+    Ok(TerraformRun::new(name, serde_json::from_value(whole)?))
+}
+
+/// A checksum made of one digit.
+pub(crate) fn sum(digit: char) -> String {
+    format!("sha256:{}", digit.to_string().repeat(64))
+}
+
+/// A plan of an attempt.
+pub(crate) fn plan(attempt: u32, digit: char) -> Value {
+    json!({"checksum": sum(digit), "attempt": attempt, "summary": "+1 ~0 -0", "add": 1, "change": 0, "destroy": 0, "import": 0,
+        "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6"})
+}
+
+/// Fails unless the API server refused, with a text that holds `text`.
+pub(crate) fn refused<T>(what: &str, answer: kube::Result<T>, text: &str) -> Result<()> {
+    match answer {
+        Ok(_) => anyhow::bail!("{what}: was let through"),
+        Err(kube::Error::Api(status)) => {
+            ensure!(status.message.contains(text), "{what}: refused, but with \"{}\" in place of \"{text}\"", status.message);
+            Ok(())
+        }
+        Err(error) => Err(anyhow::Error::new(error).context(what.to_owned())),
+    }
+}

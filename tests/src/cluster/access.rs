@@ -1,0 +1,113 @@
+//! Ways into a cluster's API: as its administrator, as someone else, or by `kubectl`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use super::command::run;
+use super::processes::{Processes, Record};
+
+/// How a cluster's API is reached.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The administrator's kubeconfig; it holds its certificates and may be copied.
+    pub kubeconfig: PathBuf,
+    /// The API server's address.
+    pub server: String,
+    /// Where every request is written down, one JSON object per line.
+    pub audit_log: PathBuf,
+    /// The `kubectl` that fits the API server.
+    pub kubectl: PathBuf,
+}
+
+impl Access {
+    /// A client with all rights.
+    pub async fn client(&self) -> Result<Client> {
+        make(self.config().await?)
+    }
+
+    /// A client for the bearer of a token.
+    pub async fn client_for_token(&self, token: &str) -> Result<Client> {
+        let mut config = self.config().await?;
+        config.auth_info = kube::config::AuthInfo { token: Some(token.to_owned().into()), ..Default::default() };
+        make(config)
+    }
+
+    /// A client that acts as a user in groups; the API server applies that user's rights.
+    pub async fn impersonate(&self, user: &str, groups: &[&str]) -> Result<Client> {
+        let mut config = self.config().await?;
+        config.auth_info.impersonate = Some(user.to_owned());
+        config.auth_info.impersonate_groups =
+            (!groups.is_empty()).then(|| groups.iter().map(|group| (*group).to_owned()).collect());
+        make(config)
+    }
+
+    /// The administrator's configuration, to be changed by those who need a client of another kind.
+    pub async fn config(&self) -> Result<Config> {
+        crypto();
+        let kubeconfig =
+            Kubeconfig::read_from(&self.kubeconfig).with_context(|| format!("cannot read {}", self.kubeconfig.display()))?;
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .context("the administrator's kubeconfig is not usable")
+    }
+
+    /// Runs `kubectl` as the administrator and returns what it printed.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        run(self.kubectl_command(args)).with_context(|| format!("`kubectl {}` failed", args.join(" ")))
+    }
+
+    /// `kubectl` as the administrator, for those who want its input, exit code or stderr.
+    pub fn kubectl_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command.env("KUBECONFIG", &self.kubeconfig).args(args);
+        command
+    }
+
+    /// Whether the API server says that it is ready.
+    pub async fn is_ready(&self) -> bool {
+        let Ok(mut config) = self.config().await else { return false };
+        config.connect_timeout = Some(Duration::from_secs(1));
+        config.read_timeout = Some(Duration::from_secs(2));
+        let Ok(client) = make(config) else { return false };
+        ready(&client).await
+    }
+
+    /// Waits until the API server is ready, or says why it ended.
+    pub(super) async fn wait_ready(&self, processes: &Processes, started: &[Record]) -> Result<()> {
+        let client = self.client().await?;
+        for _ in 0..600 {
+            if ready(&client).await {
+                return Ok(());
+            }
+            for record in started {
+                processes.check(record)?;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        bail!("kube-apiserver is not ready after 30 s; see {}", processes.log("kube-apiserver").display())
+    }
+
+    pub(super) fn new(state: &Path, server: String, audit_log: PathBuf, kubectl: &Path) -> Self {
+        Self { kubeconfig: state.join("kubeconfig"), server, audit_log, kubectl: kubectl.to_owned() }
+    }
+}
+
+async fn ready(client: &Client) -> bool {
+    let Ok(request) = axum::http::Request::get("/readyz").body(Vec::new()) else { return false };
+    client.request_text(request).await.is_ok()
+}
+
+fn make(config: Config) -> Result<Client> {
+    crypto();
+    Client::try_from(config).context("cannot make a client of the cluster")
+}
+
+/// Chooses the one TLS implementation of this program; it is no error if that was done before.
+fn crypto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

@@ -1,0 +1,128 @@
+//! Pawl itself in a cluster: its images imported, its chart installed by Helm.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use kube::api::ListParams;
+
+use super::command::run;
+use super::gobuild::{IN_PODS, Toolset};
+use super::images::{self, Builder, Image};
+use super::report;
+use super::whole::{Cluster, NAMESPACE};
+
+/// Values of the chart, by their path: what `--set` takes.
+pub type Values = BTreeMap<String, String>;
+
+impl Cluster {
+    /// Builds Pawl from this checkout, imports its images and installs the chart; what has not changed costs little.
+    pub async fn install(&self, values: &Values) -> Result<()> {
+        let images = PawlImages::build()?;
+        self.import(&images.runner)?;
+        self.import(&images.controller)?;
+        let mut all = images.values();
+        all.extend(values.clone());
+        self.install_chart(&all).await
+    }
+
+    /// Makes an image available to pods.
+    pub fn import(&self, image: &Image) -> Result<()> {
+        let step = report::step("images", format!("{} imported", image.name));
+        images::import(self.state(), image)?;
+        step.done();
+        Ok(())
+    }
+
+    /// Installs or upgrades the chart and waits until the controller is ready.
+    pub async fn install_chart(&self, values: &Values) -> Result<()> {
+        let step = report::step("pawl", "installing the chart");
+        let mut command = self.helm(&["upgrade", "--install", "pawl"])?;
+        command.arg(images::root().join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
+        for (path, value) in values {
+            command.arg(format!("--set-string={path}={}", value.replace(',', "\\,")));
+        }
+        run(&mut command).context("helm cannot install the chart")?;
+        self.wait_controller().await?;
+        step.done_with("chart installed, controller ready");
+        Ok(())
+    }
+
+    /// Real Helm as the administrator.
+    pub fn helm(&self, args: &[&str]) -> Result<Command> {
+        let mut command = Command::new(self.tools().path("helm")?);
+        // Helm's own notes belong to the cluster too.
+        for (variable, directory) in [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")] {
+            command.env(variable, self.state().join("helm").join(directory));
+        }
+        command.env("KUBECONFIG", &self.kubeconfig).args(args);
+        Ok(command)
+    }
+
+    async fn wait_controller(&self) -> Result<()> {
+        let deployments: Api<Deployment> = Api::namespaced(self.client().await?, NAMESPACE);
+        for _ in 0..600 {
+            let all = deployments.list(&ListParams::default()).await.context("cannot read the controller's Deployment")?;
+            if !all.items.is_empty() && all.items.iter().all(is_rolled_out) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
+        bail!("the controller is not ready after 60 s:\n{seen}")
+    }
+}
+
+/// Whether every replica is of the newest generation and available.
+pub fn is_rolled_out(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    deployment.status.as_ref().is_some_and(|status| {
+        status.observed_generation == deployment.metadata.generation
+            && status.updated_replicas.unwrap_or(0) == wanted
+            && status.available_replicas.unwrap_or(0) == wanted
+            && status.replicas.unwrap_or(0) == wanted
+    })
+}
+
+/// The images of Pawl, built from this checkout.
+#[derive(Clone, Debug)]
+pub struct PawlImages {
+    /// The runner, with tools for tests.
+    pub runner: Image,
+    /// The controller.
+    pub controller: Image,
+}
+
+impl PawlImages {
+    /// Builds both.
+    pub fn build() -> Result<Self> {
+        let mut names = vec!["runner-agent", "controller"];
+        let has_scripted = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/scripted-tool.rs").exists();
+        if has_scripted {
+            names.push("scripted-tool");
+        }
+        let programs = images::programs(&names)?;
+        let tools = Toolset::ensure(IN_PODS)?;
+        let files = images::test_files(&tools, programs.get(2).map(std::path::PathBuf::as_path))?;
+        let builder = Builder::new()?;
+        Ok(Self { runner: builder.runner(&programs[0], &files)?, controller: builder.controller(&programs[1])? })
+    }
+
+    /// The chart's values that name them.
+    pub fn values(&self) -> Values {
+        let (repository, tag) = self.controller.name.rsplit_once(':').unwrap_or((&self.controller.name, "latest"));
+        [
+            ("image.repository", repository),
+            ("image.tag", tag),
+            ("image.pullPolicy", "Never"),
+            ("runner.image", self.runner.name.as_str()),
+        ]
+        .into_iter()
+        .map(|(path, value)| (path.to_owned(), value.to_owned()))
+        .collect()
+    }
+}

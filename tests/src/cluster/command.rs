@@ -1,0 +1,37 @@
+//! Running other programs to their end.
+
+use std::borrow::BorrowMut;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Runs a command to its end and returns what it printed; an error holds the last lines of what it said.
+pub fn run(mut command: impl BorrowMut<Command>) -> Result<String> {
+    let command = command.borrow_mut();
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}; is it installed?"))?;
+    check(&name, &output)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a program with arguments; see [`run`].
+pub fn sh(program: &str, args: &[&str]) -> Result<String> {
+    run(Command::new(program).args(args)).with_context(|| format!("`{program} {}` failed", args.join(" ")))
+}
+
+fn check(name: &str, output: &Output) -> Result<()> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    bail!("{name} ended with {}:\n{}", output.status, tail(&text, 15));
+}
+
+/// The last lines of a text, without addresses of other hosts: a message is not the place to name a registry.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    let words = |line: &&str| {
+        line.split(' ').map(|word| if word.contains("://") { "<address>" } else { word }).collect::<Vec<_>>().join(" ")
+    };
+    all[all.len().saturating_sub(lines)..].iter().map(words).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,300 @@
+//! Images, built with no registry: a Debian base made from packages, our own Containerfiles on top of it, and the way
+//! into a cluster's containerd.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::cache::{self, Cache};
+use super::command::run;
+use super::gobuild::{Toolset, architecture};
+use super::{node, report};
+
+/// The name that `images/runner-agent/Containerfile` has for its base.
+const BASE: &str = "docker.io/library/debian:bookworm-slim";
+const BASE_PACKAGES: &str = "ca-certificates,git,openssh-client";
+
+/// An image that is ready to be imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// What pods call it. The tag changes with the content, so that a changed image is a changed pod.
+    pub name: String,
+    /// The archive that holds it.
+    pub archive: PathBuf,
+}
+
+/// Builds images; what has not changed is not built again.
+#[derive(Debug)]
+pub struct Builder {
+    cache: Cache,
+}
+
+impl Builder {
+    /// A builder that keeps everything in the cache, apart from the machine's own images.
+    pub fn new() -> Result<Self> {
+        Ok(Self { cache: Cache::open()? })
+    }
+
+    /// The image of the runner: the agent, and files for tests at paths of the image, such as tools.
+    ///
+    /// The files lie below the agent's layer, so that a changed agent is all that is built again.
+    pub fn runner(&self, agent: &Path, extra_files: &[(PathBuf, String)]) -> Result<Image> {
+        let _lock = self.cache.lock()?;
+        let file = source("runner-agent/Containerfile");
+        let mut parts = vec![read(&file)?, cache::file_key(agent)?, BASE_PACKAGES.to_owned()];
+        for (from, to) in extra_files {
+            parts.extend([cache::file_key(from)?, to.clone()]);
+        }
+        self.archive("pawl-runner", &cache::key(&parts), |image, archive| {
+            let base = self.base_with(extra_files)?;
+            let context = BuildContext::new()?;
+            context.add(agent, &format!("linux/{}/runner-agent", architecture()))?;
+            self.build(&file, context.path(), image, &[("BASE", &base)])?;
+            self.push(image, archive)
+        })
+    }
+
+    /// The image of the controller.
+    pub fn controller(&self, binary: &Path) -> Result<Image> {
+        let _lock = self.cache.lock()?;
+        let file = source("controller/Containerfile");
+        self.archive("pawl-controller", &cache::key([read(&file)?, cache::file_key(binary)?]), |image, archive| {
+            let context = BuildContext::new()?;
+            context.add(binary, &format!("linux/{}/controller", architecture()))?;
+            self.build(&file, context.path(), image, &[])?;
+            self.push(image, archive)
+        })
+    }
+
+    /// The image of the container that holds a pod's namespaces; a shell for pods of tests too.
+    pub fn pause(&self) -> Result<Image> {
+        let _lock = self.cache.lock()?;
+        let busybox = Path::new("/bin/busybox");
+        let file = source("pause/Containerfile");
+        let key = cache::key([read(&file)?, cache::file_key(busybox)?]);
+        let image = self.archive("pawl-pause", &key, |image, archive| {
+            let context = BuildContext::new()?;
+            context.add(busybox, "bin/busybox")?;
+            for name in run(Command::new(busybox).arg("--list"))?.lines().filter(|name| *name != "busybox") {
+                std::os::unix::fs::symlink("busybox", context.path().join("bin").join(name))
+                    .context("cannot link a name of busybox")?;
+            }
+            self.build(&file, context.path(), image, &[])?;
+            run(self.buildah(&["tag", image, node::PAUSE]))?;
+            self.push(node::PAUSE, archive)
+        })?;
+        Ok(Image { name: node::PAUSE.to_owned(), ..image })
+    }
+
+    /// The Debian base, from packages, under the name that Containerfiles use.
+    fn base(&self) -> Result<()> {
+        let mark = self.cache.path("images/base");
+        if read(&mark).is_ok_and(|made| made == BASE_PACKAGES) && run(self.buildah(&["inspect", "--type=image", BASE])).is_ok() {
+            return Ok(());
+        }
+        let step = report::step("images", "Debian base");
+        let tar = self.cache.path(format!("images/debian-{}.tar", cache::key([BASE_PACKAGES])));
+        if !tar.exists() {
+            Cache::install(&tar, |temporary| {
+                let include = format!("--include={BASE_PACKAGES}");
+                run(Command::new("mmdebstrap").args(["--variant=minbase", "--format=tar", &include, "bookworm"]).arg(temporary))
+                    .map(drop)
+            })
+            .context("cannot make the Debian base image from packages; is the network there?")?;
+        }
+        let container = run(self.buildah(&["from", "scratch"]))?;
+        let container = container.trim();
+        run(self.buildah(&["add", "-q", container]).arg(&tar))?;
+        run(self.buildah(&["commit", "-q", container, BASE]))?;
+        run(self.buildah(&["rm", container]))?;
+        cache::write(&mark, BASE_PACKAGES)?;
+        step.done();
+        Ok(())
+    }
+
+    /// The base with files on it; its name.
+    fn base_with(&self, files: &[(PathBuf, String)]) -> Result<String> {
+        self.base()?;
+        if files.is_empty() {
+            return Ok(BASE.to_owned());
+        }
+        let mut parts = Vec::new();
+        let mut step = None;
+        for (from, to) in files {
+            parts.extend([cache::file_key(from)?, to.clone()]);
+        }
+        let name = format!("localhost/pawl-base:{}", cache::key(&parts));
+        if run(self.buildah(&["inspect", "--type=image", &name])).is_err() {
+            step = Some(report::step("images", format!("base with {} files for tests", files.len())));
+            let context = BuildContext::new()?;
+            for (from, to) in files {
+                context.add(from, &format!("root/{}", to.trim_start_matches('/')))?;
+            }
+            let file = context.path().join("Containerfile");
+            cache::write(&file, format!("FROM {BASE}\nCOPY root /\n"))?;
+            self.build(&file, context.path(), &name, &[])?;
+        }
+        if let Some(step) = step {
+            step.done();
+        }
+        Ok(name)
+    }
+
+    /// The archive of an image with this content, made by `make` if there is none; older ones go.
+    fn archive(&self, name: &str, key: &str, make: impl FnOnce(&str, &Path) -> Result<()>) -> Result<Image> {
+        let image =
+            Image { name: format!("localhost/{name}:{key}"), archive: self.cache.path(format!("images/{name}-{key}.tar")) };
+        if image.archive.exists() {
+            return Ok(image);
+        }
+        let step = report::step("images", name);
+        let older = format!("{name}-");
+        for entry in fs::read_dir(self.cache.path("images")).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&older) {
+                cache::remove(&entry.path())?;
+            }
+        }
+        Cache::install(&image.archive, |temporary| make(&image.name, temporary))
+            .with_context(|| format!("cannot build the image {name}"))?;
+        step.done();
+        Ok(image)
+    }
+
+    fn build(&self, file: &Path, context: &Path, image: &str, arguments: &[(&str, &str)]) -> Result<()> {
+        let mut command = self.buildah(&["build", "-q", "--layers", "--pull-never", "-t", image, "-f"]);
+        command.arg(file).arg(format!("--build-arg=TARGETARCH={}", architecture()));
+        for (name, value) in arguments {
+            command.arg(format!("--build-arg={name}={value}"));
+        }
+        run(command.arg(context)).map(drop)
+    }
+
+    fn push(&self, image: &str, archive: &Path) -> Result<()> {
+        run(self.buildah(&["push", "-q", image]).arg(format!("docker-archive:{}:{image}", archive.display()))).map(drop)
+    }
+
+    /// Buildah with a store of its own: the machine's images are not ours to touch.
+    fn buildah(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("buildah");
+        command
+            .arg("--root")
+            .arg(self.cache.path("images/store"))
+            .arg("--runroot")
+            .arg(self.cache.path("images/run"))
+            .args(["--storage-driver", "overlay"])
+            .args(args)
+            // A container runtime proper is neither needed nor allowed everywhere.
+            .env("BUILDAH_ISOLATION", "chroot");
+        command
+    }
+}
+
+/// A directory to build from; it goes with this value.
+struct BuildContext {
+    directory: tempfile::TempDir,
+}
+
+impl BuildContext {
+    fn new() -> Result<Self> {
+        // In the cache, so that files can be linked instead of copied.
+        let parent = Cache::open()?.path("images");
+        cache::create_dir(&parent)?;
+        let directory = tempfile::Builder::new()
+            .prefix(".context-")
+            .tempdir_in(parent)
+            .context("cannot create a directory to build an image from")?;
+        Ok(Self { directory })
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn add(&self, from: &Path, to: &str) -> Result<()> {
+        let target = self.path().join(to);
+        if let Some(parent) = target.parent() {
+            cache::create_dir(parent)?;
+        }
+        fs::hard_link(from, &target)
+            .or_else(|_| fs::copy(from, &target).map(drop))
+            .with_context(|| format!("cannot copy {} into an image", from.display()))
+    }
+}
+
+/// What the runner of tests holds besides the agent: real tools, a provider in a filesystem mirror, and the
+/// configuration that names the mirror (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
+pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathBuf, String)>> {
+    let mut files = Vec::new();
+    for (name, directory) in [("tofu", "opentofu"), ("terraform", "terraform")] {
+        let version = tools.version(name)?;
+        files.push((tools.path(name)?.to_owned(), format!("/opt/pawl/tools/{directory}/{version}/{name}")));
+    }
+    let provider = "terraform-provider-time";
+    let version = tools.version(provider)?;
+    for host in ["registry.opentofu.org", "registry.terraform.io"] {
+        let place = format!("/opt/pawl/providers/{host}/hashicorp/time/{version}/linux_{}", architecture());
+        files.push((tools.path(provider)?.to_owned(), format!("{place}/{provider}_v{version}")));
+    }
+    files.push((source("test/providers.tfrc"), "/opt/pawl/providers.tfrc".to_owned()));
+    if let Some(scripted) = scripted {
+        files.push((scripted.to_owned(), "/opt/pawl/tools/opentofu/0.0.1/tofu".to_owned()));
+    }
+    Ok(files)
+}
+
+/// Builds programs of this workspace and says where they are.
+pub fn programs(names: &[&str]) -> Result<Vec<PathBuf>> {
+    let step = report::step("build", names.join(", "));
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).args(["build", "--release", "--message-format=json-render-diagnostics"]);
+    for name in names {
+        command.args(["--bin", name]);
+    }
+    let output = run(&mut command).context("cannot build the programs that go into images")?;
+    let found: Vec<PathBuf> = output
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .collect();
+    step.done();
+    names
+        .iter()
+        .map(|name| {
+            let path = found.iter().find(|path| path.file_name().is_some_and(|file| file == *name));
+            path.cloned().with_context(|| format!("cargo built no program called {name}"))
+        })
+        .collect()
+}
+
+/// Imports an image into the containerd of the cluster in this state directory, unless it is there.
+pub fn import(state: &Path, image: &Image) -> Result<()> {
+    let mark = state.join("images").join(image.name.replace(['/', ':'], "_"));
+    let key = cache::file_key(&image.archive)?;
+    if read(&mark).is_ok_and(|imported| imported == key) {
+        return Ok(());
+    }
+    let socket = node::socket(state).display().to_string();
+    // The whole import is refused if the archive holds another name than the one that pods will ask for.
+    let output = run(Command::new("ctr").args(["-a", &socket, "-n", "k8s.io", "images", "import"]).arg(&image.archive))
+        .with_context(|| format!("cannot import the image {}", image.name))?;
+    if !output.contains(&image.name) {
+        bail!("the archive {} does not hold {}; remove it and try again", image.archive.display(), image.name);
+    }
+    cache::write(&mark, key)
+}
+
+/// The root of the workspace.
+pub(super) fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+fn source(relative: &str) -> PathBuf {
+    root().join("images").join(relative)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}

@@ -1,0 +1,25 @@
+//! Real Kubernetes on one machine, without any container registry: an API server alone ([`ControlPlane`]), or a whole
+//! node that runs pods ([`Cluster`]).
+//!
+//! Programs come from a cache outside the checkout and are built from Go modules when they are not in it; each cluster
+//! has a state directory, a network namespace and a cgroup of its own, so that several can be up side by side.
+
+pub mod access;
+pub mod cache;
+pub mod chart;
+pub mod command;
+pub mod control_plane;
+pub mod gobuild;
+pub mod images;
+pub mod leftovers;
+pub mod network;
+pub mod node;
+pub mod packages;
+pub mod pki;
+pub mod processes;
+pub mod report;
+mod whole;
+
+pub use access::Access;
+pub use control_plane::{ControlPlane, Options};
+pub use whole::{Cluster, NAMESPACE, Status};

@@ -1,0 +1,119 @@
+//! Certificates and keys of one cluster: its own authority, made anew each time.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+
+use super::cache;
+
+/// The certificate authority of a cluster and the directory that its files lie in.
+pub struct Pki {
+    directory: PathBuf,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// Who a certificate is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// The name of the files.
+    pub file: &'a str,
+    /// The user's name.
+    pub user: &'a str,
+    /// The user's group.
+    pub group: &'a str,
+    /// Host names and addresses that it may serve.
+    pub hosts: &'a [&'a str],
+}
+
+/// A certificate and its key, as PEM text.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+}
+
+impl Pki {
+    /// Makes an authority, and the key that signs the tokens of service accounts (`sa.key`, `sa.pub`).
+    pub fn create(directory: &Path) -> Result<Self> {
+        cache::create_dir(directory)?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        params.distinguished_name.push(DnType::CommonName, "pawl-test-cluster");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)
+            .context("cannot make the cluster's certificate authority")?;
+        let tokens = KeyPair::generate()?;
+        let pki = Self { directory: directory.to_owned(), issuer };
+        pki.write("ca.crt", &pki.issuer.pem())?;
+        pki.write("sa.key", &tokens.serialize_pem())?;
+        pki.write("sa.pub", &tokens.public_key_pem())?;
+        Ok(pki)
+    }
+
+    /// Issues a certificate, good for serving and for authenticating, and writes it and its key.
+    pub fn issue(&self, identity: Identity<'_>) -> Result<Pair> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(DnType::CommonName, identity.user);
+        params.distinguished_name.push(DnType::OrganizationName, identity.group);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        for host in identity.hosts {
+            params.subject_alt_names.push(match host.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName((*host).try_into()?),
+            });
+        }
+        let key = KeyPair::generate()?;
+        let certificate =
+            params.signed_by(&key, &self.issuer).with_context(|| format!("cannot issue a certificate for {}", identity.user))?;
+        let pair = Pair { certificate: certificate.pem(), key: key.serialize_pem() };
+        self.write(&format!("{}.crt", identity.file), &pair.certificate)?;
+        self.write(&format!("{}.key", identity.file), &pair.key)?;
+        Ok(pair)
+    }
+
+    /// The authority's certificate, as PEM text.
+    pub fn authority(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// The path of one of the files.
+    pub fn path(&self, file: &str) -> String {
+        self.directory.join(file).display().to_string()
+    }
+
+    fn write(&self, file: &str, content: &str) -> Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.directory.join(file);
+        cache::write(&path, content)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+            .with_context(|| format!("cannot protect {}", path.display()))
+    }
+}
+
+/// A kubeconfig with everything in it, so that the file can be copied anywhere.
+pub fn kubeconfig(server: &str, authority: &str, pair: &Pair) -> String {
+    let encode = |text: &str| base64(text.as_bytes());
+    serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "pawl", "cluster": {
+            "server": server, "certificate-authority-data": encode(authority)}}],
+        "users": [{"name": "pawl", "user": {
+            "client-certificate-data": encode(&pair.certificate), "client-key-data": encode(&pair.key)}}],
+        "contexts": [{"name": "pawl", "context": {"cluster": "pawl", "user": "pawl"}}],
+        "current-context": "pawl",
+    })
+    .to_string()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    let value = serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,132 @@
+//! `init`, `workspace`, `version` and `validate`.
+
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::Tool;
+use super::backend::{Backend, Config};
+use super::script::Diagnostic;
+use super::view::line;
+
+const LOCK_FILE: &str = ".terraform.lock.hcl";
+
+pub(super) fn version(tool: &Tool) -> Result<i32, Diagnostic> {
+    let version = &tool.view.version;
+    if !tool.args.has("json") {
+        line(&format!("{} v{version}\non {}", tool.view.name(), platform()));
+        return Ok(0);
+    }
+    // OpenTofu keeps the other tool's name for this field.
+    let text = json!({"terraform_version": version, "platform": platform(), "provider_selections": {}});
+    line(&serde_json::to_string_pretty(&text).context("no version")?);
+    Ok(0)
+}
+
+/// Operating system and architecture in Go's words.
+fn platform() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{}_{architecture}", std::env::consts::OS)
+}
+
+pub(super) fn validate(tool: &Tool) -> i32 {
+    if tool.args.has("json") {
+        line("{\"format_version\":\"1.0\",\"valid\":true,\"error_count\":0,\"warning_count\":0,\"diagnostics\":[]}");
+    } else {
+        line("Success! The configuration is valid.\n");
+    }
+    0
+}
+
+pub(super) fn init(tool: &Tool) -> Result<i32, Diagnostic> {
+    let name = tool.view.name();
+    tool.view.init_output("Initializing the backend...", "initializing_backend_message");
+    if tool.args.value("backend") != Some("false") {
+        init_backend(tool)?;
+    }
+    tool.view.init_output("Initializing provider plugins...", "initializing_provider_plugin_message");
+    if let Some(wanted) = &tool.script.lock_file {
+        lock_providers(tool, wanted)?;
+    }
+    let done = format!("{name} has been successfully initialized!");
+    tool.view.init_output(&done, "output_init_success_message");
+    Ok(0)
+}
+
+fn init_backend(tool: &Tool) -> Result<(), Diagnostic> {
+    let overlay = tool.args.values("backend-config");
+    let Some(config) = Config::find(&tool.dir, tool.script.state.as_deref(), &overlay)? else { return Ok(()) };
+    let backend = Backend::open(Some(&config), &tool.dir, "default")?;
+    std::fs::create_dir_all(&tool.data_dir).context("failed to create the data directory")?;
+    std::fs::write(tool.data_dir.join("terraform.tfstate"), config.initialized().to_string())
+        .context("failed to write the data directory")?;
+    let name = tool.view.name();
+    let message = format!(
+        "Successfully configured the backend \"{}\"! {name} will automatically\nuse this backend unless the backend configuration changes.",
+        config.kind
+    );
+    tool.view.init_output(&message, "backend_configured_success");
+    match backend.read() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Diagnostic::error(&format!("Error refreshing state: {error:#}"), "")),
+    }
+}
+
+fn lock_providers(tool: &Tool, wanted: &str) -> Result<(), Diagnostic> {
+    let file = tool.dir.join(LOCK_FILE);
+    let found = std::fs::read_to_string(&file).ok();
+    if found.as_deref() == Some(wanted) {
+        return Ok(());
+    }
+    if tool.args.value("lockfile") == Some("readonly") {
+        let detail = format!(
+            "Changes to the required provider dependencies were detected, but the lock file is read-only. To use and record these requirements, run \"{} init\" without the \"-lockfile=readonly\" flag.",
+            tool.view.command()
+        );
+        return Err(Diagnostic::error("Provider dependency changes detected", &detail));
+    }
+    Ok(std::fs::write(&file, wanted).context("failed to write the lock file")?)
+}
+
+pub(super) fn workspace(tool: &Tool) -> Result<i32, Diagnostic> {
+    let mut words = tool.args.words.iter().map(String::as_str);
+    let (verb, name) = (words.next().unwrap_or("show"), words.next().unwrap_or("default"));
+    if verb == "show" {
+        line(&tool.workspace());
+        return Ok(0);
+    }
+    let backend = tool.backend()?;
+    if name != "default" && matches!(backend, Backend::Http { .. }) {
+        return Err(Diagnostic::error("workspaces not supported", ""));
+    }
+    let folder = tool.dir.join("terraform.tfstate.d").join(name);
+    let there = name == "default" || folder.is_dir();
+    match verb {
+        "select" if !there && !tool.args.has("or-create") => {
+            let detail = format!(
+                "You can create this workspace with the \"new\" subcommand \nor include the \"-or-create\" flag with the \"select\" subcommand.\nWorkspace \"{name}\" doesn't exist."
+            );
+            Err(Diagnostic::error(&format!("Workspace \"{name}\" doesn't exist."), &detail))
+        }
+        "new" if there => Err(Diagnostic::error(&format!("Workspace \"{name}\" already exists"), "")),
+        "select" | "new" => {
+            if !there {
+                std::fs::create_dir_all(&folder).context("failed to create the workspace")?;
+            }
+            choose(&tool.data_dir, name)?;
+            line(&format!("{} to workspace \"{name}\"!", if there { "Switched" } else { "Created and switched" }));
+            Ok(0)
+        }
+        other => Err(Diagnostic::error(&format!("workspace {other} is not played by this tool"), "")),
+    }
+}
+
+fn choose(data_dir: &Path, name: &str) -> anyhow::Result<()> {
+    std::fs::create_dir_all(data_dir).context("failed to create the data directory")?;
+    std::fs::write(data_dir.join("environment"), name).context("failed to choose the workspace")
+}

@@ -1,0 +1,252 @@
+//! What the tool prints: the `-json` stream of OpenTofu 1.10 and Terraform 1.11, or text.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use super::address::Address;
+use super::plan::{Act, Change, Counts};
+use super::script::Diagnostic;
+
+/// Which tool is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavor {
+    Tofu,
+    Terraform,
+}
+
+/// Where and how a command prints.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) flavor: Flavor,
+    pub(super) version: String,
+    pub(super) json: bool,
+    /// For the source lines of diagnostics.
+    pub(super) dir: PathBuf,
+}
+
+/// Prints a line whole, whoever else prints. A reader that went away is none of a fake tool's business.
+pub(super) fn line(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+/// Prints a line to stderr.
+pub(super) fn error_line(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+impl View {
+    /// The tool's name for people.
+    pub(super) fn name(&self) -> &'static str {
+        match self.flavor {
+            Flavor::Tofu => "OpenTofu",
+            Flavor::Terraform => "Terraform",
+        }
+    }
+
+    /// The tool's name on the command line.
+    pub(super) fn command(&self) -> &'static str {
+        match self.flavor {
+            Flavor::Tofu => "tofu",
+            Flavor::Terraform => "terraform",
+        }
+    }
+
+    /// The first message of a `-json` stream.
+    pub(super) fn hello(&self) {
+        if self.json {
+            let message = format!("{} {}", self.name(), self.version);
+            self.event(&message, "version", json!({self.command(): self.version, "ui": "1.2"}));
+        }
+    }
+
+    /// Prints one event of the stream.
+    pub(super) fn event(&self, message: &str, kind: &str, detail: Value) {
+        self.leveled("info", message, kind, detail);
+    }
+
+    fn leveled(&self, level: &str, message: &str, kind: &str, detail: Value) {
+        let mut event = Map::new();
+        event.insert("@level".to_owned(), level.into());
+        event.insert("@message".to_owned(), message.into());
+        event.insert("@module".to_owned(), format!("{}.ui", self.command()).into());
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ");
+        event.insert("@timestamp".to_owned(), now.to_string().into());
+        if let Value::Object(detail) = detail {
+            event.extend(detail);
+        }
+        event.insert("type".to_owned(), kind.into());
+        line(&Value::Object(event).to_string());
+    }
+
+    /// Prints a message without a meaning for programs.
+    pub(super) fn log(&self, text: &str) {
+        if self.json { self.event(text, "log", Value::Null) } else { line(text) }
+    }
+
+    /// Prints a message of `init`.
+    pub(super) fn init_output(&self, text: &str, code: &str) {
+        match (self.json, self.flavor) {
+            (false, _) => line(&format!("\n{text}")),
+            (true, Flavor::Tofu) => self.event(text, "output", Value::Null),
+            (true, Flavor::Terraform) => self.event(text, "init_output", json!({"message_code": code})),
+        }
+    }
+
+    /// Prints a diagnostic, with the source line if the file is there.
+    pub(super) fn diagnostic(&self, diagnostic: &Diagnostic) {
+        let (level, word) = if diagnostic.warning { ("warn", "Warning") } else { ("error", "Error") };
+        let summary = format!("{word}: {}", diagnostic.summary);
+        let at = diagnostic.file.as_deref().map(|file| (file, diagnostic.line.unwrap_or(1)));
+        let source = at.and_then(|(file, number)| {
+            let text = std::fs::read_to_string(self.dir.join(file)).ok()?;
+            text.lines().nth(usize::try_from(number).ok()?.checked_sub(1)?).map(str::to_owned)
+        });
+        if !self.json {
+            let mut text = format!("\n{summary}\n");
+            if let Some((file, number)) = at {
+                let _ = write!(text, "\n  on {file} line {number}:\n");
+                let _ = source.iter().try_for_each(|source| writeln!(text, "{number:4}: {source}"));
+            }
+            error_line(&format!("{text}\n{}\n", diagnostic.detail));
+            return;
+        }
+        let mut detail = json!({
+            "severity": word.to_lowercase(), "summary": diagnostic.summary, "detail": diagnostic.detail,
+        });
+        if let Some(address) = &diagnostic.address {
+            detail["address"] = json!(address);
+        }
+        if let Some((file, number)) = at {
+            let end = source.as_ref().map_or(0, String::len);
+            detail["range"] = json!({
+                "filename": file,
+                "start": {"line": number, "column": 1, "byte": 0},
+                "end": {"line": number, "column": end + 1, "byte": end},
+            });
+            detail["snippet"] = json!({
+                "context": null, "code": source.unwrap_or_default(), "start_line": number,
+                "highlight_start_offset": 0, "highlight_end_offset": end, "values": [],
+            });
+        }
+        self.leveled(level, &summary, "diagnostic", json!({"diagnostic": detail}));
+    }
+
+    /// Says what will be done to a resource.
+    pub(super) fn planned_change(&self, change: &Change) {
+        if self.json && change.act != Act::NoOp {
+            let message = format!("{}: Plan to {}", change.address, change.act.word());
+            let detail = json!({"change": {"resource": resource(&change.address), "action": change.act.word()}});
+            self.event(&message, "planned_change", detail);
+        }
+    }
+
+    /// Says that a resource is not as the state has it.
+    pub(super) fn drift(&self, address: &str) {
+        if self.json {
+            let message = format!("{address}: Drift detected (update)");
+            let detail = json!({"change": {"resource": resource(address), "action": "update"}});
+            self.event(&message, "resource_drift", detail);
+        }
+    }
+
+    /// Says that the state of a resource is read again.
+    pub(super) fn refresh(&self, address: &str, id: &str) {
+        let start = format!("{address}: Refreshing state... [id={id}]");
+        if !self.json {
+            return line(&start);
+        }
+        let hook = json!({"hook": {"resource": resource(address), "id_key": "id", "id_value": id}});
+        self.event(&start, "refresh_start", hook.clone());
+        self.event(&format!("{address}: Refresh complete [id={id}]"), "refresh_complete", hook);
+    }
+
+    /// Says that a resource is begun.
+    pub(super) fn apply_start(&self, address: &str, act: Act, id: Option<&str>) {
+        let id = id.filter(|_| act != Act::Create);
+        let message = format!("{address}: {}...{}", act.begun(), suffix(id));
+        self.hook("apply_start", &message, &hook(address, act, id, None));
+    }
+
+    /// Says that a resource is still under way.
+    pub(super) fn apply_progress(&self, address: &str, act: Act, seconds: u64) {
+        let message = format!("{address}: Still {}... [{seconds}s elapsed]", act.begun().to_lowercase());
+        self.hook("apply_progress", &message, &hook(address, act, None, Some(seconds)));
+    }
+
+    /// Says that a resource is done.
+    pub(super) fn apply_complete(&self, address: &str, act: Act, id: Option<&str>, seconds: u64) {
+        let id = id.filter(|_| act != Act::Delete);
+        let message = format!("{address}: {} complete after {seconds}s{}", act.noun(), suffix(id));
+        self.hook("apply_complete", &message, &hook(address, act, id, Some(seconds)));
+    }
+
+    /// Says that a resource failed.
+    pub(super) fn apply_errored(&self, address: &str, act: Act, seconds: u64) {
+        let message = format!("{address}: {} errored after {seconds}s", act.noun());
+        self.hook("apply_errored", &message, &hook(address, act, None, Some(seconds)));
+    }
+
+    fn hook(&self, kind: &str, message: &str, hook: &Value) {
+        if self.json { self.event(message, kind, json!({"hook": hook})) } else { line(message) }
+    }
+
+    /// Says how much a plan would do.
+    pub(super) fn planned(&self, counts: Counts) {
+        let Counts { add, change, remove } = counts;
+        let message = format!("Plan: {add} to add, {change} to change, {remove} to destroy.");
+        self.summary(&message, "plan", counts);
+    }
+
+    /// Says how much an apply did.
+    pub(super) fn applied(&self, counts: Counts) {
+        let Counts { add, change, remove } = counts;
+        let message = format!("Apply complete! Resources: {add} added, {change} changed, {remove} destroyed.");
+        self.summary(&message, "apply", counts);
+    }
+
+    fn summary(&self, message: &str, operation: &str, counts: Counts) {
+        let Counts { add, change, remove } = counts;
+        if self.json {
+            let changes = json!({"add": add, "change": change, "import": 0, "remove": remove, "operation": operation});
+            self.event(message, "change_summary", json!({"changes": changes}));
+        } else {
+            line(&format!("\n{message}"));
+        }
+    }
+
+    /// Prints outputs in the form given.
+    pub(super) fn outputs(&self, outputs: &Value) {
+        if self.json {
+            let count = outputs.as_object().map_or(0, Map::len);
+            self.event(&format!("Outputs: {count}"), "outputs", json!({"outputs": outputs}));
+        }
+    }
+}
+
+fn suffix(id: Option<&str>) -> String {
+    id.map(|id| format!(" [id={id}]")).unwrap_or_default()
+}
+
+fn hook(address: &str, act: Act, id: Option<&str>, seconds: Option<u64>) -> Value {
+    let mut hook = json!({"resource": resource(address), "action": act.word()});
+    if let Some(id) = id {
+        hook["id_key"] = json!("id");
+        hook["id_value"] = json!(id);
+    }
+    if let Some(seconds) = seconds {
+        hook["elapsed_seconds"] = json!(seconds);
+    }
+    hook
+}
+
+/// A resource as each event names it.
+fn resource(address: &str) -> Value {
+    let parts = Address::parse(address);
+    json!({
+        "addr": address, "module": parts.module, "resource": parts.resource, "implied_provider": parts.provider(),
+        "resource_type": parts.kind, "resource_name": parts.name, "resource_key": parts.key,
+    })
+}

@@ -1,0 +1,280 @@
+//! A git server: smart HTTP by `git http-backend`, with access per repository and failures on demand.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode, header};
+
+use super::auth::Access;
+use super::cgi;
+use super::listener::Listener;
+use super::repo::Repo;
+
+/// What the server does instead of answering.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Failure {
+    /// It answers.
+    #[default]
+    None,
+    /// It takes the request and never answers.
+    Hang,
+    /// It answers with this status, for example 500 or 429.
+    Status(u16),
+}
+
+/// One request that reached the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Repository, without `.git`.
+    pub repo: String,
+    /// Method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// Status of the answer; none while there is no answer yet.
+    pub status: Option<u16>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    access: BTreeMap<String, Access>,
+    failure: Failure,
+    failures: BTreeMap<String, Failure>,
+    served: Vec<Served>,
+}
+
+#[derive(Clone, Debug)]
+struct App {
+    root: PathBuf,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// A running git server; dropping it closes it.
+#[derive(Debug)]
+pub struct GitServer {
+    app: App,
+    listener: Listener,
+}
+
+impl GitServer {
+    /// Serves the bare repositories below `root` on `bind` (port 0 takes any free one).
+    pub async fn start(bind: SocketAddr, root: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(root).with_context(|| format!("failed to create `{}`", root.display()))?;
+        let app = App { root: root.to_owned(), shared: Arc::default() };
+        let router = Router::new().fallback(serve).with_state(app.clone());
+        Ok(Self { app, listener: Listener::start(bind, router).await? })
+    }
+
+    /// The address it listens on.
+    pub fn addr(&self) -> SocketAddr {
+        self.listener.addr()
+    }
+
+    /// The URL to clone `repo` from.
+    pub fn url(&self, repo: &str) -> String {
+        format!("http://{}/{repo}.git", self.addr())
+    }
+
+    /// Creates an empty repository that everyone may read.
+    pub fn create(&self, repo: &str) -> anyhow::Result<Repo> {
+        Repo::create(&self.app.root.join(format!("{repo}.git")))
+    }
+
+    /// Says who may use a repository from now on.
+    pub fn set_access(&self, repo: &str, access: Access) {
+        self.app.shared().access.insert(repo.to_owned(), access);
+    }
+
+    /// Makes every repository fail, or with [`Failure::None`] work again.
+    pub fn fail_all(&self, failure: Failure) {
+        self.app.shared().failure = failure;
+    }
+
+    /// Makes one repository fail, or with [`Failure::None`] work again.
+    pub fn fail(&self, repo: &str, failure: Failure) {
+        self.app.shared().failures.insert(repo.to_owned(), failure);
+    }
+
+    /// Closes the socket, so that connections are refused.
+    pub async fn refuse(&self) {
+        self.listener.refuse().await;
+    }
+
+    /// Opens the socket again after [`Self::refuse`].
+    pub async fn accept(&self) -> anyhow::Result<()> {
+        self.listener.accept().await
+    }
+
+    /// Every request for a repository, in order.
+    pub fn served(&self, repo: &str) -> Vec<Served> {
+        self.app.shared().served.iter().filter(|served| served.repo == repo).cloned().collect()
+    }
+
+    /// How many requests a repository got.
+    pub fn requests(&self, repo: &str) -> usize {
+        self.served(repo).len()
+    }
+}
+
+impl App {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(&self, repo: &str, request: Request) -> Response<Body> {
+        let (access, failure) = {
+            let shared = self.shared();
+            let of_repo = shared.failures.get(repo).copied().unwrap_or_default();
+            let failure = if of_repo == Failure::None { shared.failure } else { of_repo };
+            (shared.access.get(repo).cloned().unwrap_or_default(), failure)
+        };
+        match failure {
+            Failure::None => {}
+            Failure::Hang => std::future::pending().await,
+            Failure::Status(code) => return plain(code, "failed because a test asked for it"),
+        }
+        if !access.admits(request.headers()) {
+            let mut response = plain(401, "unauthorized");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static(access.challenge()));
+            return response;
+        }
+        let (head, body) = request.into_parts();
+        let body = match axum::body::to_bytes(body, 256 << 20).await {
+            Ok(body) => body,
+            Err(error) => return plain(400, &error.to_string()),
+        };
+        match cgi::git_http_backend(&self.root, &head.method, &head.uri, &head.headers, &body).await {
+            Ok(response) => response,
+            Err(error) => plain(500, &format!("{error:#}")),
+        }
+    }
+}
+
+async fn serve(State(app): State<App>, request: Request) -> Response<Body> {
+    let path = request.uri().path();
+    let repo = path.split_once(".git").map_or(path, |(repo, _)| repo).trim_matches('/').to_owned();
+    let index = {
+        let mut shared = app.shared();
+        shared.served.push(Served {
+            repo: repo.clone(),
+            method: request.method().to_string(),
+            path: request.uri().to_string(),
+            status: None,
+        });
+        shared.served.len() - 1
+    };
+    let response = app.answer(&repo, request).await;
+    app.shared().served[index].status = Some(response.status().as_u16());
+    response
+}
+
+fn plain(code: u16, text: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(format!("{text}\n")));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Output;
+    use std::time::Duration;
+
+    use super::*;
+
+    const LOOPBACK: &str = "127.0.0.1:0";
+
+    struct Fixture {
+        dir: tempfile::TempDir,
+        server: GitServer,
+        sha: String,
+    }
+
+    async fn fixture() -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        let server = GitServer::start(LOOPBACK.parse().unwrap(), &dir.path().join("repos")).await.unwrap();
+        let repo = server.create("team/stack").unwrap();
+        let sha = repo.commit("main", &[("main.tf", "# one\n")]).unwrap();
+        Fixture { dir, server, sha }
+    }
+
+    impl Fixture {
+        async fn git(&self, arguments: &[&str]) -> Output {
+            tokio::process::Command::new("git")
+                .args(arguments)
+                .current_dir(self.dir.path())
+                .env("GIT_CONFIG_GLOBAL", "/dev/null")
+                .env("GIT_TERMINAL_PROMPT", "0")
+                .env("no_proxy", "*")
+                .kill_on_drop(true)
+                .output()
+                .await
+                .unwrap()
+        }
+
+        async fn clone_with(&self, header: Option<&str>, into: &str) -> Output {
+            let url = self.server.url("team/stack");
+            let header = header.map(|header| format!("http.extraHeader=Authorization: {header}"));
+            let mut arguments = Vec::new();
+            if let Some(header) = &header {
+                arguments.extend(["-c", header]);
+            }
+            arguments.extend(["clone", "--depth=1", &url, into]);
+            self.git(&arguments).await
+        }
+    }
+
+    #[tokio::test]
+    async fn clones_and_fetches_by_commit() {
+        let at = fixture().await;
+        let output = at.clone_with(None, "w").await;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(std::fs::read_to_string(at.dir.path().join("w/main.tf")).unwrap(), "# one\n");
+        assert!(at.server.requests("team/stack") >= 2);
+        assert!(at.server.served("team/stack").iter().all(|served| served.status == Some(200)));
+        let repo = Repo::create(&at.dir.path().join("bare")).unwrap();
+        let git_dir = repo.dir().to_str().unwrap().to_owned();
+        let fetch = at.git(&["--git-dir", &git_dir, "fetch", "--depth=1", &at.server.url("team/stack"), &at.sha]).await;
+        assert!(fetch.status.success(), "{}", String::from_utf8_lossy(&fetch.stderr));
+        assert!(!at.git(&["ls-remote", &at.server.url("team/none")]).await.status.success());
+    }
+
+    #[tokio::test]
+    async fn only_credentials_open_a_closed_repository() {
+        let at = fixture().await;
+        at.server.set_access("team/stack", Access::basic("robot", "s3cret"));
+        assert!(!at.clone_with(None, "a").await.status.success());
+        assert_eq!(at.server.served("team/stack").last().unwrap().status, Some(401));
+        let good = super::super::auth::basic_header("robot", "s3cret");
+        assert!(at.clone_with(Some(&good), "b").await.status.success());
+        let in_url = at.server.url("team/stack").replace("http://", "http://robot:s3cret@");
+        assert!(at.git(&["ls-remote", &in_url]).await.status.success());
+        at.server.set_access("team/stack", Access::Bearer("tok".into()));
+        assert!(!at.clone_with(Some(&good), "c").await.status.success());
+        assert!(at.clone_with(Some("Bearer tok"), "d").await.status.success());
+    }
+
+    #[tokio::test]
+    async fn fails_as_it_is_told() {
+        let at = fixture().await;
+        let url = at.server.url("team/stack");
+        at.server.fail("team/stack", Failure::Status(503));
+        let output = at.git(&["ls-remote", &url]).await;
+        assert!(String::from_utf8_lossy(&output.stderr).contains("503"));
+        at.server.fail("team/stack", Failure::Hang);
+        let waited = tokio::time::timeout(Duration::from_millis(400), at.git(&["ls-remote", &url])).await;
+        assert!(waited.is_err(), "a hanging server answered");
+        at.server.fail("team/stack", Failure::None);
+        at.server.refuse().await;
+        let output = at.git(&["ls-remote", &url]).await;
+        assert!(!output.status.success());
+        assert!(String::from_utf8_lossy(&output.stderr).contains("onnect"), "{output:?}");
+        at.server.accept().await.unwrap();
+        assert!(at.git(&["ls-remote", &url]).await.status.success());
+    }
+}

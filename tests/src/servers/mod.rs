@@ -1,0 +1,11 @@
+//! Servers that the tests run in their own process: git over http, and Terraform's `http` state backend.
+//!
+//! Each listens only on the address it is given, counts what it was asked, and can be told to misbehave.
+
+pub mod auth;
+mod cgi;
+pub mod git;
+mod listener;
+pub mod repo;
+pub mod state;
+mod state_store;

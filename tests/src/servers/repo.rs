@@ -1,0 +1,230 @@
+//! A bare git repository that tests write to from Rust, without a work tree.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+/// A bare repository on disk.
+#[derive(Clone, Debug)]
+pub struct Repo {
+    dir: PathBuf,
+}
+
+/// One change of a commit.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Write a file.
+    File(&'a str, &'a [u8]),
+    /// Write a file that can be executed.
+    Executable(&'a str, &'a [u8]),
+    /// Write a symbolic link: path, then target.
+    Symlink(&'a str, &'a str),
+    /// Point a path at a commit of another repository, as a submodule does.
+    Submodule(&'a str, &'a str),
+    /// Remove a file or a folder.
+    Delete(&'a str),
+}
+
+impl Repo {
+    /// Creates an empty bare repository whose default branch is `main`.
+    pub fn create(dir: &Path) -> anyhow::Result<Self> {
+        let repo = Self { dir: dir.to_owned() };
+        let output = Command::new("git")
+            .args(["init", "--quiet", "--bare", "--initial-branch=main"])
+            .arg(dir)
+            .output()
+            .context("failed to start `git`")?;
+        ensure!(output.status.success(), "`git init` failed: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(repo)
+    }
+
+    /// Where it is on disk.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Commits files on top of a branch (made if it is not there) and returns the new commit's id.
+    pub fn commit(&self, branch: &str, files: &[(&str, &str)]) -> anyhow::Result<String> {
+        let changes: Vec<Change<'_>> = files.iter().map(|(path, text)| Change::File(path, text.as_bytes())).collect();
+        self.commit_changes(branch, &changes)
+    }
+
+    /// Commits every file below a folder on top of a branch.
+    pub fn commit_folder(&self, branch: &str, folder: &Path) -> anyhow::Result<String> {
+        let mut files = Vec::new();
+        collect(folder, folder, &mut files)?;
+        let changes: Vec<Change<'_>> = files.iter().map(|(path, bytes)| Change::File(path, bytes)).collect();
+        self.commit_changes(branch, &changes)
+    }
+
+    /// Commits changes of any kind on top of a branch and returns the new commit's id.
+    pub fn commit_changes(&self, branch: &str, changes: &[Change<'_>]) -> anyhow::Result<String> {
+        let reference = format!("refs/heads/{branch}");
+        let message = format!("Change {} paths", changes.len());
+        let mut import = format!(
+            "commit {reference}\ncommitter Pawl Tests <tests@pawl.invalid> {} +0000\ndata {}\n{message}\n",
+            jiff::Timestamp::now().as_second(),
+            message.len(),
+        )
+        .into_bytes();
+        if self.resolve(&reference)?.is_some() {
+            import.extend_from_slice(format!("from {reference}^0\n").as_bytes());
+        }
+        for change in changes {
+            add_change(&mut import, change)?;
+        }
+        self.git(&["fast-import", "--quiet", "--date-format=raw"], &import)?;
+        self.resolve(&reference)?.context("the branch is not there after its commit")
+    }
+
+    /// Points a branch at a commit, forwards or back.
+    pub fn move_branch(&self, branch: &str, sha: &str) -> anyhow::Result<()> {
+        self.git(&["update-ref", &format!("refs/heads/{branch}"), sha], b"").map(drop)
+    }
+
+    /// Removes a branch.
+    pub fn delete_branch(&self, branch: &str) -> anyhow::Result<()> {
+        self.git(&["update-ref", "-d", &format!("refs/heads/{branch}")], b"").map(drop)
+    }
+
+    /// Points a lightweight tag at a commit, whether or not it was there.
+    pub fn tag(&self, name: &str, sha: &str) -> anyhow::Result<()> {
+        self.git(&["update-ref", &format!("refs/tags/{name}"), sha], b"").map(drop)
+    }
+
+    /// Makes an annotated tag, which has an object of its own beside the commit's.
+    pub fn annotated_tag(&self, name: &str, sha: &str) -> anyhow::Result<()> {
+        self.git(&["tag", "--force", "--annotate", "--message", name, name, sha], b"").map(drop)
+    }
+
+    /// The commit that a revision names, if it does.
+    pub fn resolve(&self, revision: &str) -> anyhow::Result<Option<String>> {
+        let output = self
+            .command(&["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")])
+            .output()
+            .context("failed to start `git`")?;
+        Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    }
+
+    fn git(&self, arguments: &[&str], stdin: &[u8]) -> anyhow::Result<String> {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("failed to start `git`")?;
+        // An early end of git shows in its status and its words, not here.
+        let _ = child.stdin.take().context("`git` has no stdin")?.write_all(stdin);
+        let output = child.wait_with_output().context("failed to wait for `git`")?;
+        if !output.status.success() {
+            bail!("`git {}` failed: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("git");
+        command
+            .arg("--git-dir")
+            .arg(&self.dir)
+            .args(["-c", "user.name=Pawl Tests", "-c", "user.email=tests@pawl.invalid", "-c", "safe.directory=*"])
+            .args(arguments)
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null");
+        command
+    }
+}
+
+/// Adds a change in the words of `git fast-import`.
+fn add_change(import: &mut Vec<u8>, change: &Change<'_>) -> anyhow::Result<()> {
+    let (mode, path, data): (&str, &str, &[u8]) = match change {
+        Change::File(path, data) => ("100644", path, data),
+        Change::Executable(path, data) => ("100755", path, data),
+        Change::Symlink(path, target) => ("120000", path, target.as_bytes()),
+        Change::Submodule(path, sha) => ("160000", path, sha.as_bytes()),
+        Change::Delete(path) => ("", path, b""),
+    };
+    ensure!(!path.contains('\n') && !path.starts_with('"'), "a path that `git fast-import` needs quoted: {path:?}");
+    let mut head = String::new();
+    match change {
+        Change::Delete(_) => writeln!(head, "D {path}")?,
+        Change::Submodule(_, sha) => writeln!(head, "M {mode} {sha} {path}")?,
+        _ => write!(head, "M {mode} inline {path}\ndata {}\n", data.len())?,
+    }
+    import.extend_from_slice(head.as_bytes());
+    if !matches!(change, Change::Delete(_) | Change::Submodule(..)) {
+        import.extend_from_slice(data);
+        import.push(b'\n');
+    }
+    Ok(())
+}
+
+fn collect(root: &Path, folder: &Path, files: &mut Vec<(String, Vec<u8>)>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("failed to read `{}`", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(root, &path, files)?;
+        } else {
+            let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
+            let bytes = std::fs::read(&path).with_context(|| format!("failed to read `{}`", path.display()))?;
+            files.push((name, bytes));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(repo: &Repo, object: &str) -> anyhow::Result<String> {
+        repo.git(&["show", object], b"")
+    }
+
+    #[test]
+    fn commits_build_on_the_branch() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = Repo::create(&dir.path().join("r.git")).unwrap();
+        let first = repo.commit("main", &[("a.tf", "one"), ("sub/b.tf", "two\n")]).unwrap();
+        let second = repo
+            .commit_changes("main", &[Change::File("a.tf", b"three"), Change::Delete("sub"), Change::Symlink("l", "/etc")])
+            .unwrap();
+        assert_ne!(first, second);
+        assert_eq!(show(&repo, "main:a.tf").unwrap(), "three");
+        assert_eq!(show(&repo, &format!("{first}:sub/b.tf")).unwrap(), "two\n");
+        assert!(show(&repo, "main:sub/b.tf").is_err());
+        assert_eq!(show(&repo, "main:l").unwrap(), "/etc");
+        assert!(repo.git(&["ls-tree", "main"], b"").unwrap().contains("120000 blob"));
+    }
+
+    #[test]
+    fn branches_and_tags_move() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = Repo::create(&dir.path().join("r.git")).unwrap();
+        let first = repo.commit("main", &[("a", "1")]).unwrap();
+        let second = repo.commit("main", &[("a", "2")]).unwrap();
+        repo.move_branch("main", &first).unwrap();
+        repo.tag("v1", &second).unwrap();
+        repo.annotated_tag("v2", &second).unwrap();
+        assert_eq!(repo.resolve("main").unwrap(), Some(first));
+        assert_eq!(repo.resolve("v1").unwrap(), Some(second.clone()));
+        assert_eq!(repo.resolve("v2").unwrap(), Some(second));
+        repo.delete_branch("main").unwrap();
+        assert_eq!(repo.resolve("main").unwrap(), None);
+        assert!(repo.move_branch("main", "1234").is_err());
+    }
+
+    #[test]
+    fn a_folder_is_committed_with_its_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("stack/modules/m")).unwrap();
+        std::fs::write(dir.path().join("stack/modules/m/main.tf"), "m").unwrap();
+        let repo = Repo::create(&dir.path().join("r.git")).unwrap();
+        repo.commit_folder("main", &dir.path().join("stack")).unwrap();
+        assert_eq!(show(&repo, "main:modules/m/main.tf").unwrap(), "m");
+    }
+}

@@ -1,0 +1,220 @@
+//! What the state server keeps: every version of every state, its lock, and the faults asked for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::auth::Access;
+use crate::ledger::{Ack, Entry, Ledger, what};
+
+/// Terraform's lock, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LockInfo {
+    /// Random id, which the holder sends with each write.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// What it is held for, for example `OperationTypeApply`.
+    pub operation: String,
+    /// Free text.
+    pub info: String,
+    /// `user@host`; the host of a runner is its pod.
+    pub who: String,
+    /// Version of the tool.
+    pub version: String,
+    /// When it was taken (RFC 3339).
+    pub created: String,
+    /// Where the state is; filled by some backends.
+    pub path: String,
+}
+
+impl Default for LockInfo {
+    fn default() -> Self {
+        let text = String::new;
+        // The tools cannot read a lock whose time is empty.
+        let created = "0001-01-01T00:00:00Z".to_owned();
+        Self { id: text(), operation: text(), info: text(), who: text(), version: text(), created, path: text() }
+    }
+}
+
+impl LockInfo {
+    /// A lock of someone who is no part of the test, held for an apply.
+    pub fn stranger(id: &str, who: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            operation: "OperationTypeApply".to_owned(),
+            who: who.to_owned(),
+            version: "1.10.6".to_owned(),
+            created: jiff::Timestamp::now().to_string(),
+            ..Self::default()
+        }
+    }
+
+    fn detail(&self, path: &str) -> Value {
+        json!({"path": path, "id": self.id, "operation": self.operation, "holder": self.who, "info": self.info})
+    }
+}
+
+/// One version of a state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Version {
+    /// Position of its write in the ledger.
+    pub seq: u64,
+    /// The lock under which it was written, if there was one.
+    pub lock: Option<LockInfo>,
+    /// The state, or none for a deletion.
+    pub body: Option<Vec<u8>>,
+}
+
+impl Version {
+    /// The state as JSON; null for a deletion or what is no JSON.
+    pub fn json(&self) -> Value {
+        self.body.as_deref().and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default()
+    }
+}
+
+/// Which requests for a state fail, and how late the others are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Answer this many reads with 500.
+    pub gets: usize,
+    /// Answer this many writes with 500, without writing.
+    pub posts: usize,
+    /// Write this many times, then answer 500: the answer is lost, not the write.
+    pub lost_answers: usize,
+    /// Answer this many locks with 500, without locking.
+    pub locks: usize,
+    /// Answer this many unlocks with 500, without unlocking.
+    pub unlocks: usize,
+    /// Wait this long before each answer.
+    pub delay: Duration,
+}
+
+/// What happened to a request; the server turns it into a status.
+#[derive(Debug, PartialEq)]
+pub(super) enum Outcome {
+    Done,
+    State(Vec<u8>),
+    NoState,
+    HeldBy(Box<LockInfo>),
+    WrongLock(Box<Option<LockInfo>>),
+    Fault,
+}
+
+/// One state.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    pub(super) versions: Vec<Version>,
+    pub(super) lock: Option<LockInfo>,
+    pub(super) access: Access,
+    pub(super) faults: Faults,
+}
+
+/// All states by path.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) states: BTreeMap<String, Stored>,
+    pub(super) ledger: Ledger,
+}
+
+impl Store {
+    pub(super) fn of(&mut self, path: &str) -> &mut Stored {
+        self.states.entry(path.to_owned()).or_default()
+    }
+
+    pub(super) fn read(&mut self, path: &str) -> anyhow::Result<Outcome> {
+        if take(&mut self.of(path).faults.gets) {
+            return self.fault(path, "read");
+        }
+        let newest = self.of(path).versions.last().and_then(|version| version.body.clone());
+        Ok(newest.map_or(Outcome::NoState, Outcome::State))
+    }
+
+    pub(super) fn write(&mut self, path: &str, lock_id: Option<&str>, body: Option<Vec<u8>>) -> anyhow::Result<Outcome> {
+        if take(&mut self.of(path).faults.posts) {
+            return self.fault(path, "write");
+        }
+        let held = self.of(path).lock.clone();
+        // A deletion names no lock in this protocol, so only writes can be judged by it.
+        if body.is_some() && held.as_ref().map(|lock| lock.id.as_str()) != lock_id {
+            let who = held.as_ref().map(|lock| lock.who.clone()).unwrap_or_default();
+            self.note(&who, what::WRITE_REFUSED, json!({"path": path, "sent_id": lock_id, "held": held}))?;
+            return Ok(Outcome::WrongLock(Box::new(held)));
+        }
+        let state: Value = body.as_deref().and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
+        let who = held.as_ref().map(|lock| lock.who.clone()).unwrap_or_default();
+        let event = if body.is_some() { what::WRITE } else { what::DELETE };
+        let detail = json!({
+            "path": path, "id": lock_id, "serial": state["serial"], "lineage": state["lineage"],
+            "operation": held.as_ref().map(|lock| lock.operation.as_str()),
+        });
+        let Ack { seq, .. } = self.note(&who, event, detail)?;
+        let stored = self.of(path);
+        stored.versions.push(Version { seq, lock: held, body });
+        if take(&mut stored.faults.lost_answers) {
+            return self.fault(path, "answer");
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn take_lock(&mut self, path: &str, info: LockInfo) -> anyhow::Result<Outcome> {
+        if take(&mut self.of(path).faults.locks) {
+            return self.fault(path, "lock");
+        }
+        match self.of(path).lock.clone() {
+            // A client that did not get the answer asks again with the same id.
+            Some(held) if held.id == info.id => Ok(Outcome::Done),
+            Some(held) => {
+                let mut detail = info.detail(path);
+                detail["held_by"] = json!(held.who);
+                self.note(&info.who, what::LOCK_REFUSED, detail)?;
+                Ok(Outcome::HeldBy(Box::new(held)))
+            }
+            None => {
+                self.note(&info.who, what::LOCK, info.detail(path))?;
+                self.of(path).lock = Some(info);
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    /// Releases the lock for whoever names its id; no id at all is Terraform's `force-unlock`, OpenTofu's sends nothing else.
+    pub(super) fn release(&mut self, path: &str, info: &LockInfo) -> anyhow::Result<Outcome> {
+        if take(&mut self.of(path).faults.unlocks) {
+            return self.fault(path, "unlock");
+        }
+        match self.of(path).lock.clone() {
+            Some(held) if held.id == info.id || info.id.is_empty() => {
+                self.note(&info.who, what::UNLOCK, held.detail(path))?;
+                self.of(path).lock = None;
+                Ok(Outcome::Done)
+            }
+            held => {
+                let mut detail = info.detail(path);
+                detail["held_by"] = json!(held.as_ref().map(|held| held.who.as_str()));
+                self.note(&info.who, what::UNLOCK_REFUSED, detail)?;
+                Ok(Outcome::WrongLock(Box::new(held)))
+            }
+        }
+    }
+
+    fn fault(&mut self, path: &str, request: &str) -> anyhow::Result<Outcome> {
+        self.note("", what::FAULT, json!({"path": path, "request": request}))?;
+        Ok(Outcome::Fault)
+    }
+
+    fn note(&mut self, who: &str, event: &str, detail: Value) -> anyhow::Result<Ack> {
+        // `who` is the host alone, so that entries of a pod's lock and of its tool carry the same name.
+        let host = who.rsplit_once('@').map_or(who, |(_, host)| host);
+        self.ledger.append(Entry::new(host, event, detail))
+    }
+}
+
+/// Uses up one of a number of failures.
+fn take(left: &mut usize) -> bool {
+    let some = *left > 0;
+    *left = left.saturating_sub(1);
+    some
+}
