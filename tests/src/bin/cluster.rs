@@ -42,8 +42,15 @@ fn value(text: &str) -> Result<(String, String), String> {
 }
 
 #[tokio::main]
-async fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+async fn main() -> ExitCode {
+    run(Arguments::parse()).await.unwrap_or_else(|error| {
+        // A person reads this: what failed and why, without a trace of our own code.
+        eprintln!("cluster: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(arguments: Arguments) -> Result<ExitCode> {
     let name = &arguments.name;
     match arguments.command {
         Action::Up { bare, values } => {

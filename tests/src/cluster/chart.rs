@@ -114,15 +114,13 @@ impl PawlImages {
 
     /// The chart's values that name them.
     pub fn values(&self) -> Values {
-        let (repository, tag) = self.controller.name.rsplit_once(':').unwrap_or((&self.controller.name, "latest"));
-        [
-            ("image.repository", repository),
-            ("image.tag", tag),
-            ("image.pullPolicy", "Never"),
-            ("runner.image", self.runner.name.as_str()),
-        ]
-        .into_iter()
-        .map(|(path, value)| (path.to_owned(), value.to_owned()))
-        .collect()
+        let mut values = Values::new();
+        for (place, image) in [("controller.image", &self.controller), ("runner.image", &self.runner)] {
+            let (repository, tag) = image.name.rsplit_once(':').unwrap_or((&image.name, "latest"));
+            for (key, value) in [("repository", repository), ("tag", tag), ("pullPolicy", "Never")] {
+                values.insert(format!("{place}.{key}"), value.to_owned());
+            }
+        }
+        values
     }
 }

@@ -24,6 +24,29 @@ rules:
 - {level: Metadata}
 ";
 
+/// Controllers that have nothing to do on such a cluster. Each would fetch a token of its own before the rest may begin.
+const IDLE_CONTROLLERS: &[&str] = &[
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
+    "cloud-node-lifecycle-controller",
+    "endpointslice-mirroring-controller",
+    "horizontal-pod-autoscaler-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "node-ipam-controller",
+    "node-route-controller",
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-expander-controller",
+    "podcertificaterequest-cleaner-controller",
+    "replicationcontroller-controller",
+    "resourceclaim-controller",
+    "service-cidr-controller",
+    "service-lb-controller",
+    "storage-version-migrator-controller",
+    "ttl-controller",
+    "volumeattributesclass-protection-controller",
+];
+
 /// What a lone control plane is to be like.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -258,6 +281,7 @@ impl Place<'_> {
             format!("--root-ca-file={}", pki.path("ca.crt")),
             "--use-service-account-credentials=true".to_owned(),
             "--leader-elect=false".to_owned(),
+            format!("--controllers=*,-{}", IDLE_CONTROLLERS.join(",-")),
             format!("--bind-address={}", self.bind),
             format!("--secure-port={}", self.ports.controllers),
         ];

@@ -150,14 +150,19 @@ impl Builder {
             return Ok(image);
         }
         let step = report::step("images", name);
-        let older = format!("{name}-");
-        for entry in fs::read_dir(self.cache.path("images")).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&older) {
-                cache::remove(&entry.path())?;
-            }
-        }
         Cache::install(&image.archive, |temporary| make(&image.name, temporary))
             .with_context(|| format!("cannot build the image {name}"))?;
+        // Only now: the layers below what changed were taken from the older ones.
+        let prefix = format!("{name}-");
+        for entry in fs::read_dir(self.cache.path("images")).into_iter().flatten().flatten() {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            let older = file.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tar")).filter(|older| *older != key);
+            if let Some(older) = older {
+                cache::remove(&entry.path())?;
+                // It may be gone already; what matters is that the store does not grow for ever.
+                let _ = run(self.buildah(&["rmi", &format!("localhost/{name}:{older}")]));
+            }
+        }
         step.done();
         Ok(image)
     }

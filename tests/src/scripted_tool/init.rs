@@ -6,7 +6,8 @@ use anyhow::Context;
 use serde_json::json;
 
 use super::Tool;
-use super::backend::{Backend, Config};
+use super::backend::Backend;
+use super::backend_config::Config;
 use super::script::Diagnostic;
 use super::view::line;
 

@@ -41,6 +41,7 @@
 //! |---|---|
 //! | `"default"` | what the command does by itself |
 //! | `{"sleep_ms": 100}` | waits; in a resource an interrupt does not shorten it |
+//! | `{"stoppable_ms": 100}` | waits; an interrupt fails it with `context canceled`, as `time_sleep` does |
 //! | `{"print": "…"}`, `{"print_err": "…"}` | prints a raw line |
 //! | `{"event": {"@message": "…", "type": "…", …}}` | prints an event of the stream |
 //! | `{"apply_start": ADDR}`, `{"apply_progress": ADDR}`, `{"apply_complete": ADDR}` | prints that event, without doing it |
@@ -72,12 +73,14 @@ mod address;
 mod apply;
 mod args;
 mod backend;
+mod backend_config;
 pub mod http;
 mod init;
 mod plan;
 mod plan_command;
 mod record;
 pub mod script;
+mod script_step;
 mod show;
 mod signals;
 mod steps;
@@ -93,7 +96,8 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use self::args::Args;
-use self::backend::{Backend, Config, LockFailure};
+use self::backend::{Backend, LockFailure};
+use self::backend_config::Config;
 use self::record::Recorder;
 use self::script::{Action, Diagnostic, SCRIPT_FILE, Script};
 use self::signals::Signals;
@@ -253,7 +257,7 @@ impl Tool {
         }
         let end = Instant::now() + self.args.value("lock-timeout").map_or(Duration::ZERO, duration);
         loop {
-            match backend.lock(operation, &self.view.version) {
+            match backend.lock(operation, &self.view) {
                 Ok(id) => return Ok(id),
                 Err(LockFailure::Held(..)) if Instant::now() < end && !self.signals.interrupted() => {
                     self.signals.sleep(Duration::from_millis(200));

@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::backend::Config;
+use super::backend_config::Config;
 use super::script::{self, Output, Script, Step};
 use super::tool_state::ToolState;
 

@@ -7,6 +7,8 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use super::script_step::{Action, Diagnostic, Spawn, Step};
+
 /// Name of the script in the work directory.
 pub const SCRIPT_FILE: &str = "pawl-script.json";
 
@@ -190,156 +192,11 @@ pub struct Output {
     pub sensitive: bool,
 }
 
-/// One step, for every execution of its command or only for some.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Step {
-    /// A step without parameters, as a word.
-    Word(Action),
-    /// A step with parameters, as an object.
-    Full {
-        /// Do it only in these executions of the command (counted from 1, across pods, by script name in the ledger).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        only: Option<Vec<u64>>,
-        /// What to do.
-        #[serde(flatten)]
-        action: Action,
-    },
-}
-
-impl Step {
-    /// What to do in the `nth` execution of the command, if anything.
-    pub fn action(&self, nth: u64) -> Option<&Action> {
-        match self {
-            Self::Word(action) => Some(action),
-            Self::Full { only, action } => only.as_ref().is_none_or(|only| only.contains(&nth)).then_some(action),
-        }
-    }
-}
-
-/// What a step does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Do what the command does by itself, here instead of after the last step.
-    Default,
-    /// Wait.
-    SleepMs(u64),
-    /// Print a line as it is.
-    Print(String),
-    /// Print a line as it is to stderr.
-    PrintErr(String),
-    /// Print an event of the `-json` stream; level, module and timestamp are added.
-    Event(Value),
-    /// Say that a resource is begun (it is not).
-    ApplyStart(String),
-    /// Say that a resource is under way (it is not).
-    ApplyProgress(String),
-    /// Say that a resource is complete (it is not).
-    ApplyComplete(String),
-    /// Emit a diagnostic; an error ends the command with 1, or fails the resource.
-    Diagnostic(Diagnostic),
-    /// Write a file below the work directory.
-    WriteFile {
-        /// Path.
-        path: String,
-        /// Content.
-        content: String,
-    },
-    /// Leave a process in the background.
-    Spawn(Spawn),
-    /// Wait for a child as if it were a provider: if it is killed, the resource fails with `Plugin did not respond`.
-    Provider(Spawn),
-    /// Run a program and wait for it, as plan-time code does.
-    Exec(Vec<String>),
-    /// Take no notice of interrupts from here on, but record them.
-    IgnoreInterrupts,
-    /// Take memory and touch it.
-    AllocateMb(usize),
-    /// Print this much, in lines.
-    FloodMb(u64),
-    /// Write `errored.tfstate`, as after a state that could not be saved.
-    ErroredTfstate,
-    /// Never end.
-    Hang,
-    /// Write a line to the ledger.
-    Mark(String),
-    /// End at once with this code, holding whatever is held.
-    Exit(i32),
-    /// Send itself this signal, for example 9 as the kernel does when memory runs out.
-    KillSelf(i32),
-}
-
-/// A process that the tool starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Spawn {
-    /// How long it lives.
-    pub seconds: u64,
-    /// Put it into a session of its own.
-    pub daemon: bool,
-    /// Let it keep the tool's stdout and stderr open.
-    pub hold_stdout: bool,
-    /// Let it ignore SIGINT and SIGTERM, as providers do with SIGINT.
-    pub ignore_signals: bool,
-    /// How often it says in the ledger that it lives, in milliseconds; never with 0.
-    pub beat_ms: u64,
-}
-
-impl Default for Spawn {
-    fn default() -> Self {
-        Self { seconds: 3600, daemon: false, hold_stdout: false, ignore_signals: false, beat_ms: 0 }
-    }
-}
-
-/// A message of the tool to its user.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Diagnostic {
-    /// It is a warning, not an error.
-    pub warning: bool,
-    /// One line.
-    pub summary: String,
-    /// Any number of lines.
-    pub detail: String,
-    /// Address of the resource it is about.
-    pub address: Option<String>,
-    /// File it is about.
-    pub file: Option<String>,
-    /// Line in that file.
-    pub line: Option<u64>,
-}
-
-impl Diagnostic {
-    /// An error.
-    pub fn error(summary: &str, detail: &str) -> Self {
-        Self { summary: summary.to_owned(), detail: detail.to_owned(), ..Self::default() }
-    }
-}
-
-impl From<anyhow::Error> for Diagnostic {
-    fn from(error: anyhow::Error) -> Self {
-        Self::error(&format!("{error:#}"), "")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn words_objects_and_conditions_are_steps() {
-        let steps: Vec<Step> = serde_json::from_value(json!([
-            "default", {"sleep_ms": 5}, {"only": [2], "exit": 3}, "hang", {"spawn": {"seconds": 1}}
-        ]))
-        .unwrap();
-        let first: Vec<Action> = steps.iter().filter_map(|step| step.action(1)).cloned().collect();
-        let spawn = Action::Spawn(Spawn { seconds: 1, ..Spawn::default() });
-        assert_eq!(first, [Action::Default, Action::SleepMs(5), Action::Hang, spawn]);
-        assert_eq!(steps[2].action(2), Some(&Action::Exit(3)));
-    }
 
     #[test]
     fn a_misspelt_script_is_refused() {

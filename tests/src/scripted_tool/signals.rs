@@ -98,6 +98,7 @@ impl Signals {
             view.log(&format!(
                 "\nInterrupt received.\nPlease wait for {name} to exit or data loss may occur.\nGracefully shutting down...\n"
             ));
+            view.log("Stopping operation...");
             *self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner) = true;
             self.0.changed.notify_all();
         }

@@ -37,6 +37,12 @@ impl Tool {
                 Scope::Command => self.signals.sleep(Duration::from_millis(*ms)),
                 Scope::Resource => std::thread::sleep(Duration::from_millis(*ms)),
             },
+            Action::StoppableMs(ms) => {
+                self.signals.sleep(Duration::from_millis(*ms));
+                if self.signals.interrupted() {
+                    return Err(Diagnostic::error("Create error", "Original Error: context canceled"));
+                }
+            }
             Action::Print(text) => line(text),
             Action::PrintErr(text) => error_line(text),
             Action::Event(event) => {

@@ -185,10 +185,24 @@ async fn one_interrupt_ends_an_apply_with_its_state() {
     let ran = wait(child).await;
     assert_eq!(ran.code, Some(1));
     assert!(ran.events("log").iter().any(|event| event["@message"].as_str().unwrap().contains("Interrupt received.")));
+    assert!(ran.events("log").iter().any(|event| event["@message"] == "Stopping operation..."));
     assert_eq!(bench.created(), 1, "the resource under way is finished and no other begun");
     assert_eq!(ledger::forgotten(&bench.server.ledger(), &bench.server.current("s").unwrap()), Vec::<String>::new());
     assert_eq!(bench.server.lock("s"), None);
     assert_eq!(ledger::violations(&bench.server.ledger()), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_stops_fails_its_resource() {
+    let slow = json!({"address": "terraform_data.a", "steps": [{"mark": "under way"}, {"stoppable_ms": 30_000}]});
+    let bench = Bench::with(json!({"resources": [slow]})).await;
+    bench.good("init").await;
+    bench.good("plan -json -out=p").await;
+    let child = bench.until("apply -json p", what::MARK).await;
+    signal(&child, Signal::SIGTERM);
+    let ran = wait(child).await;
+    assert_eq!((ran.code, ran.summary().as_str()), (Some(1), "Create errorexecution halted"));
+    assert_eq!((ran.events("apply_errored").len(), bench.created(), bench.server.lock("s")), (1, 0, None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,4 +335,27 @@ async fn without_a_backend_the_state_is_a_local_file() {
     bench.good("plan -json -out=p").await;
     bench.good("apply -json p").await;
     assert!(bench.path().join("terraform.tfstate.d/x/terraform.tfstate").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ignored_interrupts_are_recorded_and_nothing_else() {
+    let steps = json!(["ignore_interrupts", {"mark": "deaf"}, {"sleep_ms": 700}, "default", {"print": "to the end"}]);
+    let bench = Bench::with(json!({"commands": {"plan": steps}})).await;
+    bench.good("init").await;
+    let child = bench.until("plan -json -out=p", what::MARK).await;
+    for count in 1..=2 {
+        signal(&child, Signal::SIGINT);
+        bench.wait_for(what::SIGNAL, count).await;
+    }
+    let ran = wait(child).await;
+    assert!(ran.code == Some(0) && ran.text.contains("to the end"), "{}", ran.text);
+    assert_eq!(ledger::violations(&bench.server.ledger()), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_script_is_a_failure_with_its_file() {
+    let bench = Bench::with(json!({"commands": {"plan": [{"no_such_step": 1}]}})).await;
+    let ran = bench.run("plan -json").await;
+    assert_eq!(ran.code, Some(1));
+    assert_eq!(ran.events("diagnostic")[0]["diagnostic"]["range"]["filename"], super::SCRIPT_FILE);
 }

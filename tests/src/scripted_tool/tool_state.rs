@@ -39,7 +39,7 @@ impl ToolState {
                     None => base.clone(),
                 };
                 let attributes = &instance["attributes"];
-                resources.insert(address, Known { id: text(&attributes["id"]), input: attributes["input"].clone() });
+                resources.insert(address, Known { id: text(&attributes["id"]), input: unwrapped(&attributes["input"]) });
             }
         }
         let outputs = state["outputs"].as_object().into_iter().flatten();
@@ -65,7 +65,8 @@ impl ToolState {
                 instance.insert("index_key".to_owned(), key);
             }
             instance.insert("schema_version".to_owned(), json!(0));
-            let attributes = json!({"id": known.id, "input": known.input, "output": known.input, "triggers_replace": null});
+            let input = wrapped(&known.input);
+            let attributes = json!({"id": known.id, "input": input, "output": input, "triggers_replace": null});
             instance.insert("attributes".to_owned(), attributes);
             instance.insert("sensitive_attributes".to_owned(), json!([]));
             grouped.entry((module, kind, name)).or_default().push(Value::Object(instance));
@@ -101,6 +102,15 @@ pub(super) fn outputs_json(outputs: &BTreeMap<String, Output>, with_sensitive: b
         (name.clone(), output)
     });
     Value::Object(entries.collect())
+}
+
+/// A value of an attribute of any type, which `input` is: the state has its type beside it, or the real tools cannot read it.
+fn wrapped(value: &Value) -> Value {
+    json!({"value": value, "type": type_of(value)})
+}
+
+fn unwrapped(value: &Value) -> Value {
+    value.get("value").filter(|_| value.get("type").is_some()).unwrap_or(value).clone()
 }
 
 /// A value's type in the notation of the state.

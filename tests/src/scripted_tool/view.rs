@@ -210,7 +210,11 @@ impl View {
     fn summary(&self, message: &str, operation: &str, counts: Counts) {
         let Counts { add, change, remove } = counts;
         if self.json {
-            let changes = json!({"add": add, "change": change, "import": 0, "remove": remove, "operation": operation});
+            let mut changes = json!({"add": add, "change": change, "import": 0, "remove": remove});
+            if self.flavor == Flavor::Tofu {
+                changes["forget"] = json!(0);
+            }
+            changes["operation"] = json!(operation);
             self.event(message, "change_summary", json!({"changes": changes}));
         } else {
             line(&format!("\n{message}"));

@@ -1,0 +1,218 @@
+//! People approve one exact plan, and only that.
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult, conditions, names, reason};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("approval::the_pod_that_planned_applies_without_a_second_init", within_the_hold),
+        Test::new("approval::denied_is_rejected_and_nothing_is_applied", deny),
+        Test::new("approval::withdrawn_goes_back_to_waiting", withdrawal),
+        Test::new("approval::what_is_not_this_plan_is_refused_in_the_terminal", refused),
+        Test::new("approval::nobody_approves_in_time", expiry),
+        Test::new("approval::an_approval_of_a_plan_that_died_is_stale", stale),
+        Test::new("approval::code_changed_after_the_plan_is_not_applied", changed_code),
+    ]
+}
+
+/// Tests that take the policies away from the whole cluster.
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("approval::without_the_policies_a_run_waits", policies_removed)]
+}
+
+async fn within_the_hold(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 2}), json!({})).await?;
+    let waiting = scene.phase("a", Phase::AwaitingApproval).await?;
+    let pod = scene.pod("a").await?;
+    let processes = scene.processes(&pod)?;
+    let others: Vec<_> =
+        processes.iter().filter(|(_, line)| !line.contains("runner-agent") && !line.contains("sleep infinity")).collect();
+    ensure!(others.is_empty(), "while it holds, nothing else runs in the pod: {others:?}");
+    let output = scene.approve("a").await?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    let status = scene.ends("a", RunResult::Applied).await?;
+    ensure!(scene.starts("a", "init") == 1 && scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
+    ensure!(scene.pod_names("a").await? == [pod.name_any()]);
+    let (plan, approval) = (waiting.plan.context("no plan")?, status.approval.context("no approval")?);
+    ensure!(approval.checksum.as_ref() == Some(&plan.checksum) && approval.by == "admin", "{approval:?}");
+    Ok(())
+}
+
+async fn deny(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    scene.annotate("a", &[(names::DENY, Some("too dear"))]).await?;
+    let status = scene.ends("a", RunResult::Rejected).await?;
+    holds(&status.message.unwrap_or_default(), "too dear")?;
+    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
+    Ok(())
+}
+
+async fn withdrawal(scene: Scene) -> Result<()> {
+    // Without its controller nothing records the approval, so the withdrawal is certain to come before the claim.
+    scene.scripted("a", json!({}), json!({})).await?;
+    let waiting = scene.phase("a", Phase::AwaitingApproval).await?;
+    let checksum = waiting.plan.context("no plan")?.checksum;
+    let approve = [(names::APPROVE, Some(checksum.as_str())), (names::APPROVED_BY, Some("admin"))];
+    let agent = scene.pod("a").await?;
+    // The agent stands still meanwhile, as one on a slow node does.
+    let (pid, _) = scene.processes(&agent)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
+    let pid = nix::unistd::Pid::from_raw(pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
+    let result = async {
+        scene.annotate("a", &approve).await?;
+        scene.until("a", "recorded as approved", SOON, |r| r.status.as_ref().is_some_and(|s| s.approval.is_some())).await?;
+        scene.annotate("a", &[(names::APPROVE, None), (names::APPROVED_BY, None)]).await?;
+        scene.until("a", "withdrawn", SOON, |r| r.status.as_ref().is_some_and(|s| s.approval.is_none())).await
+    }
+    .await;
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT)?;
+    result?;
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    let status = scene.status("a").await?;
+    ensure!(
+        status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && scene.starts("a", "apply") == 0,
+        "{status:?}"
+    );
+    scene.annotate("a", &approve).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    Ok(())
+}
+
+async fn refused(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"commands": {"plan": [{"sleep_ms": 1500}]}}), json!({})).await?;
+    let line = |sum: &str| {
+        format!(
+            "kubectl annotate -n {} --overwrite tfrun/a {}={sum} {}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\"",
+            scene.namespace,
+            names::APPROVE,
+            names::APPROVED_BY
+        )
+    };
+    let sum = |digit: &str| format!("sha256:{}", digit.repeat(64));
+    scene.phase("a", Phase::Plan).await?;
+    let early = scene.paste(&line(&sum("a")))?;
+    ensure!(!early.status.success());
+    holds(&stderr(&early), "no plan waits for approval")?;
+    let plan = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?;
+    for wrong in [sum("a"), plan.checksum[..40].to_owned()] {
+        let output = scene.paste(&line(&wrong))?;
+        ensure!(!output.status.success());
+        holds(&stderr(&output), &format!("the plan that waits is {}, not {wrong}; nothing was approved", plan.checksum))?;
+    }
+    ensure!(scene.status("a").await?.approval.is_none());
+    scene.annotate("a", &[(names::CANCEL, Some("done"))]).await?;
+    scene.ends("a", RunResult::Canceled).await?;
+    Ok(())
+}
+
+async fn expiry(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"approval": {"expiresAfter": "3s"}})).await?;
+    let status = scene.ends("a", RunResult::Expired).await?;
+    ensure!(status.phase == Some(Phase::Canceled) && scene.starts("a", "apply") == 0);
+    Ok(())
+}
+
+async fn stale(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({})).await?;
+    let first = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?.checksum;
+    scene.kill(&scene.pod("a").await?, "runner-agent")?;
+    let again = |r: &crds::TerraformRun| {
+        r.status
+            .as_ref()
+            .is_some_and(|s| s.phase == Some(Phase::AwaitingApproval) && s.plan.as_ref().is_some_and(|p| p.attempt == 2))
+    };
+    let second = scene.until("a", "planned again", LATER, again).await?.status.and_then(|s| s.plan).context("no plan")?.checksum;
+    ensure!(first != second, "another plan has another checksum");
+    let old = scene.annotate("a", &[(names::APPROVE, Some(first.as_str())), (names::APPROVED_BY, Some("admin"))]).await;
+    let text = format!("{:#}", old.err().context("an approval of the dead plan was let through")?);
+    holds(&text, &format!("the plan that waits is {second}, not {first}"))?;
+    ensure!(scene.approve("a").await?.status.success());
+    scene.ends("a", RunResult::Applied).await?;
+    ensure!(scene.starts("a", "apply") == 1);
+    Ok(())
+}
+
+async fn changed_code(scene: Scene) -> Result<()> {
+    // A process that the plan left behind is gone before the hold, so the test changes the file from outside.
+    scene.scripted("a", json!({}), json!({})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    let pod = scene.pod("a").await?;
+    let (pid, _) = scene.processes(&pod)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
+    let root = format!("/proc/{pid}/root{}", crds::contract::WORK_DIR);
+    let mut changed = 0;
+    let mut folders = vec![std::path::PathBuf::from(root)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)?.flatten() {
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else if entry.file_name() == "main.tf" {
+                std::fs::write(entry.path(), "# changed after the plan\n")?;
+                changed += 1;
+            }
+        }
+    }
+    ensure!(changed > 0, "no main.tf in the pod's work directory");
+    ensure!(scene.approve("a").await?.status.success());
+    let status = scene.fails("a", crds::FailureClass::Integrity, reason::CHECKSUM_MISMATCH, SOON).await?;
+    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
+    Ok(())
+}
+
+async fn policies_removed(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    // A proof is good for a minute at most; a restarted controller has none.
+    let saved = scene.suite.cluster.kubectl(&["get", "validatingadmissionpolicybinding", names::POLICY_STATUS, "-o", "json"])?;
+    scene.suite.cluster.kubectl(&["delete", "validatingadmissionpolicybinding", names::POLICY_STATUS])?;
+    let result = async {
+        scene.suite.cluster.kubectl(&[
+            "-n",
+            "pawl-system",
+            "rollout",
+            "restart",
+            "deployment",
+            "-l",
+            "app.kubernetes.io/name=pawl",
+        ])?;
+        scene.suite.cluster.kubectl(&[
+            "-n",
+            "pawl-system",
+            "rollout",
+            "status",
+            "deployment",
+            "-l",
+            "app.kubernetes.io/name=pawl",
+        ])?;
+        ensure!(scene.approve("a").await?.status.success());
+        let missing = |r: &crds::TerraformRun| {
+            r.status.as_ref().is_some_and(|s| {
+                s.conditions
+                    .iter()
+                    .any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::POLICY_MISSING)
+            })
+        };
+        scene.until("a", "stalled with PolicyMissing", SOON, missing).await?;
+        scene.scripted("b", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+        scene.until("b", "stalled with PolicyMissing", SOON, missing).await?;
+        ensure!(scene.pod_names("b").await?.is_empty(), "an automatic run was started without the policies");
+        ensure!(scene.status("a").await?.approval.is_none() && scene.starts("a", "apply") == 0);
+        Ok(())
+    }
+    .await;
+    let mut binding: serde_json::Value = serde_json::from_str(&saved)?;
+    for key in ["resourceVersion", "uid", "creationTimestamp", "generation"] {
+        binding["metadata"].as_object_mut().map(|m| m.remove(key));
+    }
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), binding.to_string())?;
+    scene.suite.cluster.kubectl(&["create", "-f", &file.path().display().to_string()])?;
+    result?;
+    scene.ends("a", RunResult::Applied).await?;
+    scene.ends("b", RunResult::Applied).await?;
+    Ok(())
+}

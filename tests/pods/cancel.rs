@@ -1,0 +1,91 @@
+//! A run is cancelled before its plan, while it holds, and in mid-apply.
+
+use anyhow::{Context, Result, ensure};
+use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
+use serde_json::json;
+use tests::ledger::{self, what};
+
+use crate::suite::{SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("cancel::before_the_plan", before_the_plan),
+        Test::new("cancel::while_it_holds", while_it_holds),
+        Test::new("cancel::in_mid_apply_means_one_interrupt", in_mid_apply),
+        Test::new("cancel::an_apply_that_ends_well_all_the_same_is_applied", too_late),
+        Test::new("cancel::before_its_pod_starts", before_the_pod),
+        Test::new("cancel::a_provider_that_does_not_end_is_killed_not_the_tool", stubborn_provider),
+    ]
+}
+
+async fn before_the_plan(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"commands": {"init": ["hang"]}}), json!({})).await?;
+    scene.until_ledger("a", what::COMMAND_START, Some("init")).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("not today"))]).await?;
+    let status = scene.ends("a", RunResult::Canceled).await?;
+    holds(&status.message.unwrap_or_default(), "not today")?;
+    ensure!(scene.starts("a", "plan") == 0);
+    Ok(())
+}
+
+async fn while_it_holds(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("not today"))]).await?;
+    scene.ends("a", RunResult::Canceled).await?;
+    ensure!(scene.starts("a", "apply") == 0);
+    Ok(())
+}
+
+async fn in_mid_apply(scene: Scene) -> Result<()> {
+    let script = json!({"resources": 5, "apply_ms": 1500});
+    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
+    let status = scene.ends("a", RunResult::Failed).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.class == FailureClass::Interrupted && failure.reason == reason::APPLY_INTERRUPTED, "{failure:?}");
+    ensure!(failure.changes == Changed::Some, "{failure:?}");
+    let ledger = scene.ledger("a");
+    let signals = ledger::select(&ledger, what::SIGNAL, None);
+    ensure!(signals.len() == 1, "{signals:?}");
+    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    ensure!(ledger::forgotten(&ledger, &state).is_empty());
+    Ok(())
+}
+
+async fn too_late(scene: Scene) -> Result<()> {
+    let script = json!({"resources": [{"address": "terraform_data.a", "steps": ["ignore_interrupts", {"sleep_ms": 2000}]}]});
+    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.until_ledger("a", what::APPLY, None).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    Ok(())
+}
+
+async fn before_the_pod(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"runner": {"nodeSelector": {"no": "such-node"}}})).await?;
+    scene.until("a", "attempted", SOON, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("never mind"))]).await?;
+    scene.ends("a", RunResult::Canceled).await?;
+    Ok(())
+}
+
+async fn stubborn_provider(scene: Scene) -> Result<()> {
+    // The provider ignores the interrupt; without it the tool would wait for an hour.
+    let script = json!({"resources": [
+        {"address": "terraform_data.a"},
+        {"address": "terraform_data.b", "steps": [{"provider": {"seconds": 3600, "ignore_signals": true}}]},
+    ]});
+    let spec = json!({"approval": {"mode": "Automatic"}, "runner": {"terminationGracePeriodSeconds": 30}});
+    scene.scripted("a", script, spec).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
+    let status = scene.ends_within("a", RunResult::Failed, crate::suite::LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
+    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
+    ensure!(scene.suite.state.current(&format!("{}/a", scene.namespace)).is_some(), "no state was written");
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! A run is deleted: before the claim that cancels it, after it waits for the end of the apply.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::Phase;
+use serde_json::json;
+use tests::ledger::{self, what};
+
+use crate::suite::{LATER, Scene, Test};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("deletion::before_the_claim_it_cancels", before_the_claim),
+        Test::new("deletion::before_the_pod_starts", before_the_pod),
+        Test::new("deletion::in_mid_apply_in_the_background", background),
+        Test::new("deletion::in_mid_apply_in_the_foreground", foreground),
+        Test::new("deletion::in_mid_apply_as_orphan", orphan),
+        Test::new("deletion::of_the_namespace_interrupts", namespace),
+    ]
+}
+
+async fn before_the_claim(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
+    scene.gone("a").await?;
+    ensure!(scene.starts("a", "apply") == 0);
+    Ok(())
+}
+
+async fn before_the_pod(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"runner": {"nodeSelector": {"no": "such-node"}}})).await?;
+    scene.until("a", "attempted", LATER, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
+    scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
+    scene.gone("a").await
+}
+
+async fn in_mid_apply(scene: Scene, cascade: &str) -> Result<()> {
+    scene.scripted("a", json!({"resources": 4, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.kubectl(&["delete", "tfrun", "a", "--wait=false", &format!("--cascade={cascade}")])?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    ensure!(scene.runs().get_opt("a").await?.is_some(), "the run went before its apply had ended");
+    scene.gone("a").await?;
+    let entries = scene.ledger("a");
+    ensure!(ledger::select(&entries, what::SIGNAL, None).is_empty(), "the deletion interrupted the apply");
+    ensure!(ledger::select(&entries, what::RESOURCE, None).len() == 4, "the apply did not come to its end");
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    ensure!(ledger::forgotten(&entries, &state).is_empty());
+    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
+    Ok(())
+}
+
+async fn background(scene: Scene) -> Result<()> {
+    in_mid_apply(scene, "background").await
+}
+
+async fn foreground(scene: Scene) -> Result<()> {
+    in_mid_apply(scene, "foreground").await
+}
+
+async fn orphan(scene: Scene) -> Result<()> {
+    in_mid_apply(scene, "orphan").await
+}
+
+async fn namespace(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 10, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", "--timeout=120s"])?;
+    let entries = scene.ledger("a");
+    ensure!(ledger::select(&entries, what::SIGNAL, None).len() == 1, "exactly one signal reaches the tool");
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;
+    ensure!(ledger::forgotten(&entries, &state).is_empty());
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! What `kubectl describe terraformrun` says of a run that waits, one that was applied and one that failed; README shows these
+//! very texts, taken from these runs. `UPDATE=1` writes them anew.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult};
+use serde_json::json;
+
+use crate::suite::{SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("describe::the_texts_in_the_readme_are_of_real_runs", texts)]
+}
+
+const MAIN: &str = r#"variable "zone" { type = string }
+
+resource "terraform_data" "vpc" {
+  input = "10.0.0.0/16 in ${var.zone}"
+}
+
+resource "terraform_data" "subnet" {
+  count = 2
+  input = "10.0.${count.index}.0/24 of ${terraform_data.vpc.id}"
+}
+"#;
+
+async fn texts(scene: Scene) -> Result<()> {
+    let (url, sha) = scene.repository("stacks", &[("network/main.tf", MAIN), ("network/.opentofu-version", "1.10.6\n")])?;
+    let broken = MAIN.replace("var.zone}", "var.zones}");
+    let repo = scene.suite.git.create(&format!("{}/broken", scene.namespace))?;
+    let broken_sha = repo.commit("main", &[("network/main.tf", &broken), ("network/.opentofu-version", "1.10.6\n")])?;
+    let spec = |url: &str| json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "variables": [{"name": "zone", "value": "north"}]});
+    scene.create("network", spec(&url)).await?;
+    scene.phase("network", Phase::AwaitingApproval).await?;
+    scene.kubectl(&["wait", "--for=condition=Planned", "--timeout=30s", "tfrun/network"])?;
+    let waiting = scene.kubectl(&["describe", "terraformrun", "network"])?;
+    for part in
+        ["+3 ~0 -0", "+ terraform_data.vpc", "Next Step:", "kubectl annotate -n", "pawl.run/approve=sha256:", "OpenTofu 1.10.6"]
+    {
+        holds(&waiting, part)?;
+    }
+    ensure!(scene.approve("network").await?.status.success());
+    scene.ends("network", RunResult::Applied).await?;
+    scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=30s", "tfrun/network"])?;
+    let applied = scene.kubectl(&["describe", "terraformrun", "network"])?;
+    for part in ["Result:", "Applied", "By:", "admin"] {
+        holds(&applied, part)?;
+    }
+    scene.create("network-2", spec(&scene.suite.git.url(&format!("{}/broken", scene.namespace)))).await?;
+    scene.ends_within("network-2", RunResult::Failed, SOON).await?;
+    scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=30s", "tfrun/network-2"])?;
+    let failed = scene.kubectl(&["describe", "terraformrun", "network-2"])?;
+    for part in ["network/main.tf", "Nothing was changed", "Next Step:"] {
+        holds(&failed.to_lowercase(), &part.to_lowercase())?;
+    }
+    for text in [&waiting, &applied, &failed] {
+        let wrapped: Vec<_> =
+            text.lines().filter(|line| line.starts_with(|c: char| !c.is_whitespace()) && !line.contains(':')).collect();
+        ensure!(wrapped.is_empty(), "lines that fell out of their column: {wrapped:?}");
+    }
+    for (name, text) in [("awaiting", &waiting), ("applied", &applied), ("failed", &failed)] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("snapshots/describe_{name}.txt"));
+        let clean = neutral(text, &scene, &[&sha, &broken_sha]);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::create_dir_all(path.parent().context("no folder")?)?;
+            std::fs::write(&path, &clean)?;
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        ensure!(shape(&kept) == shape(&clean), "{} is not what runs say now; UPDATE=1 writes it anew:\n{clean}", path.display());
+    }
+    Ok(())
+}
+
+/// Names of this machine and this run in words that a reader knows.
+fn neutral(text: &str, scene: &Scene, shas: &[&str]) -> String {
+    let mut text =
+        text.replace(&scene.suite.git.url(""), "https://git.example.com/").replace(&format!("{}/", scene.namespace), "platform/");
+    text = text.replace(&scene.suite.state.url(""), "https://state.example.com/").replace(&scene.namespace, "prod");
+    for sha in shas {
+        text = text.replace(sha, "4c1d2e3f5a6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d").replace(&sha[..7], "4c1d2e3");
+    }
+    text
+}
+
+/// What stays the same from run to run: keys, words and their order, without digits, ids and times.
+fn shape(text: &str) -> Vec<String> {
+    text.lines()
+        .map(|line| {
+            let words: Vec<String> = line
+                .split_whitespace()
+                .map(|w| if w.chars().any(|c| c.is_ascii_digit()) { "#".into() } else { w.into() })
+                .collect();
+            words.join(" ")
+        })
+        .take_while(|line| !line.starts_with("Events:"))
+        .filter(|line| !line.is_empty())
+        .collect()
+}

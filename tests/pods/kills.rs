@@ -1,0 +1,209 @@
+//! Pods, agents and controllers that die: at most one apply of a plan, and a truthful end.
+
+use anyhow::{Context, Result, ensure};
+use crds::{Changed, Phase, RunResult, names, reason};
+use kube::{Api, ResourceExt, api::ListParams};
+use serde_json::{Value, json};
+use tests::ledger::what;
+
+use crate::suite::{LATER, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("kills::a_pod_force_deleted_in_init_is_followed_by_another", deleted_in_init),
+        Test::new("kills::a_pod_force_deleted_in_plan_is_followed_by_another", deleted_in_plan),
+        Test::new("kills::a_pod_force_deleted_in_the_hold_is_followed_by_another_plan", deleted_in_hold),
+        Test::new("kills::a_pod_force_deleted_in_apply_is_never_followed", deleted_in_apply),
+        Test::new("kills::a_pod_deleted_in_apply_saves_its_state", deleted_gracefully),
+        Test::new("kills::an_agent_killed_in_apply_is_indeterminate", agent_killed),
+        Test::new("kills::a_tool_killed_in_apply_is_not_tried_again", tool_killed),
+        Test::new("kills::retries_come_to_an_end", retries_end),
+        Test::new("kills::a_second_process_of_the_pod_cannot_apply", second_process),
+    ]
+}
+
+/// Tests that kill what others need.
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("kills::the_controller_killed_at_any_time", controller)]
+}
+
+fn automatic() -> Value {
+    json!({"approval": {"mode": "Automatic"}})
+}
+
+async fn delete_by_force(scene: &Scene, name: &str) -> Result<()> {
+    let pod = scene.pod(name).await?.name_any();
+    scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
+    Ok(())
+}
+
+async fn deleted_in(scene: &Scene, command: &str) -> Result<()> {
+    let script = json!({"commands": {command: [{"only": [1], "sleep_ms": 30_000}]}});
+    scene.scripted("a", script, automatic()).await?;
+    scene.until_ledger("a", what::COMMAND_START, Some(command)).await?;
+    delete_by_force(scene, "a").await?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.context("no attempt")?.number == 2 && scene.starts("a", "apply") == 1);
+    Ok(())
+}
+
+async fn deleted_in_init(scene: Scene) -> Result<()> {
+    deleted_in(&scene, "init").await
+}
+
+async fn deleted_in_plan(scene: Scene) -> Result<()> {
+    deleted_in(&scene, "plan").await
+}
+
+async fn deleted_in_hold(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    delete_by_force(&scene, "a").await?;
+    let again = |r: &crds::TerraformRun| {
+        r.status
+            .as_ref()
+            .is_some_and(|s| s.phase == Some(Phase::AwaitingApproval) && s.plan.as_ref().is_some_and(|p| p.attempt == 2))
+    };
+    scene.until("a", "planned again", LATER, again).await?;
+    ensure!(scene.approve("a").await?.status.success());
+    scene.ends("a", RunResult::Applied).await?;
+    ensure!(scene.starts("a", "plan") == 2 && scene.starts("a", "apply") == 1);
+    Ok(())
+}
+
+async fn deleted_in_apply(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), automatic()).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    delete_by_force(&scene, "a").await?;
+    let ended = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+    let status = scene.until("a", "ended", LATER, ended).await?.status.context("no status")?;
+    // A kubelet gives even this pod a moment: the agent may have said how it ended, otherwise nobody knows.
+    ensure!(matches!(status.result, Some(RunResult::Indeterminate | RunResult::Failed)), "{:?}", status.result);
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.changes != Changed::None, "{failure:?}");
+    tokio::time::sleep(std::time::Duration::from_secs(12)).await;
+    ensure!(scene.starts("a", "apply") == 1 && scene.status("a").await?.attempt.context("no attempt")?.number == 1);
+    Ok(())
+}
+
+async fn deleted_gracefully(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), automatic()).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    let pod = scene.pod("a").await?.name_any();
+    scene.kubectl(&["delete", "pod", &pod, "--wait=false"])?;
+    let status = scene.ends_within("a", RunResult::Failed, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.class == crds::FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;
+    ensure!(tests::ledger::forgotten(&scene.ledger("a"), &state).is_empty());
+    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
+    Ok(())
+}
+
+async fn agent_killed(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), automatic()).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    let pod = scene.pod("a").await?;
+    scene.kill(&pod, "runner-agent")?;
+    let status = scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.changes == Changed::Unknown && failure.reason == reason::APPLY_UNCONFIRMED, "{failure:?}");
+    // Whose lock may be held: the pod's hostname is the holder.
+    holds(&format!("{:?} {}", status.message, failure.message), &pod.name_any())?;
+    tokio::time::sleep(std::time::Duration::from_secs(12)).await;
+    ensure!(
+        scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.len() == 1,
+        "an unconfirmed apply was followed by another attempt"
+    );
+    Ok(())
+}
+
+async fn tool_killed(scene: Scene) -> Result<()> {
+    let script =
+        json!({"resources": [{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [{"kill_self": 9}]}]});
+    scene.scripted("a", script, automatic()).await?;
+    let status = scene.ends_within("a", RunResult::Failed, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.reason == reason::TOOL_KILLED && failure.changes != Changed::None, "{failure:?}");
+    ensure!(scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.len() == 1);
+    Ok(())
+}
+
+async fn retries_end(scene: Scene) -> Result<()> {
+    let script = json!({"commands": {"plan": ["hang"]}});
+    scene.scripted("a", script, json!({"retry": {"limit": 1}})).await?;
+    for attempt in 1..=2 {
+        let planning = |r: &crds::TerraformRun| {
+            r.status
+                .as_ref()
+                .is_some_and(|s| s.phase == Some(Phase::Plan) && s.adopted.as_ref().is_some_and(|a| a.attempt == attempt))
+        };
+        scene.until("a", "planning", LATER, planning).await?;
+        scene.kill(&scene.pod("a").await?, "runner-agent")?;
+    }
+    let status = scene.ends_within("a", RunResult::Failed, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.class == crds::FailureClass::Interrupted && failure.changes == Changed::None, "{failure:?}");
+    ensure!(scene.pod_names("a").await?.len() == 2);
+    Ok(())
+}
+
+async fn second_process(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"commands": {"apply": [{"sleep_ms": 4000}]}}), json!({})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    let pod = scene.pod("a").await?.name_any();
+    // The same program with the same token in the same pod: what a container that the kubelet starts twice would be.
+    let second = |scene: &Scene| -> Result<String> {
+        let output = scene
+            .suite
+            .cluster
+            .kubectl_command(&["-n", &scene.namespace, "exec", &pod, "--", "/usr/local/bin/runner-agent", "run"])
+            .output()?;
+        ensure!(!output.status.success(), "a second process ended well: {}", String::from_utf8_lossy(&output.stdout));
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    second(&scene)?;
+    ensure!(scene.approve("a").await?.status.success());
+    scene.phase("a", Phase::Apply).await?;
+    second(&scene)?;
+    scene.ends("a", RunResult::Applied).await?;
+    ensure!(scene.starts("a", "apply") == 1 && scene.starts("a", "plan") == 1 && scene.starts("a", "init") == 1);
+    Ok(())
+}
+
+async fn controller(scene: Scene) -> Result<()> {
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.suite.client.clone(), "pawl-system");
+    for (i, wait) in [0_u64, 20, 60, 150, 400, 1000, 2000, 3500].into_iter().enumerate() {
+        let name = format!("r{i}");
+        scene.scripted(&name, json!({"resources": 4, "apply_ms": 500}), automatic()).await?;
+        tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
+        let listed = pods.list(&ListParams::default().labels("app.kubernetes.io/component=controller")).await?;
+        let pod = listed.items.iter().find(|p| p.metadata.deletion_timestamp.is_none()).context("no controller")?;
+        for (pid, line) in crate::suite::host_processes(&pod.uid().context("no uid")?)? {
+            if line.starts_with("/controller") {
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
+            }
+        }
+        // Back-off of the kubelet would make the test long: a fresh pod has none.
+        scene.suite.cluster.kubectl(&[
+            "-n",
+            "pawl-system",
+            "delete",
+            "pod",
+            &pod.name_any(),
+            "--wait=false",
+            "--grace-period=1",
+        ])?;
+    }
+    for i in 0..8 {
+        let name = format!("r{i}");
+        scene.ends_within(&name, RunResult::Applied, LATER).await?;
+        ensure!(
+            scene.starts(&name, "apply") == 1 && scene.pod_names(&name).await?.len() == 1,
+            "{name} had more than one attempt"
+        );
+        let run = scene.get(&name).await?;
+        ensure!(run.finalizers().iter().any(|f| f == names::RUN_FINALIZER));
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Whole runs in real pods: real API server, kubelet, images and chart. Needs root on Linux; brings up a cluster of its own.
+
+mod approval;
+mod cancel;
+mod deletion;
+mod describe;
+mod failures;
+mod kills;
+mod operations;
+mod pruning;
+mod suite;
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use suite::Suite;
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    // Most of a test is waiting for a kubelet.
+    arguments.test_threads.get_or_insert(6);
+    if let Some(reason) = suite::left_out() {
+        println!("left out: everything that needs a cluster ({reason})\n0 passed, 0 failed");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    let suite = Arc::new(runtime.block_on(Suite::up())?);
+    let run = |tests: Vec<suite::Test>, arguments: &Arguments| {
+        let trials = tests
+            .into_iter()
+            .map(|test| {
+                let (suite, handle) = (suite.clone(), runtime.handle().clone());
+                let name = test.name.to_owned();
+                Trial::test(test.name, move || handle.block_on(suite.run(&name, test.body)).map_err(|e| format!("{e:#}").into()))
+            })
+            .collect();
+        libtest_mimic::run(arguments, trials)
+    };
+    let together = [
+        approval::tests(),
+        cancel::tests(),
+        deletion::tests(),
+        describe::tests(),
+        failures::tests(),
+        kills::tests(),
+        operations::tests(),
+        pruning::tests(),
+    ];
+    let first = run(together.into_iter().flatten().collect(), &arguments);
+    // What takes something away from the whole cluster runs alone.
+    arguments.test_threads = Some(1);
+    let second = run([approval::alone(), kills::alone()].into_iter().flatten().collect(), &arguments);
+    runtime.block_on(suite.down())?;
+    let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
+    println!("{passed} passed, {failed} failed");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,195 @@
+//! Runs that go well: with the scripted tool where it counts executions, with real OpenTofu and Terraform where words matter.
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult};
+use serde_json::json;
+use tests::ledger::{self, what};
+
+use crate::suite::{SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("operations::an_automatic_run_is_applied_once_in_one_pod", automatic),
+        Test::new("operations::no_changes_ends_without_an_apply", no_changes),
+        Test::new("operations::plan_stops_at_the_plan", plan_only),
+        Test::new("operations::destroy_destroys", destroy),
+        Test::new("operations::variables_reach_the_tool_with_their_types", variables),
+        Test::new("operations::real_opentofu_from_git_over_http", git),
+        Test::new("operations::a_private_repository_by_password_and_by_token", private_git),
+        Test::new("operations::real_terraform", terraform),
+        Test::new("operations::a_provider_from_the_mirror", provider),
+        Test::new("operations::a_workspace_is_created", workspace),
+        Test::new("operations::a_rerun_makes_one_fresh_run", rerun),
+    ]
+}
+
+const AUTOMATIC: &str = "Automatic";
+
+async fn automatic(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 3, "apply_ms": 100}), json!({"approval": {"mode": AUTOMATIC}})).await?;
+    let status = scene.ends("a", RunResult::Applied).await?;
+    ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1 && scene.starts("a", "init") == 1);
+    ensure!(scene.pod_names("a").await?.len() == 1);
+    let plan = status.plan.context("no plan")?;
+    ensure!(plan.summary == "+3 ~0 -0" && plan.counts.add == 3 && plan.changes.len() == 3, "{plan:?}");
+    let claim = status.claim.context("no claim")?;
+    ensure!(claim.checksum == plan.checksum);
+    ensure!(status.approval.context("no approval")?.by == "automatic");
+    let steps: Vec<_> = status.steps.iter().map(|s| s.name.as_str()).collect();
+    ensure!(["init", "plan", "apply"].iter().all(|s| steps.contains(s)), "{steps:?}");
+    ensure!(status.steps.iter().all(|s| s.finished_at.is_some() && s.exit_code.is_some()), "{:?}", status.steps);
+    let condition = |type_: &str| scene.kubectl(&["wait", "--for", &format!("condition={type_}"), "--timeout=20s", "tfrun/a"]);
+    for type_ in ["Finished", "Succeeded", "Planned", "Approved"] {
+        condition(type_)?;
+    }
+    let columns = scene.kubectl(&["get", "tfrun", "a"])?;
+    for word in ["Apply", "Succeeded", "Applied", "+3 ~0 -0"] {
+        holds(&columns, word)?;
+    }
+    Ok(())
+}
+
+async fn no_changes(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 0}), json!({})).await?;
+    let status = scene.ends("a", RunResult::NoChanges).await?;
+    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
+    Ok(())
+}
+
+async fn plan_only(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 2}), json!({"operation": "Plan"})).await?;
+    let status = scene.ends("a", RunResult::Planned).await?;
+    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none() && status.plan.is_some());
+    Ok(())
+}
+
+async fn destroy(scene: Scene) -> Result<()> {
+    let spec = json!({"approval": {"mode": AUTOMATIC}, "backend": scene.backend("stack")});
+    scene.scripted("make", json!({"resources": 2}), spec.clone()).await?;
+    scene.ends("make", RunResult::Applied).await?;
+    let mut spec = spec;
+    spec["operation"] = "Destroy".into();
+    scene.scripted("destroy", json!({"resources": 2}), spec).await?;
+    let status = scene.ends("destroy", RunResult::Destroyed).await?;
+    ensure!(status.plan.context("no plan")?.summary == "+0 ~0 -2");
+    let state = scene.suite.state.current(&format!("{}/stack", scene.namespace)).context("no state")?;
+    ensure!(state["resources"].as_array().is_none_or(Vec::is_empty), "{state}");
+    Ok(())
+}
+
+async fn variables(scene: Scene) -> Result<()> {
+    scene.kubectl(&["create", "secret", "generic", "db", "--from-literal=password=correct-horse-battery"])?;
+    scene.kubectl(&["create", "configmap", "place", "--from-literal=region=north"])?;
+    let main = r#"
+        variable "list" { type = list(number) }
+        variable "object" { type = object({ on = bool, name = string }) }
+        variable "password" {
+          type      = string
+          sensitive = true
+        }
+        variable "region" { type = string }
+        resource "terraform_data" "a" { input = { sum = sum(var.list), on = var.object.on, region = var.region } }
+        output "sum" { value = terraform_data.a.output.sum }
+        output "length" { value = nonsensitive(length(var.password)) }
+        output "leak" { value = nonsensitive(var.password) }
+    "#;
+    let spec = json!({"approval": {"mode": AUTOMATIC}, "variables": [
+        {"name": "list", "value": [1, 2, 39]},
+        {"name": "object", "value": {"on": true, "name": "x"}},
+        {"name": "password", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}},
+        {"name": "region", "valueFrom": {"configMapKeyRef": {"name": "place", "key": "region"}}},
+    ]});
+    scene.real("a", main, spec).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    ensure!(state["outputs"]["sum"]["value"] == 42 && state["outputs"]["length"]["value"] == 21, "{state}");
+    // Even an output that hands the secret out does not get it into the log or the status.
+    let log = scene.kubectl(&["logs", &scene.pod_names("a").await?[0]])?;
+    ensure!(!log.contains("correct-horse"), "the log holds a secret:\n{log}");
+    let run = serde_json::to_string(&scene.get("a").await?)?;
+    ensure!(!run.contains("correct-horse"), "the run holds a secret");
+    Ok(())
+}
+
+const HELLO: &str = "resource \"terraform_data\" \"hello\" {\n  input = \"hello\"\n}\n\noutput \"said\" {\n  value = terraform_data.hello.output\n}\n";
+
+async fn git(scene: Scene) -> Result<()> {
+    let (url, sha) = scene.repository("stacks", &[("network/main.tf", HELLO), ("network/.opentofu-version", "1.10.6\n")])?;
+    let spec = json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "approval": {"mode": AUTOMATIC}});
+    scene.create("a", spec.clone()).await?;
+    let status = scene.ends("a", RunResult::Applied).await?;
+    let plan = status.plan.context("no plan")?;
+    ensure!(plan.revision.as_deref() == Some(sha.as_str()) && plan.tool == "OpenTofu 1.10.6", "{plan:?}");
+    let history = status.history.join("\n");
+    holds(&history, &format!("git {} of main", &sha[..7]))?;
+    holds(&history, ".opentofu-version")?;
+    // By its full commit id, of which not every server will serve a shallow copy.
+    let mut by_sha = spec;
+    by_sha["source"]["git"]["revision"] = sha.clone().into();
+    by_sha["backend"] = scene.backend("a");
+    scene.create("again", by_sha).await?;
+    scene.ends("again", RunResult::NoChanges).await?;
+    let log = scene.kubectl(&["logs", &scene.pod_names("a").await?[0]])?;
+    holds(&log, "terraform_data.hello will be created")?;
+    holds(&log, "terraform_data.hello: Creation complete")
+}
+
+async fn private_git(scene: Scene) -> Result<()> {
+    use tests::servers::auth::Access;
+    for (name, access, literals) in [
+        ("basic", Access::basic("me", "s3cret-word"), vec!["--from-literal=username=me", "--from-literal=password=s3cret-word"]),
+        ("bearer", Access::Bearer("t0ken-of-mine".into()), vec!["--from-literal=bearerToken=t0ken-of-mine"]),
+    ] {
+        let (url, _) = scene.repository(name, &[("main.tf", HELLO)])?;
+        scene.suite.git.set_access(&format!("{}/{name}", scene.namespace), access);
+        scene.kubectl(&[&["create", "secret", "generic", name][..], &literals].concat())?;
+        let git = json!({"url": url, "revision": "main", "secretRef": {"name": name}});
+        scene.create(name, json!({"source": {"git": git}, "operation": "Plan"})).await?;
+        scene.ends(name, RunResult::Planned).await?;
+        let refused = format!("{name}-refused");
+        scene.create(&refused, json!({"source": {"git": {"url": url, "revision": "main"}}, "operation": "Plan"})).await?;
+        scene.fails(&refused, crds::FailureClass::Credentials, crds::reason::SOURCE_UNAUTHORIZED, SOON).await?;
+    }
+    Ok(())
+}
+
+async fn terraform(scene: Scene) -> Result<()> {
+    let spec = json!({"tool": {"name": "Terraform", "version": "~> 1.5"}, "approval": {"mode": AUTOMATIC}});
+    scene.real("a", HELLO, spec).await?;
+    let status = scene.ends("a", RunResult::Applied).await?;
+    ensure!(status.plan.context("no plan")?.tool.starts_with("Terraform 1."));
+    Ok(())
+}
+
+async fn provider(scene: Scene) -> Result<()> {
+    let main = "terraform {\n  required_providers {\n    time = {\n      source = \"hashicorp/time\"\n    }\n  }\n}\n\nresource \"time_sleep\" \"a\" {\n  create_duration = \"1s\"\n}\n";
+    scene.real("a", main, json!({"approval": {"mode": AUTOMATIC}})).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    Ok(())
+}
+
+async fn workspace(scene: Scene) -> Result<()> {
+    // The http backend knows one workspace only, so the script is asked.
+    scene.scripted("a", json!({"resources": 1}), json!({"workspace": "staging", "approval": {"mode": AUTOMATIC}})).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    ensure!(!ledger::select(&scene.ledger("a"), what::COMMAND_START, Some("workspace")).is_empty());
+    Ok(())
+}
+
+async fn rerun(scene: Scene) -> Result<()> {
+    scene
+        .scripted("a", json!({"resources": 1}), json!({"approval": {"mode": AUTOMATIC}, "backend": scene.backend("stack")}))
+        .await?;
+    scene.ends("a", RunResult::Applied).await?;
+    let uid = scene.get("a").await?.metadata.uid.context("no uid")?;
+    scene.annotate("a", &[(crds::names::RERUN, Some("true"))]).await?;
+    let name = crds::names::rerun_name("a", &uid);
+    let found = scene.until("a", "answered", SOON, |r| r.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
+    ensure!(found.status.and_then(|s| s.rerun).as_deref() == Some(name.as_str()));
+    let fresh =
+        scene.until(&name, "ended", SOON, |r| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)).await?;
+    ensure!(fresh.spec == scene.get("a").await?.spec);
+    ensure!(fresh.status.is_some_and(|s| s.phase == Some(Phase::Succeeded)));
+    ensure!(scene.runs().list(&kube::api::ListParams::default()).await?.items.len() == 2);
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Finished runs go after their time, with everything that was made for them; an Indeterminate one stays.
+
+use anyhow::{Result, ensure};
+use crds::RunResult;
+use serde_json::json;
+use tests::ledger::what;
+
+use crate::suite::{LATER, Scene, Test};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("pruning::a_finished_run_goes_after_its_time", finished),
+        Test::new("pruning::an_indeterminate_run_stays", indeterminate),
+        Test::new("pruning::a_finished_run_keeps_its_pod_for_its_logs", keeps),
+    ]
+}
+
+async fn finished(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 0}), json!({"ttlSecondsAfterFinished": 3})).await?;
+    scene.ends("a", RunResult::NoChanges).await?;
+    scene.gone("a").await
+}
+
+async fn indeterminate(scene: Scene) -> Result<()> {
+    let spec = json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 1});
+    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), spec).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.kill(&scene.pod("a").await?, "runner-agent")?;
+    scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    ensure!(scene.runs().get_opt("a").await?.is_some_and(|r| r.metadata.deletion_timestamp.is_none()), "it was pruned");
+    Ok(())
+}
+
+async fn keeps(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 1}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=30s", "tfrun/a"])?;
+    let pod = scene.pod_names("a").await?.remove(0);
+    // Its accounts and rights are gone, the pod and its log are not.
+    for _ in 0..100 {
+        if scene.kubectl(&["get", "serviceaccounts,roles,rolebindings", "-l", "pawl.run/run=a", "-o", "name"])?.trim().is_empty()
+        {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let rest = scene.kubectl(&["get", "serviceaccounts,roles,rolebindings", "-l", "pawl.run/run=a", "-o", "name"])?;
+    ensure!(rest.trim().is_empty(), "rights outlive the attempt: {rest}");
+    ensure!(!scene.kubectl(&["logs", &pod])?.is_empty());
+    Ok(())
+}
