@@ -1,2 +1,91 @@
-//! Placeholder of the first build.
-fn main() {}
+//! The program `controller`.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use kube::{Client, Config};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+use tracing_subscriber::EnvFilter;
+
+use controller::{
+    admin::{self, Readiness},
+    events::Events,
+    gate::Gatekeeper,
+    metrics::Metrics,
+    pods::Pods,
+    run::{Context, Memory},
+    settings::Settings,
+};
+
+/// The controller of Pawl.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Looks after TerraformRuns.
+    Run(Settings),
+}
+
+fn main() -> anyhow::Result<()> {
+    let Command::Run(settings) = Cli::parse().command;
+    let filter = EnvFilter::try_new(&settings.log).with_context(|| format!("`{}` is no filter for logs", settings.log))?;
+    tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Fails only when one is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // One thread: the work is waiting for the API server, and each thread would keep memory of its own.
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?.block_on(run(settings))
+}
+
+async fn run(settings: Settings) -> anyhow::Result<()> {
+    let mut config = Config::infer().await.context("no cluster: neither KUBECONFIG nor a pod's ServiceAccount")?;
+    // After an error the objects are read again; a request that is sent again would be decided on what is old by then.
+    config.default_retry = false;
+    let client = Client::try_from(config).context("no client")?;
+
+    let scopes = settings.scopes();
+    let metrics = Arc::new(Metrics::new());
+    let readiness = Arc::new(Readiness::awaiting(2 * scopes.len()));
+    let (listen, routes) = (settings.listen, admin::router(metrics.clone(), readiness.clone()));
+    let ctx = Arc::new(Context {
+        client: client.clone(),
+        pods: Pods::awaiting(scopes.len()),
+        memory: Memory::default(),
+        gate: Gatekeeper::default(),
+        events: Events::new(client),
+        metrics,
+        settings,
+    });
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?ctx.settings.watch_namespaces, "started");
+
+    let (stop, stopped) = watch::channel(false);
+    let watches = scopes.into_iter().map(|scope| {
+        let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
+        tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
+    });
+    let watches = futures::future::join_all(watches);
+    let mut watches = std::pin::pin!(watches);
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        served = admin::serve(listen, routes) => {
+            return served.with_context(|| format!("cannot listen on {listen}"));
+        }
+        _ = &mut watches => anyhow::bail!("the watches ended"),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping");
+    stop.send_replace(true);
+    if tokio::time::timeout(Duration::from_secs(20), watches).await.is_err() {
+        tracing::warn!("looks at runs were still under way");
+    }
+    Ok(())
+}

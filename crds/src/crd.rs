@@ -117,7 +117,8 @@ fn shape(root: &mut Value) {
     files["minProperties"] = 1.into();
     files["additionalProperties"]["maxLength"] = 131_072.into();
     files["x-kubernetes-validations"] = rules(&[(
-        "self.all(path, path.size() <= 255 && path.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*$') && !path.contains('..'))",
+        "self.all(path, path.size() <= 255 && path.matches('^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$') && !path.startsWith('-')
+            && !path.split('/').exists(part, part in ['.', '..', '.terraform', '.git']))",
         "paths are relative, of letters, digits and _ . -, and stay inside the stack",
     )]);
     for list in ["variables", "env"] {

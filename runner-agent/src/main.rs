@@ -1,2 +1,138 @@
-//! Placeholder of the first build.
-fn main() {}
+//! `runner-agent`: entrypoint of an attempt's pod.
+
+use std::{io::Write, sync::Arc, time::Duration};
+
+use clap::{Parser, Subcommand};
+use crds::contract;
+use runner_agent::{
+    api::KubeApi,
+    driver::Driver,
+    phases::PodWork,
+    ports::SystemClock,
+    process::{Children, Log, kill_others, own_pid, reap_strangers},
+    settings::Settings,
+    termination,
+};
+use tokio::sync::mpsc;
+use tracing_subscriber::EnvFilter;
+
+/// Runs Terraform and OpenTofu as a state machine.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
+    Run,
+}
+
+fn main() {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        let _ = error.print();
+        leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });
+    });
+    let code = match arguments.command {
+        Command::Run => run(),
+    };
+    leave(code);
+}
+
+fn leave(code: u8) -> ! {
+    let _ = std::io::stdout().flush();
+    std::process::exit(i32::from(code));
+}
+
+fn run() -> u8 {
+    let settings = match Settings::from_env() {
+        Ok(settings) => Arc::new(settings),
+        Err(error) => {
+            eprintln!("error: {error}\nhint: `runner-agent run` is the entrypoint of a pod that Pawl makes");
+            return contract::EXIT_USAGE;
+        }
+    };
+    let filter = EnvFilter::try_from_env("PAWL_LOG").unwrap_or_else(|_| EnvFilter::new("runner_agent=info,warn"));
+    tracing_subscriber::fmt().json().with_writer(std::io::stderr).with_env_filter(filter).init();
+    install_panic_hook(settings.clone());
+    // Code of the stack runs under the same user: it shall not read the token or the nonce out of our memory.
+    let _ = nix::sys::prctl::set_dumpable(false);
+    if own_pid() != 1 {
+        // Orphans of the tool come to us, as they do in a pod.
+        let _ = nix::sys::prctl::set_child_subreaper(true);
+    }
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no runtime");
+            return contract::EXIT_NO_RESULT;
+        }
+    };
+    let code = runtime.block_on(work(settings));
+    // Nothing that still blocks a thread may keep the pod from ending.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    code
+}
+
+async fn work(settings: Arc<Settings>) -> u8 {
+    let stops = match stops() {
+        Ok(stops) => stops,
+        Err(error) => {
+            tracing::error!(%error, "no signals");
+            return contract::EXIT_NO_RESULT;
+        }
+    };
+    let api = match KubeApi::connect(&settings.namespace, &settings.run).await {
+        Ok(api) => Arc::new(api),
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "no way to the API");
+            return contract::EXIT_NO_RESULT;
+        }
+    };
+    let children = Children::default();
+    let reaper = tokio::spawn(reap_strangers(children.clone()));
+    let log = Log::to(std::io::stdout());
+    let work = Arc::new(PodWork::new(settings.clone(), children.clone(), log.clone()));
+    let driver = Driver::new(api, work.clone(), SystemClock, settings.clone());
+    // A task of its own, so that a fault in it is an error here and not the end of PID 1 with all that runs below it.
+    let code = match tokio::spawn(driver.run(stops)).await {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!(%error, "the driver ended");
+            contract::EXIT_NO_RESULT
+        }
+    };
+    kill_others(&children, Duration::from_secs(2)).await;
+    let cleaned = tokio::task::spawn_blocking(move || work.clean());
+    let _ = tokio::time::timeout(Duration::from_secs(5), cleaned).await;
+    log.flush(Duration::from_secs(2)).await;
+    reaper.abort();
+    code
+}
+
+/// SIGTERM and SIGINT, each time one comes.
+fn stops() -> std::io::Result<mpsc::UnboundedReceiver<()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (sender, receiver) = mpsc::unbounded_channel();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signals = signal(kind)?;
+        let sender = sender.clone();
+        tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(()).is_ok() {} });
+    }
+    Ok(receiver)
+}
+
+/// A fault of ours says so in the termination message; the end that a driver reports later writes over it.
+fn install_panic_hook(settings: Arc<Settings>) {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
+        let text = format!("the agent has a fault at {place}");
+        let message = termination::message(&settings, None, &text, Some(termination::fault(&text)));
+        termination::write(&settings.termination_log, &message);
+        before(panic);
+    }));
+}

@@ -59,15 +59,22 @@ async fn texts(scene: Scene) -> Result<()> {
             text.lines().filter(|line| line.starts_with(|c: char| !c.is_whitespace()) && !line.contains(':')).collect();
         ensure!(wrapped.is_empty(), "lines that fell out of their column: {wrapped:?}");
     }
+    let readme = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let mut page = std::fs::read_to_string(&readme)?;
     for (name, text) in [("awaiting", &waiting), ("applied", &applied), ("failed", &failed)] {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("snapshots/describe_{name}.txt"));
         let clean = neutral(text, &scene, &[&sha, &broken_sha]);
+        let head = format!("<!-- snapshot: describe_{name} -->\n```\n");
+        let (before, rest) = page.split_once(&head).with_context(|| format!("README.md has no place for describe_{name}"))?;
+        let (kept, after) = rest.split_once("```\n<!-- end -->").context("a snapshot in README.md has no end")?;
         if std::env::var_os("UPDATE").is_some() {
-            std::fs::create_dir_all(path.parent().context("no folder")?)?;
-            std::fs::write(&path, &clean)?;
+            page = format!("{before}{head}{clean}```\n<!-- end -->{after}");
+            std::fs::write(&readme, &page)?;
+        } else {
+            ensure!(
+                shape(kept) == shape(&clean),
+                "README.md shows another {name} run than runs are now; UPDATE=1 writes it anew:\n{clean}"
+            );
         }
-        let kept = std::fs::read_to_string(&path).unwrap_or_default();
-        ensure!(shape(&kept) == shape(&clean), "{} is not what runs say now; UPDATE=1 writes it anew:\n{clean}", path.display());
     }
     Ok(())
 }

@@ -82,7 +82,9 @@ pub fn key<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> String {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    let digest: [u8; 32] = hash.finalize().into();
+    let first = digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    format!("{first:016x}")
 }
 
 /// A key that changes when the file does. Size and time, since the files are large and are only ever replaced whole.

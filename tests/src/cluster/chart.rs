@@ -33,8 +33,9 @@ impl Cluster {
     /// Makes an image available to pods.
     pub fn import(&self, image: &Image) -> Result<()> {
         let step = report::step("images", format!("{} imported", image.name));
-        images::import(self.state(), image)?;
-        step.done();
+        if images::import(self.state(), image)? {
+            step.done();
+        }
         Ok(())
     }
 

@@ -273,12 +273,12 @@ pub fn programs(names: &[&str]) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Imports an image into the containerd of the cluster in this state directory, unless it is there.
-pub fn import(state: &Path, image: &Image) -> Result<()> {
+/// Imports an image into the containerd of the cluster in this state directory; false if it is there already.
+pub fn import(state: &Path, image: &Image) -> Result<bool> {
     let mark = state.join("images").join(image.name.replace(['/', ':'], "_"));
     let key = cache::file_key(&image.archive)?;
     if read(&mark).is_ok_and(|imported| imported == key) {
-        return Ok(());
+        return Ok(false);
     }
     let socket = node::socket(state).display().to_string();
     // The whole import is refused if the archive holds another name than the one that pods will ask for.
@@ -287,7 +287,8 @@ pub fn import(state: &Path, image: &Image) -> Result<()> {
     if !output.contains(&image.name) {
         bail!("the archive {} does not hold {}; remove it and try again", image.archive.display(), image.name);
     }
-    cache::write(&mark, key)
+    cache::write(&mark, key)?;
+    Ok(true)
 }
 
 /// The root of the workspace.
