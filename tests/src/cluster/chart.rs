@@ -74,7 +74,8 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
-        bail!("the controller is not ready after 60 s:\n{seen}")
+        let log = self.kubectl(&["-n", NAMESPACE, "logs", "deployment/pawl-controller", "--tail=10"]).unwrap_or_default();
+        bail!("the controller is not ready after 60 s:\n{seen}\n{log}")
     }
 }
 

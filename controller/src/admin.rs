@@ -1,0 +1,92 @@
+//! `/metrics`, `/healthz` and `/readyz`.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse,
+    routing::get,
+};
+
+use crate::metrics::Metrics;
+
+/// How many caches are still to be filled before the controller is ready.
+#[derive(Debug, Default)]
+pub struct Readiness(AtomicUsize);
+
+impl Readiness {
+    /// Waits for so many caches.
+    pub fn awaiting(caches: usize) -> Self {
+        Self(AtomicUsize::new(caches))
+    }
+
+    /// One of them is filled.
+    pub fn filled(&self) {
+        // Saturates: a cache says so once, but a bug here must not make a ready controller unready.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+    }
+
+    /// Whether all are.
+    pub fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+#[derive(Clone)]
+struct Admin {
+    metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+}
+
+/// The routes.
+pub fn router(metrics: Arc<Metrics>, readiness: Arc<Readiness>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_text))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .with_state(Admin { metrics, readiness })
+}
+
+async fn metrics_text(State(admin): State<Admin>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], admin.metrics.encode())
+}
+
+async fn ready(State(admin): State<Admin>) -> impl IntoResponse {
+    if admin.readiness.is_ready() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the caches are being filled\n")
+    }
+}
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub async fn serve(listen: SocketAddr, router: Router) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::bind(listen).await?;
+    axum::serve(listener, router).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_when_every_cache_is() {
+        let readiness = Readiness::awaiting(2);
+        readiness.filled();
+        assert!(!readiness.is_ready());
+        readiness.filled();
+        readiness.filled();
+        assert!(readiness.is_ready());
+    }
+}

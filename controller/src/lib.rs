@@ -1,0 +1,28 @@
+//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`run`] | the reconciler: observe, decide, execute |
+//! | [`pod`], [`account`] | what an attempt is made of |
+//! | [`gate`] | the proof that the admission policies stand |
+//! | [`rerun`], [`prune`] | fresh runs of the same spec; runs whose time is over |
+//! | [`watch`], [`pods`] | watches and caches |
+//! | [`events`], [`metrics`], [`admin`] | what it says of itself |
+//! | [`settings`], [`error`] | command line; calls that failed |
+
+pub mod account;
+pub mod admin;
+pub mod error;
+pub mod events;
+pub mod gate;
+pub mod metrics;
+pub mod pod;
+pub mod pods;
+pub mod prune;
+pub mod rerun;
+pub mod run;
+pub mod settings;
+pub mod watch;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,130 @@
+//! Metrics, each with labels from a bounded set.
+
+use std::sync::Mutex;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use crds::{Operation, RunResult};
+
+use crate::error::Error;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FinishedLabels {
+    operation: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ErrorLabels {
+    kind: &'static str,
+}
+
+/// The metrics of the controller.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    finished: Family<FinishedLabels, Counter>,
+    attempts: Counter,
+    reconciles: Histogram,
+    errors: Family<ErrorLabels, Counter>,
+    gate: Gauge,
+}
+
+impl Metrics {
+    /// Metrics that count nothing yet.
+    pub fn new() -> Self {
+        let (finished, attempts, errors, gate) = (Family::default(), Counter::default(), Family::default(), Gauge::default());
+        let reconciles = Histogram::new(exponential_buckets(0.0005, 2.5, 12));
+        let mut registry = Registry::with_prefix("pawl");
+        registry.register("runs_finished", "Runs that ended, by operation and result", finished.clone());
+        registry.register("attempts_opened", "Attempts that were opened", attempts.clone());
+        registry.register("reconcile_duration_seconds", "Time one look at a run took", reconciles.clone());
+        registry.register("api_errors", "Calls to the API server that failed, by kind", errors.clone());
+        registry.register(
+            "gate_proven",
+            "1 when the last proof of the admission policies succeeded, 0 when it failed, -1 before",
+            gate.clone(),
+        );
+        gate.set(-1);
+        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, gate }
+    }
+
+    /// A run ended.
+    pub fn run_finished(&self, operation: Operation, result: RunResult) {
+        let operation = match operation {
+            Operation::Plan => "Plan",
+            Operation::Apply => "Apply",
+            Operation::Destroy => "Destroy",
+        };
+        self.finished.get_or_create(&FinishedLabels { operation, result: result.as_str() }).inc();
+    }
+
+    /// An attempt was opened.
+    pub fn attempt_opened(&self) {
+        self.attempts.inc();
+    }
+
+    /// One look at a run took so long.
+    pub fn reconciled(&self, seconds: f64) {
+        self.reconciles.observe(seconds);
+    }
+
+    /// A call failed.
+    pub fn failed(&self, error: &Error) {
+        self.errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
+    }
+
+    /// A proof of the gate ended.
+    pub fn gate(&self, proven: bool) {
+        self.gate.set(i64::from(proven));
+    }
+
+    /// All of them in the OpenMetrics text format.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        if let Ok(registry) = self.registry.lock() {
+            // Writing to a String cannot fail; a half text would be worse than an empty one.
+            if encode(&mut text, &registry).is_err() {
+                text.clear();
+            }
+        }
+        text
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_shown() {
+        let metrics = Metrics::new();
+        metrics.run_finished(Operation::Apply, RunResult::Applied);
+        metrics.attempt_opened();
+        metrics.failed(&Error::Timeout { what: "test" });
+        metrics.gate(true);
+        let text = metrics.encode();
+        for line in [
+            r#"pawl_runs_finished_total{operation="Apply",result="Applied"} 1"#,
+            "pawl_attempts_opened_total 1",
+            r#"pawl_api_errors_total{kind="timeout"} 1"#,
+            "pawl_gate_proven 1",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}

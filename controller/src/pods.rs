@@ -1,0 +1,126 @@
+//! The pods that are still held by our finalizer, and of each only what decisions need. Ended and released pods stay in the
+//! cluster until their run goes, and cost nothing here.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt, runtime::watcher};
+use tokio::sync::watch;
+
+use crate::run::PodView;
+
+type Key = (String, String);
+
+/// The cache of pods, by namespace and name.
+pub struct Pods {
+    held: Mutex<HashMap<Key, PodView>>,
+    filled: watch::Sender<usize>,
+    awaited: usize,
+}
+
+/// One watch that fills the cache. While it lists anew, what it sees is set aside and replaces its namespace at the end.
+#[derive(Default)]
+pub struct Feed {
+    scope: Option<String>,
+    fresh: HashMap<Key, PodView>,
+    was_filled: bool,
+}
+
+impl Feed {
+    /// A watch of one namespace, or of all.
+    pub fn of(scope: Option<String>) -> Self {
+        Self { scope, ..Self::default() }
+    }
+}
+
+impl Pods {
+    /// A cache that so many watches fill.
+    pub fn awaiting(watches: usize) -> Self {
+        Self { held: Mutex::default(), filled: watch::Sender::new(0), awaited: watches }
+    }
+
+    /// Whether and how the pod is held, as far as the watch has come.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<PodView> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Waits until every watch has listed its pods once.
+    pub async fn ready(&self) {
+        let mut filled = self.filled.subscribe();
+        // The sender lives in `self`.
+        let _ = filled.wait_for(|count| *count >= self.awaited).await;
+    }
+
+    /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> bool {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            watcher::Event::Apply(pod) => put(&mut held, pod),
+            watcher::Event::Delete(pod) => {
+                held.remove(&key(pod));
+            }
+            watcher::Event::Init => feed.fresh.clear(),
+            watcher::Event::InitApply(pod) => put(&mut feed.fresh, pod),
+            watcher::Event::InitDone => {
+                match &feed.scope {
+                    Some(namespace) => held.retain(|(of, _), _| of != namespace),
+                    None => held.clear(),
+                }
+                held.extend(feed.fresh.drain());
+                feed.fresh.shrink_to_fit();
+                if !feed.was_filled {
+                    feed.was_filled = true;
+                    self.filled.send_modify(|count| *count += 1);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+fn key(pod: &Pod) -> Key {
+    (pod.namespace().unwrap_or_default(), pod.name_any())
+}
+
+fn put(held: &mut HashMap<Key, PodView>, pod: &Pod) {
+    match PodView::of(pod).filter(|view| view.held) {
+        Some(view) => held.insert(key(pod), view),
+        None => held.remove(&key(pod)),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, held: bool) -> Pod {
+        let finalizers: Vec<&str> = if held { vec!["pawl.run/attempt"] } else { vec![] };
+        serde_json::from_value(serde_json::json!({"metadata": {
+            "name": name, "namespace": "ns", "uid": name, "labels": {"pawl.run/attempt": "1"}, "finalizers": finalizers}}))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn it_holds_what_is_held() {
+        let (pods, mut feed) = (Pods::awaiting(1), Feed::of(None));
+        assert!(!pods.apply(&mut feed, &watcher::Event::Init));
+        pods.apply(&mut feed, &watcher::Event::InitApply(pod("a", true)));
+        pods.apply(&mut feed, &watcher::Event::InitApply(pod("b", false)));
+        assert!(pods.get("ns", "a").is_none(), "not before the list is complete");
+        assert!(pods.apply(&mut feed, &watcher::Event::InitDone));
+        pods.ready().await;
+        assert!(pods.get("ns", "a").is_some() && pods.get("ns", "b").is_none());
+        pods.apply(&mut feed, &watcher::Event::Apply(pod("a", false)));
+        assert!(pods.get("ns", "a").is_none(), "released");
+        pods.apply(&mut feed, &watcher::Event::Apply(pod("c", true)));
+        pods.apply(&mut feed, &watcher::Event::Init);
+        assert!(pods.get("ns", "c").is_some(), "kept while the watch lists anew");
+        assert!(!pods.apply(&mut feed, &watcher::Event::InitDone));
+        assert!(pods.get("ns", "c").is_none(), "gone in the meantime");
+    }
+}

@@ -1,0 +1,289 @@
+//! What is observed of a run, and what may be decided on it: plain values, so that decisions can be tested without a cluster.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Map, Value};
+
+use crds::{Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
+
+/// Everything a decision is made of, the clock and the settings apart.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The run.
+    pub run: Arc<TerraformRun>,
+    /// Whether the run was read from the API server just now, not from the cache.
+    pub run_live: bool,
+    /// The pod of its newest attempt.
+    pub pod: PodState,
+    /// Whether the pod was asked of the API server just now.
+    pub pod_live: bool,
+    /// Whether the admission policies were proven to stand.
+    pub gate: Gate,
+    /// What this process remembers of the run.
+    pub notes: Notes,
+}
+
+impl Observed {
+    /// The status, empty when there is none yet.
+    pub fn status(&self) -> &TerraformRunStatus {
+        static EMPTY: std::sync::LazyLock<TerraformRunStatus> = std::sync::LazyLock::new(TerraformRunStatus::default);
+        self.run.status.as_ref().unwrap_or(&EMPTY)
+    }
+
+    /// Whether run and pod were read just now. Without an open attempt no pod matters.
+    pub fn is_live(&self) -> bool {
+        let open = self.status().attempt.as_ref().is_some_and(|attempt| attempt.open);
+        self.run_live && (self.pod_live || !open)
+    }
+}
+
+/// The pod of the newest attempt.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
+pub enum PodState {
+    /// It was created or looked for a moment ago, and the cache may not show it yet.
+    Unknown,
+    /// The API server does not have it: not created yet, or gone.
+    Absent,
+    /// It exists.
+    Present(PodView),
+}
+
+/// What matters of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodView {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Attempt it was made for.
+    pub attempt: u32,
+    /// Carries our finalizer.
+    pub held: bool,
+    /// Has a deletionTimestamp.
+    pub deleting: bool,
+    /// How it ended, when it did.
+    pub ended: Option<Ended>,
+    /// Why it does not start, as far as the pod says.
+    pub trouble: Option<Trouble>,
+}
+
+/// How a pod ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended {
+    /// Its termination message, when it is one.
+    pub message: Option<TerminationMessage>,
+    /// Reason, from [`crds::reason`].
+    pub reason: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+/// Why an attempt does not start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trouble {
+    /// Reason, from [`crds::reason`].
+    pub reason: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+/// Whether the admission policies stand.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gate {
+    /// Not tried within the last minute.
+    Unknown,
+    /// Proven within the last minute.
+    Proven,
+    /// Not proven.
+    Refuted {
+        /// What was missing.
+        missing: String,
+        /// When to try again.
+        retry_at: Timestamp,
+    },
+}
+
+/// What this process remembers of a run. Losing it costs time or a request, never safety.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Notes {
+    /// When a cancel, deny or deletion was first seen.
+    pub asked_at: Option<Timestamp>,
+    /// The API server's last refusal of the pod.
+    pub refused: Option<Refused>,
+    /// The pod that was created last: its attempt, and when.
+    pub created: Option<(u32, Timestamp)>,
+    /// resourceVersion after the last write of ours.
+    pub version: u64,
+    /// Errors in a row.
+    pub errors: u32,
+}
+
+/// A refusal of the pod's creation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused {
+    /// The attempt.
+    pub attempt: u32,
+    /// Why.
+    pub trouble: Trouble,
+    /// How often.
+    pub times: u32,
+    /// When to try again.
+    pub retry_at: Timestamp,
+}
+
+/// An Event to be published when a write succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// One word.
+    pub reason: &'static str,
+    /// Whether it is a warning.
+    pub warning: bool,
+    /// For people; one line.
+    pub text: String,
+}
+
+/// What a status write does; decides whether it needs a live read, and what is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Makes the run Pending without an attempt.
+    Begin,
+    /// Opens an attempt.
+    Open,
+    /// Closes an attempt, and the run may go on or have ended already.
+    Close,
+    /// Ends the run, and closes its attempt when one is open.
+    End,
+    /// Records or removes an approval.
+    Approval,
+    /// Conditions only.
+    Conditions,
+    /// Names the wait for a claimed attempt's pod that is gone.
+    Gone,
+    /// Names the run that answers a rerun.
+    Rerun,
+}
+
+/// One write of the status: a merge patch with the run's resourceVersion.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// What it does.
+    pub kind: Kind,
+    /// The patch of `status`.
+    pub status: Map<String, Value>,
+    /// Events to publish when it succeeded.
+    pub notes: Vec<Note>,
+    /// The run is finished for good with this write.
+    pub finished: Option<(Operation, RunResult)>,
+}
+
+/// An order to the executor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Add the run's finalizer, and prove the gate at the same time when it is needed next.
+    AddFinalizer {
+        /// Whether the gate is proven at the same time.
+        prove: bool,
+    },
+    /// Prove that the admission policies stand.
+    ProveGate,
+    /// Write the status.
+    Write(Write),
+    /// Create account and pod of the open attempt, as far as they do not exist.
+    CreatePod,
+    /// Delete a pod, which then ends within its grace.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// Its UID, a precondition.
+        uid: String,
+    },
+    /// Delete ServiceAccount, Role and RoleBinding of an attempt.
+    DeleteAccount {
+        /// Their name.
+        name: String,
+    },
+    /// Remove our finalizer from a pod.
+    ReleasePod {
+        /// Its name.
+        name: String,
+        /// Its UID, a precondition.
+        uid: String,
+    },
+    /// Delete everything that carries the run's UID.
+    Cleanup,
+    /// Remove the run's finalizer.
+    RemoveFinalizer,
+    /// Create the run that answers `pawl.run/rerun=true`.
+    CreateRerun,
+    /// Delete the run.
+    Prune,
+}
+
+impl Action {
+    /// Whether the decision has to be made on a live read. The others hold for good once they were true, or their
+    /// precondition says that nothing has changed since the cached read.
+    pub const fn needs_live(&self) -> bool {
+        match self {
+            Self::Write(write) => match write.kind {
+                Kind::Begin | Kind::Open | Kind::Close | Kind::End | Kind::Gone | Kind::Rerun => true,
+                Kind::Approval | Kind::Conditions => false,
+            },
+            Self::CreatePod | Self::DeletePod { .. } | Self::CreateRerun => true,
+            Self::AddFinalizer { .. }
+            | Self::ProveGate
+            | Self::DeleteAccount { .. }
+            | Self::ReleasePod { .. }
+            | Self::Cleanup
+            | Self::RemoveFinalizer
+            | Self::Prune => false,
+        }
+    }
+}
+
+/// What is to be done now, and when to look again though nothing changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// In this order; an error ends the sequence.
+    pub actions: Vec<Action>,
+    /// When to look again.
+    pub requeue: Option<Duration>,
+}
+
+impl Decision {
+    /// Nothing to do until something changes.
+    pub fn wait() -> Self {
+        Self::default()
+    }
+
+    /// Nothing to do before that time.
+    pub fn until(at: Timestamp, now: Timestamp) -> Self {
+        // A little late rather than a little early, when nothing could be done yet.
+        let millis = at.as_millisecond().saturating_sub(now.as_millisecond()).max(0);
+        Self { actions: Vec::new(), requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)) }
+    }
+
+    /// One action.
+    pub fn act(action: Action) -> Self {
+        Self { actions: vec![action], requeue: None }
+    }
+
+    /// Some actions.
+    pub fn all(actions: Vec<Action>) -> Self {
+        Self { actions, requeue: None }
+    }
+
+    /// Whether any of the actions has to be decided on a live read.
+    pub fn needs_live(&self) -> bool {
+        self.actions.iter().any(Action::needs_live)
+    }
+}
+
+impl PodView {
+    /// Reads a pod. `None` when it is no attempt's pod.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        super::podview::view(pod)
+    }
+}

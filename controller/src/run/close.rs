@@ -1,0 +1,197 @@
+//! Ends of attempts: the table of `design/0001-run-protocol.md`.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crds::{
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, RunResult, conditions, reason, termination::TerminationMessage,
+};
+
+use super::{
+    actions::{Action, Decision, Kind, Observed, PodState, PodView, Write},
+    decide::{GONE_WAIT, after, backoff, finish_conditions},
+    status::{Draft, End, of_tries, operation},
+};
+
+/// The closing write, and the account's removal where no pod's finalizer is left to remind of it.
+pub(super) fn closing(o: &Observed, attempt: &Attempt, write: Write) -> Decision {
+    let mut actions = vec![Action::Write(write)];
+    match &o.pod {
+        PodState::Present(pod) if pod.held && pod.attempt == attempt.number => {}
+        PodState::Present(_) | PodState::Absent | PodState::Unknown => {
+            actions.push(Action::DeleteAccount { name: attempt.pod_name.clone() });
+        }
+    }
+    Decision::all(actions)
+}
+
+/// Row 1: the agent has ended the run.
+pub(super) fn close_ended(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
+    closing(o, attempt, finish_conditions(o, Kind::Close, now))
+}
+
+/// The pod's termination message, when it is of the process that the status names.
+fn believed<'a>(o: &Observed, pod: &'a PodView) -> Option<&'a TerminationMessage> {
+    let message = pod.ended.as_ref()?.message.as_ref()?;
+    let attempt = o.status().attempt.as_ref()?;
+    let adopted = o.status().adopted.as_ref().filter(|adopted| adopted.attempt == attempt.number);
+    let of_pod =
+        message.run_uid == o.run.uid().unwrap_or_default() && message.attempt == attempt.number && message.pod_uid == pod.uid;
+    let of_process = adopted.is_none_or(|adopted| adopted.pod_uid == pod.uid && adopted.nonce == message.nonce);
+    (of_pod && of_process).then_some(message)
+}
+
+/// The failure of an attempt that ended Failed and does not say how.
+fn undescribed(message: &TerminationMessage, changes: Changed) -> Failure {
+    Failure {
+        class: FailureClass::Internal,
+        reason: reason::AGENT_FAULT.into(),
+        message: message.message.clone(),
+        changes,
+        diagnostics: Vec::new(),
+    }
+}
+
+/// Rows 2 and 3: a claim without an end, and the pod ended.
+pub(super) fn close_claimed(o: &Observed, pod: &PodView, now: Timestamp) -> Decision {
+    let status = o.status();
+    let Some(attempt) = &status.attempt else { return Decision::wait() };
+    let claimant = |message: &&TerminationMessage| {
+        status.claim.as_ref().is_some_and(|claim| claim.nonce == message.nonce && claim.pod_uid == message.pod_uid)
+    };
+    let delivered = believed(o, pod).filter(claimant).and_then(|message| Some((message, message.result?)));
+    // A claimed run is never Canceled, and was neither without changes nor planned only: such a message is none.
+    let phase = status.phase.unwrap_or(Phase::Apply);
+    let legal = |result: RunResult| (result.needs_claim() || result == RunResult::Failed) && phase.may_become(result.phase());
+    match delivered {
+        Some((message, result)) if legal(result) => {
+            let failed = result.phase() == Phase::Failed;
+            let failure = message.failure.clone().or_else(|| failed.then(|| undescribed(message, Changed::Unknown)));
+            let mut draft = Draft::new(&o.run, status, now);
+            draft.close().end(&End { result, message: message.message.clone(), failure });
+            closing(o, attempt, draft.finish(Kind::End))
+        }
+        Some(_) | None => {
+            let text = pod.ended.as_ref().map_or("its pod ended", |ended| ended.text.as_str());
+            closing(o, attempt, indeterminate(o, text, now))
+        }
+    }
+}
+
+/// Row 4: a claim without an end, and the pod is gone. A wait that a condition names, then Indeterminate.
+pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
+    let status = o.status();
+    let since = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::POD_GONE)
+        .map(|c| c.last_transition_time.0);
+    match since {
+        Some(since) if now >= after(since, GONE_WAIT) => {
+            let text = format!("pod {} is gone since {}", attempt.pod_name, since.strftime("%Y-%m-%d %H:%M:%S"));
+            closing(o, attempt, indeterminate(o, &text, now))
+        }
+        Some(since) => Decision::until(after(since, GONE_WAIT), now),
+        None => {
+            let text = format!(
+                "pod {} is gone in the middle of its {}; if nothing is heard of it for {} s, the run ends Indeterminate",
+                attempt.pod_name,
+                operation(&o.run),
+                GONE_WAIT.as_secs()
+            );
+            let mut draft = Draft::new(&o.run, status, now);
+            draft.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, &text);
+            draft.note(reason::POD_GONE, true, text);
+            Decision::act(Action::Write(draft.finish(Kind::Gone)))
+        }
+    }
+}
+
+/// Nobody can say how the apply ended.
+pub(super) fn indeterminate(o: &Observed, text: &str, now: Timestamp) -> Write {
+    let status = o.status();
+    let claim = status.claim.as_ref();
+    let holder = status.attempt.as_ref().map_or("its pod", |attempt| attempt.pod_name.as_str());
+    let message = format!(
+        "the {} of {} began at {} and nobody can say how it ended: {text}. Some of the plan may have been carried out, and the \
+         state's lock may still be held by {holder}; the next run starts with a fresh plan",
+        operation(&o.run),
+        claim.map_or("the plan", |claim| claim.checksum.as_str()),
+        claim.map_or_else(|| "an unknown time".into(), |claim| claim.at.0.strftime("%Y-%m-%d %H:%M:%S").to_string()),
+    );
+    let failure = Failure {
+        class: FailureClass::Interrupted,
+        reason: reason::APPLY_UNCONFIRMED.into(),
+        message: text.to_owned(),
+        changes: Changed::Unknown,
+        diagnostics: Vec::new(),
+    };
+    let mut draft = Draft::new(&o.run, status, now);
+    if status.attempt.as_ref().is_some_and(|attempt| attempt.open) {
+        draft.close();
+    }
+    draft.end(&End { result: RunResult::Indeterminate, message, failure: Some(failure) });
+    draft.finish(Kind::End)
+}
+
+/// Row 5: cancelled, denied or deleted before the claim.
+pub(super) fn close_asked(o: &Observed, attempt: &Attempt, result: RunResult, message: &str, now: Timestamp) -> Decision {
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    draft.close().end(&End { result, message: message.to_owned(), failure: None });
+    closing(o, attempt, draft.finish(Kind::End))
+}
+
+/// Rows 6 and 7: no claim, and the pod ended or is gone.
+pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodView>, now: Timestamp) -> Decision {
+    let status = o.status();
+    let message = pod.and_then(|pod| believed(o, pod));
+    let adopted = status.adopted.as_ref().is_some_and(|adopted| adopted.attempt == attempt.number);
+    let phase = status.phase.unwrap_or(Phase::Pending);
+    // A result that the agent could not deliver by status. Before the claim nothing was applied, whatever a message says.
+    let delivered = message
+        .filter(|_| adopted)
+        .and_then(|message| Some((message, message.result?)))
+        .filter(|(_, result)| !result.needs_claim() && phase.may_become(result.phase()));
+    let failure = message.and_then(|message| message.failure.clone()).or_else(|| status.failure.clone());
+    let mut draft = Draft::new(&o.run, status, now);
+    draft.close();
+    if let Some((message, result)) = delivered {
+        let failure = (result.phase() == Phase::Failed).then(|| failure.unwrap_or_else(|| undescribed(message, Changed::None)));
+        draft.end(&End { result, message: message.message.clone(), failure });
+        return closing(o, attempt, draft.finish(Kind::End));
+    }
+    if let Some(failure) = failure.as_ref().filter(|failure| !failure.class.is_retried()) {
+        draft.end(&End { result: RunResult::Failed, message: failure.message.clone(), failure: Some(failure.clone()) });
+        return closing(o, attempt, draft.finish(Kind::End));
+    }
+    let failure = failure.unwrap_or_else(|| {
+        let ended = pod.and_then(|pod| pod.ended.as_ref());
+        Failure {
+            class: FailureClass::Interrupted,
+            reason: ended.map_or(reason::POD_GONE, |ended| ended.reason).into(),
+            message: ended.map_or_else(|| format!("pod {} is gone", attempt.pod_name), |ended| ended.text.clone()),
+            changes: Changed::None,
+            diagnostics: Vec::new(),
+        }
+    });
+    let tried = of_tries(&o.run, attempt.tries);
+    if attempt.tries > o.run.spec.retry.limit {
+        let message = format!("{tried} ended: {}; nothing was applied", failure.message);
+        draft.end(&End { result: RunResult::Failed, message, failure: Some(failure) });
+        return closing(o, attempt, draft.finish(Kind::End));
+    }
+    let next = after(now, backoff(attempt.tries));
+    let text = format!("{tried} ended: {}; the next begins at {}", failure.message, next.strftime("%H:%M:%S"));
+    draft.set("phase", Phase::Pending).failure(&failure).message(&text).clear("nextStep").line("Retry", &text);
+    draft.condition(conditions::STALLED, Some(false), reason::RETRYING, &text);
+    draft.condition_if_new(conditions::PLANNED, Some(false), reason::RETRYING, "");
+    if o.run.spec.approval.mode == ApprovalMode::Manual {
+        // The plan died with its pod, and an approval of it is worth nothing.
+        if status.approval.is_some() {
+            draft.clear("approval");
+        }
+        draft.condition_if_new(conditions::APPROVED, Some(false), reason::RETRYING, "");
+    }
+    draft.note("Retrying", true, text);
+    closing(o, attempt, draft.finish(Kind::Close))
+}

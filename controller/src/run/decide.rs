@@ -1,0 +1,320 @@
+//! The decision: a pure function of what was observed, the settings and the clock. Its rules are those of
+//! `design/0001-run-protocol.md`; [`super::close`] holds the table of endings, [`super::start`] attempts that nobody has
+//! adopted yet, [`super::approve`] approvals.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crds::{ApprovalMode, Attempt, Phase, RunResult, TerraformRun, conditions, names, reason};
+
+use super::{
+    actions::{Action, Decision, Gate, Kind, Observed, PodState, PodView},
+    approve, close, rerun, start,
+    status::{Draft, End, of_tries},
+};
+use crate::settings::Settings;
+
+/// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
+pub const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
+/// How long a claimed attempt's pod has to be gone before the run is Indeterminate.
+pub const GONE_WAIT: SignedDuration = SignedDuration::from_secs(60);
+/// How long after its creation a pod may be missing from the cache before somebody looks for it.
+pub const CREATION_LAG: SignedDuration = SignedDuration::from_secs(5);
+/// How long a claim has to be there before an Automatic run's conditions say so: short runs save the write.
+pub const LATE_CONDITIONS: SignedDuration = SignedDuration::from_secs(2);
+
+/// Says what is to be done now.
+pub fn decide(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let status = o.status();
+    let open = status.attempt.as_ref().filter(|attempt| attempt.open);
+    match (status.is_terminal(), open) {
+        (true, Some(attempt)) => ended_but_open(o, attempt, now),
+        (true, None) => ended(o, settings, now),
+        (false, Some(attempt)) => working(o, attempt, settings, now),
+        (false, None) => idle(o, settings, now),
+    }
+}
+
+/// `at + wait`, or the end of time.
+pub(super) fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
+    at.checked_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+/// A person or the API asks that the run comes to an end before its claim.
+pub(super) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
+    let annotation = |name: &str| run.annotations().get(name);
+    if let Some(why) = annotation(names::DENY) {
+        Some((RunResult::Rejected, format!("denied: {why}")))
+    } else if let Some(why) = annotation(names::CANCEL) {
+        Some((RunResult::Canceled, format!("cancelled: {why}")))
+    } else if run.metadata.deletion_timestamp.is_some() {
+        Some((RunResult::Canceled, "the run was deleted".into()))
+    } else {
+        None
+    }
+}
+
+/// The pod of the attempt, as far as the status knows it: the adopted one, or before that whichever has its name.
+pub(super) enum Seen<'a> {
+    /// Not looked for, or too early to say.
+    Unknown,
+    /// Not there: never created, or gone.
+    Absent,
+    /// There and not ended.
+    Running(&'a PodView),
+    /// There and ended.
+    Ended(&'a PodView),
+}
+
+/// Looks at the attempt's pod. Another pod of the same name than the adopted one means that the adopted one is gone.
+pub(super) fn seen<'a>(o: &'a Observed, attempt: &Attempt) -> Seen<'a> {
+    let adopted = o.status().adopted.as_ref().filter(|adopted| adopted.attempt == attempt.number);
+    match &o.pod {
+        PodState::Unknown => Seen::Unknown,
+        PodState::Absent => Seen::Absent,
+        PodState::Present(pod) if pod.attempt != attempt.number => Seen::Absent,
+        PodState::Present(pod) if adopted.is_some_and(|adopted| adopted.pod_uid != pod.uid) => Seen::Absent,
+        PodState::Present(pod) if pod.ended.is_some() => Seen::Ended(pod),
+        PodState::Present(pod) => Seen::Running(pod),
+    }
+}
+
+/// The agent has ended the run, and its pod is still to end.
+fn ended_but_open(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
+    let status = o.status();
+    match seen(o, attempt) {
+        Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
+        Seen::Absent | Seen::Ended(_) => close::close_ended(o, attempt, now),
+        Seen::Running(pod) => {
+            // A node that is lost may keep its pod for long: people need not wait for it.
+            let ended_at = status.completion_time.as_ref().map_or(now, |t| t.0);
+            let late = after(ended_at, ASK_GRACE);
+            if now < late {
+                return Decision::until(late, now);
+            }
+            let mut actions = Vec::new();
+            if conditions::status(&status.conditions, conditions::FINISHED) != Some(true) {
+                actions.push(Action::Write(finish_conditions(o, Kind::Conditions, now)));
+            }
+            if o.run.metadata.deletion_timestamp.is_some() && !pod.deleting {
+                actions.push(Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() });
+            }
+            Decision::all(actions)
+        }
+    }
+}
+
+/// Conditions of a run that has ended, from its status.
+pub(super) fn finish_conditions(o: &Observed, kind: Kind, now: Timestamp) -> super::actions::Write {
+    let status = o.status();
+    let result = status.result.unwrap_or(RunResult::Failed);
+    let mut draft = Draft::new(&o.run, status, now);
+    if kind == Kind::Close {
+        draft.close();
+    }
+    let failure = status.failure.as_ref().map(|f| f.reason.as_str());
+    draft.ended_conditions(result, failure, status.message.as_deref().unwrap_or_default());
+    draft.finish(kind)
+}
+
+/// The run has ended and no attempt is open: tidy up, answer a rerun, prune.
+fn ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let (run, status) = (&o.run, o.status());
+    let release = release(o);
+    if !release.is_empty() {
+        return Decision::all(release);
+    }
+    if run.metadata.deletion_timestamp.is_some() {
+        return remove(run);
+    }
+    if conditions::status(&status.conditions, conditions::FINISHED) != Some(true) {
+        return Decision::act(Action::Write(finish_conditions(o, Kind::Conditions, now)));
+    }
+    if run.annotations().get(names::RERUN).is_some_and(|value| value == "true") && status.rerun.is_none() {
+        return rerun::answer(o, now);
+    }
+    crate::prune::decide(run, status, settings, now)
+}
+
+/// Everything of the run goes, then the run.
+fn remove(run: &TerraformRun) -> Decision {
+    if run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
+        Decision::all(vec![Action::Cleanup, Action::RemoveFinalizer])
+    } else {
+        Decision::wait()
+    }
+}
+
+/// What is left to do with the pod of an attempt that is closed. Its finalizer goes last: it is the mark that says that this is
+/// still to be done.
+fn release(o: &Observed) -> Vec<Action> {
+    let status = o.status();
+    let Some(attempt) = status.attempt.as_ref().filter(|attempt| !attempt.open) else { return Vec::new() };
+    match &o.pod {
+        PodState::Present(pod) if pod.held && pod.attempt == attempt.number => {
+            let mut actions = vec![Action::DeleteAccount { name: attempt.pod_name.clone() }];
+            if pod.ended.is_none() && !pod.deleting {
+                actions.push(Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() });
+            }
+            actions.push(Action::ReleasePod { name: pod.name.clone(), uid: pod.uid.clone() });
+            actions
+        }
+        PodState::Present(_) | PodState::Absent | PodState::Unknown => Vec::new(),
+    }
+}
+
+/// Seconds until the next try after so many: 10, 20, 40, … at most 300.
+pub(super) fn backoff(tries: u32) -> SignedDuration {
+    let seconds = 10_i64.checked_shl(tries.saturating_sub(1)).unwrap_or(300);
+    SignedDuration::from_secs(if (10..=300).contains(&seconds) { seconds } else { 300 })
+}
+
+/// No attempt is open and the run has not ended: the first attempt, or the next.
+fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let (run, status) = (&o.run, o.status());
+    let release = release(o);
+    if !release.is_empty() {
+        return Decision::all(release);
+    }
+    if status.claim.is_some() {
+        // Closing a claimed attempt ends its run in the same write, so this needs another hand. No further attempt, ever.
+        return Decision::act(Action::Write(close::indeterminate(o, "its attempt was closed", now)));
+    }
+    if let Some((result, message)) = asked(run) {
+        if status.phase.is_none() {
+            if run.metadata.deletion_timestamp.is_some() {
+                return remove(run);
+            }
+            // The first phase is Pending, so the end takes a second write.
+            let mut draft = Draft::new(run, status, now);
+            draft.set("phase", Phase::Pending);
+            return Decision::act(Action::Write(draft.finish(Kind::Begin)));
+        }
+        let mut draft = Draft::new(run, status, now);
+        draft.end(&End { result, message: format!("{message}; nothing was applied"), failure: None });
+        return Decision::act(Action::Write(draft.finish(Kind::End)));
+    }
+    let automatic = run.spec.approval.mode == ApprovalMode::Automatic;
+    let probe = match &o.gate {
+        Gate::Unknown => automatic,
+        Gate::Refuted { retry_at, .. } => automatic && now >= *retry_at,
+        Gate::Proven => false,
+    };
+    if !run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
+        return Decision::act(Action::AddFinalizer { prove: probe });
+    }
+    if let Some(attempt) = &status.attempt {
+        let closed = attempt.closed_at.as_ref().map_or(now, |t| t.0);
+        let due = after(closed, backoff(attempt.tries));
+        if now < due {
+            return Decision::until(due, now);
+        }
+    }
+    if automatic {
+        match &o.gate {
+            Gate::Proven => {}
+            Gate::Refuted { missing, retry_at } if !probe => {
+                let mut decision = Decision::until(*retry_at, now);
+                decision.actions.extend(policy_missing(o, missing, now));
+                return decision;
+            }
+            Gate::Unknown | Gate::Refuted { .. } => return Decision::act(Action::ProveGate),
+        }
+    }
+    Decision::act(Action::Write(start::open(o, settings, now)))
+}
+
+/// Says that the policies are missing, once. An Automatic run that has not begun says it in its message as well.
+fn policy_missing(o: &Observed, missing: &str, now: Timestamp) -> Option<Action> {
+    let status = o.status();
+    let mut draft = Draft::new(&o.run, status, now);
+    draft.condition_if_new(conditions::STALLED, Some(true), reason::POLICY_MISSING, missing);
+    if draft.is_empty() {
+        return None;
+    }
+    if status.phase.is_none() {
+        draft.set("phase", Phase::Pending);
+    }
+    draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
+    draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
+    draft.message(&format!("waits for the admission policies of the chart, without which no run approves itself: {missing}"));
+    draft.set("nextStep", approve::POLICY_COMMAND);
+    draft.note(reason::POLICY_MISSING, true, missing);
+    Some(Action::Write(draft.finish(Kind::Begin)))
+}
+
+/// An attempt is open and the run has not ended.
+fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp) -> Decision {
+    let (run, status) = (&o.run, o.status());
+    let adopted = status.adopted.as_ref().is_some_and(|adopted| adopted.attempt == attempt.number);
+    let pod = seen(o, attempt);
+    if status.claim.is_some() {
+        return match pod {
+            Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
+            Seen::Running(_) => progress(o, attempt, now),
+            Seen::Ended(pod) => close::close_claimed(o, pod, now),
+            Seen::Absent => close::claimed_and_gone(o, attempt, now),
+        };
+    }
+    if let Some((result, message)) = asked(run) {
+        return match pod {
+            Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
+            Seen::Running(pod) if adopted => {
+                let late = after(o.notes.asked_at.unwrap_or(now), ASK_GRACE);
+                if now < late {
+                    Decision::until(late, now)
+                } else if pod.deleting {
+                    Decision::wait()
+                } else {
+                    Decision::act(Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() })
+                }
+            }
+            Seen::Running(_) | Seen::Ended(_) | Seen::Absent => {
+                close::close_asked(o, attempt, result, &format!("{message}; nothing was applied"), now)
+            }
+        };
+    }
+    match pod {
+        Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
+        Seen::Ended(pod) => close::close_unclaimed(o, attempt, Some(pod), now),
+        Seen::Absent if adopted => close::close_unclaimed(o, attempt, None, now),
+        Seen::Running(_) if adopted => progress(o, attempt, now),
+        Seen::Absent => start::not_started(o, attempt, None, settings, now),
+        Seen::Running(pod) => start::not_started(o, attempt, Some(pod), settings, now),
+    }
+}
+
+/// The agent works: approvals, and conditions that are worth a write.
+fn progress(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
+    let (run, status) = (&o.run, o.status());
+    let waits = status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none();
+    let plan = status.plan.as_ref().filter(|plan| plan.attempt == attempt.number);
+    if waits
+        && run.spec.approval.mode == ApprovalMode::Manual
+        && let Some(plan) = plan
+    {
+        return approve::decide(o, plan, now);
+    }
+    let mut draft = Draft::new(run, status, now);
+    draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    let mut decision = Decision::wait();
+    if let (Some(claim), Some(plan)) = (&status.claim, plan)
+        && conditions::status(&status.conditions, conditions::PLANNED) != Some(true)
+    {
+        let due = after(claim.at.0, LATE_CONDITIONS);
+        if now < due {
+            decision = Decision::until(due, now);
+        } else {
+            draft.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
+        }
+    }
+    if !draft.is_empty() {
+        decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));
+    }
+    decision
+}
+
+/// The message of a run whose attempt was opened.
+pub(super) fn opened_message(run: &TerraformRun, name: &str, tries: u32) -> String {
+    format!("{}: waits for pod {name} to start", of_tries(run, tries))
+}

@@ -1,0 +1,311 @@
+//! Carries out what was decided, and returns what is known afterwards.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    core::v1::ServiceAccount,
+    rbac::v1::{Role, RoleBinding},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::{Value, json};
+
+use crds::{TerraformRun, names, reason, termination::clip};
+
+use super::{
+    actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
+    observe::version,
+    reconcile::Context,
+    start,
+};
+use crate::{
+    account::{self, Account},
+    error::{Error, ErrorKind},
+    pod, rerun,
+};
+
+/// What is known afterwards.
+pub(super) enum Outcome {
+    /// This.
+    Seen(Box<Observed>),
+    /// The run is gone, or about to.
+    Gone,
+}
+
+/// Carries out the actions in their order; the first error ends it.
+pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Context) -> Result<Outcome, Error> {
+    let namespace = seen.run.namespace().unwrap_or_default();
+    for action in actions {
+        match action {
+            Action::AddFinalizer { prove } => {
+                let run = seen.run.clone();
+                let (gate, added) = tokio::join!(
+                    async { if prove { Some(ctx.gate.prove(&run, ctx).await) } else { None } },
+                    add_finalizer(&run, ctx)
+                );
+                wrote(&mut seen, added?, ctx);
+                seen.gate = gate.transpose()?.unwrap_or(seen.gate);
+            }
+            Action::ProveGate => seen.gate = ctx.gate.prove(&seen.run, ctx).await?,
+            Action::Write(write) => {
+                let opens = write.kind == Kind::Open;
+                let run = write_status(&seen.run, &write, ctx).await?;
+                report(&run, write, ctx);
+                wrote(&mut seen, run, ctx);
+                if opens {
+                    // Nobody has created the pod of an attempt that was opened just now.
+                    (seen.pod, seen.pod_live) = (PodState::Absent, true);
+                }
+            }
+            Action::CreatePod => create_pod(&mut seen, ctx).await?,
+            Action::DeletePod { name, uid } => {
+                let preconditions = Preconditions { uid: Some(uid), resource_version: None };
+                let params = DeleteParams::default().preconditions(preconditions);
+                ctx.call_opt("delete pod", ctx.pod_api(&namespace).delete(&name, &params)).await?;
+                tracing::info!(pod = name, "pod deleted");
+                if let PodState::Present(pod) = &mut seen.pod {
+                    pod.deleting = true;
+                }
+            }
+            Action::DeleteAccount { name } => delete_account(&namespace, &name, ctx).await?,
+            Action::ReleasePod { name, uid } => {
+                release_pod(&namespace, &name, &uid, ctx).await?;
+                if let PodState::Present(pod) = &mut seen.pod {
+                    pod.held = false;
+                }
+            }
+            Action::Cleanup => cleanup(&seen.run, ctx).await?,
+            Action::RemoveFinalizer => {
+                let rest: Vec<_> = seen.run.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
+                let patch = metadata_patch(&seen.run, json!({"finalizers": rest}));
+                ctx.call_opt(
+                    "remove finalizer",
+                    ctx.runs(&namespace).patch(&seen.run.name_any(), &params(), &Patch::Merge(patch)),
+                )
+                .await?;
+                return Ok(Outcome::Gone);
+            }
+            Action::CreateRerun => {
+                let fresh = rerun::fresh_run(&seen.run);
+                let created = ctx.call("create rerun", ctx.runs(&namespace).create(&PostParams::default(), &fresh)).await;
+                already(created)?;
+            }
+            Action::Prune => {
+                let preconditions =
+                    Preconditions { uid: seen.run.uid(), resource_version: seen.run.metadata.resource_version.clone() };
+                let params = DeleteParams::background().preconditions(preconditions);
+                ctx.call_opt("prune run", ctx.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
+                tracing::info!("run pruned");
+                ctx.events.pruned(&seen.run);
+                return Ok(Outcome::Gone);
+            }
+        }
+    }
+    Ok(Outcome::Seen(Box::new(seen)))
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
+}
+
+fn create_params() -> PostParams {
+    PostParams { dry_run: false, field_manager: Some(names::CONTROLLER_MANAGER.into()) }
+}
+
+/// The answer to a write is a live read of the run; of the pod it says nothing.
+fn wrote(seen: &mut Observed, run: TerraformRun, ctx: &Context) {
+    let version = version(&run);
+    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.version = version);
+    seen.notes.version = version;
+    (seen.run, seen.run_live) = (Arc::new(run), true);
+}
+
+fn metadata_patch(run: &TerraformRun, mut metadata: Value) -> Value {
+    metadata["uid"] = json!(run.metadata.uid);
+    metadata["resourceVersion"] = json!(run.metadata.resource_version);
+    json!({"metadata": metadata})
+}
+
+async fn add_finalizer(run: &TerraformRun, ctx: &Context) -> Result<TerraformRun, Error> {
+    let mut finalizers = run.finalizers().to_vec();
+    finalizers.push(names::RUN_FINALIZER.into());
+    let patch = metadata_patch(run, json!({"finalizers": finalizers}));
+    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    ctx.call("add finalizer", api.patch(&run.name_any(), &params(), &Patch::Merge(patch))).await
+}
+
+async fn write_status(run: &TerraformRun, write: &Write, ctx: &Context) -> Result<TerraformRun, Error> {
+    let mut patch = metadata_patch(run, json!({}));
+    patch["status"] = Value::Object(write.status.clone());
+    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
+}
+
+/// Log, metrics and Events of a write that succeeded.
+fn report(run: &TerraformRun, write: Write, ctx: &Context) {
+    match write.kind {
+        Kind::Open => {
+            ctx.metrics.attempt_opened();
+            tracing::info!("attempt opened");
+        }
+        Kind::Close => tracing::info!("attempt closed"),
+        Kind::End => tracing::info!("run ended"),
+        Kind::Approval => tracing::info!("approval settled"),
+        Kind::Begin | Kind::Conditions | Kind::Gone | Kind::Rerun => tracing::debug!(kind = ?write.kind, "status written"),
+    }
+    if let Some((operation, result)) = write.finished {
+        ctx.metrics.run_finished(operation, result);
+    }
+    ctx.events.publish(run, write.notes);
+}
+
+/// "It exists already" is success for objects whose names are ours.
+fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> {
+    match created {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Account first, as the API server refuses a pod whose ServiceAccount is missing; role and binding at the same time.
+async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
+    let Some(number) = seen.status().attempt.as_ref().map(|attempt| attempt.number) else { return Ok(()) };
+    let uid = seen.run.uid().unwrap_or_default();
+    match Box::pin(try_create(&seen.run, number, ctx)).await {
+        Ok(view) => {
+            tracing::info!(pod = view.name, "pod created");
+            let created = Some((number, Timestamp::now()));
+            ctx.memory.update(&uid, |notes| (notes.created, notes.refused) = (created, None));
+            (seen.notes.created, seen.notes.refused) = (created, None);
+            (seen.pod, seen.pod_live) = (PodState::Present(view), true);
+            Ok(())
+        }
+        Err(error) => {
+            let Some(trouble) = refusal(&error) else { return Err(error) };
+            tracing::warn!(%error, "pod refused");
+            let refused = ctx.memory.update(&uid, |notes| {
+                let refused = start::refused_again(notes.refused.as_ref(), number, trouble, Timestamp::now());
+                notes.refused = Some(refused.clone());
+                refused
+            });
+            seen.notes.refused = Some(refused);
+            Ok(())
+        }
+    }
+}
+
+async fn try_create(run: &TerraformRun, number: u32, ctx: &Context) -> Result<PodView, Error> {
+    let namespace = run.namespace().unwrap_or_default();
+    let Account { service_account, role, binding } = account::account(run, number);
+    let params = create_params();
+    let pod = async {
+        if let Some(account) = &service_account {
+            let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
+            already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
+        }
+        let api = ctx.pod_api(&namespace);
+        let wanted = pod::runner_pod(run, number, &ctx.settings);
+        match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
+            Some(pod) => Ok(pod),
+            None => ctx.call("read pod", api.get(&wanted.name_any())).await,
+        }
+    };
+    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
+    let (pod, role, binding) =
+        tokio::join!(pod, async { already(ctx.call("create Role", roles.create(&params, &role)).await) }, async {
+            already(ctx.call("create RoleBinding", bindings.create(&params, &binding)).await)
+        },);
+    role?;
+    binding?;
+    let pod = pod?;
+    let foreign = || Error::Foreign { kind: "pod", name: pod.name_any() };
+    if !account::belongs(&pod.metadata, &run.uid().unwrap_or_default(), number) {
+        return Err(foreign());
+    }
+    PodView::of(&pod).ok_or_else(foreign)
+}
+
+/// A refusal that only a person or time can change, named for the condition Stalled. Anything else says nothing.
+fn refusal(error: &Error) -> Option<Trouble> {
+    let trouble = |reason, text: &str| Some(Trouble { reason, text: clip(text, 400) });
+    match error.kind() {
+        ErrorKind::Forbidden | ErrorKind::Invalid => {
+            let status = error.status()?;
+            if status.code == 401 {
+                return None;
+            }
+            let quota = status.code == 403 && status.message.contains("exceeded quota");
+            trouble(if quota { reason::QUOTA_EXCEEDED } else { reason::POD_REJECTED }, &status.message)
+        }
+        ErrorKind::Internal => trouble(reason::POD_REJECTED, &error.to_string()),
+        ErrorKind::Conflict
+        | ErrorKind::AlreadyExists
+        | ErrorKind::NotFound
+        | ErrorKind::Throttled
+        | ErrorKind::Server
+        | ErrorKind::Timeout
+        | ErrorKind::Transport => None,
+    }
+}
+
+async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<(), Error> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), namespace);
+    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), namespace);
+    let params = DeleteParams::background();
+    let (account, role, binding) = tokio::join!(
+        ctx.call_opt("delete ServiceAccount", accounts.delete(name, &params)),
+        ctx.call_opt("delete Role", roles.delete(name, &params)),
+        ctx.call_opt("delete RoleBinding", bindings.delete(name, &params)),
+    );
+    account?;
+    role?;
+    binding?;
+    Ok(())
+}
+
+/// Takes our finalizer from a pod; other finalizers are others' business.
+async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Context) -> Result<(), Error> {
+    let api = ctx.pod_api(namespace);
+    // Almost always the only one: one request, which fails when it is not as expected.
+    let patch = json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER]}});
+    ctx.call_opt("release pod", api.patch_metadata(name, &params(), &Patch::Strategic(patch))).await?;
+    Ok(())
+}
+
+/// Everything of the run but the run: pods one by one with their UID, then the rest by label.
+async fn cleanup(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
+    let namespace = run.namespace().unwrap_or_default();
+    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
+    let pods = ctx.pod_api(&namespace);
+    let metadata = ctx.call("list pods", pods.list_metadata(&of_run)).await?;
+    for pod in &metadata.items {
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+        if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
+            release_pod(&namespace, &name, &uid, ctx).await?;
+        }
+        if pod.metadata.deletion_timestamp.is_none() {
+            let preconditions = Preconditions { uid: Some(uid), resource_version: None };
+            let params = DeleteParams::background().preconditions(preconditions);
+            ctx.call_opt("delete pod", pods.delete(&name, &params)).await?;
+        }
+    }
+    let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
+    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
+    let params = DeleteParams::background();
+    let (accounts, roles, bindings) = tokio::join!(
+        ctx.call("delete ServiceAccounts", accounts.delete_collection(&params, &of_run)),
+        ctx.call("delete Roles", roles.delete_collection(&params, &of_run)),
+        ctx.call("delete RoleBindings", bindings.delete_collection(&params, &of_run)),
+    );
+    accounts?;
+    roles?;
+    bindings?;
+    Ok(())
+}

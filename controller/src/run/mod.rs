@@ -1,0 +1,31 @@
+//! The reconciler of runs: observe, decide, execute.
+//!
+//! | module | does | touches the cluster |
+//! |---|---|---|
+//! | [`observe`] | reads run and pod, from the cache or live | yes |
+//! | [`podview`] | reads what a pod says of itself | no |
+//! | [`decide`] | says what is to be done | no |
+//! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
+//! | [`status`] | drafts of status writes | no |
+//! | [`execute`] | does it | yes |
+
+mod actions;
+mod approve;
+mod close;
+mod decide;
+mod execute;
+mod observe;
+mod podview;
+mod reconcile;
+mod start;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use actions::{Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Refused, Trouble, Write};
+pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
+pub use observe::Memory;
+pub use reconcile::{Context, on_error, reconcile};
+pub use status::{Draft, End};
+
+use crate::rerun;

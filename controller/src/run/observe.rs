@@ -1,0 +1,106 @@
+//! Reads run and pod: from the cache to see whether anything is to be done, live before it is done.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crds::TerraformRun;
+
+use super::{
+    actions::{Notes, Observed, PodState, PodView},
+    decide::asked,
+    reconcile::Context,
+    start,
+};
+use crate::{account, error::Error};
+
+/// What this process remembers of runs that are worked on, by UID.
+#[derive(Default)]
+pub struct Memory(Mutex<HashMap<String, Notes>>);
+
+impl Memory {
+    /// What is remembered.
+    pub fn get(&self, uid: &str) -> Notes {
+        self.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Changes what is remembered.
+    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
+        change(self.lock().entry(uid.to_owned()).or_default())
+    }
+
+    /// Forgets a run.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Notes>> {
+        // Notes are whole at every moment, so a panic elsewhere spoils nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The number in a resourceVersion, 0 when it is none.
+pub(super) fn version(run: &TerraformRun) -> u64 {
+    run.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+/// From the cache. `None` when the cache does not show this process's own last write yet.
+pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> Option<Observed> {
+    let uid = run.uid().unwrap_or_default();
+    let notes = notes(&run, &uid, ctx, now);
+    if version(&run) < notes.version {
+        return None;
+    }
+    let namespace = run.namespace().unwrap_or_default();
+    let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
+    let pod = match attempt {
+        None => PodState::Absent,
+        Some(attempt) => match ctx.pods.get(&namespace, &attempt.pod_name) {
+            Some(view) => PodState::Present(view),
+            None if attempt.open && start::just_created(notes.created, attempt.number, now) => PodState::Unknown,
+            None => PodState::Absent,
+        },
+    };
+    let gate = ctx.gate.state(&namespace, now);
+    Some(Observed { run, run_live: false, pod, pod_live: false, gate, notes })
+}
+
+/// From the API server. `None` when the run is gone, or another has its name.
+pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Observed>, Error> {
+    let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
+    let Some(fresh) = ctx.call_opt("read run", ctx.runs(&namespace).get(&run.name_any())).await? else { return Ok(None) };
+    if fresh.uid().unwrap_or_default() != uid {
+        return Ok(None);
+    }
+    let attempt = fresh.status.as_ref().and_then(|status| status.attempt.as_ref());
+    let pod = match attempt {
+        None => PodState::Absent,
+        Some(attempt) => match ctx.call_opt("read pod", ctx.pod_api(&namespace).get(&attempt.pod_name)).await? {
+            Some(pod) if account::belongs(&pod.metadata, &uid, attempt.number) => {
+                PodView::of(&pod).map_or(PodState::Absent, PodState::Present)
+            }
+            Some(_) | None => PodState::Absent,
+        },
+    };
+    let now = Timestamp::now();
+    let notes = notes(&fresh, &uid, ctx, now);
+    let gate = ctx.gate.state(&namespace, now);
+    Ok(Some(Observed { run: Arc::new(fresh), run_live: true, pod, pod_live: true, gate, notes }))
+}
+
+/// What is remembered, with the moment at which an end was asked for.
+fn notes(run: &TerraformRun, uid: &str, ctx: &Context, now: Timestamp) -> Notes {
+    let ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+    if !ended && asked(run).is_some() {
+        return ctx.memory.update(uid, |notes| {
+            notes.asked_at.get_or_insert(now);
+            notes.clone()
+        });
+    }
+    ctx.memory.get(uid)
+}

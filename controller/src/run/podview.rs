@@ -1,0 +1,167 @@
+//! What a pod says of itself: whether it ended and why, or why it does not start.
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
+use kube::ResourceExt;
+
+use crds::{
+    contract, names, reason,
+    termination::{TerminationMessage, clip},
+};
+
+use super::actions::{Ended, PodView, Trouble};
+
+/// Reads a pod. `None` when it is no attempt's pod.
+pub(super) fn view(pod: &Pod) -> Option<PodView> {
+    let meta = &pod.metadata;
+    let attempt = meta.labels.as_ref()?.get(names::LABEL_ATTEMPT)?.parse().ok()?;
+    let deleting = meta.deletion_timestamp.is_some();
+    Some(PodView {
+        name: meta.name.clone()?,
+        uid: meta.uid.clone()?,
+        attempt,
+        held: meta.finalizers.iter().flatten().any(|f| f == names::POD_FINALIZER),
+        deleting,
+        ended: ended(pod, deleting),
+        trouble: pod.status.as_ref().and_then(trouble),
+    })
+}
+
+fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
+    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER)?;
+    container.state.as_ref()?.terminated.as_ref()
+}
+
+fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
+    let status = pod.status.as_ref();
+    let container = status.and_then(terminated);
+    let phase = status.and_then(|s| s.phase.as_deref());
+    let over = matches!(phase, Some("Succeeded" | "Failed")) || container.is_some();
+    // Deleted before any node had it: nobody will ever start it.
+    let never = deleting && pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+    if !over && !never {
+        return None;
+    }
+    let message = container.and_then(|c| c.message.as_deref()).and_then(TerminationMessage::parse);
+    let name = pod.name_any();
+    let why = status.and_then(|s| s.reason.as_deref());
+    let disrupted = status
+        .and_then(|s| s.conditions.as_ref())
+        .and_then(|all| all.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True"));
+    let (reason, text) = if why == Some("Evicted") || disrupted.is_some() {
+        let said = status.and_then(|s| s.message.as_deref()).or(disrupted.and_then(|c| c.message.as_deref())).unwrap_or_default();
+        (reason::EVICTED, format!("pod {name} was evicted: {said}"))
+    } else if container.is_some_and(|c| c.reason.as_deref() == Some("OOMKilled")) {
+        (reason::OUT_OF_MEMORY, format!("pod {name} ran out of memory; raise spec.runner.resources in a new run"))
+    } else if deleting {
+        (reason::TERMINATED, format!("pod {name} was deleted"))
+    } else {
+        let code = container.map(|c| format!(" with exit code {}", c.exit_code)).unwrap_or_default();
+        let said = container.and_then(|c| c.reason.as_deref()).filter(|r| !matches!(*r, "Error" | "Completed"));
+        let said = said.map(|r| format!(" ({r})")).unwrap_or_default();
+        (reason::POD_LOST, format!("pod {name} ended{code}{said} without a result"))
+    };
+    Some(Ended { message, reason, text: clip(&text, 400) })
+}
+
+fn trouble(status: &PodStatus) -> Option<Trouble> {
+    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER);
+    let waiting = container.and_then(|c| c.state.as_ref()).and_then(|s| s.waiting.as_ref());
+    if let Some((waiting, why)) = waiting.and_then(|w| Some((w, w.reason.as_deref()?))) {
+        let reason = match why {
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
+            | "SignatureValidationFailed" => Some(reason::IMAGE_NOT_AVAILABLE),
+            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" | "CrashLoopBackOff" => {
+                Some(reason::POD_NOT_STARTED)
+            }
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            let image = container.map(|c| c.image.as_str()).unwrap_or_default();
+            let said = waiting.message.as_deref().unwrap_or_default();
+            let text = if said.is_empty() { format!("{image}: {why}") } else { format!("{image}: {why}: {said}") };
+            return Some(Trouble { reason, text: clip(&text, 400) });
+        }
+    }
+    let scheduled = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled")?;
+    (scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")).then(|| Trouble {
+        reason: reason::UNSCHEDULABLE,
+        text: clip(scheduled.message.as_deref().unwrap_or("no node takes the pod"), 400),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(value: &serde_json::Value) -> Option<PodView> {
+        let mut pod = serde_json::json!({
+            "metadata": {"name": "p", "uid": "u", "labels": {"pawl.run/attempt": "3"}, "finalizers": ["pawl.run/attempt"]},
+            "spec": {"nodeName": "n", "containers": []},
+        });
+        crate::testing::merge(&mut pod, value);
+        view(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn runner(state: &serde_json::Value) -> serde_json::Value {
+        serde_json::json!({"status": {"phase": "Pending", "containerStatuses": [{
+            "name": "runner", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}})
+    }
+
+    #[test]
+    fn a_running_pod_has_not_ended() {
+        let view = pod(&runner(&serde_json::json!({"running": {}}))).unwrap();
+        assert_eq!((view.attempt, view.held, view.deleting), (3, true, false));
+        assert!(view.ended.is_none() && view.trouble.is_none());
+    }
+
+    #[test]
+    fn ends_have_reasons() {
+        let killed = serde_json::json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+        assert_eq!(pod(&runner(&killed)).unwrap().ended.unwrap().reason, reason::OUT_OF_MEMORY);
+        let lost = serde_json::json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+        assert_eq!(pod(&runner(&lost)).unwrap().ended.unwrap().reason, reason::POD_LOST);
+        let evicted = serde_json::json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "disk"}});
+        assert_eq!(pod(&evicted).unwrap().ended.unwrap().reason, reason::EVICTED);
+        let mut deleted = runner(&lost);
+        deleted["metadata"] = serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(pod(&deleted).unwrap().ended.unwrap().reason, reason::TERMINATED);
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_ends_when_its_container_does_or_it_has_no_node() {
+        let deleted = serde_json::json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(pod(&deleted).unwrap().ended.is_none(), "its node still has it");
+        let mut unscheduled = deleted;
+        unscheduled["spec"] = serde_json::json!({"nodeName": null});
+        assert!(pod(&unscheduled).unwrap().ended.is_some());
+    }
+
+    #[test]
+    fn waiting_has_reasons() {
+        for (why, expected) in [
+            ("ErrImagePull", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("ImagePullBackOff", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("InvalidImageName", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("ErrImageNeverPull", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("CreateContainerConfigError", Some(reason::POD_NOT_STARTED)),
+            ("ContainerCreating", None),
+        ] {
+            let found = pod(&runner(&serde_json::json!({"waiting": {"reason": why}}))).unwrap().trouble;
+            assert_eq!(found.map(|t| t.reason), expected, "{why}");
+        }
+        let conditions =
+            serde_json::json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
+        let found = pod(&serde_json::json!({"status": {"phase": "Pending", "conditions": conditions}})).unwrap().trouble.unwrap();
+        assert_eq!((found.reason, found.text.as_str()), (reason::UNSCHEDULABLE, "0/1 nodes"));
+    }
+
+    #[test]
+    fn another_pod_is_none_of_ours() {
+        assert!(pod(&serde_json::json!({"metadata": {"labels": {"pawl.run/attempt": null}}})).is_none());
+    }
+}

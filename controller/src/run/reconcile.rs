@@ -1,0 +1,177 @@
+//! One look at a run: observe, decide, execute, until nothing is left to do.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, ResourceExt, runtime::controller};
+use tracing::Instrument;
+
+use crds::{TerraformRun, TerraformRunStatus};
+
+use super::{
+    actions::Observed,
+    decide::decide,
+    execute::{Outcome, execute},
+    observe::{self, Memory},
+};
+use crate::{
+    error::{self, Error, ErrorKind},
+    events::Events,
+    gate::Gatekeeper,
+    metrics::Metrics,
+    pods::Pods,
+    settings::Settings,
+};
+
+/// The most steps of one look; a run takes four of them to its pod.
+const MAX_STEPS: usize = 16;
+/// When to look again at a run whose cached state is older than our own last write.
+const CACHE_LAG: Duration = Duration::from_millis(200);
+
+/// What the reconciler works with.
+pub struct Context {
+    /// The client.
+    pub client: Client,
+    /// Settings.
+    pub settings: Settings,
+    /// The cache of held pods.
+    pub pods: Pods,
+    /// Notes on runs.
+    pub memory: Memory,
+    /// Proofs of the admission policies.
+    pub gate: Gatekeeper,
+    /// Events.
+    pub events: Events,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Context {
+    /// The runs of a namespace.
+    pub fn runs(&self, namespace: &str) -> Api<TerraformRun> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// The pods of a namespace.
+    pub fn pod_api(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Calls the API server; failures are counted.
+    pub async fn call<T>(&self, what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
+        let answer = error::call(what, request).await;
+        if let Err(error) = &answer {
+            self.metrics.failed(error);
+        }
+        answer
+    }
+
+    /// As [`Self::call`], where "not found" is an answer.
+    pub async fn call_opt<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<Option<T>, Error> {
+        let answer = error::call_opt(what, request).await;
+        if let Err(error) = &answer {
+            self.metrics.failed(error);
+        }
+        answer
+    }
+}
+
+/// Looks at a run, and does what is to be done.
+///
+/// # Errors
+/// When the API server does not answer or refuses; the run is looked at again.
+pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
+    ctx.pods.ready().await;
+    let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number);
+    let span = tracing::info_span!(
+        "run",
+        run.namespace = run.namespace().unwrap_or_default(),
+        run.name = run.name_any(),
+        run.uid = run.uid().unwrap_or_default(),
+        attempt
+    );
+    let begun = Instant::now();
+    let result = Box::pin(work(run, &ctx)).instrument(span).await;
+    ctx.metrics.reconciled(begun.elapsed().as_secs_f64());
+    result
+}
+
+async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Action, Error> {
+    let uid = run.uid().unwrap_or_default();
+    let Some(mut seen) = observe::cached(run.clone(), ctx, Timestamp::now()) else {
+        return Ok(controller::Action::requeue(CACHE_LAG));
+    };
+    for _ in 0..MAX_STEPS {
+        let decision = decide(&seen, &ctx.settings, Timestamp::now());
+        if decision.actions.is_empty() {
+            rest(&uid, &seen, ctx, decision.requeue);
+            return Ok(decision.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue));
+        }
+        if decision.needs_live() && !seen.is_live() {
+            match observe::live(&run, ctx).await? {
+                Some(fresh) => seen = fresh,
+                None => return Ok(gone(&uid, ctx)),
+            }
+            continue;
+        }
+        match Box::pin(execute(decision.actions, seen, ctx)).await {
+            Ok(Outcome::Seen(next)) => seen = *next,
+            Ok(Outcome::Gone) => return Ok(gone(&uid, ctx)),
+            // Somebody wrote in between, or the object went: neither says what is there now.
+            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+                tracing::debug!(%error, "decided on something that has changed; reading again");
+                match observe::live(&run, ctx).await? {
+                    Some(fresh) => seen = fresh,
+                    None => return Ok(gone(&uid, ctx)),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // Somebody else writes all the time, or two of our own decisions contradict each other.
+    tracing::warn!("no rest after {MAX_STEPS} steps");
+    Ok(controller::Action::requeue(Duration::from_secs(2)))
+}
+
+/// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.
+fn rest(uid: &str, seen: &Observed, ctx: &Context, requeue: Option<Duration>) {
+    let open = seen.status().attempt.as_ref().is_some_and(|attempt| attempt.open);
+    if requeue.is_none() && !open && seen.run.status.as_ref().is_some_and(TerraformRunStatus::is_terminal) && !seen.run_live {
+        ctx.memory.forget(uid);
+    } else if seen.notes.errors > 0 {
+        ctx.memory.update(uid, |notes| notes.errors = 0);
+    }
+}
+
+fn gone(uid: &str, ctx: &Context) -> controller::Action {
+    ctx.memory.forget(uid);
+    controller::Action::await_change()
+}
+
+/// When to look again after an error: after 1, 2, 4, … s, at most 30.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
+pub fn on_error(run: Arc<TerraformRun>, error: &Error, ctx: Arc<Context>) -> controller::Action {
+    let errors = ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
+        notes.errors = notes.errors.saturating_add(1);
+        notes.errors
+    });
+    let wait = Duration::from_secs(1_u64.checked_shl(errors - 1).unwrap_or(30).clamp(1, 30));
+    tracing::warn!(
+        run.namespace = run.namespace().unwrap_or_default(),
+        run.name = run.name_any(),
+        run.uid = run.uid().unwrap_or_default(),
+        %error,
+        kind = %error.kind(),
+        again_in = ?wait,
+        "a call failed"
+    );
+    controller::Action::requeue(wait)
+}

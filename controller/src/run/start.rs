@@ -1,0 +1,145 @@
+//! The beginning of an attempt: opened, its pod created, and not yet adopted.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crds::{ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, RunResult, conditions, names, reason, whole_seconds};
+
+use super::{
+    actions::{Action, Decision, Kind, Observed, PodView, Refused, Trouble, Write},
+    close,
+    decide::{CREATION_LAG, after, opened_message},
+    status::{Draft, End, of_tries},
+};
+use crate::{pod, settings::Settings};
+
+/// Opens the next attempt.
+pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
+    let (run, status) = (&o.run, o.status());
+    let (number, tries) = status.attempt.as_ref().map_or((1, 1), |old| (old.number + 1, old.tries + 1));
+    let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), number);
+    let mut draft = Draft::new(run, status, now);
+    let at = whole_seconds(now);
+    draft.set(
+        "attempt",
+        json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries}),
+    );
+    draft.message(&opened_message(run, &name, tries));
+    draft.clear("nextStep");
+    if status.phase.is_none() {
+        draft.set("phase", Phase::Pending);
+    }
+    if status.failure.is_some() {
+        draft.clear("failure");
+    }
+    let (approved, why) = match run.spec.approval.mode {
+        ApprovalMode::Automatic => {
+            if status.approval.is_none() {
+                draft.set("approval", json!({"by": "automatic", "at": at}));
+            }
+            (true, reason::AUTOMATIC)
+        }
+        ApprovalMode::Manual => (false, reason::WAITING),
+    };
+    draft.condition_if_new(conditions::PLANNED, Some(false), reason::RUNNING, "");
+    draft.condition_if_new(conditions::APPROVED, Some(approved), why, "");
+    draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
+    draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
+    draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    let image = pod::image(run, settings);
+    draft.note("AttemptStarted", false, format!("{}: pod {name}, image {image}", of_tries(run, tries)));
+    draft.finish(Kind::Open)
+}
+
+/// When an attempt has to be adopted at the latest.
+fn deadline(o: &Observed, attempt: &Attempt, now: Timestamp) -> Timestamp {
+    let start = SignedDuration::try_from(o.run.spec.timeouts.start.0).unwrap_or(SignedDuration::MAX);
+    after(attempt.opened_at.as_ref().map_or(now, |t| t.0), start)
+}
+
+/// Nobody has adopted the attempt: create its pod, wait for it, or give up.
+pub(super) fn not_started(
+    o: &Observed,
+    attempt: &Attempt,
+    pod: Option<&PodView>,
+    settings: &Settings,
+    now: Timestamp,
+) -> Decision {
+    let deadline = deadline(o, attempt, now);
+    let refused = o.notes.refused.as_ref().filter(|refused| refused.attempt == attempt.number);
+    let trouble = pod.and_then(|pod| pod.trouble.clone()).or_else(|| match pod {
+        None => refused.map(|refused| refused.trouble.clone()),
+        Some(_) => None,
+    });
+    if now >= deadline {
+        return give_up(o, attempt, trouble.as_ref(), settings, now);
+    }
+    // A process that did not create the pod itself cannot know that account and rights were created as well.
+    let sure = o.notes.created.is_some_and(|(number, _)| number == attempt.number);
+    let mut decision = Decision::until(deadline, now);
+    if pod.is_none() || !sure {
+        let due = refused.map_or(now, |refused: &Refused| refused.retry_at);
+        if now >= due {
+            return Decision::act(Action::CreatePod);
+        }
+        decision = Decision::until(due.min(deadline), now);
+    }
+    if let Some(trouble) = trouble {
+        let mut draft = Draft::new(&o.run, o.status(), now);
+        draft.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
+        if !draft.is_empty() {
+            draft.note(trouble.reason, true, trouble.text);
+            decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));
+        }
+    } else if pod.is_some() && stalled(o).is_some() {
+        let mut draft = Draft::new(&o.run, o.status(), now);
+        draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+        decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));
+    }
+    decision
+}
+
+/// What the condition Stalled says, when it is True: it outlives a restart of this process.
+fn stalled(o: &Observed) -> Option<Trouble> {
+    let condition = o.status().conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+    let reason = reason::ALL.iter().find(|reason| **reason == condition.reason)?;
+    Some(Trouble { reason, text: condition.message.clone() })
+}
+
+/// The deadline is over: the attempt is closed, its pod deleted, the run Failed.
+fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings: &Settings, now: Timestamp) -> Decision {
+    let waited = o.run.spec.timeouts.start;
+    let trouble = trouble
+        .cloned()
+        .or_else(|| stalled(o))
+        .unwrap_or_else(|| Trouble { reason: reason::POD_NOT_STARTED, text: format!("pod {} did not report", attempt.pod_name) });
+    let (class, what) = if trouble.reason == reason::IMAGE_NOT_AVAILABLE {
+        (FailureClass::Configuration, format!("image {} cannot be pulled", pod::image(&o.run, settings)))
+    } else {
+        (FailureClass::Timeout, "the pod did not start".to_owned())
+    };
+    let message = format!("{what} within {waited}: {}; nothing was applied", trouble.text);
+    let failure = Failure {
+        class,
+        reason: trouble.reason.into(),
+        message: message.clone(),
+        changes: Changed::None,
+        diagnostics: Vec::new(),
+    };
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    draft.close().end(&End { result: RunResult::Failed, message, failure: Some(failure) });
+    close::closing(o, attempt, draft.finish(Kind::End))
+}
+
+/// The next time a refused creation is tried: after 1, 2, 4, … s, at most 30.
+pub(super) fn refused_again(before: Option<&Refused>, attempt: u32, trouble: Trouble, now: Timestamp) -> Refused {
+    let times = before.filter(|refused| refused.attempt == attempt).map_or(1, |refused| refused.times.saturating_add(1));
+    let wait = 1_i64.checked_shl(times - 1).unwrap_or(30).clamp(1, 30);
+    Refused { attempt, trouble, times, retry_at: after(now, SignedDuration::from_secs(wait)) }
+}
+
+/// Whether a pod created a moment ago may be missing from the cache.
+pub(super) fn just_created(created: Option<(u32, Timestamp)>, attempt: u32, now: Timestamp) -> bool {
+    created.is_some_and(|(number, at)| number == attempt && now < after(at, CREATION_LAG))
+}

@@ -1,0 +1,297 @@
+//! Drafts of status writes: merge patches that name the controller's fields and nothing else.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::ResourceExt;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crds::{
+    ApprovalMode, Failure, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit, names, reason,
+    termination::clip, whole_seconds,
+};
+
+use super::actions::{Kind, Note, Write};
+
+/// A status write in the making.
+pub struct Draft<'a> {
+    run: &'a TerraformRun,
+    status: &'a TerraformRunStatus,
+    now: Timestamp,
+    patch: Map<String, Value>,
+    conditions: Vec<Condition>,
+    history: Vec<String>,
+    notes: Vec<Note>,
+}
+
+/// How a run ends.
+pub struct End {
+    /// Its result.
+    pub result: RunResult,
+    /// For people.
+    pub message: String,
+    /// What went wrong.
+    pub failure: Option<Failure>,
+}
+
+impl<'a> Draft<'a> {
+    /// A draft that changes nothing yet.
+    pub fn new(run: &'a TerraformRun, status: &'a TerraformRunStatus, now: Timestamp) -> Self {
+        let (conditions, history) = (status.conditions.clone(), status.history.clone());
+        Self { run, status, now, patch: Map::new(), conditions, history, notes: Vec::new() }
+    }
+
+    /// Now, as the API server stores times.
+    pub fn time(&self) -> Time {
+        whole_seconds(self.now)
+    }
+
+    /// Sets a field. Values that are maps are merged into what is there.
+    pub fn set(&mut self, field: &str, value: impl Serialize) -> &mut Self {
+        // All that is given here are strings, numbers and structs with string keys: they have a JSON.
+        self.patch.insert(field.into(), serde_json::to_value(value).unwrap_or_default());
+        self
+    }
+
+    /// Removes a field.
+    pub fn clear(&mut self, field: &str) -> &mut Self {
+        self.patch.insert(field.into(), Value::Null);
+        self
+    }
+
+    /// Sets `message`.
+    pub fn message(&mut self, text: &str) -> &mut Self {
+        self.set("message", clip(text, 1024))
+    }
+
+    /// Sets a condition.
+    pub fn condition(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
+        conditions::set(&mut self.conditions, type_, status, reason, message, self.run.metadata.generation, self.now);
+        self
+    }
+
+    /// Sets a condition unless it has that status and reason: a message alone is worth no write.
+    pub fn condition_if_new(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
+        let word = status.map_or("Unknown", |s| if s { "True" } else { "False" });
+        let old = self.conditions.iter().find(|c| c.type_ == type_);
+        if old.is_none_or(|c| c.status != word || c.reason != reason) {
+            self.condition(type_, status, reason, message);
+        }
+        self
+    }
+
+    /// As [`Self::condition_if_new`], with a transition time that starts anew with every reason.
+    pub fn condition_since(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
+        if self.conditions.iter().any(|c| c.type_ == type_ && c.reason != reason) {
+            self.conditions.retain(|c| c.type_ != type_);
+        }
+        self.condition_if_new(type_, status, reason, message)
+    }
+
+    /// Adds a line to the history.
+    pub fn line(&mut self, word: &str, text: &str) -> &mut Self {
+        self.history.push(clip(&format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")), 256));
+        self
+    }
+
+    /// Sets `failure` as a whole: a merge would keep diagnostics of an older one.
+    pub fn failure(&mut self, failure: &Failure) -> &mut Self {
+        let mut value = serde_json::to_value(failure).unwrap_or_default();
+        if failure.diagnostics.is_empty() {
+            value["diagnostics"] = Value::Null;
+        }
+        self.patch.insert("failure".into(), value);
+        self
+    }
+
+    /// Publishes an Event when the write succeeded.
+    pub fn note(&mut self, reason: &'static str, warning: bool, text: impl Into<String>) -> &mut Self {
+        self.notes.push(Note { reason, warning, text: text.into() });
+        self
+    }
+
+    /// Closes the attempt.
+    pub fn close(&mut self) -> &mut Self {
+        let at = self.time();
+        self.set("attempt", json!({"open": false, "closedAt": at}))
+    }
+
+    /// Ends the run: phase, result, message, next step, failure, time, history and conditions.
+    pub fn end(&mut self, end: &End) -> &mut Self {
+        let at = self.time();
+        self.set("phase", end.result.phase()).set("result", end.result).set("completionTime", at).message(&end.message);
+        match &end.failure {
+            Some(failure) => self.failure(failure),
+            None => self.clear("failure"),
+        };
+        match next_step(self.run, end.result) {
+            Some(step) => self.set("nextStep", step),
+            None => self.clear("nextStep"),
+        };
+        self.line(end.result.as_str(), &end.message);
+        let reason = end.failure.as_ref().map(|f| f.reason.clone());
+        self.ended_conditions(end.result, reason.as_deref(), &end.message)
+    }
+
+    /// All conditions of a run that has ended.
+    pub fn ended_conditions(&mut self, result: RunResult, failure: Option<&str>, message: &str) -> &mut Self {
+        let status = self.status;
+        let word = if result.phase() == Phase::Failed { failure.unwrap_or(result.as_str()) } else { result.as_str() };
+        match &status.plan {
+            Some(plan) => self.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary),
+            None => self.condition_if_new(conditions::PLANNED, Some(false), word, ""),
+        };
+        let automatic = self.run.spec.approval.mode == ApprovalMode::Automatic;
+        match (&status.claim, result) {
+            (Some(_), _) if automatic => self.condition_if_new(conditions::APPROVED, Some(true), reason::AUTOMATIC, ""),
+            (Some(_), _) => self.condition_if_new(conditions::APPROVED, Some(true), reason::APPROVED, ""),
+            (None, RunResult::NoChanges | RunResult::Planned | RunResult::Drifted) => {
+                self.condition_if_new(conditions::APPROVED, Some(false), reason::NOT_NEEDED, "nothing is applied")
+            }
+            (
+                None,
+                RunResult::Applied
+                | RunResult::Destroyed
+                | RunResult::Rejected
+                | RunResult::Canceled
+                | RunResult::Expired
+                | RunResult::Superseded
+                | RunResult::Failed
+                | RunResult::Indeterminate,
+            ) => self.condition_if_new(conditions::APPROVED, Some(false), result.as_str(), "nothing was applied"),
+        };
+        let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
+        self.condition(conditions::SUCCEEDED, Some(result.phase() == Phase::Succeeded), word, message);
+        self.condition(conditions::FINISHED, Some(true), result.as_str(), message);
+        self.condition_if_new(conditions::STALLED, Some(false), result.as_str(), "");
+        if told {
+            return self;
+        }
+        let text = clip(message, 400);
+        match result.phase() {
+            Phase::Succeeded => self.note("Succeeded", false, format!("{result}: {text}")),
+            Phase::Canceled => self.note("Canceled", false, format!("{result}: {text}")),
+            Phase::Failed
+            | Phase::Pending
+            | Phase::Setup
+            | Phase::Init
+            | Phase::Plan
+            | Phase::AwaitingApproval
+            | Phase::Apply => {
+                let reason = if result == RunResult::Indeterminate { "Indeterminate" } else { "Failed" };
+                self.note(reason, true, text)
+            }
+        }
+    }
+
+    /// Whether the draft changes anything.
+    pub fn is_empty(&self) -> bool {
+        self.patch.is_empty() && self.conditions == self.status.conditions && self.history == self.status.history
+    }
+
+    /// The write.
+    pub fn finish(mut self, kind: Kind) -> Write {
+        match kind {
+            Kind::Begin | Kind::Open | Kind::Close | Kind::End => {
+                if let Some(generation) = self.run.metadata.generation {
+                    self.set("observedGeneration", generation);
+                }
+            }
+            Kind::Approval | Kind::Conditions | Kind::Gone | Kind::Rerun => {}
+        }
+        if self.conditions != self.status.conditions {
+            let conditions = std::mem::take(&mut self.conditions);
+            self.set("conditions", conditions);
+        }
+        if self.history != self.status.history {
+            let history = self.fitted_history();
+            self.set("history", history);
+        }
+        let word = self.patch.get("result").and_then(Value::as_str);
+        let ended = RunResult::ALL.into_iter().find(|r| Some(r.as_str()) == word).or(match kind {
+            Kind::Close => self.status.result,
+            Kind::Begin | Kind::Open | Kind::End | Kind::Approval | Kind::Conditions | Kind::Gone | Kind::Rerun => None,
+        });
+        let finished = ended.map(|result| (self.run.spec.operation, result));
+        Write { kind, status: self.patch, notes: self.notes, finished }
+    }
+
+    /// The history, shortened so that the whole status keeps below its size.
+    fn fitted_history(&mut self) -> Vec<String> {
+        let text = |field: &str| self.patch.get(field).and_then(Value::as_str).map(str::to_owned);
+        let mut whole = self.status.clone();
+        whole.message = text("message").or(whole.message);
+        whole.next_step = text("nextStep").or(whole.next_step);
+        whole.history = std::mem::take(&mut self.history);
+        fit::fit(&mut whole);
+        whole.history
+    }
+}
+
+/// The one command to run next.
+fn next_step(run: &TerraformRun, result: RunResult) -> Option<String> {
+    match result {
+        RunResult::Failed
+        | RunResult::Indeterminate
+        | RunResult::Canceled
+        | RunResult::Rejected
+        | RunResult::Expired
+        | RunResult::Superseded => Some(rerun_command(run)),
+        RunResult::NoChanges | RunResult::Planned | RunResult::Applied | RunResult::Destroyed | RunResult::Drifted => None,
+    }
+}
+
+/// The command that asks for a fresh run of the same spec.
+pub(super) fn rerun_command(run: &TerraformRun) -> String {
+    format!("kubectl annotate -n {} tfrun/{} {}=true", run.namespace().unwrap_or_default(), run.name_any(), names::RERUN)
+}
+
+/// The word for an operation's tries: `attempt 2 of 4`.
+pub(super) fn of_tries(run: &TerraformRun, tries: u32) -> String {
+    format!("attempt {tries} of at most {}", run.spec.retry.limit + 1)
+}
+
+/// What the run does, as a word.
+pub(super) fn operation(run: &TerraformRun) -> &'static str {
+    match run.spec.operation {
+        Operation::Plan => "plan",
+        Operation::Apply => "apply",
+        Operation::Destroy => "destroy",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_failure_takes_the_place_of_an_older_one_whole() {
+        let run = testing::run();
+        let status = TerraformRunStatus::default();
+        let mut draft = Draft::new(&run, &status, testing::t0());
+        draft.failure(&Failure {
+            class: crds::FailureClass::Interrupted,
+            reason: reason::POD_LOST.into(),
+            message: "x".into(),
+            changes: crds::Changed::None,
+            diagnostics: Vec::new(),
+        });
+        let write = draft.finish(Kind::Close);
+        assert!(write.status["failure"]["diagnostics"].is_null());
+        assert_eq!(write.status["observedGeneration"], 1);
+        assert!(!write.status.contains_key("conditions"), "unchanged lists are not sent");
+    }
+
+    #[test]
+    fn a_wait_is_counted_from_its_own_beginning() {
+        let run = testing::run();
+        let mut status = TerraformRunStatus::default();
+        let early = testing::t0();
+        conditions::set(&mut status.conditions, conditions::STALLED, Some(true), reason::UNSCHEDULABLE, "", None, early);
+        let late = Timestamp::from_second(early.as_second() + 500).unwrap();
+        let mut draft = Draft::new(&run, &status, late);
+        draft.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, "gone");
+        assert_eq!(draft.conditions[0].last_transition_time.0, late);
+    }
+}

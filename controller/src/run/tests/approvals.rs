@@ -1,0 +1,127 @@
+//! Approvals, withdrawals, and approvals of something else.
+
+use super::*;
+
+fn waiting() -> World {
+    let mut world = World::new().adopted(Phase::AwaitingApproval);
+    world.settle();
+    assert_eq!(world.condition(conditions::PLANNED), is_true("Planned"));
+    assert_eq!(world.condition(conditions::APPROVED), is_false("WaitingForApproval"));
+    assert!(world.events.contains(&"PlanReady"));
+    world
+}
+
+fn approved() -> World {
+    let mut world = waiting().annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice").annotate(names::COMMENT, "ok");
+    world.settle();
+    world
+}
+
+#[test]
+fn an_approval_of_the_plan_that_waits_is_recorded() {
+    let world = approved();
+    let record = world.status().approval.clone().unwrap();
+    assert_eq!((record.checksum.as_deref(), record.by.as_str(), record.comment.as_deref()), (Some(SUM), "alice", Some("ok")));
+    assert_eq!(world.condition(conditions::APPROVED), is_true("Approved"));
+    assert_eq!(world.events.last(), Some(&"Approved"));
+    assert_eq!(world.writes.iter().filter(|kind| **kind == Kind::Approval).count(), 2, "that it waits, and that it does not");
+}
+
+#[test]
+fn an_approval_is_recorded_from_the_cache_at_once() {
+    let mut world = waiting().annotate(names::APPROVE, SUM);
+    (world.o.run_live, world.o.pod_live) = (false, false);
+    assert!(!world.decide().needs_live());
+}
+
+#[test]
+fn nothing_is_recorded_without_the_proof() {
+    let mut world = waiting().annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice");
+    world.o.gate = Gate::Unknown;
+    assert_eq!(world.decide().actions, [Action::ProveGate]);
+    let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
+    world.o.gate = Gate::Refuted { missing: "an approval was not refused".into(), retry_at };
+    assert_eq!(world.settle(), Some(5));
+    assert!(world.status().approval.is_none());
+    assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));
+    world = world.later(5);
+    world.settle();
+    assert!(world.status().approval.is_some());
+    assert_eq!(world.condition(STALLED), is_false("Progressing"));
+}
+
+#[test]
+fn a_withdrawal_takes_the_record_away() {
+    let mut world = approved().with(|run| run.metadata.annotations = None);
+    world.settle();
+    assert!(world.status().approval.is_none());
+    assert_eq!(world.condition(conditions::APPROVED), is_false("Withdrawn"));
+    assert_eq!(world.events.last(), Some(&"Withdrawn"));
+    let writes = world.writes.len();
+    world.settle();
+    assert_eq!(world.writes.len(), writes);
+}
+
+#[test]
+fn an_approval_of_another_plan_is_answered_as_stale() {
+    let mut world = waiting().annotate(names::APPROVE, OTHER);
+    world.settle();
+    assert!(world.status().approval.is_none());
+    assert_eq!(world.condition(conditions::APPROVED), is_false("StaleApproval"));
+    assert_eq!(world.events.last(), Some(&"StaleApproval"));
+    let mut changed = approved().annotate(names::APPROVE, OTHER);
+    changed.settle();
+    assert!(changed.status().approval.is_none(), "changed before the claim");
+}
+
+#[test]
+fn a_second_approver_takes_the_record_over() {
+    let mut world = approved().annotate(names::APPROVED_BY, "bob");
+    world.settle();
+    assert_eq!(world.status().approval.as_ref().unwrap().by, "bob");
+}
+
+#[test]
+fn the_claim_freezes_the_record() {
+    let mut world = approved();
+    let record = world.status().approval.clone();
+    let at = whole_seconds(world.now);
+    let status = world.status_mut();
+    status.phase = Some(Phase::Apply);
+    status.claim = Some(Claim { checksum: SUM.into(), attempt: 1, pod_uid: POD.into(), nonce: NONCE.into(), at });
+    let mut world = world.with(|run| run.metadata.annotations = None).later(100);
+    world.settle();
+    assert_eq!(world.status().approval, record);
+    assert_eq!(world.condition(conditions::APPROVED), is_true("Approved"));
+}
+
+#[test]
+fn an_approval_counts_for_the_plan_of_this_attempt_only() {
+    let mut world = World::new().adopted(Phase::AwaitingApproval).annotate(names::APPROVE, SUM);
+    world.status_mut().plan.as_mut().unwrap().attempt = 7;
+    world.settle();
+    assert!(world.status().approval.is_none());
+}
+
+#[test]
+fn an_early_approval_waits_for_its_plan() {
+    for phase in [Phase::Setup, Phase::Init, Phase::Plan] {
+        let mut world = World::new().adopted(phase).annotate(names::APPROVE, SUM);
+        world.settle();
+        assert!(world.status().approval.is_none());
+    }
+}
+
+#[test]
+fn a_plan_that_died_takes_its_approval_with_it() {
+    let mut world = approved().pod_ended(None);
+    assert_eq!(world.settle(), Some(10));
+    assert!(world.status().approval.is_none());
+    world = world.later(10);
+    world.o.pod = PodState::Absent;
+    world = world.adopted(Phase::AwaitingApproval);
+    world.status_mut().plan.as_mut().unwrap().checksum = OTHER.into();
+    world.settle();
+    assert_eq!(world.condition(conditions::APPROVED), is_false("StaleApproval"));
+    assert!(world.status().approval.is_none());
+}

@@ -1,0 +1,182 @@
+//! From the creation of a run to the adoption of its attempt.
+
+use super::*;
+use crds::reason;
+
+#[test]
+fn a_run_takes_its_finalizer_then_an_attempt_then_a_pod() {
+    let mut world = World::new().with(|run| run.metadata.finalizers = None);
+    assert_eq!(world.decide().actions, [Action::AddFinalizer { prove: false }]);
+    world.apply(&Action::AddFinalizer { prove: false });
+    let decision = world.decide();
+    let [Action::Write(write)] = decision.actions.as_slice() else { panic!("{decision:?}") };
+    assert_eq!(write.kind, Kind::Open);
+    assert!(write.status.get("approval").is_none());
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Pending));
+    let attempt = world.attempt();
+    assert_eq!((attempt.number, attempt.tries, attempt.open), (1, 1, true));
+    assert_eq!(attempt.pod_name, names::attempt_name("net", UID, 1));
+    assert_eq!(world.events, ["AttemptStarted"]);
+    assert_eq!(world.condition(conditions::SUCCEEDED), ("Unknown".into(), "Running".into()));
+    assert_eq!(world.condition(conditions::FINISHED), is_false("Running"));
+}
+
+#[test]
+fn a_pod_is_created_on_a_live_read_only() {
+    let mut world = World::new();
+    let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
+    assert!(Action::Write(open.clone()).needs_live());
+    world.apply(&Action::Write(open));
+    assert!(world.decide().actions.contains(&Action::CreatePod));
+    assert!(Action::CreatePod.needs_live());
+    world.o.pod_live = false;
+    assert!(!world.o.is_live(), "an open attempt's pod has to be looked for");
+}
+
+#[test]
+fn an_automatic_run_begins_behind_the_proof_and_is_approved_by_it() {
+    let mut world = World::automatic().with(|run| run.metadata.finalizers = None);
+    world.o.gate = Gate::Unknown;
+    assert_eq!(world.decide().actions, [Action::AddFinalizer { prove: true }], "both at once");
+    world = World::automatic();
+    world.o.gate = Gate::Unknown;
+    assert_eq!(world.decide().actions, [Action::ProveGate]);
+    world.settle();
+    let approval = world.status().approval.clone().unwrap();
+    assert_eq!((approval.by.as_str(), approval.checksum), ("automatic", None));
+    assert_eq!(world.condition(conditions::APPROVED), is_true("Automatic"));
+}
+
+#[test]
+fn an_automatic_run_waits_for_the_policies() {
+    let mut world = World::automatic();
+    let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
+    world.o.gate = Gate::Refuted { missing: "a claim was not refused".into(), retry_at };
+    assert_eq!(world.settle(), Some(5));
+    assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));
+    assert!(world.status().attempt.is_none());
+    assert!(world.status().message.as_ref().unwrap().contains("a claim was not refused"));
+    assert_eq!((world.writes.len(), world.events.as_slice()), (1, ["PolicyMissing"].as_slice()));
+    let mut world = world.later(5);
+    assert_eq!(world.decide().actions, [Action::ProveGate], "and asks again");
+    world.settle();
+    assert_eq!(world.condition(STALLED), is_false("Progressing"));
+    assert!(world.attempt().open && world.status().next_step.is_none());
+}
+
+#[test]
+fn a_pod_that_waits_names_its_reason_and_fails_at_the_deadline() {
+    for (reason, class) in [
+        (reason::IMAGE_NOT_AVAILABLE, FailureClass::Configuration),
+        (reason::UNSCHEDULABLE, FailureClass::Timeout),
+        (reason::POD_NOT_STARTED, FailureClass::Timeout),
+    ] {
+        let mut world = World::new().opened();
+        let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+        pod.trouble = Some(trouble(reason));
+        assert_eq!(world.settle(), Some(600), "{reason}");
+        assert_eq!(world.condition(STALLED), is_true(reason));
+        let writes = world.writes.len();
+        world = world.later(599);
+        world.settle();
+        assert_eq!(world.writes.len(), writes, "nothing more to say");
+        world = world.later(1);
+        world.settle();
+        assert_eq!(world.status().result, Some(RunResult::Failed));
+        let failure = world.status().failure.clone().unwrap();
+        assert_eq!((failure.reason.as_str(), failure.class, failure.changes), (reason, class, Changed::None));
+        assert!(world.status().next_step.as_ref().unwrap().contains("pawl.run/rerun=true"));
+        let PodState::Present(pod) = &world.o.pod else { panic!("no pod") };
+        assert!(pod.deleting && !pod.held && !world.attempt().open);
+    }
+}
+
+#[test]
+fn a_pod_that_says_nothing_fails_at_the_deadline_as_well() {
+    let mut world = World::new().opened().later(600);
+    world.settle();
+    assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::POD_NOT_STARTED);
+}
+
+#[test]
+fn a_hindrance_that_passes_is_taken_back() {
+    let mut world = World::new().opened();
+    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+    pod.trouble = Some(trouble(reason::UNSCHEDULABLE));
+    world.settle();
+    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+    pod.trouble = None;
+    world.settle();
+    assert_eq!(world.condition(STALLED), is_false("Progressing"));
+}
+
+#[test]
+fn a_refused_creation_is_tried_again_until_the_deadline() {
+    let mut world = World::new();
+    let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
+    world.apply(&Action::Write(open));
+    let refused = start::refused_again(None, 1, trouble(reason::QUOTA_EXCEEDED), world.now);
+    assert_eq!(refused.retry_at, world.now.checked_add(SignedDuration::from_secs(1)).unwrap());
+    world.o.notes.refused = Some(refused.clone());
+    assert_eq!(world.settle(), Some(1));
+    assert_eq!(world.condition(STALLED), is_true("QuotaExceeded"));
+    world = world.later(1);
+    assert_eq!(world.decide().actions, [Action::CreatePod]);
+    let again = start::refused_again(Some(&refused), 1, trouble(reason::QUOTA_EXCEEDED), world.now);
+    assert_eq!(again.times, 2);
+    let after_restart = World { o: Observed { notes: Notes::default(), ..world.o.clone() }, ..world.clone() }.later(600);
+    world.o.notes.refused = Some(Refused { times: 60, ..again });
+    for mut world in [world.later(600), after_restart] {
+        world.settle();
+        let failure = world.status().failure.clone().unwrap();
+        assert_eq!((failure.reason.as_str(), failure.class), (reason::QUOTA_EXCEEDED, FailureClass::Timeout));
+    }
+}
+
+#[test]
+fn tries_of_a_refused_creation_slow_down_to_thirty_seconds() {
+    let mut refused = None;
+    let waits: Vec<i64> = (0..8)
+        .map(|_| {
+            let next = start::refused_again(refused.as_ref(), 1, trouble(reason::POD_REJECTED), t0());
+            let wait = next.retry_at.as_second() - t0().as_second();
+            refused = Some(next);
+            wait
+        })
+        .collect();
+    assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
+    assert_eq!(start::refused_again(refused.as_ref(), 2, trouble(reason::POD_REJECTED), t0()).times, 1, "per attempt");
+    let many = Refused { times: u32::MAX, ..refused.unwrap() };
+    assert_eq!(start::refused_again(Some(&many), 1, trouble(reason::POD_REJECTED), t0()).times, u32::MAX);
+}
+
+#[test]
+fn a_pod_that_is_not_in_the_cache_yet_is_not_missed() {
+    let mut world = World::new().opened();
+    world.o.pod = PodState::Unknown;
+    assert_eq!(world.settle(), Some(5));
+    assert!(start::just_created(Some((1, world.now)), 1, world.now));
+    assert!(!start::just_created(Some((1, world.now)), 2, world.now));
+    assert!(!start::just_created(Some((1, world.now)), 1, world.clone().later(5).now));
+}
+
+#[test]
+fn a_foreign_finalizer_is_left_alone_and_a_deleted_run_gets_none() {
+    let mut world = World::new().with(|run| run.metadata.finalizers = Some(vec!["other/one".into()])).deleted();
+    world.settle();
+    assert!(world.decide().actions.is_empty() && world.status().attempt.is_none());
+}
+
+#[test]
+fn after_a_restart_the_account_of_a_pod_is_made_sure_of() {
+    let mut world = World::new().opened();
+    assert_eq!(world.decide().actions, []);
+    world.o.notes = Notes::default();
+    assert_eq!(world.decide().actions, [Action::CreatePod], "creates what is missing");
+    world.settle();
+    assert_eq!(world.attempt().number, 1);
+    let mut adopted = World::new().adopted(Phase::Setup);
+    adopted.o.notes = Notes::default();
+    assert_eq!(adopted.decide().actions, [], "whoever adopted has his rights");
+}

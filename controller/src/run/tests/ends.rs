@@ -1,0 +1,298 @@
+//! The table of endings in `design/0001-run-protocol.md`, row by row.
+
+use super::*;
+use crds::reason;
+
+#[test]
+fn row_1_a_run_that_its_agent_ended_gets_conditions() {
+    for (result, succeeded) in [
+        (RunResult::Applied, is_true("Applied")),
+        (RunResult::Failed, is_false("ProviderUnreachable")),
+        (RunResult::Indeterminate, is_false("ProviderUnreachable")),
+    ] {
+        for gone in [true, false] {
+            let mut world = World::automatic().claimed().finished(result);
+            if result != RunResult::Applied {
+                world.status_mut().failure = Some(failure(FailureClass::Transient));
+            }
+            assert_eq!(world.settle(), Some(30), "the pod is still to end");
+            let before = world.writes.len();
+            world = if gone { world.pod_gone() } else { world.pod_ended(None) };
+            world.settle();
+            assert!(!world.attempt().open && world.attempt().closed_at.is_some());
+            assert_eq!(world.status().result, Some(result));
+            assert_eq!(world.writes.len(), before + 1, "one write");
+            assert_eq!(world.condition(conditions::SUCCEEDED), succeeded);
+            assert_eq!(world.condition(conditions::FINISHED), is_true(result.as_str()));
+            assert_eq!(world.condition(conditions::PLANNED), is_true("Planned"));
+            assert_eq!(world.condition(conditions::APPROVED), is_true("Automatic"));
+        }
+    }
+}
+
+#[test]
+fn row_1_people_do_not_wait_for_a_lost_node() {
+    let mut world = World::automatic().claimed().finished(RunResult::Applied).later(30);
+    world.settle();
+    assert_eq!(world.condition(conditions::FINISHED), is_true("Applied"));
+    assert!(world.attempt().open, "its pod may still be there");
+    world = world.pod_ended(None);
+    world.settle();
+    assert!(!world.attempt().open);
+    assert_eq!(world.events.iter().filter(|reason| **reason == "Succeeded").count(), 1);
+}
+
+#[test]
+fn row_2_a_result_that_is_with_the_pod_is_believed() {
+    for result in [RunResult::Applied, RunResult::Failed] {
+        let said = message(Some(result), (result == RunResult::Failed).then(|| failure(FailureClass::Configuration)));
+        let mut world = World::automatic().claimed().pod_ended(Some(said));
+        world.settle();
+        assert_eq!(world.status().result, Some(result));
+        assert_eq!(world.status().message.as_deref(), Some("what the agent said"));
+        assert_eq!(world.status().failure.is_some(), result == RunResult::Failed);
+        assert!(world.status().completion_time.is_some());
+    }
+}
+
+#[test]
+fn row_3_a_claim_whose_pod_ended_without_a_word_is_indeterminate() {
+    let forged = [
+        None,
+        Some(message(None, None)),
+        Some(TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { pod_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { attempt: 2, ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { run_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
+        Some(message(Some(RunResult::Canceled), None)),
+        Some(message(Some(RunResult::NoChanges), None)),
+    ];
+    for said in forged {
+        let mut world = World::automatic().claimed().pod_ended(said.clone());
+        world.settle();
+        assert_eq!(world.status().result, Some(RunResult::Indeterminate), "{said:?}");
+        assert_eq!(world.status().phase, Some(Phase::Failed));
+        let failure = world.status().failure.clone().unwrap();
+        assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_UNCONFIRMED, Changed::Unknown));
+        let text = world.status().message.clone().unwrap();
+        assert!(text.contains(&names::attempt_name("net", UID, 1)) && text.contains("lock"), "{text}");
+        assert_eq!(world.status().next_step.as_deref(), Some("kubectl annotate -n team tfrun/net pawl.run/rerun=true"));
+        assert!(world.events.contains(&"Indeterminate"));
+    }
+}
+
+#[test]
+fn row_4_a_claim_whose_pod_is_gone_is_indeterminate_after_a_minute() {
+    let mut world = World::automatic().claimed().pod_gone();
+    assert!(world.decide().needs_live(), "the wait begins with a live read");
+    assert_eq!(world.settle(), Some(60));
+    assert_eq!(world.condition(STALLED), is_true("PodGone"));
+    assert!(world.attempt().open && world.status().result.is_none());
+    world = world.later(59);
+    assert_eq!(world.settle(), Some(1));
+    assert!(world.status().result.is_none());
+    world = world.later(1);
+    assert!(world.decide().needs_live());
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    assert!(!world.attempt().open);
+}
+
+#[test]
+fn row_4_another_pod_of_the_name_is_not_the_one_that_claimed() {
+    let mut world = World::automatic().claimed();
+    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+    pod.uid = "a second one".into();
+    assert_eq!(world.settle(), Some(60));
+    assert_eq!(world.condition(STALLED), is_true("PodGone"));
+}
+
+#[test]
+fn row_4_an_older_wait_does_not_shorten_this_one() {
+    let mut world = World::automatic().claimed();
+    let now = world.now;
+    let status = world.status_mut();
+    conditions::set(&mut status.conditions, STALLED, Some(true), reason::UNSCHEDULABLE, "", None, now);
+    world = world.later(500).pod_gone();
+    assert_eq!(world.settle(), Some(60));
+}
+
+#[test]
+fn row_5_cancel_deny_and_deletion_end_what_nobody_adopted() {
+    let rows: [(World, RunResult); 3] = [
+        (World::new().opened().annotate(names::CANCEL, "why"), RunResult::Canceled),
+        (World::new().opened().annotate(names::DENY, "no"), RunResult::Rejected),
+        (World::new().opened().deleted(), RunResult::Canceled),
+    ];
+    for (mut world, result) in rows {
+        assert!(world.decide().needs_live());
+        let first = world.decide().actions.remove(0);
+        world.apply(&first);
+        assert_eq!((world.status().result, world.attempt().open), (Some(result), false));
+        world.settle();
+        let deleting = matches!(&world.o.pod, PodState::Present(pod) if pod.deleting);
+        assert!(deleting || world.gone, "the pod is deleted");
+        assert!(world.status().failure.is_none());
+    }
+}
+
+#[test]
+fn row_5_an_agent_has_thirty_seconds_to_end_by_itself() {
+    for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
+        let mut world = World::new().adopted(phase).annotate(names::CANCEL, "why");
+        assert_eq!(world.settle(), Some(30));
+        assert!(world.attempt().open);
+        world = world.later(30);
+        let decision = world.decide();
+        assert!(matches!(decision.actions.as_slice(), [Action::DeletePod { uid, .. }] if uid == POD), "{decision:?}");
+        world.settle();
+        assert!(world.attempt().open, "closed when it has ended, not before");
+        world = world.pod_ended(None);
+        world.settle();
+        assert_eq!(world.status().result, Some(RunResult::Canceled));
+        assert!(world.status().message.as_ref().unwrap().contains("why"));
+    }
+}
+
+#[test]
+fn row_5_behind_the_claim_nothing_is_cut_off() {
+    for world in [
+        World::automatic().claimed().annotate(names::CANCEL, "why"),
+        World::automatic().claimed().annotate(names::DENY, "no"),
+        World::automatic().claimed().deleted(),
+    ] {
+        let mut world = world.later(5000);
+        world.settle();
+        assert!(world.attempt().open && !world.gone);
+        assert!(matches!(&world.o.pod, PodState::Present(pod) if !pod.deleting && pod.held));
+        world = world.pod_ended(Some(message(Some(RunResult::Applied), None)));
+        world.settle();
+        assert_eq!(world.status().result, Some(RunResult::Applied));
+    }
+}
+
+#[test]
+fn row_6_a_failure_that_is_not_retried_ends_the_run() {
+    let by_message = World::new().adopted(Phase::Init).pod_ended(Some(message(None, Some(failure(FailureClass::Configuration)))));
+    let mut by_status = World::new().adopted(Phase::Init).pod_ended(None);
+    by_status.status_mut().failure = Some(failure(FailureClass::Configuration));
+    for mut world in [by_message, by_status] {
+        world.settle();
+        assert_eq!(world.status().result, Some(RunResult::Failed));
+        assert_eq!(world.status().failure.as_ref().unwrap().class, FailureClass::Configuration);
+    }
+}
+
+#[test]
+fn row_6_a_result_before_the_claim_that_could_not_be_delivered_counts() {
+    for (phase, result, expected) in [
+        (Phase::Plan, RunResult::NoChanges, Some(RunResult::NoChanges)),
+        (Phase::AwaitingApproval, RunResult::Expired, Some(RunResult::Expired)),
+        (Phase::Plan, RunResult::Applied, None),
+        (Phase::Setup, RunResult::NoChanges, None),
+    ] {
+        let mut world = World::new().adopted(phase).pod_ended(Some(message(Some(result), None)));
+        world.settle();
+        assert_eq!(world.status().result, expected, "{phase} {result}");
+    }
+}
+
+#[test]
+fn row_7_what_died_before_the_claim_is_tried_again() {
+    let mut transient = World::new().adopted(Phase::Plan).pod_ended(None);
+    transient.status_mut().failure = Some(failure(FailureClass::Transient));
+    let worlds = [
+        World::new().opened().pod_ended(None),
+        World::new().adopted(Phase::Setup).pod_ended(None),
+        World::new().adopted(Phase::AwaitingApproval).pod_ended(None),
+        World::new().adopted(Phase::Plan).pod_gone(),
+        transient,
+    ];
+    for mut world in worlds {
+        let events = world.events.len();
+        assert_eq!(world.settle(), Some(10));
+        assert_eq!((world.status().phase, world.attempt().open), (Some(Phase::Pending), false));
+        assert_eq!(world.condition(STALLED), is_false("Retrying"));
+        assert!(world.status().failure.is_some());
+        assert_eq!(world.events[events..], ["Retrying"]);
+        assert!(world.status().history.last().unwrap().contains("Retry"));
+        world = world.later(10);
+        world.o.pod = PodState::Absent;
+        world.settle();
+        let attempt = world.attempt();
+        assert_eq!((attempt.number, attempt.tries, attempt.open), (2, 2, true));
+        assert!(attempt.closed_at.is_none() && world.status().failure.is_none());
+        assert_eq!(attempt.pod_name, names::attempt_name("net", UID, 2));
+    }
+}
+
+#[test]
+fn row_7_tries_have_a_limit() {
+    let mut world = World::new().with(|run| run.spec.retry.limit = 2);
+    let mut waits = Vec::new();
+    for number in 1..=3 {
+        world = world.adopted(Phase::Plan);
+        assert_eq!(world.attempt().number, number);
+        world = world.pod_ended(None);
+        let Some(wait) = world.settle() else { break };
+        waits.push(wait);
+        world = world.later(i64::try_from(wait).unwrap());
+    }
+    assert_eq!(waits, [10, 20]);
+    assert_eq!(world.status().result, Some(RunResult::Failed));
+    let failure = world.status().failure.clone().unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Interrupted, reason::POD_LOST));
+}
+
+#[test]
+fn retries_back_off_to_five_minutes() {
+    let waits: Vec<_> = [1, 2, 3, 4, 5, 6, 10, 64, 1000].map(|n| decide::backoff(n).as_secs()).into();
+    assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300, 300, 300]);
+}
+
+#[test]
+fn a_claimed_run_gets_no_further_attempt() {
+    let mut world = World::automatic().claimed();
+    world.status_mut().attempt.as_mut().unwrap().open = false;
+    world.o.pod = PodState::Absent;
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+}
+
+#[test]
+fn between_attempts_a_run_ends_at_once() {
+    for (world, result) in [
+        (World::new().annotate(names::CANCEL, "why"), RunResult::Canceled),
+        (World::new().annotate(names::DENY, "no"), RunResult::Rejected),
+    ] {
+        let mut fresh = world.clone();
+        fresh.settle();
+        assert_eq!((fresh.status().result, fresh.status().attempt.is_none()), (Some(result), true));
+        let mut between = World::new().adopted(Phase::Plan).pod_ended(None);
+        between.settle();
+        Arc::make_mut(&mut between.o.run).metadata.annotations = world.o.run.metadata.annotations.clone();
+        between.settle();
+        assert_eq!(between.status().result, Some(result));
+    }
+}
+
+#[test]
+fn deletion_takes_everything_and_the_finalizer_last() {
+    let mut fresh = World::new().deleted();
+    assert_eq!(fresh.decide().actions, [Action::Cleanup, Action::RemoveFinalizer]);
+    fresh.settle();
+    assert!(fresh.gone && fresh.status().attempt.is_none());
+
+    let mut working = World::new().adopted(Phase::Plan).deleted();
+    assert_eq!(working.settle(), Some(30), "the agent ends it");
+    working = working.finished(RunResult::Canceled).pod_ended(None);
+    working.settle();
+    assert!(working.gone && !working.attempt().open);
+
+    let mut done = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
+    done.settle();
+    let mut done = done.deleted();
+    assert_eq!(done.decide().actions, [Action::Cleanup, Action::RemoveFinalizer]);
+    done.settle();
+    assert!(done.gone);
+}

@@ -1,0 +1,291 @@
+//! Tables over the decision: every row of the protocol, on a small world that applies what was decided as the cluster would.
+
+mod approvals;
+mod beginnings;
+mod ends;
+mod steady;
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crds::{
+    Adopted, Attempt, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, RunResult, TerraformRun, TerraformRunStatus,
+    conditions, names, termination::TerminationMessage, whole_seconds,
+};
+
+use super::*;
+use crate::{
+    settings::Settings,
+    testing::{NONCE, POD, UID, merge, run, t0},
+};
+
+pub(super) const SUM: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
+pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
+
+/// A run, its pod, and what the controller knows.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) o: Observed,
+    pub(super) settings: Settings,
+    pub(super) now: Timestamp,
+    /// Events that were published.
+    pub(super) events: Vec<&'static str>,
+    /// Status writes.
+    pub(super) writes: Vec<Kind>,
+    /// The run's finalizer was removed, or the run deleted.
+    pub(super) gone: bool,
+}
+
+impl World {
+    /// A Manual run that was just created.
+    pub(super) fn new() -> Self {
+        let o = Observed {
+            run: Arc::new(run()),
+            run_live: true,
+            pod: PodState::Absent,
+            pod_live: true,
+            gate: Gate::Proven,
+            notes: Notes::default(),
+        };
+        Self { o, settings: Settings::default(), now: t0(), events: Vec::new(), writes: Vec::new(), gone: false }
+    }
+
+    /// The same in Automatic mode.
+    pub(super) fn automatic() -> Self {
+        Self::new().with(|run| run.spec.approval.mode = crds::ApprovalMode::Automatic)
+    }
+
+    pub(super) fn with(mut self, change: impl FnOnce(&mut TerraformRun)) -> Self {
+        change(Arc::make_mut(&mut self.o.run));
+        self
+    }
+
+    pub(super) fn status_mut(&mut self) -> &mut TerraformRunStatus {
+        Arc::make_mut(&mut self.o.run).status.get_or_insert_default()
+    }
+
+    pub(super) fn status(&self) -> &TerraformRunStatus {
+        self.o.status()
+    }
+
+    pub(super) fn annotate(mut self, key: &str, value: &str) -> Self {
+        let run = Arc::make_mut(&mut self.o.run);
+        run.metadata.annotations.get_or_insert_default().insert(key.into(), value.into());
+        self
+    }
+
+    pub(super) fn deleted(self) -> Self {
+        self.with(|run| run.metadata.deletion_timestamp = Some(whole_seconds(t0())))
+    }
+
+    /// An attempt is open and its pod runs.
+    pub(super) fn opened(mut self) -> Self {
+        self.settle();
+        assert!(matches!(self.o.pod, PodState::Present(_)), "the pod was created");
+        self
+    }
+
+    /// Its agent has adopted it and reached a phase.
+    pub(super) fn adopted(mut self, phase: Phase) -> Self {
+        self = self.opened();
+        let attempt = self.attempt().number;
+        let status = self.status_mut();
+        status.adopted = Some(Adopted { attempt, pod_uid: POD.into(), nonce: NONCE.into() });
+        status.phase = Some(phase);
+        if matches!(phase, Phase::AwaitingApproval | Phase::Apply) {
+            status.plan = Some(PlanStatus { checksum: SUM.into(), attempt, summary: "+1 ~0 -0".into(), ..PlanStatus::default() });
+        }
+        self
+    }
+
+    /// It has claimed its plan.
+    pub(super) fn claimed(mut self) -> Self {
+        self = self.adopted(Phase::Apply);
+        let (attempt, at) = (self.attempt().number, whole_seconds(self.now));
+        self.status_mut().claim = Some(Claim { checksum: SUM.into(), attempt, pod_uid: POD.into(), nonce: NONCE.into(), at });
+        self
+    }
+
+    /// Its agent has ended the run.
+    pub(super) fn finished(mut self, result: RunResult) -> Self {
+        let at = whole_seconds(self.now);
+        let status = self.status_mut();
+        (status.phase, status.result, status.completion_time) = (Some(result.phase()), Some(result), Some(at));
+        self
+    }
+
+    /// The pod ended, with or without a termination message.
+    pub(super) fn pod_ended(mut self, message: Option<TerminationMessage>) -> Self {
+        if let PodState::Present(pod) = &mut self.o.pod {
+            pod.ended = Some(Ended { message, reason: crds::reason::POD_LOST, text: "pod ended".into() });
+        }
+        self
+    }
+
+    /// The pod is gone.
+    pub(super) fn pod_gone(mut self) -> Self {
+        self.o.pod = PodState::Absent;
+        self
+    }
+
+    pub(super) fn attempt(&self) -> &Attempt {
+        self.status().attempt.as_ref().unwrap()
+    }
+
+    pub(super) fn later(mut self, seconds: i64) -> Self {
+        self.now = self.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+        self
+    }
+
+    pub(super) fn decide(&self) -> Decision {
+        let mut seen = self.o.clone();
+        if decide::asked(&seen.run).is_some() {
+            // As `observe` does.
+            seen.notes.asked_at.get_or_insert(self.now);
+        }
+        decide(&seen, &self.settings, self.now)
+    }
+
+    /// Decides and applies until nothing is left to do; returns when to look again, in seconds.
+    pub(super) fn settle(&mut self) -> Option<u64> {
+        if decide::asked(&self.o.run).is_some() {
+            self.o.notes.asked_at.get_or_insert(self.now);
+        }
+        for _ in 0..12 {
+            let decision = self.decide();
+            if decision.actions.is_empty() || self.gone {
+                return decision.requeue.map(|wait| wait.as_secs());
+            }
+            for action in decision.actions {
+                self.apply(&action);
+            }
+        }
+        panic!("no rest: {:?}", self.decide());
+    }
+
+    /// What the cluster would do.
+    pub(super) fn apply(&mut self, action: &Action) {
+        match action {
+            Action::AddFinalizer { prove } => {
+                self.o.run = Arc::new({
+                    let mut run = (*self.o.run).clone();
+                    run.metadata.finalizers = Some(vec![names::RUN_FINALIZER.into()]);
+                    run
+                });
+                assert!(!prove || !matches!(self.o.gate, Gate::Proven));
+                if *prove {
+                    self.o.gate = Gate::Proven;
+                }
+            }
+            Action::ProveGate => self.o.gate = Gate::Proven,
+            Action::Write(write) => self.write(write),
+            Action::CreatePod => {
+                assert!(self.attempt().open, "a pod of a closed attempt");
+                assert!(self.status().claim.is_none(), "a pod of a claimed run");
+                self.o.notes.created = Some((self.attempt().number, self.now));
+                self.o.pod = PodState::Present(PodView {
+                    name: self.attempt().pod_name.clone(),
+                    uid: POD.into(),
+                    attempt: self.attempt().number,
+                    held: true,
+                    ..PodView::default()
+                });
+            }
+            Action::DeletePod { .. } => {
+                if let PodState::Present(pod) = &mut self.o.pod {
+                    pod.deleting = true;
+                }
+            }
+            Action::ReleasePod { .. } => {
+                assert!(!self.attempt().open, "the pod of an open attempt was released");
+                if let PodState::Present(pod) = &mut self.o.pod {
+                    pod.held = false;
+                }
+            }
+            Action::DeleteAccount { .. } => assert!(!self.attempt().open, "the account of an open attempt was deleted"),
+            Action::Cleanup => {
+                assert!(self.status().attempt.as_ref().is_none_or(|a| !a.open), "cleaned up under an open attempt");
+                self.o.pod = PodState::Absent;
+            }
+            Action::RemoveFinalizer | Action::Prune => self.gone = true,
+            Action::CreateRerun => {}
+        }
+    }
+
+    /// Applies a status write, and holds it to the rules that the CRD's CEL expressions hold it to.
+    fn write(&mut self, write: &Write) {
+        self.writes.push(write.kind);
+        self.events.extend(write.notes.iter().map(|note| note.reason));
+        let old = self.status().clone();
+        let mut value = serde_json::to_value(&old).unwrap();
+        merge(&mut value, &Value::Object(write.status.clone()));
+        let new: TerraformRunStatus = serde_json::from_value(value).unwrap();
+        match (old.phase, new.phase) {
+            (None, phase) => assert_eq!(phase, Some(Phase::Pending), "the first phase"),
+            (Some(from), Some(to)) => assert!(from.may_become(to), "{from} to {to}"),
+            (Some(_), None) => panic!("the phase was removed"),
+        }
+        assert!(old.result.is_none() || old.result == new.result, "a result changed");
+        assert_eq!(new.result.is_some(), new.is_terminal());
+        assert_eq!(old.claim, new.claim, "the controller wrote a claim");
+        if let Some(result) = new.result {
+            assert_eq!(Some(result.phase()), new.phase);
+            assert!(new.claim.is_some() || !result.needs_claim());
+            assert!(new.claim.is_none() || new.phase != Some(Phase::Canceled));
+        }
+        for field in ["adopted", "plan", "claim", "progress", "steps"] {
+            assert!(!write.status.contains_key(field), "`{field}` is the agent's");
+        }
+        if old.attempt.as_ref().is_some_and(|a| a.open) && !write.status.contains_key("attempt") {
+            for field in ["phase", "result", "message", "nextStep", "history", "failure", "startTime", "completionTime"] {
+                assert!(!write.status.contains_key(field), "`{field}` is the agent's while its attempt is open");
+            }
+        }
+        self.status_mut().clone_from(&new);
+    }
+
+    pub(super) fn condition(&self, type_: &str) -> (String, String) {
+        let condition = self.status().conditions.iter().find(|c| c.type_ == type_);
+        condition.map(|c| (c.status.clone(), c.reason.clone())).unwrap_or_default()
+    }
+}
+
+/// The termination message of the process that adopted attempt 1.
+pub(super) fn message(result: Option<RunResult>, failure: Option<Failure>) -> TerminationMessage {
+    TerminationMessage {
+        run_uid: UID.into(),
+        attempt: 1,
+        pod_uid: POD.into(),
+        nonce: NONCE.into(),
+        result,
+        message: "what the agent said".into(),
+        failure,
+    }
+}
+
+pub(super) fn failure(class: FailureClass) -> Failure {
+    Failure {
+        class,
+        reason: "ProviderUnreachable".into(),
+        message: "no route".into(),
+        changes: Changed::None,
+        diagnostics: Vec::new(),
+    }
+}
+
+/// A pod that does not start, for this reason.
+pub(super) fn trouble(reason: &'static str) -> Trouble {
+    Trouble { reason, text: json!({"because": reason}).to_string() }
+}
+
+pub(super) fn is_true(reason: &str) -> (String, String) {
+    ("True".into(), reason.into())
+}
+
+pub(super) fn is_false(reason: &str) -> (String, String) {
+    ("False".into(), reason.into())
+}
+
+pub(super) const STALLED: &str = conditions::STALLED;

@@ -1,0 +1,159 @@
+//! What holds in every state: deciding twice changes nothing more, runs that need nothing cost nothing, few writes.
+
+use super::*;
+
+/// A world for every situation that the other tables know.
+fn worlds() -> Vec<(String, World)> {
+    let mut all = Vec::new();
+    for (mode, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
+        let mut states = vec![("new".to_owned(), new()), ("opened".into(), new().opened()), ("claimed".into(), new().claimed())];
+        for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
+            states.push((phase.to_string(), new().adopted(phase)));
+        }
+        for result in RunResult::ALL {
+            let begun = if result.needs_claim() { new().claimed() } else { new().adopted(Phase::Plan) };
+            states.push((result.to_string(), begun.finished(result)));
+        }
+        for (state, world) in states {
+            let messages = [
+                None,
+                Some(message(None, Some(failure(FailureClass::Transient)))),
+                Some(message(Some(RunResult::Applied), None)),
+            ];
+            let mut pods = vec![("as it is", world.clone()), ("gone", world.clone().pod_gone())];
+            pods.extend(messages.map(|said| ("ended", world.clone().pod_ended(said))));
+            for (pod, world) in pods {
+                for (asked, world) in [
+                    ("", world.clone()),
+                    ("approved", world.clone().annotate(names::APPROVE, SUM)),
+                    ("stale", world.clone().annotate(names::APPROVE, OTHER)),
+                    ("cancelled", world.clone().annotate(names::CANCEL, "x")),
+                    ("denied", world.clone().annotate(names::DENY, "x")),
+                    ("rerun", world.clone().annotate(names::RERUN, "true")),
+                    ("deleted", world.clone().deleted()),
+                ] {
+                    for gate in [Gate::Unknown, Gate::Proven, Gate::Refuted { missing: "x".into(), retry_at: world.now }] {
+                        let mut world = world.clone();
+                        world.o.gate = gate.clone();
+                        all.push((format!("{mode}, {state}, pod {pod}, {asked}, {gate:?}"), world));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// `World::settle` ends, at whatever time, and `World::write` holds each write to the rules of the schema on the way.
+#[test]
+fn every_situation_comes_to_rest_and_stays_there() {
+    let all = worlds();
+    assert!(all.len() > 3000, "{}", all.len());
+    for (name, mut world) in all {
+        for wait in [0, 3, 30, 61, 700, 40_000] {
+            world = world.later(wait);
+            world.settle();
+            let (status, writes) = (world.status().clone(), world.writes.len());
+            world.settle();
+            assert_eq!(world.status(), &status, "{name}");
+            assert_eq!(world.writes.len(), writes, "{name}: a second look wrote again");
+            if world.gone {
+                break;
+            }
+        }
+    }
+}
+
+/// A terminal run never changes its result, a claim is never retried, and an attempt is never opened beside an open one.
+#[test]
+fn a_claim_is_never_followed_by_another_attempt() {
+    for (name, mut world) in worlds() {
+        let claimed = world.status().claim.is_some();
+        let (result, attempt) = (world.status().result, world.status().attempt.as_ref().map(|a| a.number));
+        for wait in [0, 3, 30, 61, 700] {
+            world = world.later(wait);
+            world.settle();
+            if claimed {
+                assert_eq!(world.status().attempt.as_ref().map(|a| a.number), attempt, "{name}");
+            }
+            assert!(result.is_none() || world.status().result == result, "{name}");
+            if world.gone {
+                break;
+            }
+        }
+    }
+}
+
+/// What closes an attempt, ends a run or creates a pod is decided on live reads.
+#[test]
+fn nothing_final_is_decided_on_the_cache() {
+    for (name, world) in worlds() {
+        for action in world.decide().actions {
+            if let Action::Write(write) = &action {
+                let closes = write.status.get("attempt").is_some_and(|a| a["open"] == false);
+                let ends = write.status.contains_key("result");
+                assert!(!(closes || ends) || action.needs_live(), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_finished_costs_nothing() {
+    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
+    assert_eq!(world.settle(), None, "no timer either");
+    (world.o.run_live, world.o.pod_live, world.o.pod) = (false, false, PodState::Absent);
+    assert_eq!(world.decide(), Decision::wait());
+}
+
+#[test]
+fn a_short_automatic_run_takes_two_status_writes() {
+    let mut world = World::automatic().claimed();
+    assert_eq!(world.settle(), Some(2));
+    world = world.finished(RunResult::Applied).pod_ended(None);
+    world.settle();
+    assert_eq!(world.writes, [Kind::Open, Kind::Close]);
+}
+
+#[test]
+fn a_long_automatic_run_says_that_it_is_planned() {
+    let mut world = World::automatic().claimed().later(2);
+    world.settle();
+    assert_eq!(world.writes, [Kind::Open, Kind::Conditions]);
+    assert_eq!(world.condition(conditions::PLANNED), is_true("Planned"));
+}
+
+#[test]
+fn a_rerun_is_answered_once() {
+    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
+    world.settle();
+    let mut world = world.annotate(names::RERUN, "true");
+    assert!(matches!(world.decide().actions.as_slice(), [Action::CreateRerun, Action::Write(_)]));
+    world.settle();
+    assert_eq!(world.status().rerun, Some(names::rerun_name("net", UID)));
+    assert_eq!(world.events.last(), Some(&"RerunCreated"));
+    assert!(world.decide().actions.is_empty());
+    let running = World::new().adopted(Phase::Plan).annotate(names::RERUN, "true");
+    assert!(running.decide().actions.is_empty(), "when it has ended, not before");
+}
+
+#[test]
+fn finished_runs_go_after_their_time_and_indeterminate_ones_stay() {
+    let finished = |ttl: Option<u32>, default: Option<u32>, result| {
+        let mut world = World::automatic().with(|run| run.spec.ttl_seconds_after_finished = ttl).claimed();
+        world.settings.default_ttl_seconds = default;
+        world = world.finished(result).pod_ended(None);
+        let wait = world.settle();
+        (wait, world)
+    };
+    assert_eq!(finished(None, None, RunResult::Applied).0, None);
+    assert_eq!(finished(None, Some(100), RunResult::Applied).0, Some(100));
+    let (wait, world) = finished(Some(50), Some(100), RunResult::Applied);
+    assert_eq!(wait, Some(50));
+    let world = world.later(50);
+    assert_eq!(world.decide().actions, [Action::Prune]);
+    assert!(world.deleted().decide().actions != [Action::Prune], "it goes already");
+    let (wait, world) = finished(Some(0), None, RunResult::Indeterminate);
+    assert_eq!((wait, world.gone), (None, false));
+    assert!(finished(Some(0), None, RunResult::Applied).1.gone);
+}

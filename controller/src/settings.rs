@@ -1,0 +1,78 @@
+//! What `controller run` is told on its command line or by its environment.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+/// Settings of `controller run`.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// Image of the runner, for runs that name none.
+    #[arg(long, env = "PAWL_RUNNER_IMAGE")]
+    pub runner_image: String,
+    /// Pull policy of that image: Always, IfNotPresent or Never; the cluster's default when empty.
+    #[arg(long, env = "PAWL_RUNNER_IMAGE_PULL_POLICY", value_parser = ["Always", "IfNotPresent", "Never", ""])]
+    pub runner_image_pull_policy: Option<String>,
+    /// Secret of each run's namespace with credentials for the registry of that image; may be given several times.
+    #[arg(long = "runner-image-pull-secret", env = "PAWL_RUNNER_IMAGE_PULL_SECRETS", value_delimiter = ',')]
+    pub runner_image_pull_secrets: Vec<String>,
+    /// User the runner's container runs as; the image's own when empty. Never 0.
+    #[arg(long, env = "PAWL_RUNNER_USER", value_parser = clap::value_parser!(i64).range(1..))]
+    pub runner_user: Option<i64>,
+    /// Namespaces to watch, separated by commas; all when empty.
+    #[arg(long, env = "PAWL_WATCH_NAMESPACES", value_delimiter = ',')]
+    pub watch_namespaces: Vec<String>,
+    /// Seconds after its end until a run that does not say itself is deleted; none keeps it.
+    #[arg(long, env = "PAWL_DEFAULT_TTL_SECONDS")]
+    pub default_ttl_seconds: Option<u32>,
+    /// Address of /metrics, /healthz and /readyz.
+    #[arg(long, env = "PAWL_LISTEN", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// How many runs are worked on at a time.
+    #[arg(long, env = "PAWL_CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    pub concurrency: u16,
+    /// What is logged, as `tracing` writes filters: `info`, `controller=debug`.
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log: String,
+}
+
+impl Settings {
+    /// The namespaces to watch; none means all.
+    pub fn scopes(&self) -> Vec<Option<String>> {
+        let mut named: Vec<&str> = self.watch_namespaces.iter().map(|n| n.trim()).filter(|n| !n.is_empty()).collect();
+        named.sort_unstable();
+        named.dedup();
+        if named.is_empty() { vec![None] } else { named.into_iter().map(|n| Some(n.to_owned())).collect() }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            runner_image: "pawl/runner-agent:dev".into(),
+            runner_image_pull_policy: None,
+            runner_image_pull_secrets: Vec::new(),
+            runner_user: None,
+            watch_namespaces: Vec::new(),
+            default_ttl_seconds: None,
+            listen: SocketAddr::from(([0, 0, 0, 0], 8080)),
+            concurrency: 16,
+            log: "info".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_namespace_means_all_of_them() {
+        let of = |names: &[&str]| {
+            Settings { watch_namespaces: names.iter().map(ToString::to_string).collect(), ..Settings::default() }.scopes()
+        };
+        assert_eq!(of(&[]), [None]);
+        assert_eq!(of(&[""]), [None], "an empty value of the chart");
+        assert_eq!(of(&["b", " a", "b"]), [Some("a".into()), Some("b".into())]);
+    }
+}

@@ -1,0 +1,65 @@
+//! Fixtures of the unit tests.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::api::ObjectMeta;
+
+use crds::{InlineSource, Source, TerraformRun, TerraformRunSpec, names};
+
+/// UID of [`run`].
+pub(crate) const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
+/// UID of an attempt's pod.
+pub(crate) const POD: &str = "7d1b2f6e-58a5-4a3c-8f0c-5e2f3a9d1c42";
+/// A process.
+pub(crate) const NONCE: &str = "000102030405060708090a0b0c0d0e0f";
+
+/// The time at which the tests begin.
+pub(crate) fn t0() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+/// A run as a person creates it, with the finalizer.
+pub(crate) fn run() -> TerraformRun {
+    // Defaults of the schema are those of serde.
+    let spec: TerraformRunSpec = serde_json::from_value(serde_json::json!({
+        "source": {"inline": {"files": {"main.tf": ""}}},
+    }))
+    .unwrap();
+    assert!(
+        spec.source
+            == Source { git: None, inline: Some(InlineSource { files: BTreeMap::from([("main.tf".into(), String::new())]) }) }
+    );
+    TerraformRun {
+        metadata: ObjectMeta {
+            name: Some("net".into()),
+            namespace: Some("team".into()),
+            uid: Some(UID.into()),
+            resource_version: Some("1".into()),
+            generation: Some(1),
+            finalizers: Some(vec![names::RUN_FINALIZER.into()]),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    }
+}
+
+/// Applies a JSON merge patch (RFC 7396), as the API server does.
+pub(crate) fn merge(to: &mut serde_json::Value, patch: &serde_json::Value) {
+    let Some(patch) = patch.as_object() else {
+        *to = patch.clone();
+        return;
+    };
+    if !to.is_object() {
+        *to = serde_json::json!({});
+    }
+    let target = to.as_object_mut().unwrap();
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key).or_insert(serde_json::Value::Null), value);
+        }
+    }
+}

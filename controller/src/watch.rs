@@ -1,0 +1,246 @@
+//! Watches of runs and pods, and the loop that turns their events into looks at runs.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    core::DeserializeGuard,
+    runtime::{
+        Controller, PredicateConfig, WatchStreamExt, controller,
+        reflector::{self, ObjectRef},
+        watcher,
+    },
+};
+use tokio::sync::watch;
+
+use crds::{TerraformRun, conditions, names};
+
+use crate::{
+    admin::Readiness,
+    pods::Feed,
+    run::{Context, on_error, reconcile},
+};
+
+/// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
+pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
+    let (reader, writer) = reflector::store();
+    let (runs_readiness, mut listed) = (readiness.clone(), false);
+    let runs = watcher(api::<DeserializeGuard<TerraformRun>>(&ctx.client, scope.as_deref()), watcher::Config::default())
+        .backoff(backoff())
+        .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
+        .modify(prune)
+        .reflect(writer)
+        .inspect_ok(move |event| {
+            // Not by waiting for the store: it wakes one waiter only, and the runtime is one.
+            if matches!(event, watcher::Event::InitDone) && !std::mem::replace(&mut listed, true) {
+                runs_readiness.filled();
+            }
+        })
+        .applied_objects()
+        .predicate_filter(|run: &TerraformRun| Some(interesting(run)), PredicateConfig::default());
+
+    let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), Feed::of(scope.clone()), readiness);
+    let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
+    let pods = watcher(api::<Pod>(&ctx.client, scope.as_deref()), ours)
+        .backoff(backoff())
+        .filter_map(|event| async move { loud("pods", event).map(Ok) })
+        .inspect_ok(move |event| {
+            if pods_ctx.pods.apply(&mut feed, event) {
+                pods_readiness.filled();
+            }
+        })
+        .touched_objects();
+
+    Controller::for_stream(runs, reader)
+        .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
+        .watches_stream(pods, |pod| run_of(&pod))
+        .graceful_shutdown_on(async move {
+            // A sender that is gone means the end as well.
+            let _ = stop.wait_for(|stop| *stop).await;
+        })
+        .run(reconcile, on_error, ctx)
+        .for_each(|result| async move {
+            match result {
+                // Failures are logged where the run is known; a run may go while its look is waiting.
+                Ok(_) | Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
+                Err(error @ (controller::Error::QueueError(_) | controller::Error::RunnerError(_))) => {
+                    tracing::warn!(%error, "a watch failed; it begins again");
+                }
+            }
+        })
+        .await;
+}
+
+/// Between failures of a watch. A controller that is installed before its rights or its CRD is not to be late for a minute.
+fn backoff() -> watcher::ExponentialBackoff {
+    backon::ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(Duration::from_secs(5))
+        .without_max_times()
+        .with_jitter()
+        .into()
+}
+
+/// Says that a watch failed. The watch begins again by itself; the runtime would slow all its streams down for one of them.
+fn loud<K>(what: &'static str, event: watcher::Result<watcher::Event<K>>) -> Option<watcher::Event<K>> {
+    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it begins again")).ok()
+}
+
+fn api<K>(client: &Client, scope: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+{
+    match scope {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// A run that this version cannot read (a value of a newer one) waits; it neither stops the watch nor is guessed at.
+fn understood(event: watcher::Event<DeserializeGuard<TerraformRun>>) -> Option<watcher::Event<TerraformRun>> {
+    let read = |guard: DeserializeGuard<TerraformRun>| match guard.0 {
+        Ok(run) => Some(run),
+        Err(invalid) => {
+            let meta = &invalid.metadata;
+            tracing::warn!(
+                run.namespace = meta.namespace.as_deref().unwrap_or_default(),
+                run.name = meta.name.as_deref().unwrap_or_default(),
+                error = %invalid,
+                "a run that this version cannot read is left alone"
+            );
+            None
+        }
+    };
+    match event {
+        watcher::Event::Apply(guard) => read(guard).map(watcher::Event::Apply),
+        watcher::Event::Delete(guard) => read(guard).map(watcher::Event::Delete),
+        watcher::Event::InitApply(guard) => read(guard).map(watcher::Event::InitApply),
+        watcher::Event::Init => Some(watcher::Event::Init),
+        watcher::Event::InitDone => Some(watcher::Event::InitDone),
+    }
+}
+
+/// The run of a pod, by its labels.
+fn run_of(pod: &Pod) -> Option<ObjectRef<TerraformRun>> {
+    let name = pod.labels().get(names::LABEL_RUN)?;
+    Some(ObjectRef::new(name).within(&pod.namespace()?))
+}
+
+/// What the cache does without: whatever only a live read is used for. A run that is finished for good keeps little more than
+/// its name.
+fn prune(run: &mut TerraformRun) {
+    let meta = run.meta_mut();
+    meta.managed_fields = None;
+    meta.labels = None;
+    meta.generate_name = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.retain(|key, _| key.starts_with("pawl.run/"));
+        if annotations.is_empty() {
+            meta.annotations = None;
+        }
+    }
+    let spec = &mut run.spec;
+    spec.source = crds::Source::default();
+    spec.variables = Vec::new();
+    spec.env = Vec::new();
+    spec.backend = None;
+    spec.tool = crds::Tool::default();
+    spec.workspace = String::new();
+    spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };
+    let Some(status) = &mut run.status else { return };
+    status.message = None;
+    status.next_step = None;
+    status.history = Vec::new();
+    status.steps = Vec::new();
+    status.progress = None;
+    if let Some(plan) = &mut status.plan {
+        plan.changes = Vec::new();
+    }
+    if let Some(failure) = &mut status.failure {
+        failure.diagnostics = Vec::new();
+    }
+    let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
+    if status.is_terminal() && !open && conditions::status(&status.conditions, conditions::FINISHED) == Some(true) {
+        status.conditions.retain(|c| c.type_ == conditions::FINISHED);
+        status.conditions.iter_mut().for_each(|c| c.message = String::new());
+        status.conditions.shrink_to_fit();
+        (status.plan, status.failure, status.adopted, status.claim, status.approval) = (None, None, None, None, None);
+        run.spec.runner.image = None;
+    }
+}
+
+/// A hash of what decisions depend on. Progress, steps and our own conditions are no reason to look at a run.
+fn interesting(run: &TerraformRun) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let meta = run.meta();
+    (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
+    (&meta.finalizers, &meta.annotations).hash(&mut hasher);
+    if let Some(status) = &run.status {
+        (status.phase, status.result, status.rerun.as_deref()).hash(&mut hasher);
+        if let Some(attempt) = &status.attempt {
+            (attempt.number, attempt.open).hash(&mut hasher);
+        }
+        if let Some(adopted) = &status.adopted {
+            (adopted.attempt, &adopted.nonce).hash(&mut hasher);
+        }
+        if let Some(approval) = &status.approval {
+            (&approval.checksum, &approval.by, &approval.comment).hash(&mut hasher);
+        }
+        status.claim.is_some().hash(&mut hasher);
+        status.plan.as_ref().map(|plan| (plan.attempt, &plan.checksum)).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crds::{Phase, Progress, RunResult, TerraformRunStatus};
+
+    #[test]
+    fn progress_is_no_reason_to_look() {
+        let mut run = testing::run();
+        run.status = Some(TerraformRunStatus { phase: Some(Phase::Apply), ..TerraformRunStatus::default() });
+        let before = interesting(&run);
+        run.status.as_mut().unwrap().progress = Some(Progress { done: 3, total: 7, current: None });
+        assert_eq!(interesting(&run), before);
+        run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
+        assert_ne!(interesting(&run), before);
+    }
+
+    #[test]
+    fn a_run_that_is_finished_for_good_keeps_little() {
+        let mut run = testing::run();
+        let mut status = TerraformRunStatus {
+            phase: Some(Phase::Succeeded),
+            result: Some(RunResult::Applied),
+            history: vec!["x".repeat(200); 40],
+            ..TerraformRunStatus::default()
+        };
+        for type_ in conditions::ALL {
+            conditions::set(&mut status.conditions, type_, Some(true), "Applied", "text", None, testing::t0());
+        }
+        run.status = Some(status);
+        run.metadata.annotations = Some([("kubectl.kubernetes.io/last-applied-configuration".into(), "x".repeat(9000))].into());
+        prune(&mut run);
+        assert!(serde_json::to_vec(&run).unwrap().len() < 1200, "{}", serde_json::to_string(&run).unwrap());
+        assert_eq!(conditions::status(&run.status.unwrap().conditions, conditions::FINISHED), Some(true));
+    }
+
+    #[test]
+    fn a_pod_belongs_to_the_run_of_its_label() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "team", "labels": {"pawl.run/run": "net"}}}))
+        .unwrap();
+        let run = run_of(&pod).unwrap();
+        assert_eq!((run.name.as_str(), run.namespace.as_deref()), ("net", Some("team")));
+        assert!(run_of(&Pod::default()).is_none());
+    }
+}

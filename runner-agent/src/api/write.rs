@@ -1,0 +1,313 @@
+//! The writer: each write tests that the attempt is open and this process's own, and after any error the run is read again.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crds::{TerraformRun, TerraformRunStatus, fit::fit, names};
+use serde_json::{Map, Value, json};
+
+use crate::{ports::Api, settings::Settings};
+
+/// The fields of the status that an agent writes.
+const OWN: [&str; 13] = [
+    "phase",
+    "result",
+    "message",
+    "nextStep",
+    "history",
+    "failure",
+    "startTime",
+    "completionTime",
+    "plan",
+    "adopted",
+    "claim",
+    "progress",
+    "steps",
+];
+
+/// What a write is for: decides on its tests, and on when it is given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The first write of the process; nobody may have adopted the attempt before.
+    Adopt,
+    /// A phase or a plan.
+    Update,
+    /// Progress: given up after the first try, since newer progress follows.
+    Progress,
+    /// The claim. With a checksum the annotation and the approval are tested for it.
+    Claim(Option<String>),
+    /// The end of the run or of the attempt.
+    End,
+}
+
+/// How a write went.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It stands in the API.
+    Landed(Arc<TerraformRun>),
+    /// A claim that cannot stand as things are.
+    Refused(Arc<TerraformRun>),
+    /// The attempt is closed or another's. Nothing may be done any more.
+    Fenced,
+    /// It was given up.
+    GivenUp,
+}
+
+/// Writes the agent's fields of a run's status, one write at a time.
+#[derive(Debug)]
+pub struct Writer<A> {
+    api: Arc<A>,
+    settings: Arc<Settings>,
+    /// The status as it was last read or acknowledged.
+    known: Mutex<Known>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    status: TerraformRunStatus,
+    version: String,
+}
+
+impl<A: Api> Writer<A> {
+    /// A writer that knows nothing yet.
+    pub fn new(api: Arc<A>, settings: Arc<Settings>) -> Self {
+        Self { api, settings, known: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Takes note of a run that was read.
+    pub fn learn(&self, run: &TerraformRun) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.status = run.status.clone().unwrap_or_default();
+        known.version = run.metadata.resource_version.clone().unwrap_or_default();
+    }
+
+    /// Whether a write is under way.
+    pub fn is_busy(&self) -> bool {
+        self.turn.try_lock().is_err()
+    }
+
+    /// Makes the agent's fields of the status what they are in `wanted`, which is made to fit.
+    pub async fn write(&self, mut wanted: TerraformRunStatus, kind: Kind) -> Outcome {
+        let _turn = self.turn.lock().await;
+        let mut tries = 0_u32;
+        let mut refusals = 0_u32;
+        let mut missing = 0_u32;
+        loop {
+            let operations = self.operations(&mut wanted, &kind);
+            if let Some(operations) = operations {
+                match self.api.patch(operations).await {
+                    Ok(run) => {
+                        self.learn(&run);
+                        return Outcome::Landed(Arc::new(run));
+                    }
+                    Err(error) => {
+                        tracing::info!(code = error.code, %error, ?kind, "a write was not acknowledged");
+                        // An answer that is not about load or rights: the same write will hardly do better.
+                        refusals += u32::from(matches!(error.code, Some(400 | 409 | 413 | 422)));
+                    }
+                }
+            } else if let Kind::Update | Kind::Progress | Kind::End = kind {
+                // Nothing differs from what is known to stand there.
+                return match self.read(&mut tries, &mut missing, &kind).await {
+                    Some(run) if self.is_own(&run) => Outcome::Landed(run),
+                    Some(_) => Outcome::Fenced,
+                    None => Outcome::GivenUp,
+                };
+            }
+            // An error is no evidence: read, and decide on that.
+            let Some(run) = self.read(&mut tries, &mut missing, &kind).await else {
+                return if kind == Kind::Progress || kind == Kind::End { Outcome::GivenUp } else { Outcome::Fenced };
+            };
+            align(&run.status.clone().unwrap_or_default(), &mut wanted, &kind);
+            if let Some(outcome) = self.judge(&run, &wanted, &kind) {
+                return outcome;
+            }
+            if kind == Kind::Progress {
+                return Outcome::GivenUp;
+            }
+            if kind == Kind::End && refusals >= 3 {
+                shorten(&mut wanted);
+            }
+            if kind == Kind::End && refusals >= 8 {
+                return Outcome::GivenUp;
+            }
+            tries += 1;
+            tokio::time::sleep(backoff(tries)).await;
+        }
+    }
+
+    /// Reads the run until it can be read. `None` when that was given up, or the run is gone.
+    async fn read(&self, tries: &mut u32, missing: &mut u32, kind: &Kind) -> Option<Arc<TerraformRun>> {
+        loop {
+            match self.api.get().await {
+                Ok(run) => {
+                    self.learn(&run);
+                    return Some(Arc::new(run));
+                }
+                Err(error) => {
+                    tracing::info!(code = error.code, %error, "the run cannot be read");
+                    *missing += u32::from(error.code == Some(404));
+                    if *missing >= 4 || *kind == Kind::Progress {
+                        return None;
+                    }
+                }
+            }
+            *tries += 1;
+            tokio::time::sleep(backoff(*tries)).await;
+        }
+    }
+
+    /// What a run that was read after an error says about the write; `None` when it has to be tried again.
+    fn judge(&self, run: &Arc<TerraformRun>, wanted: &TerraformRunStatus, kind: &Kind) -> Option<Outcome> {
+        let status = run.status.clone().unwrap_or_default();
+        if *kind == Kind::Adopt {
+            let open = self.is_open(run);
+            return match &status.adopted {
+                Some(adopted) if adopted.attempt == self.settings.attempt => {
+                    Some(if open && adopted.nonce == self.settings.nonce {
+                        Outcome::Landed(run.clone())
+                    } else {
+                        Outcome::Fenced
+                    })
+                }
+                _ => (!open || status.is_terminal()).then_some(Outcome::Fenced),
+            };
+        }
+        if !self.is_own(run) {
+            return Some(Outcome::Fenced);
+        }
+        let differs = differing(&status, wanted);
+        if differs.is_empty() {
+            return Some(Outcome::Landed(run.clone()));
+        }
+        if status.is_terminal() {
+            return Some(Outcome::Fenced);
+        }
+        if let Kind::Claim(approved) = kind {
+            if let Some(claim) = &status.claim {
+                let own = Some(claim) == wanted.claim.as_ref();
+                return Some(if own { Outcome::Landed(run.clone()) } else { Outcome::Fenced });
+            }
+            if approved.as_ref().is_some_and(|sum| !is_approved(run, sum)) || is_stopped(run) {
+                return Some(Outcome::Refused(run.clone()));
+            }
+        }
+        None
+    }
+
+    fn is_open(&self, run: &TerraformRun) -> bool {
+        run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
+            && run
+                .status
+                .as_ref()
+                .and_then(|s| s.attempt.as_ref())
+                .is_some_and(|a| a.open && a.number == self.settings.attempt && a.pod_name == self.settings.pod_name)
+    }
+
+    /// Whether the attempt is open and adopted by this process.
+    pub fn is_own(&self, run: &TerraformRun) -> bool {
+        let adopted = run.status.as_ref().and_then(|s| s.adopted.as_ref());
+        self.is_open(run) && adopted.is_some_and(|a| a.nonce == self.settings.nonce && a.attempt == self.settings.attempt)
+    }
+
+    /// The patch that makes what is known into what is wanted; `None` when nothing differs.
+    fn operations(&self, wanted: &mut TerraformRunStatus, kind: &Kind) -> Option<Vec<Value>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        align(&known.status, wanted, kind);
+        fit(wanted);
+        let changes = differing(&known.status, wanted);
+        if changes.is_empty() {
+            return None;
+        }
+        let test = |path: &str, value: Value| json!({"op": "test", "path": path, "value": value});
+        let mut operations = vec![
+            test("/metadata/uid", json!(self.settings.run_uid)),
+            test("/status/attempt/number", json!(self.settings.attempt)),
+            test("/status/attempt/open", json!(true)),
+        ];
+        match kind {
+            Kind::Adopt => {
+                operations.push(test("/status/attempt/podName", json!(self.settings.pod_name)));
+                // Nobody may have adopted since the run was read; the only write for which everything must be as it was.
+                operations.push(test("/metadata/resourceVersion", json!(known.version)));
+            }
+            Kind::Update | Kind::Progress | Kind::End => {
+                operations.push(test("/status/adopted/nonce", json!(self.settings.nonce)));
+            }
+            Kind::Claim(approved) => {
+                operations.push(test("/status/adopted/nonce", json!(self.settings.nonce)));
+                operations.push(test("/status/phase", json!(known.status.phase)));
+                if let Some(checksum) = approved {
+                    let annotation = names::APPROVE.replace('~', "~0").replace('/', "~1");
+                    operations.push(test(&format!("/metadata/annotations/{annotation}"), json!(checksum)));
+                    operations.push(test("/status/approval/checksum", json!(checksum)));
+                }
+            }
+        }
+        operations.extend(changes.into_iter().map(|(field, value)| match value {
+            Some(value) => json!({"op": "add", "path": format!("/status/{field}"), "value": value}),
+            None => json!({"op": "remove", "path": format!("/status/{field}")}),
+        }));
+        Some(operations)
+    }
+}
+
+/// What a write leaves alone: the controller's fields, which count for the size all the same; and outside of their own writes
+/// the adoption and the claim, so that no other write can ever make or change one.
+fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kind) {
+    wanted.approval.clone_from(&known.approval);
+    wanted.attempt.clone_from(&known.attempt);
+    wanted.conditions.clone_from(&known.conditions);
+    wanted.rerun.clone_from(&known.rerun);
+    wanted.observed_generation = known.observed_generation;
+    if *kind != Kind::Adopt {
+        wanted.adopted.clone_from(&known.adopted);
+    }
+    if !matches!(kind, Kind::Claim(_)) {
+        wanted.claim.clone_from(&known.claim);
+    }
+}
+
+/// The agent's fields that differ, with the value wanted.
+fn differing(known: &TerraformRunStatus, wanted: &TerraformRunStatus) -> Vec<(&'static str, Option<Value>)> {
+    let fields = |status| match serde_json::to_value(status) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    let (known, wanted) = (fields(known), fields(wanted));
+    OWN.into_iter()
+        .filter(|field| known.get(*field) != wanted.get(*field))
+        .map(|field| (field, wanted.get(field).cloned()))
+        .collect()
+}
+
+/// Whether a person's approval of this plan stands, as annotation and as the controller's record.
+pub fn is_approved(run: &TerraformRun, checksum: &str) -> bool {
+    let annotated = run.metadata.annotations.as_ref().and_then(|a| a.get(names::APPROVE)).is_some_and(|a| a == checksum);
+    let recorded = run.status.as_ref().and_then(|s| s.approval.as_ref()).and_then(|a| a.checksum.as_deref());
+    annotated && recorded == Some(checksum)
+}
+
+fn is_stopped(run: &TerraformRun) -> bool {
+    let annotated = |name| run.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(name));
+    run.metadata.deletion_timestamp.is_some() || annotated(names::CANCEL) || annotated(names::DENY)
+}
+
+/// An end that is refused again and again is tried without what might be the matter.
+fn shorten(status: &mut TerraformRunStatus) {
+    status.progress = None;
+    if let Some(failure) = &mut status.failure {
+        failure.diagnostics.clear();
+    }
+    let keep = status.history.len().saturating_sub(8);
+    status.history.drain(..keep);
+}
+
+/// How long to wait before the next try: 100 ms doubling to 10 s, half of it by chance.
+pub fn backoff(tries: u32) -> Duration {
+    let most = 100_u64.saturating_mul(1 << tries.clamp(1, 8).saturating_sub(1)).min(10_000);
+    Duration::from_millis(most / 2 + rand::random_range(0..=most / 2))
+}

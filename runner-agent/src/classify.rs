@@ -1,0 +1,432 @@
+//! From the tool's words to a class of failure.
+//!
+//! The tool's `-json` diagnostics come first; texts are matched only within what the tool said. The rows stand in the order in
+//! which they count: what must never be retried before what may be.
+
+use crds::{Changed, Diagnostic, Failure, FailureClass, reason, termination::clip};
+
+use crate::process::{Exit, RunError};
+
+/// What a command said, as far as it matters when it failed.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// Diagnostics, in the order they came.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The last lines that were no JSON events.
+    pub tail: Vec<String>,
+}
+
+struct Row(FailureClass, &'static str, &'static [&'static str]);
+
+use FailureClass::{Configuration, Credentials, Integrity, StalePlan, StateLocked, Transient};
+
+/// Texts, in lower case. The first row of which any text is found decides.
+const ROWS: &[Row] = &[
+    Row(
+        StateLocked,
+        reason::STATE_LOCKED,
+        &[
+            "error acquiring the state lock",
+            "conditionalcheckfailedexception",
+            "state blob is already locked",
+            "already locked by another terraform client",
+            "http remote state already locked",
+            "workspace is already locked",
+        ],
+    ),
+    Row(StalePlan, reason::STALE_PLAN, &["saved plan is stale", "saved plan does not match the given state"]),
+    Row(
+        Transient,
+        reason::STATE_NOT_SAVED,
+        &["failed to save state", "failed to persist state", "failed to upload state", "error saving state", "errored.tfstate"],
+    ),
+    Row(
+        Integrity,
+        reason::CHECKSUM_MISMATCH,
+        &[
+            "doesn't match any of the checksums",
+            "does not match any of the checksums",
+            "checksum mismatch",
+            "error verifying checksum",
+            "signature verification failed",
+            "authentication signature",
+            "failed to verify provider",
+        ],
+    ),
+    Row(
+        Configuration,
+        reason::INVALID_CONFIGURATION,
+        &[
+            "unsupported terraform core version",
+            "unsupported opentofu core version",
+            "no value for required variable",
+            "inconsistent dependency lock file",
+            "backend initialization required",
+            "cannot apply incomplete plan",
+            "invalid provider configuration",
+            "no configuration files",
+            "encountered problems during initialisation",
+            "encountered problems during initialization",
+        ],
+    ),
+    Row(
+        Transient,
+        reason::THROTTLED,
+        &[
+            "429 too many requests",
+            "status code: 429",
+            "error: 429",
+            "requestlimitexceeded",
+            "throttlingexception",
+            "throttling:",
+            "toomanyrequests",
+            "toomanyupdates",
+            "rate limit exceeded",
+            "slowdown:",
+        ],
+    ),
+    Row(
+        Credentials,
+        reason::UNAUTHORIZED,
+        &[
+            "expiredtoken",
+            "no valid credential sources",
+            "no valid credential source",
+            "invalidclienttokenid",
+            "signaturedoesnotmatch",
+            "unrecognizedclientexception",
+            "authfailure",
+            "invalidaccesskeyid",
+            "rejected the given authentication credentials",
+            "could not find default credentials",
+            "unable to authenticate",
+            "authentication failed",
+            "401 unauthorized",
+            "403 forbidden",
+            "status code: 401",
+            "status code: 403",
+            "http response code 401",
+            "http response code 403",
+            "http remote state endpoint requires auth",
+            "http remote state endpoint invalid auth",
+            "accessdenied",
+            "required token could not be found",
+            "invalid_grant",
+        ],
+    ),
+    Row(
+        Transient,
+        reason::PROVIDER_UNREACHABLE,
+        &[
+            "connection reset by peer",
+            "connection refused",
+            "tls handshake timeout",
+            "i/o timeout",
+            "no such host",
+            "temporary failure in name resolution",
+            "client.timeout exceeded while awaiting headers",
+            "context deadline exceeded",
+            "network is unreachable",
+            "no route to host",
+            "unexpected eof",
+            "server misbehaving",
+            "failed to request discovery document",
+            "502 bad gateway",
+            "503 service unavailable",
+            "504 gateway timeout",
+            "status code: 502",
+            "status code: 503",
+            "status code: 504",
+            "http remote state unexpected status: 5",
+            "unexpected http response code 5",
+            "the requested url returned error: 5",
+            "could not resolve host",
+            "ssh_exchange_identification",
+            "text file busy",
+            ": eof",
+        ],
+    ),
+];
+
+/// The class and reason of a text, if it is one that is known.
+pub fn text(text: &str) -> Option<(FailureClass, &'static str)> {
+    let text = text.to_lowercase();
+    ROWS.iter().find(|row| row.2.iter().any(|needle| text.contains(needle))).map(|row| (row.0, row.1))
+}
+
+/// What a command that failed says about the run.
+pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
+    let mut errors: Vec<Diagnostic> = said.diagnostics.iter().filter(|d| d.severity == "error").cloned().collect();
+    if errors.is_empty() {
+        errors = parse(&said.tail);
+    }
+    // A diagnostic of a known class counts before one that is not known; among those of none, the first with a place in the code.
+    let known = errors.iter().enumerate().find_map(|(i, d)| text(&words(d)).map(|(class, reason)| (i, class, reason)));
+    let placed = errors.iter().position(|d| d.file.is_some());
+    let (first, class, reason) = match (known, placed) {
+        // An error in the code hides behind the summary that follows it.
+        (Some((_, Configuration, _)) | None, Some(at)) => (at, Configuration, reason::INVALID_CONFIGURATION),
+        (Some(known), _) => known,
+        (None, None) => {
+            let tail = said.tail.join("\n");
+            let (class, reason) = match (text(&tail), exit) {
+                (Some(known), _) if errors.is_empty() => known,
+                (_, Exit { signal: Some(_), told: false, .. }) => (FailureClass::Interrupted, reason::TOOL_KILLED),
+                _ => (Configuration, generic(step)),
+            };
+            (0, class, reason)
+        }
+    };
+    if first < errors.len() {
+        errors.swap(0, first);
+    }
+    let said_text = errors.first().map_or_else(|| last_line(&said.tail), sentence);
+    let ended = match exit {
+        Exit { signal: Some(signal), told: false, .. } => format!("was ended by signal {signal}"),
+        Exit { code: 11, .. } => "crashed (exit code 11)".to_owned(),
+        Exit { code, told: true, .. } => format!("was told to end (exit code {code})"),
+        Exit { code, .. } if said_text.is_empty() => format!("failed with exit code {code}"),
+        _ => "failed".to_owned(),
+    };
+    let lock = errors.iter().find_map(|d| lock_owner(d.detail.as_deref().unwrap_or_default()));
+    let mut message = if said_text.is_empty() { format!("{step} {ended}") } else { format!("{step} {ended}: {said_text}") };
+    if let (true, Some(owner)) = (reason == reason::STATE_LOCKED, lock) {
+        message = format!("{step} failed: the state is locked {owner}");
+    }
+    Failure { class, reason: reason.to_owned(), message: clip(&message, 1024), changes: Changed::None, diagnostics: errors }
+}
+
+/// A command that could not be run at all.
+pub fn not_run(step: &str, error: &RunError) -> Failure {
+    let (class, reason) = match error {
+        RunError::Stopped => (FailureClass::Interrupted, reason::TERMINATED),
+        RunError::Spawn(_) | RunError::Wait(_) => (FailureClass::Internal, reason::AGENT_FAULT),
+    };
+    simple(class, reason, format!("{step} {error}"))
+}
+
+/// A failure without diagnostics, before which nothing was changed.
+pub fn simple(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Failure {
+    Failure {
+        class,
+        reason: reason.to_owned(),
+        message: clip(message.as_ref(), 1024),
+        changes: Changed::None,
+        diagnostics: vec![],
+    }
+}
+
+/// A fault of the disk or of the agent.
+pub fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    simple(FailureClass::Internal, reason::AGENT_FAULT, format!("{what}: {error}"))
+}
+
+fn generic(step: &str) -> &'static str {
+    match step {
+        "apply" => reason::APPLY_FAILED,
+        "init" | "workspace" => reason::INIT_FAILED,
+        _ => reason::PLAN_FAILED,
+    }
+}
+
+fn words(d: &Diagnostic) -> String {
+    format!("{}\n{}", d.summary, d.detail.as_deref().unwrap_or_default())
+}
+
+fn sentence(d: &Diagnostic) -> String {
+    let place = match (&d.file, d.line) {
+        (Some(file), Some(line)) => format!(" ({file} line {line})"),
+        (Some(file), None) => format!(" ({file})"),
+        (None, _) => d.address.as_ref().map(|a| format!(" ({a})")).unwrap_or_default(),
+    };
+    let detail = clip(d.detail.as_deref().unwrap_or_default(), 240);
+    let summary = clip(&d.summary, 240);
+    if detail.is_empty() { format!("{summary}{place}") } else { format!("{summary}{place}: {detail}") }
+}
+
+fn last_line(tail: &[String]) -> String {
+    tail.iter().rev().map(|line| clip(line, 300)).find(|line| !line.is_empty()).unwrap_or_default()
+}
+
+/// `by WHO since CREATED`, from the lock info of a diagnostic.
+fn lock_owner(detail: &str) -> Option<String> {
+    let field = |name: &str| {
+        let line = detail.lines().map(str::trim).find(|line| line.starts_with(name))?;
+        Some(clip(line.get(name.len()..)?.trim(), 120)).filter(|v| !v.is_empty())
+    };
+    let who = field("Who:")?;
+    Some(match field("Created:") {
+        Some(created) => format!("by {who} since {created}"),
+        None => format!("by {who}"),
+    })
+}
+
+/// Diagnostics from a tool that speaks no JSON: `Error: …`, with or without the frame the tools draw, and `on FILE line N`.
+pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
+    let mut found: Vec<Diagnostic> = Vec::new();
+    for line in lines {
+        let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
+        if let Some(summary) = line.strip_prefix("Error: ") {
+            found.push(Diagnostic { severity: "error".into(), summary: summary.into(), ..Diagnostic::default() });
+        } else if let Some(current) = found.last_mut() {
+            if let (None, Some((file, number))) = (&current.file, place(line)) {
+                current.file = Some(file);
+                current.line = Some(number);
+            } else if !line.is_empty() {
+                let detail = current.detail.get_or_insert_default();
+                if detail.len() < 2_000 {
+                    detail.push_str(line);
+                    detail.push('\n');
+                }
+            }
+        }
+    }
+    found
+}
+
+fn place(line: &str) -> Option<(String, u32)> {
+    let (file, rest) = line.strip_prefix("on ")?.split_once(" line ")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((file.to_owned(), digits.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diagnostic(summary: &str, detail: &str, file: Option<(&str, u32)>) -> Diagnostic {
+        Diagnostic {
+            severity: "error".into(),
+            summary: summary.into(),
+            detail: Some(detail.into()),
+            file: file.map(|(f, _)| f.into()),
+            line: file.map(|(_, l)| l),
+            ..Diagnostic::default()
+        }
+    }
+
+    fn of(step: &str, diagnostics: Vec<Diagnostic>) -> Failure {
+        failure(step, Exit { code: 1, signal: None, told: false }, &Said { diagnostics, tail: vec![] })
+    }
+
+    #[test]
+    fn texts_of_the_field() {
+        let rows: &[(&str, &str, FailureClass, &str)] = &[
+            (
+                "Failed to query available provider packages",
+                "Could not retrieve the list: could not connect to registry.opentofu.org: failed to request discovery document: Get \"https://…\": dial tcp: lookup registry.opentofu.org: no such host",
+                Transient,
+                reason::PROVIDER_UNREACHABLE,
+            ),
+            (
+                "Failed to install provider",
+                "Error while installing hashicorp/aws: net/http: TLS handshake timeout",
+                Transient,
+                reason::PROVIDER_UNREACHABLE,
+            ),
+            ("Error refreshing state", "read tcp 10.0.0.1: connection reset by peer", Transient, reason::PROVIDER_UNREACHABLE),
+            (
+                "Invalid provider registry host",
+                "The host is up: 503 Service Unavailable returned from it",
+                Transient,
+                reason::PROVIDER_UNREACHABLE,
+            ),
+            ("creating EC2 Instance", "api error RequestLimitExceeded: Request limit exceeded.", Transient, reason::THROTTLED),
+            ("Error", "app.terraform.io: 429 Too Many Requests", Transient, reason::THROTTLED),
+            (
+                "error configuring S3 Backend",
+                "no valid credential sources for S3 Backend found.",
+                Credentials,
+                reason::UNAUTHORIZED,
+            ),
+            (
+                "reading EC2 VPC",
+                "operation error: api error ExpiredToken: The security token included in the request is expired",
+                Credentials,
+                reason::UNAUTHORIZED,
+            ),
+            ("Failed to get existing workspaces", "HTTP remote state endpoint requires auth", Credentials, reason::UNAUTHORIZED),
+            (
+                "Error acquiring the state lock",
+                "Error message: resource temporarily unavailable",
+                StateLocked,
+                reason::STATE_LOCKED,
+            ),
+            ("Error locking state", "HTTP remote state already locked: ID=1", StateLocked, reason::STATE_LOCKED),
+            ("Saved plan is stale", "The given plan file can no longer be applied", StalePlan, reason::STALE_PLAN),
+            ("Saved plan does not match the given state", "different lineage", StalePlan, reason::STALE_PLAN),
+            ("Failed to save state", "Error saving state: HTTP error: 500", Transient, reason::STATE_NOT_SAVED),
+            (
+                "Failed to install provider",
+                "the current package doesn't match any of the checksums previously recorded",
+                Integrity,
+                reason::CHECKSUM_MISMATCH,
+            ),
+            (
+                "Inconsistent dependency lock file",
+                "provider x: required by this configuration but no version is selected",
+                Configuration,
+                reason::INVALID_CONFIGURATION,
+            ),
+            ("Unsupported Terraform Core version", "requires >= 2", Configuration, reason::INVALID_CONFIGURATION),
+            (
+                "No value for required variable",
+                "The root module input variable \"x\" is not set",
+                Configuration,
+                reason::INVALID_CONFIGURATION,
+            ),
+            ("creating thing", "the thing is not allowed to be blue", Configuration, reason::PLAN_FAILED),
+        ];
+        for (summary, detail, class, reason) in rows {
+            let f = of("plan", vec![diagnostic(summary, detail, None)]);
+            assert_eq!((f.class, f.reason.as_str()), (*class, *reason), "{summary}: {detail}");
+        }
+    }
+
+    #[test]
+    fn an_error_in_the_code_names_file_and_line() {
+        let f = of(
+            "init",
+            vec![
+                diagnostic("Terraform encountered problems during initialisation", "", None),
+                diagnostic("Invalid string literal", "This item is not valid.", Some(("b.tf", 3))),
+            ],
+        );
+        assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::INVALID_CONFIGURATION));
+        assert_eq!(f.message, "init failed: Invalid string literal (b.tf line 3): This item is not valid.");
+        assert_eq!(f.diagnostics[0].file.as_deref(), Some("b.tf"));
+    }
+
+    #[test]
+    fn a_lock_names_its_owner() {
+        let detail = "Error message: HTTP remote state already locked\nLock Info:\n  ID:        1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       root@vpc-x2b4d-a1\n  Version:   1.10.6\n  Created:   2026-11-21 10:00:00 UTC\n";
+        let f = of("plan", vec![diagnostic("Error acquiring the state lock", detail, None)]);
+        assert_eq!(f.class, StateLocked);
+        assert_eq!(f.message, "plan failed: the state is locked by root@vpc-x2b4d-a1 since 2026-11-21 10:00:00 UTC");
+    }
+
+    #[test]
+    fn plain_text_is_read_where_there_is_no_json() {
+        let lines = [
+            "╷",
+            "│ Error: Unsupported argument",
+            "│ ",
+            "│   on main.tf line 12, in resource \"a\" \"b\":",
+            "│   12:   x = 1",
+            "╵",
+        ];
+        let said = Said { tail: lines.iter().map(|l| (*l).to_owned()).collect(), ..Said::default() };
+        let f = failure("init", Exit { code: 1, signal: None, told: false }, &said);
+        assert_eq!(f.reason, reason::INVALID_CONFIGURATION);
+        assert_eq!((f.diagnostics[0].file.as_deref(), f.diagnostics[0].line), (Some("main.tf"), Some(12)));
+    }
+
+    #[test]
+    fn a_tool_that_was_killed_is_interrupted() {
+        let f = failure("plan", Exit { code: 137, signal: Some(9), told: false }, &Said::default());
+        assert_eq!((f.class, f.reason.as_str()), (FailureClass::Interrupted, reason::TOOL_KILLED));
+        assert_eq!(f.message, "plan was ended by signal 9");
+        let f = failure("plan", Exit { code: 137, signal: Some(9), told: true }, &Said::default());
+        assert_eq!(f.class, Configuration, "a tool we killed says nothing of its own");
+    }
+}

@@ -1,0 +1,611 @@
+//! Runs the machine: events in, effects out.
+//!
+//! The driver owns the agent's copy of the status. It looks at the run as levels (cancelled, denied, deleted, approved, fenced)
+//! and tells the machine when one of them changes; timers follow from the state alone.
+
+mod levels;
+mod projection;
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, TerraformRun, contract, whole_seconds};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    api::{Kind, Outcome, Writer, follow},
+    machine::{Effect, Ending, Event, Mode, Stage, State, Terms, begin, next},
+    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Work},
+    settings::Settings,
+    termination,
+};
+use levels::Levels;
+use projection::Projection;
+
+/// How long adoption may take before the process leaves it to the controller.
+const ADOPTION: Duration = Duration::from_secs(600);
+/// How long a command before the claim has after its SIGINT.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// What is kept of the pod's grace for the end of an apply that does not end: providers first, then the tool, then the report.
+const RESERVE: Duration = Duration::from_secs(20);
+/// The least time between writes of progress, and the shortest phase that has any.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
+type StepResult<T> = Result<T, crds::Failure>;
+
+/// What something that was started came to.
+enum Done {
+    Adopted(Option<Arc<TerraformRun>>),
+    Wrote(Outcome),
+    Setup(StepResult<SetupReport>),
+    Init(StepResult<InitReport>),
+    Plan(StepResult<PlanReport>),
+    Verified(StepResult<String>),
+    Claimed(Outcome),
+    Applied(StepResult<ApplyReport>),
+    Progress,
+    Ended(Outcome),
+    Panicked,
+}
+
+/// An attempt at work.
+pub struct Driver<A, W, C> {
+    api: Arc<A>,
+    work: Arc<W>,
+    clock: C,
+    settings: Arc<Settings>,
+    writer: Arc<Writer<A>>,
+    run: Option<Arc<TerraformRun>>,
+    view: Projection,
+    levels: Levels,
+    state: State,
+    events: VecDeque<Event>,
+    /// Outcomes are numbered: one of something that was given up is dropped.
+    turn: u64,
+    running: Option<JoinHandle<()>>,
+    done: Channel<(u64, Done)>,
+    notices: Channel<Notice>,
+    seen: (watch::Sender<Option<Seen>>, watch::Receiver<Option<Seen>>),
+    follower: Option<JoinHandle<()>>,
+    /// When the phase began, when the tool was told to end, when the process was.
+    phase_since: Instant,
+    told_at: Option<Instant>,
+    terminated_at: Option<Instant>,
+    expires_at: Option<Instant>,
+    progress_written: Instant,
+    progress_due: bool,
+    exit: u8,
+}
+
+impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
+    /// A driver that has done nothing yet.
+    pub fn new(api: Arc<A>, work: Arc<W>, clock: C, settings: Arc<Settings>) -> Self {
+        let now = Instant::now();
+        Self {
+            writer: Arc::new(Writer::new(api.clone(), settings.clone())),
+            api,
+            work,
+            clock,
+            view: Projection::new(settings.clone()),
+            settings,
+            run: None,
+            levels: Levels::default(),
+            state: State::Ended,
+            events: VecDeque::new(),
+            turn: 0,
+            running: None,
+            done: mpsc::unbounded_channel(),
+            notices: mpsc::unbounded_channel(),
+            seen: watch::channel(None),
+            follower: None,
+            phase_since: now,
+            told_at: None,
+            terminated_at: None,
+            expires_at: None,
+            progress_written: now,
+            progress_due: false,
+            exit: contract::EXIT_NO_RESULT,
+        }
+    }
+
+    /// Works until the end; `stops` gives each signal that tells the process to end. Returns the exit code.
+    pub async fn run(mut self, mut stops: mpsc::UnboundedReceiver<()>) -> u8 {
+        let (state, effects) = begin();
+        self.state = state;
+        for effect in effects {
+            self.perform(effect).await;
+        }
+        while self.state != State::Ended {
+            let event = match self.events.pop_front() {
+                Some(event) => event,
+                None => match self.wait(&mut stops).await {
+                    Some(event) => event,
+                    None => continue,
+                },
+            };
+            let (state, effects) = next(&self.state, &event);
+            if state != self.state {
+                tracing::debug!(?event, from = ?self.state, to = ?state, "changed state");
+            }
+            let before = std::mem::replace(&mut self.state, state);
+            if before != state {
+                self.entered(before);
+            }
+            for effect in effects {
+                self.perform(effect).await;
+            }
+        }
+        if let Some(follower) = self.follower.take() {
+            follower.abort();
+        }
+        self.exit
+    }
+
+    /// Waits for the next thing that happens. `None` when it is of no interest to the machine.
+    async fn wait(&mut self, stops: &mut mpsc::UnboundedReceiver<()>) -> Option<Event> {
+        let deadline = self.deadline();
+        let progress = self.progress_at();
+        tokio::select! {
+            biased;
+            Some(notice) = self.notices.1.recv() => {
+                self.note(notice);
+                None
+            }
+            Some(()) = stops.recv() => {
+                self.terminated_at.get_or_insert_with(Instant::now);
+                Some(Event::StopRequested)
+            }
+            Some((turn, done)) = self.done.1.recv() => self.finished(turn, done),
+            Ok(()) = self.seen.1.changed() => {
+                let seen = self.seen.1.borrow_and_update().clone();
+                self.look(seen.as_ref());
+                None
+            }
+            () = sleep_until(deadline.map_or_else(Instant::now, |(at, _)| at)), if deadline.is_some() => {
+                deadline.map(|(_, event)| event)
+            }
+            () = sleep_until(progress.unwrap_or_else(Instant::now)), if progress.is_some() => {
+                self.write_progress();
+                None
+            }
+        }
+    }
+
+    /// The one timer that counts in a state, and what it means.
+    fn deadline(&self) -> Option<(Instant, Event)> {
+        let timeouts = self.run.as_ref().map(|run| run.spec.timeouts).unwrap_or_default();
+        let phase = |limit: Duration| Some((self.phase_since + limit, Event::DeadlinePassed));
+        let told = |after: Duration| Some((self.told_at.unwrap_or_else(Instant::now) + after, Event::GraceOver));
+        let grace = self.settings.grace;
+        let reserve = RESERVE.min(grace * 2 / 3);
+        match self.state {
+            State::Adopting => phase(ADOPTION),
+            State::Setup(_) => phase(timeouts.setup.0),
+            State::RecordingInit(_) | State::Init(_) => phase(timeouts.init.0),
+            State::RecordingPlan(_)
+            | State::Planning(_)
+            | State::RecordingResult(_)
+            | State::Verifying(_)
+            | State::Claiming(_, None) => phase(timeouts.plan.0),
+            State::Awaiting => self.expires_at.map(|at| (at, Event::Expired)),
+            // An answer that does not come soon is not waited for when the process is wanted to end.
+            State::Claiming(_, Some(_)) => Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::DeadlinePassed)),
+            State::Stopping { killed, .. } => {
+                let first = STOP_GRACE.min(grace.saturating_sub(reserve / 2));
+                told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
+            }
+            State::Applying => phase(timeouts.apply.0),
+            State::Interrupting { stage, .. } => told(match stage {
+                Stage::Asked => grace.saturating_sub(reserve),
+                Stage::ProvidersKilled => grace.saturating_sub(reserve / 2),
+                Stage::ToolKilled => grace.saturating_sub(reserve / 5),
+            }),
+            State::Ending(_) => {
+                self.terminated_at.map(|at| (at + grace.saturating_sub(Duration::from_secs(1)), Event::GraceOver))
+            }
+            State::Ended => None,
+        }
+    }
+
+    /// What follows from being in a new state, beside its effects.
+    fn entered(&mut self, before: State) {
+        match self.state {
+            State::Stopping { killed: false, .. } | State::Interrupting { stage: Stage::Asked, .. } => {
+                self.told_at = Some(Instant::now());
+            }
+            State::Claiming(_, Some(_)) => {
+                self.told_at.get_or_insert_with(Instant::now);
+            }
+            State::Awaiting => {
+                self.view.awaiting(self.clock.now());
+                if self.expires_at.is_none() {
+                    let limit = self.run.as_ref().map(|run| run.spec.approval.expires_after.0).unwrap_or_default();
+                    self.expires_at = Some(Instant::now() + limit);
+                }
+                // An approval may have come before the acknowledgement of the plan.
+                if self.levels.approved {
+                    self.events.push_back(Event::Approved);
+                }
+            }
+            State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
+            State::Adopting
+            | State::Setup(_)
+            | State::RecordingInit(_)
+            | State::Init(_)
+            | State::RecordingPlan(_)
+            | State::Planning(_)
+            | State::RecordingResult(_)
+            | State::Verifying(_)
+            | State::Claiming(..)
+            | State::Stopping { .. }
+            | State::Applying
+            | State::Interrupting { .. }
+            | State::Ending(_)
+            | State::Ended => {}
+        }
+        // What was being verified for an approval that is gone is of no interest any more.
+        if matches!(before, State::Verifying(_)) && !matches!(self.state, State::Claiming(..)) {
+            self.abandon();
+        }
+    }
+
+    fn abandon(&mut self) {
+        self.turn += 1;
+        if let Some(running) = self.running.take() {
+            running.abort();
+        }
+    }
+
+    /// Starts something whose outcome comes back with the number of its turn.
+    fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
+        self.turn += 1;
+        let (turn, done) = (self.turn, self.done.0.clone());
+        let task = tokio::spawn(work);
+        let abort = task.abort_handle();
+        let waiter = tokio::spawn(async move {
+            let guard = AbortOnDrop(abort);
+            let outcome = match task.await {
+                Ok(outcome) => outcome,
+                Err(error) if error.is_cancelled() => return,
+                Err(_) => Done::Panicked,
+            };
+            drop(guard);
+            let _ = done.send((turn, outcome));
+        });
+        self.running = Some(waiter);
+    }
+
+    async fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Adopt => self.adopt(),
+            Effect::RunSetup => {
+                self.begin_phase();
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                if let Some(run) = self.run.clone() {
+                    self.start(async move { Done::Setup(work.setup(run, notices).await) });
+                }
+            }
+            Effect::Record(phase) => {
+                if matches!(phase, Phase::Init) || matches!(self.state, State::RecordingPlan(_)) {
+                    self.begin_phase();
+                }
+                self.view.enter(phase);
+                if phase == Phase::AwaitingApproval {
+                    let run = self.run.clone();
+                    self.view.announce_hold(self.clock.now(), run.as_deref());
+                }
+                self.write(Kind::Update, Done::Wrote);
+            }
+            Effect::RunInit => {
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                self.start(async move { Done::Init(work.init(notices).await) });
+            }
+            Effect::RunPlan => {
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                self.start(async move { Done::Plan(work.plan(notices).await) });
+            }
+            Effect::KillOthers => {
+                if !self.work.kill_others().await {
+                    tracing::warn!("other processes are still there");
+                }
+            }
+            Effect::VerifyManifest => {
+                let work = self.work.clone();
+                self.start(async move { Done::Verified(work.verify().await) });
+            }
+            Effect::Claim => self.claim(),
+            Effect::RunApply => {
+                self.begin_phase();
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                self.start(async move { Done::Applied(work.apply(notices).await) });
+            }
+            Effect::Interrupt => self.work.interrupt(),
+            Effect::KillProviders => self.work.kill_providers(),
+            Effect::KillTool => self.work.kill_tool(),
+            Effect::End(ending) => self.end(ending),
+            Effect::Exit => {
+                self.abandon();
+                self.work.kill_tool();
+            }
+        }
+    }
+
+    fn begin_phase(&mut self) {
+        self.phase_since = Instant::now();
+        self.progress_written = self.phase_since;
+        self.progress_due = false;
+        self.view.begin(self.clock.now());
+    }
+
+    fn write(&mut self, kind: Kind, done: fn(Outcome) -> Done) {
+        let (writer, wanted) = (self.writer.clone(), self.view.status(|text| self.work.redact(text)));
+        self.start(async move { done(writer.write(wanted, kind).await) });
+    }
+
+    fn adopt(&mut self) {
+        let now = self.clock.now();
+        let (api, writer, settings) = (self.api.clone(), self.writer.clone(), self.settings.clone());
+        let mut view = self.view.clone();
+        self.start(async move {
+            let mut tries = 0;
+            loop {
+                match api.get().await {
+                    Ok(run) => {
+                        writer.learn(&run);
+                        let levels = Levels::of(&run, None, |_| true);
+                        let status = run.status.clone().unwrap_or_default();
+                        let open = status
+                            .attempt
+                            .as_ref()
+                            .is_some_and(|a| a.open && a.number == settings.attempt && a.pod_name == settings.pod_name);
+                        let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
+                        let other = run.metadata.uid.as_deref() != Some(settings.run_uid.as_str());
+                        if !open || taken || other || status.is_terminal() || status.claim.is_some() || levels.is_stopped() {
+                            tracing::error!(open, taken, other, "the attempt is not to be had; nothing is written");
+                            return Done::Adopted(None);
+                        }
+                        let adopted = Adopted {
+                            attempt: settings.attempt,
+                            pod_uid: settings.pod_uid.clone(),
+                            nonce: settings.nonce.clone(),
+                        };
+                        view.adopt(&status, adopted, now);
+                        let outcome = writer.write(view.status(str::to_owned), Kind::Adopt).await;
+                        return Done::Adopted(if let Outcome::Landed(run) = outcome { Some(run) } else { None });
+                    }
+                    Err(error) => {
+                        tracing::info!(code = error.code, %error, "the run cannot be read yet");
+                        tries += 1;
+                        tokio::time::sleep(crate::api::backoff(tries)).await;
+                    }
+                }
+            }
+        });
+    }
+
+    fn claim(&mut self) {
+        let automatic = self.mode() == Mode::Automatic;
+        let checksum = self.view.checksum();
+        let now = self.clock.now();
+        self.view.claim(
+            Claim {
+                checksum: checksum.clone(),
+                attempt: self.settings.attempt,
+                pod_uid: self.settings.pod_uid.clone(),
+                nonce: self.settings.nonce.clone(),
+                at: whole_seconds(now),
+            },
+            now,
+            self.levels.approver.as_deref().filter(|_| !automatic),
+        );
+        self.write(Kind::Claim((!automatic).then_some(checksum)), Done::Claimed);
+    }
+
+    fn mode(&self) -> Mode {
+        match self.run.as_ref().map(|run| run.spec.approval.mode) {
+            Some(ApprovalMode::Automatic) => Mode::Automatic,
+            Some(ApprovalMode::Manual) | None => Mode::Manual,
+        }
+    }
+
+    fn operation(&self) -> Operation {
+        self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
+    }
+
+    /// Delivers the end: to the termination message first, then to the run.
+    fn end(&mut self, ending: Ending) {
+        self.abandon();
+        let result = match ending {
+            Ending::NoChanges => Some(RunResult::NoChanges),
+            Ending::Planned => Some(RunResult::Planned),
+            Ending::Applied if self.operation() == Operation::Destroy => Some(RunResult::Destroyed),
+            Ending::Applied => Some(RunResult::Applied),
+            Ending::Rejected => Some(RunResult::Rejected),
+            Ending::Canceled | Ending::Deleted => Some(RunResult::Canceled),
+            Ending::Expired => Some(RunResult::Expired),
+            Ending::Failed(_) => Some(RunResult::Failed),
+            Ending::Attempt(_) => None,
+        };
+        let reason = self.levels.words(ending);
+        self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
+        let status = self.view.status(|text| self.work.redact(text));
+        let text = status.message.clone().unwrap_or_default();
+        termination::write(
+            &self.settings.termination_log,
+            &termination::message(&self.settings, result, &text, status.failure.clone()),
+        );
+        self.exit = result.map_or(contract::EXIT_NO_RESULT, contract::pod_exit_code);
+        let (writer, work) = (self.writer.clone(), self.work.clone());
+        self.start(async move {
+            let log = async {
+                work.log(&format!("pawl: {text}")).await;
+                if let Some(failure) = &status.failure {
+                    tracing::error!(class = ?failure.class, reason = failure.reason, "failed");
+                }
+            };
+            let (outcome, ()) = tokio::join!(writer.write(status.clone(), Kind::End), log);
+            Done::Ended(outcome)
+        });
+    }
+
+    /// What an outcome means to the machine.
+    fn finished(&mut self, turn: u64, done: Done) -> Option<Event> {
+        if let Done::Progress = done {
+            return None;
+        }
+        if turn != self.turn {
+            return None;
+        }
+        self.running = None;
+        // What a step said before it ended comes before its end.
+        while let Ok(notice) = self.notices.1.try_recv() {
+            self.note(notice);
+        }
+        let now = self.clock.now();
+        let event = match done {
+            Done::Adopted(None) => Event::AdoptionRefused,
+            Done::Adopted(Some(run)) => self.adopted(run),
+            Done::Wrote(Outcome::Landed(run)) => {
+                // What the acknowledgement shows comes first: a cancel in it keeps the next phase from starting.
+                self.look(Some(&Seen::Run(run)));
+                self.events.push_back(Event::Recorded);
+                return None;
+            }
+            Done::Wrote(Outcome::Refused(_) | Outcome::Fenced | Outcome::GivenUp)
+            | Done::Claimed(Outcome::Fenced | Outcome::GivenUp) => Event::Fenced,
+            Done::Setup(Ok(report)) => {
+                self.view.setup_done(report, now);
+                Event::SetupDone
+            }
+            Done::Init(Ok(report)) => {
+                self.view.init_done(&report, now);
+                Event::InitDone
+            }
+            Done::Plan(Ok(report)) => {
+                let changes = report.has_changes;
+                self.view.planned(report, now);
+                Event::PlanDone { changes }
+            }
+            Done::Verified(Ok(checksum)) if checksum == self.view.checksum() => Event::ManifestMatched,
+            Done::Verified(Ok(checksum)) => {
+                self.view.mismatch(&checksum);
+                Event::ManifestDiffers
+            }
+            Done::Applied(Ok(report)) => {
+                self.view.applied(&report);
+                Event::ApplyDone
+            }
+            Done::Setup(Err(f)) | Done::Init(Err(f)) | Done::Plan(Err(f)) | Done::Verified(Err(f)) | Done::Applied(Err(f)) => {
+                let retried = f.class.is_retried();
+                self.view.failed(f);
+                Event::StepFailed { retried }
+            }
+            Done::Claimed(Outcome::Landed(_)) => Event::ClaimGranted,
+            Done::Claimed(Outcome::Refused(run)) => {
+                self.view.unclaim();
+                // Why it was refused, first.
+                self.look(Some(&Seen::Run(run)));
+                self.events.push_back(Event::ClaimRefused);
+                return None;
+            }
+            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_)) => Event::Reported,
+            Done::Ended(Outcome::Fenced) => {
+                tracing::error!("the end could not be delivered: the attempt is closed; it is in the termination message");
+                Event::Reported
+            }
+            Done::Panicked => {
+                let mut fault = termination::fault("the agent has a fault; see the log of the pod");
+                fault.changes = self.work.changed();
+                self.view.failed(fault);
+                match self.state {
+                    State::Ending(_) => Event::Reported,
+                    State::Adopting => Event::AdoptionRefused,
+                    // A writer that has a fault leaves it open what stands in the API.
+                    State::RecordingInit(_) | State::RecordingPlan(_) | State::RecordingResult(_) | State::Claiming(..) => {
+                        Event::Fenced
+                    }
+                    State::Setup(_)
+                    | State::Init(_)
+                    | State::Planning(_)
+                    | State::Awaiting
+                    | State::Verifying(_)
+                    | State::Stopping { .. }
+                    | State::Applying
+                    | State::Interrupting { .. }
+                    | State::Ended => Event::StepFailed { retried: false },
+                }
+            }
+            Done::Progress => return None,
+        };
+        Some(event)
+    }
+
+    fn adopted(&mut self, run: Arc<TerraformRun>) -> Event {
+        let terms = Terms {
+            plan_only: run.spec.operation == Operation::Plan,
+            mode: match run.spec.approval.mode {
+                ApprovalMode::Manual => Mode::Manual,
+                ApprovalMode::Automatic => Mode::Automatic,
+            },
+        };
+        let status = run.status.clone().unwrap_or_default();
+        self.view.resume(status, self.clock.now());
+        let version = run.metadata.resource_version.clone().unwrap_or_default();
+        self.follower = Some(tokio::spawn(follow(self.api.clone(), version, self.seen.0.clone())));
+        self.look(Some(&Seen::Run(run.clone())));
+        self.run = Some(run);
+        Event::Adopted(terms)
+    }
+
+    /// Looks at the run and tells the machine what changed.
+    fn look(&mut self, seen: Option<&Seen>) {
+        let checksum = self.view.checksum();
+        let levels = match seen {
+            Some(Seen::Run(run)) => Levels::of(run, Some(&checksum), |run| self.writer.is_own(run)),
+            Some(Seen::Gone) => Levels { fenced: true, ..self.levels.clone() },
+            Some(Seen::Lost) | None => return,
+        };
+        self.events.extend(levels.news(&self.levels));
+        self.levels = levels;
+    }
+
+    fn note(&mut self, notice: Notice) {
+        match notice {
+            Notice::Started(name, at) => self.view.step_started(name, at),
+            Notice::Ended(name, at, code) => self.view.step_ended(name, at, code),
+            Notice::Progress(progress) => {
+                self.view.progress(progress);
+                self.progress_due = true;
+            }
+        }
+    }
+
+    fn progress_at(&self) -> Option<Instant> {
+        let works = matches!(self.state, State::Init(_) | State::Planning(_) | State::Applying | State::Interrupting { .. });
+        (works && self.progress_due && !self.writer.is_busy()).then(|| self.progress_written + PROGRESS)
+    }
+
+    fn write_progress(&mut self) {
+        self.progress_due = false;
+        self.progress_written = Instant::now();
+        let (writer, wanted) = (self.writer.clone(), self.view.status(|text| self.work.redact(text)));
+        let done = self.done.0.clone();
+        tokio::spawn(async move {
+            let _ = writer.write(wanted, Kind::Progress).await;
+            let _ = done.send((0, Done::Progress));
+        });
+    }
+}
+
+/// A step is given up together with the one who waits for it.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

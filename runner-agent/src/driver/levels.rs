@@ -1,0 +1,86 @@
+//! The run as it concerns an attempt at work: levels, of which the machine hears when they change.
+
+use crds::{TerraformRun, names, termination::clip};
+
+use crate::{
+    api::is_approved,
+    machine::{Ending, Event},
+};
+
+/// What stands in the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Levels {
+    pub(super) deleted: bool,
+    pub(super) cancelled: Option<String>,
+    pub(super) denied: Option<String>,
+    pub(super) approved: bool,
+    pub(super) approver: Option<String>,
+    pub(super) fenced: bool,
+}
+
+impl Levels {
+    pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
+        let annotation = |name| run.metadata.annotations.as_ref().and_then(|a| a.get(name)).map(|text| clip(text, 200));
+        Self {
+            deleted: run.metadata.deletion_timestamp.is_some(),
+            cancelled: annotation(names::CANCEL),
+            denied: annotation(names::DENY),
+            approved: checksum.is_some_and(|sum| !sum.is_empty() && is_approved(run, sum)),
+            approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
+            fenced: !is_own(run),
+        }
+    }
+
+    /// Whether a person wants the run to end.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.deleted || self.cancelled.is_some() || self.denied.is_some()
+    }
+
+    /// What is new since `before`.
+    pub(super) fn news(&self, before: &Self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut when = |is: bool, event| {
+            if is {
+                events.push(event);
+            }
+        };
+        when(self.fenced && !before.fenced, Event::Fenced);
+        when(self.denied.is_some() && before.denied.is_none(), Event::Denied);
+        when(self.cancelled.is_some() && before.cancelled.is_none(), Event::CancelRequested);
+        when(self.deleted && !before.deleted, Event::DeletionRequested);
+        when(!self.approved && before.approved, Event::Withdrawn);
+        when(self.approved && !before.approved, Event::Approved);
+        events
+    }
+
+    /// An ending in words; empty where the failure or the result says it.
+    pub(super) fn words(&self, ending: Ending) -> String {
+        let because = |what: &str, why: &Option<String>| match why.as_deref() {
+            Some(why) if !why.is_empty() => format!("{what}: {why}"),
+            _ => what.to_owned(),
+        };
+        match ending {
+            Ending::Rejected => because("denied", &self.denied),
+            Ending::Canceled => because("cancelled", &self.cancelled),
+            Ending::Deleted => "the run is being deleted".to_owned(),
+            Ending::Expired => "nobody approved the plan in time".to_owned(),
+            Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Failed(_) | Ending::Attempt(_) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_once() {
+        let (before, mut after) = (Levels::default(), Levels::default());
+        after.cancelled = Some("why".into());
+        after.approved = true;
+        assert_eq!(after.news(&before), [Event::CancelRequested, Event::Approved]);
+        assert!(after.news(&after).is_empty());
+        assert_eq!(before.news(&Levels { cancelled: None, ..after.clone() }), [Event::Withdrawn]);
+        assert_eq!(after.words(Ending::Canceled), "cancelled: why");
+    }
+}

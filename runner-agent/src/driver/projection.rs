@@ -1,0 +1,310 @@
+//! The agent's copy of the status: what it says while it works, and at the end.
+
+use std::{sync::Arc, time::Duration};
+
+use crds::{
+    Adopted, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, Progress, RunResult, Step, TerraformRun,
+    TerraformRunStatus, reason, whole_seconds,
+};
+use jiff::Timestamp;
+
+use crate::{
+    machine::{Cause, Ending},
+    ports::{ApplyReport, InitReport, PlanReport, SetupReport},
+    report::{self, Clocked},
+    settings::Settings,
+};
+
+/// The agent's copy of the status.
+#[derive(Clone, Debug)]
+pub(super) struct Projection {
+    settings: Arc<Settings>,
+    status: TerraformRunStatus,
+    setup: SetupReport,
+    since: Option<Timestamp>,
+    failure: Option<Failure>,
+    before_claim: Option<TerraformRunStatus>,
+    checksum: String,
+}
+
+impl Projection {
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        Self {
+            settings,
+            status: TerraformRunStatus::default(),
+            setup: SetupReport::default(),
+            since: None,
+            failure: None,
+            before_claim: None,
+            checksum: String::new(),
+        }
+    }
+
+    /// The status to write, its free texts without secrets.
+    pub(super) fn status(&self, redact: impl Fn(&str) -> String) -> TerraformRunStatus {
+        let mut status = self.status.clone();
+        let lists = status.history.iter_mut().chain(status.plan.iter_mut().flat_map(|plan| &mut plan.changes));
+        let texts = lists.chain(status.message.iter_mut()).chain(status.progress.iter_mut().filter_map(|p| p.current.as_mut()));
+        texts.for_each(|text| *text = redact(text));
+        if let Some(failure) = &mut status.failure {
+            failure.message = redact(&failure.message);
+            for d in &mut failure.diagnostics {
+                d.summary = redact(&d.summary);
+                for text in [&mut d.detail, &mut d.address, &mut d.file].into_iter().flatten() {
+                    *text = redact(text);
+                }
+            }
+        }
+        status
+    }
+
+    /// The checksum of this attempt's plan; empty before there is one.
+    pub(super) fn checksum(&self) -> String {
+        self.checksum.clone()
+    }
+
+    pub(super) fn adopt(&mut self, before: &TerraformRunStatus, adopted: Adopted, now: Timestamp) {
+        self.status = before.clone();
+        self.status.start_time.get_or_insert_with(|| whole_seconds(now));
+        self.status.phase = Some(Phase::Setup);
+        self.status.message = Some("the source is fetched and the tool found".to_owned());
+        self.status.next_step = None;
+        // A failure is of the newest attempt while the run goes on.
+        self.status.failure = None;
+        self.status.progress = None;
+        let text = format!("attempt {} in pod {}", adopted.attempt, self.settings.pod_name);
+        self.status.history.push(report::line(Clocked { since: now, took: Duration::ZERO }, "Start", &text));
+        self.status.adopted = Some(adopted);
+    }
+
+    pub(super) fn resume(&mut self, status: TerraformRunStatus, now: Timestamp) {
+        self.status = status;
+        self.since = Some(now);
+    }
+
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        self.since = Some(now);
+        self.status.progress = None;
+    }
+
+    fn clocked(&self, now: Timestamp) -> Clocked {
+        let since = self.since.unwrap_or(now);
+        Clocked { since, took: Duration::try_from(now.duration_since(since)).unwrap_or_default() }
+    }
+
+    fn history(&mut self, phase: &str, text: &str, now: Timestamp) {
+        let line = report::line(self.clocked(now), phase, text);
+        self.status.history.push(line);
+        // The schema's bound, and `fit` again: what is dropped here is the oldest.
+        let extra = self.status.history.len().saturating_sub(48);
+        self.status.history.drain(..extra);
+    }
+
+    pub(super) fn enter(&mut self, phase: Phase) {
+        let message = match phase {
+            Phase::Init => "init runs",
+            Phase::Plan if self.checksum.is_empty() => "plan runs",
+            Phase::Plan => "the plan is about to be claimed",
+            Phase::Pending
+            | Phase::Setup
+            | Phase::AwaitingApproval
+            | Phase::Apply
+            | Phase::Succeeded
+            | Phase::Failed
+            | Phase::Canceled => "",
+        };
+        self.status.phase = Some(phase);
+        self.status.message = (!message.is_empty()).then(|| message.to_owned());
+    }
+
+    pub(super) fn setup_done(&mut self, setup: SetupReport, now: Timestamp) {
+        self.history("Setup", &format!("{}; {}, {}", setup.source, setup.tool, setup.why), now);
+        self.setup = setup;
+    }
+
+    pub(super) fn init_done(&mut self, init: &InitReport, now: Timestamp) {
+        self.history("Init", &format!("backend {}, workspace {}", init.backend, init.workspace), now);
+    }
+
+    pub(super) fn planned(&mut self, plan: PlanReport, now: Timestamp) {
+        let short: String = plan.checksum.chars().take(19).collect();
+        self.checksum.clone_from(&plan.checksum);
+        let summary = plan.counts.summary();
+        self.history("Plan", &format!("{summary}; {short}…"), now);
+        self.status.progress = None;
+        self.status.plan = Some(PlanStatus {
+            checksum: plan.checksum,
+            attempt: self.settings.attempt,
+            summary,
+            counts: plan.counts,
+            tool: self.setup.tool.clone(),
+            revision: self.setup.revision.clone(),
+            created_at: Some(whole_seconds(now)),
+            changes: plan.lines,
+        });
+    }
+
+    pub(super) fn announce_hold(&mut self, now: Timestamp, run: Option<&TerraformRun>) {
+        let expires = run.map(|run| run.spec.approval.expires_after.0).unwrap_or_default();
+        let until = now.checked_add(expires).unwrap_or(now);
+        let summary = self.status.plan.as_ref().map(|p| p.summary.clone()).unwrap_or_default();
+        self.status.message = Some(report::awaiting(&summary, until, true));
+        self.status.next_step = Some(report::approve_command(&self.settings.namespace, &self.settings.run, &self.checksum));
+    }
+
+    pub(super) fn awaiting(&mut self, now: Timestamp) {
+        self.since = Some(now);
+    }
+
+    pub(super) fn claim(&mut self, claim: Claim, now: Timestamp, approver: Option<&str>) {
+        self.before_claim = Some(self.status.clone());
+        match approver {
+            Some(by) => self.history("Approved", &format!("by {by}"), now),
+            None => self.history("Claimed", "automatic", now),
+        }
+        self.status.phase = Some(Phase::Apply);
+        self.status.message = Some("apply runs".to_owned());
+        self.status.next_step = None;
+        self.status.claim = Some(claim);
+        self.since = Some(now);
+    }
+
+    pub(super) fn unclaim(&mut self) {
+        if let Some(before) = self.before_claim.take() {
+            self.status = before;
+        }
+    }
+
+    pub(super) fn applied(&mut self, apply: &ApplyReport) {
+        let total = self.status.progress.as_ref().map_or(apply.done, |p| p.total);
+        self.status.progress = Some(Progress { done: apply.done, total, current: None });
+    }
+
+    pub(super) fn progress(&mut self, progress: Progress) {
+        self.status.progress = Some(progress);
+    }
+
+    pub(super) fn step_started(&mut self, name: &str, at: Timestamp) {
+        let step = Step {
+            name: name.into(),
+            attempt: self.settings.attempt,
+            started_at: whole_seconds(at),
+            finished_at: None,
+            exit_code: None,
+        };
+        self.status.steps.push(step);
+        let extra = self.status.steps.len().saturating_sub(32);
+        self.status.steps.drain(..extra);
+    }
+
+    pub(super) fn step_ended(&mut self, name: &str, at: Timestamp, code: i32) {
+        let open = |s: &&mut Step| s.name == name && s.finished_at.is_none() && s.attempt == self.settings.attempt;
+        if let Some(step) = self.status.steps.iter_mut().rev().find(open) {
+            step.finished_at = Some(whole_seconds(at));
+            step.exit_code = Some(code);
+        }
+    }
+
+    pub(super) fn failed(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+    }
+
+    pub(super) fn mismatch(&mut self, found: &str) {
+        self.failure = Some(Failure {
+            class: FailureClass::Integrity,
+            reason: reason::CHECKSUM_MISMATCH.to_owned(),
+            message: format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum),
+            changes: Changed::None,
+            diagnostics: Vec::new(),
+        });
+    }
+
+    /// The end, or the end of the attempt when there is no result.
+    pub(super) fn end(&mut self, ending: Ending, result: Option<RunResult>, why: &str, changed: Changed, now: Timestamp) {
+        let (namespace, run) = (self.settings.namespace.clone(), self.settings.run.clone());
+        let phase = self.status.phase.unwrap_or(Phase::Setup);
+        let claimed = phase == Phase::Apply;
+        let word = phase.as_str();
+        self.status.next_step = None;
+        match ending {
+            Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
+            Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
+            Ending::Applied => {
+                let done = self.status.progress.as_ref().map_or(0, |p| p.done);
+                self.history(word, &format!("{done} done"), now);
+                let what = if result == Some(RunResult::Destroyed) { "destroyed" } else { "applied" };
+                self.status.message = Some(format!("{what} {}", self.summary()));
+            }
+            Ending::Rejected | Ending::Canceled | Ending::Deleted | Ending::Expired => {
+                let text = report::stopped(&namespace, &run, why);
+                self.history(result.map_or(word, RunResult::as_str), why, now);
+                self.status.message = Some(text.message);
+                self.status.next_step = text.next_step;
+            }
+            Ending::Failed(cause) | Ending::Attempt(cause) => {
+                let failure = self.caused(cause, claimed, changed, now);
+                self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
+                if result.is_some() {
+                    let text = report::failed(&namespace, &run, &failure);
+                    self.status.message = Some(text.message);
+                    self.status.next_step = text.next_step;
+                } else {
+                    self.status.message = Some(report::retried(&failure));
+                }
+                self.status.failure = Some(failure);
+            }
+        }
+        if let Some(current) = self.status.progress.as_mut() {
+            current.current = None;
+        }
+        if let Some(result) = result {
+            self.status.phase = Some(result.phase());
+            self.status.result = Some(result);
+            self.status.completion_time = Some(whole_seconds(now));
+        }
+    }
+
+    fn summary(&self) -> String {
+        self.status.plan.as_ref().map(|p| p.summary.clone()).unwrap_or_default()
+    }
+
+    /// The failure of a cause: what the step said, under the class of what ended it.
+    fn caused(&mut self, cause: Cause, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
+        let phase = self.status.phase.unwrap_or(Phase::Setup);
+        let said = self.failure.take();
+        let (class, reason, text) = match cause {
+            Cause::Step | Cause::Mismatch => {
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+            }
+            Cause::Deadline => {
+                let took = report::span(self.clocked(now).took);
+                (FailureClass::Timeout, reason::DEADLINE_EXCEEDED, format!("phase {phase} passed its deadline after {took}"))
+            }
+            Cause::Terminated if claimed => {
+                (FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the pod was told to end during apply".to_owned())
+            }
+            Cause::Terminated => {
+                (FailureClass::Interrupted, reason::TERMINATED, format!("the pod was told to end in phase {phase}"))
+            }
+            Cause::Cancelled => {
+                (FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the run was cancelled during apply".to_owned())
+            }
+        };
+        let message = match said.as_ref().map(|f| f.message.as_str()) {
+            Some(said) if !said.is_empty() => format!("{text}; {said}"),
+            _ => text,
+        };
+        let changes = match (claimed, &said) {
+            (false, _) => Changed::None,
+            (true, Some(said)) => said.changes,
+            (true, None) => changed,
+        };
+        Failure {
+            class,
+            reason: reason.to_owned(),
+            message,
+            changes,
+            diagnostics: said.map(|f| f.diagnostics).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The runner agent: entrypoint of an attempt's pod.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`machine`] | the pure state machine |
+//! | [`driver`] | events in, effects out |
+//! | [`ports`] | what the driver needs from the world |
+//! | [`api`] | reading, watching and writing the run |
+//! | [`phases`] | setup, init, plan, apply |
+//! | [`tool`] | finding the tool |
+//! | [`manifest`] | the plan checksum |
+//! | [`process`] | child processes, signals, reaping, output |
+//! | [`report`] | what people read |
+//! | [`classify`] | from the tool's words to a class of failure |
+//! | [`redact`] | keeps secrets out of texts |
+//! | [`termination`] | the termination message |
+
+pub mod api;
+pub mod classify;
+pub mod driver;
+pub mod machine;
+pub mod manifest;
+pub mod phases;
+pub mod ports;
+pub mod process;
+pub mod redact;
+pub mod report;
+pub mod settings;
+pub mod termination;
+pub mod tool;
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,74 @@
+//! What has to be done.
+
+use crds::Phase;
+
+/// Why an attempt or a run failed; the failure's texts are the driver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// A step failed.
+    Step,
+    /// A phase passed its deadline.
+    Deadline,
+    /// The process was told to end.
+    Terminated,
+    /// An apply, or a claim that was granted, was cancelled.
+    Cancelled,
+    /// The manifest does not match.
+    Mismatch,
+}
+
+/// How an attempt ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ending {
+    /// The plan had nothing to do.
+    NoChanges,
+    /// The plan was all that was asked for.
+    Planned,
+    /// The plan was applied.
+    Applied,
+    /// A person denied the plan.
+    Rejected,
+    /// A person cancelled the run.
+    Canceled,
+    /// The run is being deleted.
+    Deleted,
+    /// Nobody approved in time.
+    Expired,
+    /// The run failed.
+    Failed(Cause),
+    /// The attempt failed; another may follow.
+    Attempt(Cause),
+}
+
+/// What has to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Effect {
+    /// Read the run and adopt the attempt.
+    Adopt,
+    /// Fetch the source, find the tool, write the inputs.
+    RunSetup,
+    /// Write a phase.
+    Record(Phase),
+    /// Run `init`.
+    RunInit,
+    /// Run `plan` and read it.
+    RunPlan,
+    /// Kill every other process.
+    KillOthers,
+    /// Compute the manifest again.
+    VerifyManifest,
+    /// Write the claim.
+    Claim,
+    /// Run `apply`.
+    RunApply,
+    /// Send the one SIGINT.
+    Interrupt,
+    /// Kill the processes of the providers.
+    KillProviders,
+    /// Kill the tool.
+    KillTool,
+    /// Deliver the end.
+    End(Ending),
+    /// Leave.
+    Exit,
+}

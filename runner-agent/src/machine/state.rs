@@ -1,0 +1,139 @@
+//! Where an attempt is.
+
+use super::effect::Ending;
+
+/// Who lets a plan be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// A person.
+    Manual,
+    /// Nobody.
+    Automatic,
+}
+
+/// What the run asks for, as far as the machine cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Terms {
+    /// The run ends with its plan.
+    pub plan_only: bool,
+    /// Who lets a plan be applied.
+    pub mode: Mode,
+}
+
+/// Why an attempt is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stop {
+    /// The process was told to end.
+    Terminated,
+    /// The phase passed its deadline.
+    Deadline,
+    /// A person cancelled the run.
+    Cancelled,
+    /// A person denied the plan.
+    Denied,
+    /// The run is being deleted.
+    Deleted,
+    /// The attempt is closed or another's: nothing may be written any more.
+    Fenced,
+}
+
+impl Stop {
+    /// What counts when a further reason comes: to be fenced above all, then what a person said first, then a deadline.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        if later.weight() > self.weight() { later } else { self }
+    }
+
+    const fn weight(self) -> u8 {
+        match self {
+            Self::Terminated => 0,
+            Self::Deadline => 1,
+            Self::Cancelled | Self::Denied | Self::Deleted => 2,
+            Self::Fenced => 3,
+        }
+    }
+}
+
+/// How hard an apply that is told to end has been pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// The tool got its one SIGINT.
+    Asked,
+    /// The provider processes were killed.
+    ProvidersKilled,
+    /// The tool was killed.
+    ToolKilled,
+}
+
+/// Where an attempt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// The run is read and the attempt adopted, phase Setup included.
+    Adopting,
+    /// Source, tool and inputs are prepared.
+    Setup(Terms),
+    /// Phase Init is being acknowledged.
+    RecordingInit(Terms),
+    /// `init` runs.
+    Init(Terms),
+    /// Phase Plan is being acknowledged.
+    RecordingPlan(Terms),
+    /// `plan` runs, and is read.
+    Planning(Terms),
+    /// The plan and the phase that follows it are being acknowledged.
+    RecordingResult(Mode),
+    /// The plan waits for a person.
+    Awaiting,
+    /// The manifest is computed again.
+    Verifying(Mode),
+    /// The claim is being acknowledged; a stop that comes meanwhile is kept until its outcome is known.
+    Claiming(Mode, Option<Stop>),
+    /// A command before the claim was told to end.
+    Stopping {
+        /// Why.
+        stop: Stop,
+        /// Whether it was killed.
+        killed: bool,
+    },
+    /// `apply` runs.
+    Applying,
+    /// `apply` was told to end.
+    Interrupting {
+        /// Why.
+        stop: Stop,
+        /// How hard.
+        stage: Stage,
+    },
+    /// The end is being delivered.
+    Ending(Ending),
+    /// Nothing is left to do.
+    Ended,
+}
+
+impl State {
+    /// Name, without what the state holds.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Adopting => "Adopting",
+            Self::Setup(_) => "Setup",
+            Self::RecordingInit(_) => "RecordingInit",
+            Self::Init(_) => "Init",
+            Self::RecordingPlan(_) => "RecordingPlan",
+            Self::Planning(_) => "Planning",
+            Self::RecordingResult(_) => "RecordingResult",
+            Self::Awaiting => "Awaiting",
+            Self::Verifying(_) => "Verifying",
+            Self::Claiming(..) => "Claiming",
+            Self::Stopping { .. } => "Stopping",
+            Self::Applying => "Applying",
+            Self::Interrupting { .. } => "Interrupting",
+            Self::Ending(_) => "Ending",
+            Self::Ended => "Ended",
+        }
+    }
+
+    /// Whether the plan is claimed by this process, as far as it knows.
+    pub const fn is_claimed(&self) -> bool {
+        matches!(self, Self::Applying | Self::Interrupting { .. })
+    }
+}

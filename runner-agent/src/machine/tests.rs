@@ -1,0 +1,345 @@
+//! The machine, tested over every state, every event and every sequence.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt::Write as _,
+    path::PathBuf,
+};
+
+use super::{Cause, Effect, Ending, Event, Mode, Stage, State, Stop, Terms, begin, next};
+
+const MODES: [Mode; 2] = [Mode::Manual, Mode::Automatic];
+const STOPS: [Stop; 6] = [Stop::Terminated, Stop::Deadline, Stop::Cancelled, Stop::Denied, Stop::Deleted, Stop::Fenced];
+const CAUSES: [Cause; 5] = [Cause::Step, Cause::Deadline, Cause::Terminated, Cause::Cancelled, Cause::Mismatch];
+
+fn terms() -> Vec<Terms> {
+    [false, true].into_iter().flat_map(|plan_only| MODES.map(|mode| Terms { plan_only, mode })).collect()
+}
+
+fn events() -> Vec<Event> {
+    let mut events: Vec<_> = terms().into_iter().map(Event::Adopted).collect();
+    events.extend([
+        Event::AdoptionRefused,
+        Event::Recorded,
+        Event::SetupDone,
+        Event::InitDone,
+        Event::PlanDone { changes: true },
+        Event::PlanDone { changes: false },
+        Event::Approved,
+        Event::Withdrawn,
+        Event::Denied,
+        Event::CancelRequested,
+        Event::DeletionRequested,
+        Event::Expired,
+        Event::ManifestMatched,
+        Event::ManifestDiffers,
+        Event::ClaimGranted,
+        Event::ClaimRefused,
+        Event::Fenced,
+        Event::ApplyDone,
+        Event::StepFailed { retried: true },
+        Event::StepFailed { retried: false },
+        Event::DeadlinePassed,
+        Event::StopRequested,
+        Event::GraceOver,
+        Event::Reported,
+    ]);
+    events
+}
+
+fn states() -> Vec<State> {
+    let mut states = vec![State::Adopting, State::Awaiting, State::Applying, State::Ended];
+    for t in terms() {
+        states.extend([State::Setup(t), State::RecordingInit(t), State::Init(t), State::RecordingPlan(t), State::Planning(t)]);
+    }
+    for mode in MODES {
+        states.extend([State::RecordingResult(mode), State::Verifying(mode), State::Claiming(mode, None)]);
+        states.extend(STOPS.map(|stop| State::Claiming(mode, Some(stop))));
+    }
+    for stop in STOPS {
+        states.extend([false, true].map(|killed| State::Stopping { stop, killed }));
+        states.extend([Stage::Asked, Stage::ProvidersKilled, Stage::ToolKilled].map(|stage| State::Interrupting { stop, stage }));
+    }
+    states.extend(
+        [
+            Ending::NoChanges,
+            Ending::Planned,
+            Ending::Applied,
+            Ending::Rejected,
+            Ending::Canceled,
+            Ending::Deleted,
+            Ending::Expired,
+        ]
+        .map(State::Ending),
+    );
+    states.extend(CAUSES.iter().flat_map(|c| [State::Ending(Ending::Failed(*c)), State::Ending(Ending::Attempt(*c))]));
+    states
+}
+
+/// Events with which a stop is accepted.
+fn is_stop(event: Event) -> bool {
+    [Event::Denied, Event::CancelRequested, Event::DeletionRequested, Event::Fenced, Event::DeadlinePassed, Event::StopRequested]
+        .contains(&event)
+}
+
+#[test]
+fn every_pair_is_answered_and_the_end_is_final() {
+    for state in states() {
+        for event in events() {
+            let (after, effects) = next(&state, &event);
+            let runs = effects.iter().filter(|e| matches!(e, Effect::RunApply)).count();
+            assert!(runs == 0 || matches!((state, event), (State::Claiming(..), Event::ClaimGranted)), "{state:?} {event:?}");
+            assert_eq!(effects.contains(&Effect::Exit), after == State::Ended && state != State::Ended, "{state:?} {event:?}");
+            if state == State::Ended {
+                assert_eq!((after, effects), (State::Ended, vec![]));
+            } else if let (State::Ending(_), true) = (state, after != State::Ended) {
+                assert_eq!(after, state, "{event:?}");
+            }
+            // Behind the claim no end may promise that nothing was applied.
+            if let (true, State::Ending(end)) = (state.is_claimed(), after) {
+                assert!(matches!(end, Ending::Applied | Ending::Failed(_)), "{state:?} {event:?} {end:?}");
+            }
+        }
+    }
+}
+
+/// What a sequence of events did so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Trace {
+    state: State,
+    applies: u8,
+    interrupts: u8,
+    matched: bool,
+    granted: bool,
+    claims_out: bool,
+    stop_seen: bool,
+    unapproved: bool,
+}
+
+fn step(trace: Trace, event: Event) -> Trace {
+    let mut t = trace;
+    let before = t.state;
+    match event {
+        Event::ManifestMatched => t.matched = matches!(before, State::Verifying(_)),
+        Event::ClaimGranted if t.claims_out => t.granted = true,
+        Event::Withdrawn => t.unapproved = true,
+        Event::Approved => t.unapproved = false,
+        _ => {}
+    }
+    if is_stop(event) && !matches!(before, State::Ended) {
+        t.stop_seen = true;
+    }
+    let (after, effects) = next(&before, &event);
+    t.state = after;
+    for effect in effects {
+        match effect {
+            Effect::Claim => {
+                assert!(t.matched, "claim without a manifest that matched: {trace:?} {event:?}");
+                assert!(!t.stop_seen, "claim after a stop was seen: {trace:?} {event:?}");
+                assert!(
+                    !t.unapproved || matches!(before, State::Verifying(Mode::Automatic)),
+                    "claim after a withdrawal: {trace:?}"
+                );
+                t.claims_out = true;
+            }
+            Effect::RunApply => {
+                assert!(t.granted, "apply without a claim: {trace:?} {event:?}");
+                t.applies += 1;
+            }
+            Effect::Interrupt => t.interrupts += 1,
+            Effect::VerifyManifest => t.matched = false,
+            Effect::Adopt
+            | Effect::RunSetup
+            | Effect::Record(_)
+            | Effect::RunInit
+            | Effect::RunPlan
+            | Effect::KillOthers
+            | Effect::KillProviders
+            | Effect::KillTool
+            | Effect::End(_)
+            | Effect::Exit => {}
+        }
+    }
+    assert!(t.applies <= 1, "two applies: {trace:?} {event:?}");
+    assert!(t.interrupts <= 1, "two interrupts: {trace:?} {event:?}");
+    t
+}
+
+fn explore() -> BTreeMap<Trace, BTreeSet<Trace>> {
+    let (state, _) = begin();
+    let first = Trace {
+        state,
+        applies: 0,
+        interrupts: 0,
+        matched: false,
+        granted: false,
+        claims_out: false,
+        stop_seen: false,
+        unapproved: false,
+    };
+    let mut graph = BTreeMap::new();
+    let mut queue = VecDeque::from([first]);
+    while let Some(trace) = queue.pop_front() {
+        if graph.contains_key(&trace) {
+            continue;
+        }
+        let successors: BTreeSet<_> = events().into_iter().map(|event| step(trace, event)).collect();
+        queue.extend(successors.iter().copied());
+        graph.insert(trace, successors);
+    }
+    graph
+}
+
+#[test]
+fn no_sequence_of_events_breaks_a_rule() {
+    let graph = explore();
+    assert!(graph.len() > 200, "{} situations are too few to be all", graph.len());
+    assert!(graph.keys().any(|t| t.applies == 1), "an apply is reachable");
+    assert!(graph.keys().any(|t| t.state == State::Ended));
+    // Every state of the table can be reached, or stands there for nothing.
+    let reached: BTreeSet<_> = graph.keys().map(|t| t.state.name()).collect();
+    assert_eq!(reached, states().iter().map(State::name).collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn every_accepted_stop_leads_to_an_end() {
+    // After a stop, what the driver supplies by itself is enough: outcomes of what runs, timers, the delivery of the end.
+    for (trace, _) in explore() {
+        if !trace.stop_seen || trace.state == State::Ended {
+            continue;
+        }
+        // Deletion, denial and fencing do not end an apply that is already claimed; its own outcome does.
+        let mut state = trace.state;
+        let mut steps = 0;
+        while state != State::Ended {
+            let event = match state {
+                State::Stopping { .. } | State::Interrupting { .. } => Event::GraceOver,
+                State::Claiming(..) | State::Applying => Event::DeadlinePassed,
+                State::Ending(_) => Event::Reported,
+                other => panic!("a stop was seen and the attempt goes on in {other:?}"),
+            };
+            state = next(&state, &event).0;
+            steps += 1;
+            assert!(steps < 10, "{trace:?}");
+        }
+    }
+}
+
+#[test]
+fn an_apply_is_interrupted_in_its_order() {
+    let (mut state, mut seen) = (State::Applying, Vec::new());
+    for event in [Event::StopRequested, Event::CancelRequested, Event::GraceOver, Event::GraceOver, Event::GraceOver] {
+        let (after, effects) = next(&state, &event);
+        state = after;
+        seen.extend(effects);
+    }
+    let end = Ending::Failed(Cause::Terminated);
+    assert_eq!(seen, [Effect::Interrupt, Effect::KillProviders, Effect::KillTool, Effect::End(end)]);
+}
+
+#[test]
+fn a_person_outranks_a_signal() {
+    let state = State::Stopping { stop: Stop::Terminated, killed: false };
+    let (state, _) = next(&state, &Event::CancelRequested);
+    let (state, _) = next(&state, &Event::Denied);
+    assert_eq!(next(&state, &Event::StepFailed { retried: true }).0, State::Ending(Ending::Canceled));
+}
+
+type Answer = (State, Vec<Effect>);
+
+/// The machine as a table: one row for each answer that is not "nothing".
+fn table() -> String {
+    let manual = Terms { plan_only: false, mode: Mode::Manual };
+    let short = |text: String| {
+        text.replace("Terms { plan_only: false, mode: Manual }", "…")
+            .replace("State::", "")
+            .replace(" { ", "(")
+            .replace(" }", ")")
+            .replace("stop: ", "")
+            .replace("stage: ", "")
+            .replace("killed: ", "killed=")
+            .replace("Some(Terminated)", "stop")
+            .replace("retried: ", "retried=")
+            .replace("changes: ", "changes=")
+    };
+    let rows = [
+        State::Adopting,
+        State::Setup(manual),
+        State::RecordingInit(manual),
+        State::Init(manual),
+        State::RecordingPlan(manual),
+        State::Planning(manual),
+        State::Planning(Terms { mode: Mode::Automatic, ..manual }),
+        State::Planning(Terms { plan_only: true, ..manual }),
+        State::RecordingResult(Mode::Manual),
+        State::RecordingResult(Mode::Automatic),
+        State::Awaiting,
+        State::Verifying(Mode::Manual),
+        State::Claiming(Mode::Manual, None),
+        State::Claiming(Mode::Manual, Some(Stop::Terminated)),
+        State::Claiming(Mode::Manual, Some(Stop::Deleted)),
+        State::Stopping { stop: Stop::Terminated, killed: false },
+        State::Stopping { stop: Stop::Terminated, killed: true },
+        State::Applying,
+        State::Interrupting { stop: Stop::Terminated, stage: Stage::Asked },
+        State::Interrupting { stop: Stop::Terminated, stage: Stage::ProvidersKilled },
+        State::Interrupting { stop: Stop::Terminated, stage: Stage::ToolKilled },
+        State::Ending(Ending::Applied),
+        State::Ended,
+    ];
+    let mut text = String::from("| state | event | next | effects |\n|---|---|---|---|\n");
+    for state in rows {
+        let mut any = false;
+        let mut answers: Vec<(Answer, Vec<Event>)> = Vec::new();
+        for event in events() {
+            if matches!(event, Event::Adopted(t) if t != manual) {
+                continue;
+            }
+            let answer = next(&state, &event);
+            if answer == (state, vec![]) {
+                continue;
+            }
+            match answers.iter_mut().find(|(known, _)| *known == answer) {
+                Some((_, list)) => list.push(event),
+                None => answers.push((answer, vec![event])),
+            }
+        }
+        for ((after, effects), list) in answers {
+            any = true;
+            let list: Vec<_> = list.iter().map(|e| short(format!("{e:?}"))).collect();
+            let effects: Vec<_> = effects.iter().map(|e| short(format!("{e:?}"))).collect();
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} |",
+                short(format!("{state:?}")),
+                list.join(", "),
+                if after == state { "(same)".to_owned() } else { short(format!("{after:?}")) },
+                effects.join(", ")
+            );
+        }
+        if !any {
+            let _ = writeln!(text, "| {state:?} | any | (same) | |");
+        }
+    }
+    text
+}
+
+#[test]
+fn the_table_in_the_design_is_this_machine() {
+    const BEGIN: &str = "<!-- table: generated, UPDATE=1 cargo test --release -p runner-agent the_table -->\n";
+    const END: &str = "<!-- /table -->";
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../design/0003-state-machine.md"));
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (head, rest) = page.split_once(BEGIN).expect("the page has the first marker");
+    let (committed, tail) = rest.split_once(END).expect("the page has the second marker");
+    let fresh = table();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, format!("{head}{BEGIN}{fresh}{END}{tail}")).unwrap();
+    } else {
+        assert!(
+            committed == fresh,
+            "the machine differs from {}: run this test with UPDATE=1 and read the difference",
+            path.display()
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! The plan checksum: SHA-256 over a canonical manifest of everything that an apply of the plan reads.
+//!
+//! No secret and no hash of one enters it: values of variables and environment are in the plan file, and the files in which they
+//! are handed to the tool are left out of the digest of the work directory.
+
+mod tree;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+pub use tree::{TreeError, digest as tree_digest};
+
+/// What a manifest says besides the digests of files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// UID of the run.
+    pub run_uid: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// Its version.
+    pub tool_version: String,
+    /// `linux_amd64`.
+    pub platform: String,
+    /// Type of the backend.
+    pub backend: String,
+    /// What names its place, without credentials.
+    pub backend_place: Value,
+    /// The workspace.
+    pub workspace: String,
+    /// What the run does.
+    pub operation: String,
+    /// Names and origins of variables.
+    pub variables: Vec<(String, String)>,
+    /// Names and origins of environment variables.
+    pub env: Vec<(String, String)>,
+}
+
+/// Digests of files, as they are now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// The plan file.
+    pub plan: String,
+    /// The lock file, where there is one.
+    pub lock: Option<String>,
+    /// The work directory.
+    pub work: String,
+    /// The tool's executable.
+    pub tool: String,
+}
+
+/// The checksum: `sha256:` and 64 hexadecimal digits.
+pub fn checksum(facts: &Facts, digests: &Digests) -> String {
+    let pairs = |list: &[(String, String)]| Value::Object(list.iter().map(|(k, v)| (k.clone(), json!(v))).collect());
+    let manifest = json!({
+        "version": 1,
+        "runUID": facts.run_uid,
+        "planFile": digests.plan,
+        "lockFile": digests.lock,
+        "workDir": digests.work,
+        "tool": {
+            "name": facts.tool, "version": facts.tool_version, "platform": facts.platform, "sha256": digests.tool,
+        },
+        "backend": {"type": facts.backend, "place": facts.backend_place},
+        "workspace": facts.workspace,
+        "operation": facts.operation,
+        "variables": pairs(&facts.variables),
+        "env": pairs(&facts.env),
+    });
+    format!("sha256:{}", crate::hex(&Sha256::digest(canonical(&manifest).as_bytes())))
+}
+
+/// JSON with sorted keys and without spaces: one text for one value.
+pub fn canonical(value: &Value) -> String {
+    fn sorted(value: &Value) -> Value {
+        match value {
+            Value::Object(map) => {
+                let mut entries: Vec<_> = map.iter().collect();
+                entries.sort_by_key(|(key, _)| *key);
+                Value::Object(entries.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
+            }
+            Value::Array(list) => list.iter().map(sorted).collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+        }
+    }
+    sorted(value).to_string()
+}
+
+/// Arguments of backends that name the place of a state. A list of what is kept, since nobody can list every credential.
+const PLACE: &[&str] = &[
+    "address",
+    "lock_address",
+    "unlock_address",
+    "bucket",
+    "key",
+    "path",
+    "prefix",
+    "region",
+    "endpoint",
+    "dynamodb_table",
+    "workspace_key_prefix",
+    "workspace_dir",
+    "container_name",
+    "storage_account_name",
+    "resource_group_name",
+    "hostname",
+    "organization",
+    "workspaces",
+    "namespace",
+    "secret_suffix",
+    "schema_name",
+    "subpath",
+    "repo",
+    "tablestore_table",
+];
+
+/// What of a backend's configuration names the place, without credentials.
+pub fn place(config: &Value) -> Value {
+    let Value::Object(config) = config else { return Value::Null };
+    let kept = config.iter().filter(|(key, value)| PLACE.contains(&key.as_str()) && !value.is_null());
+    Value::Object(
+        kept.map(|(key, value)| (key.clone(), value.as_str().map_or_else(|| value.clone(), without_userinfo)))
+            .collect::<Map<_, _>>(),
+    )
+}
+
+/// A URL without user, password and query; any other text as it is.
+fn without_userinfo(text: &str) -> Value {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    match path {
+        Some(path) => format!("{scheme}://{host}/{path}").into(),
+        None => format!("{scheme}://{host}").into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            run_uid: "u".into(),
+            variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn every_part_counts() {
+        let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
+        let first = checksum(&f, &d);
+        assert_eq!(first.len(), 71);
+        let mut others = vec![
+            checksum(&f, &Digests { plan: "x".into(), ..d.clone() }),
+            checksum(&f, &Digests { lock: Some("x".into()), ..d.clone() }),
+            checksum(&f, &Digests { work: "x".into(), ..d.clone() }),
+            checksum(&f, &Digests { tool: "x".into(), ..d.clone() }),
+        ];
+        let changes: [fn(&mut Facts); 10] = [
+            |f| f.run_uid.push('x'),
+            |f| f.tool.push('x'),
+            |f| f.tool_version.push('x'),
+            |f| f.platform.push('x'),
+            |f| f.backend.push('x'),
+            |f| f.backend_place = json!({"bucket": "x"}),
+            |f| f.workspace.push('x'),
+            |f| f.operation.push('x'),
+            |f| f.variables[0].1.push('x'),
+            |f| f.env.push(("x".into(), "value".into())),
+        ];
+        for change in changes {
+            let mut changed = facts();
+            change(&mut changed);
+            others.push(checksum(&changed, &d));
+        }
+        others.push(first);
+        let count = others.len();
+        others.sort();
+        others.dedup();
+        assert_eq!(others.len(), count);
+    }
+
+    #[test]
+    fn the_order_of_keys_does_not_count() {
+        assert_eq!(canonical(&json!({"b": [{"d": 1, "c": null}], "a": "x"})), r#"{"a":"x","b":[{"c":null,"d":1}]}"#);
+        let mut other = facts();
+        other.variables.reverse();
+        assert_eq!(checksum(&facts(), &Digests::default()), checksum(&other, &Digests::default()));
+    }
+
+    #[test]
+    fn credentials_are_left_out() {
+        let config = json!({
+            "address": "https://user:pass@state/a?token=x", "password": "p", "access_key": "a", "secret_key": "s", "key": "k",
+            "bucket": "b", "headers": {"Authorization": "x"}, "conn_str": "postgres://u:p@h", "region": null,
+        });
+        assert_eq!(place(&config), json!({"address": "https://state/a", "bucket": "b", "key": "k"}));
+    }
+}

@@ -1,0 +1,382 @@
+//! What a command prints: shown as the tool words it, and read for diagnostics and progress.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt::Write as _,
+};
+
+use crds::{Changed, Diagnostic, Progress};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    classify::Said,
+    ports::{Notice, Notices},
+    process::{Log, Sink, Source},
+    redact::Redactor,
+};
+
+/// Lines that are kept for the classification of a failure.
+const TAIL: usize = 60;
+/// Diagnostics that are kept.
+const DIAGNOSTICS: usize = 16;
+
+/// An event of the tool's `-json` output; unknown fields and types are ignored.
+#[derive(Deserialize, Debug)]
+struct Line {
+    #[serde(rename = "@message", default)]
+    message: String,
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    diagnostic: Option<Told>,
+    #[serde(default)]
+    hook: Option<Hook>,
+    #[serde(default)]
+    outputs: Option<BTreeMap<String, Output>>,
+}
+
+#[derive(Deserialize, Debug)]
+struct Told {
+    #[serde(default)]
+    severity: String,
+    #[serde(default)]
+    summary: String,
+    #[serde(default)]
+    detail: String,
+    #[serde(default)]
+    address: Option<String>,
+    #[serde(default)]
+    range: Option<Range>,
+    #[serde(default)]
+    snippet: Option<Snippet>,
+}
+
+#[derive(Deserialize, Debug)]
+struct Range {
+    #[serde(default)]
+    filename: String,
+    start: Position,
+}
+
+#[derive(Deserialize, Debug)]
+struct Position {
+    #[serde(default)]
+    line: u32,
+}
+
+#[derive(Deserialize, Debug)]
+struct Snippet {
+    #[serde(default)]
+    context: Option<String>,
+    #[serde(default)]
+    code: String,
+}
+
+#[derive(Deserialize, Debug)]
+struct Hook {
+    #[serde(default)]
+    resource: Option<Resource>,
+    #[serde(default)]
+    action: String,
+}
+
+#[derive(Deserialize, Debug)]
+struct Resource {
+    #[serde(default)]
+    addr: String,
+}
+
+#[derive(Deserialize, Debug)]
+struct Output {
+    #[serde(default)]
+    sensitive: bool,
+    #[serde(default)]
+    action: Option<String>,
+    #[serde(default)]
+    value: Option<Value>,
+}
+
+/// What is shown of a command's standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Render {
+    /// Messages of events.
+    Messages,
+    /// Nothing.
+    Nothing,
+}
+
+/// Operations on resources, as an apply reports them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Operations {
+    /// Begun.
+    pub begun: u32,
+    /// Carried out.
+    pub done: u32,
+    /// Operations in all, when the plan said so.
+    pub total: u32,
+}
+
+impl Operations {
+    /// Whether anything was changed, as far as the events say. An operation that began and did not end, or failed, may have.
+    pub(super) fn changed(self) -> Changed {
+        match (self.done, self.begun) {
+            (0, 0) => Changed::None,
+            (0, _) => Changed::Unknown,
+            _ => Changed::Some,
+        }
+    }
+}
+
+/// Takes the output of a command.
+#[derive(Debug)]
+pub struct Events {
+    log: Log,
+    redactor: Redactor,
+    notices: Notices,
+    render: Render,
+    out: Vec<u8>,
+    said: Said,
+    tail: VecDeque<String>,
+    operations: Operations,
+    outputs: u32,
+    current: Vec<String>,
+    progressed: bool,
+}
+
+impl Events {
+    pub(super) fn new(log: Log, redactor: Redactor, notices: Notices) -> Self {
+        Self {
+            log,
+            redactor,
+            notices,
+            render: Render::Messages,
+            out: Vec::new(),
+            said: Said::default(),
+            tail: VecDeque::new(),
+            operations: Operations::default(),
+            outputs: 0,
+            current: Vec::new(),
+            progressed: false,
+        }
+    }
+
+    pub(super) fn total(mut self, total: u32) -> Self {
+        self.operations.total = total;
+        self
+    }
+
+    pub(super) fn quiet(mut self) -> Self {
+        self.render = Render::Nothing;
+        self
+    }
+
+    /// What was said, for the classification of a failure.
+    pub fn said(&mut self) -> Said {
+        self.said.tail = self.tail.drain(..).collect();
+        std::mem::take(&mut self.said)
+    }
+
+    pub(super) fn operations(&self) -> Operations {
+        self.operations
+    }
+
+    pub(super) fn outputs(&self) -> u32 {
+        self.outputs
+    }
+
+    fn show(&mut self, text: &str) {
+        self.out.extend_from_slice(self.redactor.redact(text).as_bytes());
+        self.out.push(b'\n');
+    }
+
+    fn plain(&mut self, source: Source, line: &str) {
+        // A line of a program may be huge; what is kept for a failure is its beginning.
+        let kept: String = line.chars().take(2_000).collect();
+        if self.tail.len() == TAIL {
+            self.tail.pop_front();
+        }
+        self.tail.push_back(kept);
+        if self.render == Render::Messages || source == Source::Err {
+            self.show(line);
+        }
+    }
+
+    fn event(&mut self, event: &Line) {
+        if let Some(told) = &event.diagnostic {
+            self.diagnostic(told);
+        } else {
+            self.show(&event.message);
+        }
+        if let Some(outputs) = event.outputs.as_ref().filter(|outputs| event.kind == "outputs" && !outputs.is_empty()) {
+            self.print_outputs(outputs);
+        }
+        if let Some(hook) = &event.hook {
+            self.hook(&event.kind, hook);
+        }
+    }
+
+    fn diagnostic(&mut self, told: &Told) {
+        let head = if told.severity == "warning" { "Warning" } else { "Error" };
+        let mut text = format!("{head}: {}", told.summary);
+        if let Some(range) = &told.range {
+            let _ = write!(text, "\n  on {} line {}", range.filename, range.start.line);
+            if let Some(snippet) = &told.snippet {
+                if let Some(context) = &snippet.context {
+                    let _ = write!(text, ", in {context}");
+                }
+                let _ = write!(text, ":\n  {:4}: {}", range.start.line, snippet.code.lines().next().unwrap_or_default());
+            }
+        } else if let Some(address) = &told.address {
+            let _ = write!(text, "\n  with {address}");
+        }
+        if !told.detail.is_empty() {
+            text.push_str("\n\n");
+            text.push_str(&told.detail);
+        }
+        // Line by line, since secrets of several lines are masked so.
+        for line in text.lines() {
+            self.show(line);
+        }
+        self.show("");
+        if told.severity == "error" && self.said.diagnostics.len() < DIAGNOSTICS {
+            self.said.diagnostics.push(Diagnostic {
+                severity: told.severity.clone(),
+                summary: told.summary.clone(),
+                detail: (!told.detail.is_empty()).then(|| told.detail.clone()),
+                address: told.address.clone(),
+                file: told.range.as_ref().map(|r| r.filename.clone()),
+                line: told.range.as_ref().map(|r| r.start.line),
+            });
+        }
+    }
+
+    fn print_outputs(&mut self, outputs: &BTreeMap<String, Output>) {
+        // The plan's event of the same type has actions in place of values.
+        if outputs.values().any(|o| o.action.is_some()) {
+            return;
+        }
+        self.outputs = u32::try_from(outputs.len()).unwrap_or(u32::MAX);
+        self.show("");
+        self.show("Outputs:");
+        self.show("");
+        for (name, output) in outputs {
+            let value = match (&output.value, output.sensitive) {
+                (_, true) | (None, false) => "<sensitive>".to_owned(),
+                (Some(value), false) => value.to_string(),
+            };
+            self.show(&format!("{name} = {value}"));
+        }
+    }
+
+    fn hook(&mut self, kind: &str, hook: &Hook) {
+        let address = hook.resource.as_ref().map(|r| r.addr.clone()).unwrap_or_default();
+        let changes = matches!(hook.action.as_str(), "create" | "update" | "delete" | "replace" | "forget" | "import");
+        match kind {
+            "apply_start" | "refresh_start" => {
+                self.operations.begun += u32::from(changes && kind == "apply_start");
+                if self.current.len() < 64 {
+                    self.current.push(address);
+                }
+            }
+            "apply_complete" | "apply_errored" | "refresh_complete" => {
+                self.operations.done += u32::from(changes && kind == "apply_complete");
+                self.current.retain(|current| *current != address);
+            }
+            _ => return,
+        }
+        self.progressed = true;
+    }
+}
+
+impl Sink for Events {
+    fn line(&mut self, source: Source, line: &str) {
+        // An event is an object with a type; anything else is shown as it is.
+        if source == Source::Out
+            && line.starts_with('{')
+            && let Ok(event) = serde_json::from_str::<Line>(line)
+            && !event.kind.is_empty()
+        {
+            self.event(&event);
+        } else {
+            self.plain(source, line);
+        }
+    }
+
+    async fn chunk(&mut self) {
+        if std::mem::take(&mut self.progressed) {
+            let progress =
+                Progress { done: self.operations.done, total: self.operations.total, current: self.current.first().cloned() };
+            let _ = self.notices.send(Notice::Progress(progress));
+        }
+        if !self.out.is_empty() {
+            self.log.write(std::mem::take(&mut self.out)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc;
+
+    fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
+        let (notices, mut seen) = mpsc::unbounded_channel();
+        let redactor = Redactor::default();
+        redactor.add("hunter22");
+        let mut events = Events::new(Log::to(std::io::sink()), redactor, notices).total(2);
+        for line in lines {
+            events.line(Source::Out, line);
+        }
+        let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
+        events.progressed = true;
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(events.chunk());
+        let mut notices = Vec::new();
+        while let Ok(notice) = seen.try_recv() {
+            notices.push(notice);
+        }
+        (text, events.said(), events.operations(), notices)
+    }
+
+    #[test]
+    fn events_are_shown_as_the_tool_words_them() {
+        let (text, said, _, _) = feed(&[
+            r#"{"@level":"info","@message":"Terraform 1.11.4","type":"version"}"#,
+            "plain line with hunter22",
+            r#"{"@level":"error","@message":"Error: Reference to undeclared input variable","diagnostic":{"severity":"error","summary":"Reference to undeclared input variable","detail":"An input variable \"nope\".","range":{"filename":"b.tf","start":{"line":1,"column":41,"byte":40},"end":{"line":1,"column":49,"byte":48}},"snippet":{"context":"resource \"terraform_data\" \"b\"","code":"input = var.nope","start_line":1}},"type":"diagnostic"}"#,
+            r#"{"broken"#,
+        ]);
+        assert!(
+            text.starts_with("Terraform 1.11.4\nplain line with (sensitive value)\nError: Reference to undeclared"),
+            "{text}"
+        );
+        assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n     1: input = var.nope\n"), "{text}");
+        assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
+        assert_eq!(said.tail, ["plain line with hunter22", "{\"broken"]);
+    }
+
+    #[test]
+    fn an_apply_tells_its_progress_and_outputs() {
+        let start = |n: u32| {
+            format!(
+                r#"{{"@message":"a[{n}]: Creating...","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_start"}}"#
+            )
+        };
+        let done = |n: u32| {
+            format!(
+                r#"{{"@message":"done","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_complete"}}"#
+            )
+        };
+        let read = r#"{"@message":"r","hook":{"resource":{"addr":"data.x"},"action":"read"},"type":"apply_start"}"#;
+        let (_, _, operations, notices) = feed(&[&start(0), &start(1), &done(0), read]);
+        assert_eq!(operations, Operations { begun: 2, done: 1, total: 2 });
+        assert_eq!(operations.changed(), Changed::Some);
+        assert!(
+            matches!(&notices[..], [Notice::Progress(p)] if p.done == 1 && p.total == 2 && p.current.as_deref() == Some("a[1]"))
+        );
+        let outputs = r#"{"@message":"Outputs: 2","outputs":{"o":{"sensitive":false,"type":"string","value":"1"},"s":{"sensitive":true,"type":"string"}},"type":"outputs"}"#;
+        let (text, ..) = feed(&[outputs]);
+        assert_eq!(text, "Outputs: 2\n\nOutputs:\n\no = \"1\"\ns = <sensitive>\n");
+        assert_eq!(Operations { begun: 1, ..Operations::default() }.changed(), Changed::Unknown);
+    }
+}

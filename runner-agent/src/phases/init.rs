@@ -1,0 +1,168 @@
+//! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Component, Path, PathBuf},
+};
+
+use crds::{Failure, FailureClass, reason};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::PodWork;
+use crate::{
+    classify::{self, internal, simple},
+    manifest::place,
+    ports::{InitReport, Notices},
+};
+
+impl PodWork {
+    pub(super) async fn run_init(&self, notices: &Notices) -> Result<InitReport, Failure> {
+        let mut args = vec!["init", "-input=false", "-no-color"];
+        if self.tool()?.has_init_json() {
+            args.push("-json");
+        }
+        self.tool_step("init", &args, notices).await?;
+        let (stack, workspace) = {
+            let known = self.known();
+            (known.stack.clone(), known.facts.workspace.clone())
+        };
+        if workspace != "default" {
+            // The flag is younger than some tools; and some backends refuse to make what is there.
+            let select = self.tool_step("workspace", &["workspace", "select", "-or-create=true", &workspace], notices).await;
+            if let Err(failure) = select {
+                if self.children.is_stopped() || failure.class != FailureClass::Configuration {
+                    return Err(failure);
+                }
+                self.tool_step("workspace", &["workspace", "new", &workspace], notices).await?;
+            }
+        }
+        let backend = Backend::read(&stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
+        backend.check(&stack, &workspace, &self.settings.work)?;
+        let mut known = self.known();
+        known.facts.backend.clone_from(&backend.kind);
+        known.facts.backend_place = place(&backend.config);
+        Ok(InitReport { backend: backend.kind, workspace })
+    }
+
+    /// Runs a command of the tool that has to end with 0.
+    async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
+        let mut events = self.events(notices);
+        let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
+        if exit.code == 0 { Ok(()) } else { Err(classify::failure(name, exit, &events.said())) }
+    }
+}
+
+/// The backend in force, as `init` left it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Backend {
+    pub(super) kind: String,
+    pub(super) config: Value,
+    /// Whether the code or the run names one at all.
+    named: bool,
+}
+
+impl Backend {
+    /// Reads what `init` wrote. Without a backend the tool writes nothing and keeps its state in the stack's directory.
+    pub(super) fn read(stack: &Path) -> io::Result<Self> {
+        #[derive(Deserialize)]
+        struct File {
+            backend: Option<Block>,
+        }
+        #[derive(Deserialize)]
+        struct Block {
+            #[serde(rename = "type")]
+            kind: String,
+            #[serde(default)]
+            config: Value,
+        }
+        let text = match fs::read(stack.join(".terraform/terraform.tfstate")) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => b"{}".to_vec(),
+            Err(error) => return Err(error),
+        };
+        Ok(match serde_json::from_slice::<File>(&text)?.backend {
+            Some(block) => Self { kind: block.kind, config: block.config, named: true },
+            None => Self { kind: "local".into(), config: Value::Null, named: false },
+        })
+    }
+
+    /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
+    pub(super) fn check(&self, stack: &Path, workspace: &str, work: &Path) -> Result<(), Failure> {
+        let refuse = |what: String| {
+            let message =
+                format!("{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend");
+            Err(simple(FailureClass::Configuration, reason::NO_DURABLE_STATE, message))
+        };
+        match self.kind.as_str() {
+            "inmem" => refuse("the backend is `inmem`".to_owned()),
+            "local" if !self.named => refuse("the configuration has no backend".to_owned()),
+            "local" => {
+                // Workspaces other than the default one have a directory of their own.
+                let (argument, default) =
+                    if workspace == "default" { ("path", "terraform.tfstate") } else { ("workspace_dir", "terraform.tfstate.d") };
+                let path = self.config.get(argument).and_then(Value::as_str).unwrap_or(default);
+                let path = normal(&stack.join(path));
+                if path.starts_with(work) || on_pod_storage(&path) {
+                    refuse(format!("the backend `local` keeps the state in {} on the pod's own storage", path.display()))
+                } else {
+                    Ok(())
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn normal(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut kept, part| {
+        match part {
+            Component::ParentDir => {
+                kept.pop();
+            }
+            Component::CurDir => {}
+            Component::Normal(_) | Component::RootDir | Component::Prefix(_) => kept.push(part),
+        }
+        kept
+    })
+}
+
+/// Whether a path is on the file system of the container itself: not on a volume that somebody mounted.
+fn on_pod_storage(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).ok();
+    path.ancestors().find_map(device) == device(Path::new("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(json: &str) -> Backend {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(".terraform")).unwrap();
+        fs::write(dir.path().join(".terraform/terraform.tfstate"), json).unwrap();
+        Backend::read(dir.path()).unwrap()
+    }
+
+    #[test]
+    fn only_a_state_that_outlives_the_pod_is_accepted() {
+        let (work, stack) = (Path::new("/pawl/work"), Path::new("/pawl/work/src/a"));
+        let of = |json: &str, workspace: &str| backend(json).check(stack, workspace, work).map_err(|f| f.reason);
+        let lost = Err(reason::NO_DURABLE_STATE.to_owned());
+        assert_eq!(of(r#"{"version":3}"#, "default"), lost);
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":null}}}"#, "default"), lost);
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"../../x"}}}"#, "default"), lost);
+        assert_eq!(of(r#"{"backend":{"type":"inmem","config":{}}}"#, "default"), lost);
+        assert_eq!(of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#, "default"), Ok(()));
+        // Another file system than the root's: a volume, as far as this can be told from within.
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/proc/state"}}}"#, "default"), Ok(()));
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/proc/state"}}}"#, "dev"), lost);
+        let missing = tempfile::tempdir().unwrap();
+        let failure = Backend::read(missing.path()).unwrap().check(stack, "default", work).unwrap_err();
+        assert_eq!(
+            failure.message,
+            "the configuration has no backend, so the state would be lost with the pod; name a backend in the code or in spec.backend"
+        );
+    }
+}

@@ -1,0 +1,277 @@
+//! The work of an attempt, phase by phase: build the command, run it, read what it says.
+
+mod apply;
+mod events;
+mod git;
+mod init;
+mod inputs;
+mod plan;
+mod setup;
+mod show;
+mod source;
+
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crds::{Changed, Failure, TerraformRun};
+use jiff::Timestamp;
+
+use crate::{
+    classify,
+    manifest::{Digests, Facts, checksum, tree_digest},
+    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
+    process::{Children, Command, Exit, Log, Sink, kill_others},
+    redact::Redactor,
+    settings::Settings,
+    tool::{Found, Stamp, digest},
+};
+pub use events::{Events, Render};
+pub use show::{PlanFacts, read_plan};
+
+/// How much longer than a killed command its step may take, before it is no longer waited for.
+pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);
+
+/// Name of the file in which variables are given to the tool.
+pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
+/// Name of the file that replaces the backend of the code.
+pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
+
+/// What later phases need to know of earlier ones.
+#[derive(Debug, Default)]
+struct Known {
+    run: Option<Arc<TerraformRun>>,
+    /// The stack's directory.
+    stack: PathBuf,
+    tool: Option<Found>,
+    /// Digest of the tool's executable, with the stamp of the file it is of.
+    tool_digest: Option<(Stamp, String)>,
+    tool_digest_task: Option<tokio::task::JoinHandle<std::io::Result<(Stamp, String)>>>,
+    /// The environment of the tool.
+    env: Vec<(OsString, OsString)>,
+    facts: Facts,
+    /// Operations that the plan has.
+    planned: u32,
+    /// What was seen of the apply.
+    changed: Changed,
+}
+
+/// The work of an attempt in a pod.
+#[derive(Debug)]
+pub struct PodWork {
+    settings: Arc<Settings>,
+    children: Children,
+    redactor: Redactor,
+    log: Log,
+    known: Mutex<Known>,
+}
+
+impl PodWork {
+    /// Work that has not begun.
+    pub fn new(settings: Arc<Settings>, children: Children, log: Log) -> Self {
+        Self { settings, children, redactor: Redactor::default(), log, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) -> Arc<TerraformRun> {
+        self.known().run.clone().unwrap_or_default()
+    }
+
+    fn tool(&self) -> Result<Found, Failure> {
+        self.known().tool.clone().ok_or_else(|| classify::internal("the tool is not known", &"setup has not run"))
+    }
+
+    /// A command of the tool in the stack's directory.
+    fn command(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
+        // Plan-time code may have changed it; it decides where provider binaries come from.
+        self.write_cli_config()?;
+        let program = self.tool()?.binary;
+        let known = self.known();
+        Ok(Command {
+            program,
+            args: args.into_iter().map(Into::into).collect(),
+            env: known.env.clone(),
+            dir: known.stack.clone(),
+        })
+    }
+
+    /// Runs a command as a step.
+    async fn step(
+        &self,
+        name: &'static str,
+        command: &Command,
+        sink: &mut impl Sink,
+        notices: &Notices,
+    ) -> Result<Exit, Failure> {
+        let _ = notices.send(Notice::Started(name, Timestamp::now()));
+        let exit = self.children.run(command, sink).await;
+        let code = exit.as_ref().map_or(-1, |exit| exit.code);
+        let _ = notices.send(Notice::Ended(name, Timestamp::now(), code));
+        exit.map_err(|error| classify::not_run(name, &error))
+    }
+
+    fn events(&self, notices: &Notices) -> Events {
+        Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
+    }
+
+    /// The checksum of what is on disk now.
+    async fn checksum(&self) -> Result<String, Failure> {
+        let failed = |error: &dyn std::fmt::Display| classify::internal("the manifest cannot be computed", error);
+        let tool = self.tool_digest().await?;
+        let (stack, facts) = {
+            let known = self.known();
+            (known.stack.clone(), known.facts.clone())
+        };
+        let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
+        tokio::task::spawn_blocking(move || {
+            let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
+            // Provider binaries are covered by the lock file; the others hold values of variables or of the backend's
+            // credentials, of which not even a hash may be shown.
+            let skip =
+                [".terraform/providers", ".terraform/terraform.tfstate", VARIABLES_FILE, BACKEND_FILE].map(|f| below.join(f));
+            let lock = stack.join(".terraform.lock.hcl");
+            let lock = if lock.is_file() { Some(digest(&lock).map_err(|e| failed(&e))?) } else { None };
+            let digests = Digests {
+                plan: digest(&plan).map_err(|e| failed(&e))?,
+                lock,
+                work: tree_digest(&root, &skip).map_err(|e| failed(&e))?,
+                tool,
+            };
+            Ok(checksum(&facts, &digests))
+        })
+        .await
+        .unwrap_or_else(|error| Err(failed(&error)))
+    }
+
+    /// The digest of the tool's executable. Computed once, beside `init`; as long as the file's stamp stays (nobody can set a
+    /// change time), its bytes are the same.
+    async fn tool_digest(&self) -> Result<String, Failure> {
+        let failed = |error: &dyn std::fmt::Display| classify::internal("the tool's digest cannot be computed", error);
+        let binary = self.tool()?.binary;
+        let task = self.known().tool_digest_task.take();
+        if let Some(task) = task {
+            let computed = task.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+            self.known().tool_digest = Some(computed);
+        }
+        let now = Stamp::of(&binary).map_err(|e| failed(&e))?;
+        let before = self.known().tool_digest.clone();
+        if let Some((stamp, digest)) = before
+            && stamp == now
+        {
+            return Ok(digest);
+        }
+        let (stamp, digest) = tokio::task::spawn_blocking(move || stamped_digest(&binary))
+            .await
+            .map_err(|e| failed(&e))?
+            .map_err(|e| failed(&e))?;
+        self.known().tool_digest = Some((stamp, digest.clone()));
+        Ok(digest)
+    }
+
+    /// Removes what the attempt wrote, whatever is in it. Called when nothing runs any more.
+    pub fn clean(&self) {
+        let keep = self.known().stack.join("errored.tfstate");
+        if keep.exists() {
+            tracing::warn!(path = %keep.display(), "the state that could not be saved is left in the work directory");
+            return;
+        }
+        for entry in std::fs::read_dir(&self.settings.work).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed = if is_dir { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            if let Err(error) = removed {
+                tracing::warn!(path = %path.display(), %error, "could not be removed");
+            }
+        }
+    }
+}
+
+fn stamped_digest(path: &std::path::Path) -> std::io::Result<(Stamp, String)> {
+    // The stamp from before: a file that changes while it is read has another one afterwards.
+    let stamp = Stamp::of(path)?;
+    Ok((stamp, digest(path)?))
+}
+
+impl Work for PodWork {
+    async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+        self.known().run = Some(run);
+        self.run_setup(&notices).await
+    }
+
+    async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
+        self.run_init(&notices).await
+    }
+
+    async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
+        self.run_plan(&notices).await
+    }
+
+    async fn verify(&self) -> Result<String, Failure> {
+        self.checksum().await
+    }
+
+    async fn apply(&self, notices: Notices) -> Result<ApplyReport, Failure> {
+        self.run_apply(&notices).await
+    }
+
+    fn interrupt(&self) {
+        self.children.interrupt();
+    }
+
+    fn kill_providers(&self) {
+        self.children.kill_providers();
+    }
+
+    fn kill_tool(&self) {
+        self.children.kill();
+    }
+
+    async fn kill_others(&self) -> bool {
+        kill_others(&self.children, Duration::from_secs(5)).await
+    }
+
+    fn changed(&self) -> Changed {
+        self.known().changed
+    }
+
+    fn redact(&self, text: &str) -> String {
+        self.redactor.redact(text).into_owned()
+    }
+
+    async fn log(&self, line: &str) {
+        self.log.line(&self.redactor.redact(line)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Settings below a directory of a test.
+    pub(crate) fn settings(dir: &Path) -> Settings {
+        Settings {
+            namespace: "team".into(),
+            run: "vpc".into(),
+            run_uid: "uid-1".into(),
+            attempt: 1,
+            pod_name: "vpc-xxxxx-a1".into(),
+            pod_uid: "pod-1".into(),
+            nonce: "0".repeat(32),
+            grace: Duration::from_secs(30),
+            tools: vec![dir.join("tools")],
+            providers: dir.join("providers"),
+            work: dir.join("work"),
+            secrets: dir.join("secrets"),
+            config_maps: dir.join("configmaps"),
+            termination_log: dir.join("termination-log"),
+            inherited: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Plan: `plan`, then its reading: counts and changes, the text for people, and the checksum, side by side.
+
+use crds::{Failure, FailureClass, Operation, reason};
+
+use super::{PlanFacts, PodWork, read_plan};
+use crate::{
+    classify::{self, internal, simple},
+    ports::{Notice, Notices, PlanReport, Work},
+};
+
+/// How long the tool itself waits for a lock that is held for a moment.
+const LOCK_TIMEOUT: &str = "-lock-timeout=10s";
+
+impl PodWork {
+    pub(super) async fn run_plan(&self, notices: &Notices) -> Result<PlanReport, Failure> {
+        let file = self.settings.plan_file();
+        let out = format!("-out={}", file.display());
+        let mut args = vec!["plan", "-json", "-input=false", &out, "-detailed-exitcode", LOCK_TIMEOUT];
+        if self.run().spec.operation == Operation::Destroy {
+            args.push("-destroy");
+        }
+        let mut events = self.events(notices);
+        let exit = self.step("plan", &self.command(args)?, &mut events, notices).await?;
+        // A crash of the tool's runtime exits with 2 as well, so the exit code alone says nothing good.
+        if !matches!(exit.code, 0 | 2) || exit.told || !file.is_file() {
+            return Err(classify::failure("plan", exit, &events.said()));
+        }
+        // Whatever plan-time code left running must not touch what is about to be measured.
+        self.kill_others().await;
+        let (facts, text, checksum) = tokio::join!(self.read_plan_file(notices), self.print_plan(notices), self.checksum());
+        let facts = facts?;
+        if facts.errored {
+            return Err(classify::failure("plan", exit, &events.said()));
+        }
+        let counted = facts.has_changes();
+        if exit.code == 0 && (counted || facts.applyable == Some(true)) {
+            let message = "plan ended with 0 (no changes), but the plan file has changes";
+            return Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message));
+        }
+        text?;
+        let total = facts.counts.add + facts.counts.change + facts.counts.destroy + facts.counts.forget + facts.counts.import;
+        self.known().planned = total;
+        Ok(PlanReport { has_changes: exit.code == 2, counts: facts.counts, lines: facts.lines(), checksum: checksum? })
+    }
+
+    /// `show -json`, read as it comes.
+    async fn read_plan_file(&self, notices: &Notices) -> Result<PlanFacts, Failure> {
+        let unreadable =
+            |what: String| simple(FailureClass::Internal, reason::PLAN_UNREADABLE, format!("the plan cannot be read: {what}"));
+        let file = self.settings.plan_file().display().to_string();
+        let command = self.command(["show", "-json", &file])?;
+        let (reader, writer) = std::io::pipe().map_err(|error| internal("no pipe", &error))?;
+        let facts = tokio::task::spawn_blocking(move || read_plan(reader));
+        let mut events = self.events(notices).quiet();
+        let _ = notices.send(Notice::Started("show", jiff::Timestamp::now()));
+        let exit = self.children.run_into(&command, writer, &mut events).await;
+        let _ = notices.send(Notice::Ended("show", jiff::Timestamp::now(), exit.as_ref().map_or(-1, |e| e.code)));
+        let exit = exit.map_err(|error| classify::not_run("show", &error))?;
+        if exit.code != 0 {
+            let failure = classify::failure("show", exit, &events.said());
+            return Err(if exit.signal.is_some() || exit.told { failure } else { unreadable(failure.message) });
+        }
+        facts.await.map_err(|error| unreadable(error.to_string()))?.map_err(|error| unreadable(error.to_string()))
+    }
+
+    /// `show -no-color`, for the log.
+    async fn print_plan(&self, notices: &Notices) -> Result<(), Failure> {
+        let file = self.settings.plan_file().display().to_string();
+        let mut events = self.events(notices);
+        let exit = self.children.run(&self.command(["show", "-no-color", &file])?, &mut events).await;
+        let exit = exit.map_err(|error| classify::not_run("show", &error))?;
+        if exit.code == 0 { Ok(()) } else { Err(classify::failure("show", exit, &events.said())) }
+    }
+}

@@ -1,0 +1,208 @@
+//! Setup: source, tool, inputs, and the environment of the tool.
+
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use crds::{Failure, FailureClass, Operation, reason};
+
+use super::{PodWork, inputs, source, stamped_digest};
+use crate::{
+    classify::{internal, simple},
+    manifest::Facts,
+    ports::{Notices, SetupReport},
+    tool,
+};
+
+impl PodWork {
+    pub(super) async fn run_setup(&self, notices: &Notices) -> Result<SetupReport, Failure> {
+        let run = self.run();
+        let spec = &run.spec;
+        let settings = &self.settings;
+        for dir in [settings.source_dir(), settings.home(), settings.tmp(), parent(&settings.plan_file())] {
+            make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
+        }
+        // What is missing is said before anything is fetched.
+        let given = inputs::gather(spec, settings, &self.redactor)?;
+        let root = settings.source_dir();
+        let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
+            (Some(git), None) => {
+                let checkout = self.fetch_git(git, notices).await?;
+                let short: String = checkout.commit.chars().take(7).collect();
+                (format!("git {short} of {}", git.revision), Some(checkout.commit), git.path.clone())
+            }
+            (None, Some(inline)) => {
+                source::write_inline(inline, &root)?;
+                let count = inline.files.len();
+                (format!("inline, {count} file{}", if count == 1 { "" } else { "s" }), None, ".".to_owned())
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(simple(
+                    FailureClass::Configuration,
+                    reason::INVALID_SPEC,
+                    "the source needs exactly one of git and inline",
+                ));
+            }
+        };
+        source::check_links(&root)?;
+        let stack = source::stack(&root, &path, &source)?;
+        let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        remove_terraform_dir(&stack)?;
+        let found = tool::find(&spec.tool, &stack, &root, &settings.tools)?;
+        inputs::write(&stack, spec, &given.variables)?;
+
+        let report = SetupReport { revision, source, tool: found.title(), why: found.why.clone() };
+        let binary = found.binary.clone();
+        let env = self.tool_env(&given.env);
+        let mut known = self.known();
+        known.facts = Facts {
+            run_uid: settings.run_uid.clone(),
+            tool: found.name.as_str().to_owned(),
+            tool_version: found.version.to_string(),
+            platform: platform(),
+            workspace: spec.workspace.clone(),
+            operation: match spec.operation {
+                Operation::Plan => "Plan",
+                Operation::Apply => "Apply",
+                Operation::Destroy => "Destroy",
+            }
+            .to_owned(),
+            variables: given.variable_origins,
+            env: given.env_origins,
+            ..Facts::default()
+        };
+        known.env = env;
+        known.stack = stack;
+        known.tool = Some(found);
+        known.tool_digest = None;
+        // Tools are large: their digest is computed beside `init` and is at hand when the plan is.
+        known.tool_digest_task = Some(tokio::task::spawn_blocking(move || stamped_digest(&binary)));
+        Ok(report)
+    }
+
+    /// The environment of the tool: nothing of ours but what is listed here, then what the run says.
+    fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)> {
+        let settings = &self.settings;
+        let mut env = settings.inherited.clone();
+        let mut set = |name: &str, value: OsString| env.push((name.into(), value));
+        if !settings.inherited.iter().any(|(name, _)| name == "PATH") {
+            set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
+        }
+        set("HOME", settings.home().into());
+        set("TMPDIR", settings.tmp().into());
+        set("USER", "pawl".into());
+        set("LANG", "C.UTF-8".into());
+        set("TF_IN_AUTOMATION", "1".into());
+        set("TF_INPUT", "0".into());
+        set("CHECKPOINT_DISABLE", "1".into());
+        // A prompt for a password is one that nobody sees.
+        set("GIT_TERMINAL_PROMPT", "0".into());
+        set("TF_CLI_CONFIG_FILE", self.cli_config_path().into());
+        for (name, value) in own {
+            set(name, value.into());
+        }
+        env
+    }
+
+    fn cli_config_path(&self) -> PathBuf {
+        self.settings.home().join("pawl.tfrc")
+    }
+
+    /// Writes the tool's CLI configuration: providers that are at hand come from there, all others from where they are.
+    pub(super) fn write_cli_config(&self) -> Result<(), Failure> {
+        let path = self.cli_config_path();
+        let text = cli_config(&self.settings.providers);
+        // In place of whatever stands there, be it a link.
+        let fresh = path.with_extension("new");
+        let _ = fs::remove_file(&fresh);
+        fs::write(&fresh, text)
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(|error| internal("the tool's configuration cannot be written", &error))
+    }
+}
+
+/// The tool's CLI configuration for a mirror of providers, laid out `HOST/NAMESPACE/NAME/…`.
+pub(super) fn cli_config(mirror: &Path) -> String {
+    let names = |dir: &Path| -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.path().is_dir())
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')))
+            .collect();
+        names.sort();
+        names
+    };
+    let mut providers = Vec::new();
+    for host in names(mirror) {
+        for namespace in names(&mirror.join(&host)) {
+            for name in names(&mirror.join(&host).join(&namespace)) {
+                providers.push(format!("\"{host}/{namespace}/{name}\""));
+            }
+        }
+    }
+    let mut text = String::from("disable_checkpoint = true\n");
+    if !providers.is_empty() {
+        let (path, list) = (mirror.display(), providers.join(", "));
+        let _ = write!(
+            text,
+            "provider_installation {{\n  filesystem_mirror {{\n    path    = \"{path}\"\n    include = [{list}]\n  }}\n  \
+             direct {{\n    exclude = [{list}]\n  }}\n}}\n"
+        );
+    }
+    text
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(path).to_path_buf()
+}
+
+/// An empty directory of our own. What a container that was started before left there is removed.
+fn make_empty(dir: &Path) -> std::io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// The tool's own directory is made by `init`; one from the repository could hold plugins, modules or a backend nobody reviewed.
+fn remove_terraform_dir(stack: &Path) -> Result<(), Failure> {
+    let dir = stack.join(".terraform");
+    let removed = match fs::symlink_metadata(&dir) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&dir),
+        Ok(_) => fs::remove_file(&dir),
+        Err(_) => Ok(()),
+    };
+    removed.map_err(|error| internal("the source's .terraform cannot be removed", &error))
+}
+
+fn platform() -> String {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{}_{arch}", std::env::consts::OS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn providers_at_hand_come_from_the_mirror() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(cli_config(dir.path()), "disable_checkpoint = true\n");
+        fs::create_dir_all(dir.path().join("registry.opentofu.org/hashicorp/time/0.13.1/linux_amd64")).unwrap();
+        let text = cli_config(dir.path());
+        assert!(text.contains("include = [\"registry.opentofu.org/hashicorp/time\"]"), "{text}");
+        assert!(text.contains("exclude = [\"registry.opentofu.org/hashicorp/time\"]"), "{text}");
+    }
+}

@@ -1,0 +1,142 @@
+//! What the driver needs from the world, so that a simulator and `local` mode can stand in for API, tool and clock.
+
+use std::sync::Arc;
+
+use crds::{Changes, Failure, Progress, TerraformRun};
+use futures::Stream;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+/// An API request that did not plainly succeed. It says nothing about what stands in the API.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct ApiError {
+    /// The HTTP status, when there was an answer.
+    pub code: Option<u16>,
+    /// What was said.
+    pub text: String,
+}
+
+/// The run in the API.
+pub trait Api: Send + Sync + 'static {
+    /// Reads the run.
+    fn get(&self) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
+    /// Sends a JSON Patch to the run's status.
+    fn patch(&self, operations: Vec<Value>) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
+    /// Follows the run from a version on, until the stream ends or fails.
+    fn watch(&self, version: &str) -> impl Future<Output = Result<impl Stream<Item = Seen> + Send + 'static, ApiError>> + Send;
+}
+
+/// What a watch saw.
+#[derive(Clone, Debug)]
+pub enum Seen {
+    /// The run as it is now.
+    Run(Arc<TerraformRun>),
+    /// The run is gone.
+    Gone,
+    /// The watch is of no use any more: read and watch again.
+    Lost,
+}
+
+/// What happens within a step.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// A command was started.
+    Started(&'static str, Timestamp),
+    /// A command ended.
+    Ended(&'static str, Timestamp, i32),
+    /// How far the tool is.
+    Progress(Progress),
+}
+
+/// Where notices go.
+pub type Notices = mpsc::UnboundedSender<Notice>;
+
+/// What Setup found out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetupReport {
+    /// The commit.
+    pub revision: Option<String>,
+    /// Where the source is from: `git 4c1d2e3 of main`.
+    pub source: String,
+    /// Tool and version: `OpenTofu 1.10.6`.
+    pub tool: String,
+    /// Why that version: `from .opentofu-version`.
+    pub why: String,
+}
+
+/// What Init found out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InitReport {
+    /// The backend's type.
+    pub backend: String,
+    /// The workspace.
+    pub workspace: String,
+}
+
+/// What Plan found out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanReport {
+    /// Whether there is anything to apply.
+    pub has_changes: bool,
+    /// Counts.
+    pub counts: Changes,
+    /// One line a resource, destroys first.
+    pub lines: Vec<String>,
+    /// The checksum of the manifest.
+    pub checksum: String,
+}
+
+/// What Apply did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApplyReport {
+    /// Operations on resources that were carried out.
+    pub done: u32,
+    /// Outputs of the stack.
+    pub outputs: u32,
+}
+
+/// The work of an attempt: everything with source, tool and disk.
+pub trait Work: Send + Sync + 'static {
+    /// Fetches the source, finds the tool, writes the inputs.
+    fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
+    /// Runs `init`, selects the workspace, and refuses a state that would die with the pod.
+    fn init(&self, notices: Notices) -> impl Future<Output = Result<InitReport, Failure>> + Send;
+    /// Runs `plan`, reads the plan, and computes its checksum.
+    fn plan(&self, notices: Notices) -> impl Future<Output = Result<PlanReport, Failure>> + Send;
+    /// Computes the checksum again from the bytes on disk.
+    fn verify(&self) -> impl Future<Output = Result<String, Failure>> + Send;
+    /// Applies the plan file.
+    fn apply(&self, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
+    /// Sends the one SIGINT to what runs, and starts nothing any more.
+    fn interrupt(&self);
+    /// Kills the providers of what runs.
+    fn kill_providers(&self);
+    /// Kills what runs.
+    fn kill_tool(&self);
+    /// Kills every other process. Whether none is left.
+    fn kill_others(&self) -> impl Future<Output = bool> + Send;
+    /// What the last apply changed, as far as it was seen; for an apply whose end was not seen.
+    fn changed(&self) -> crds::Changed;
+    /// A text without secrets.
+    fn redact(&self, text: &str) -> String;
+    /// Writes a line to the log.
+    fn log(&self, line: &str) -> impl Future<Output = ()> + Send;
+}
+
+/// The time of day.
+pub trait Clock: Send + Sync + 'static {
+    /// Now.
+    fn now(&self) -> Timestamp;
+}
+
+/// The clock of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+}

@@ -1,0 +1,11 @@
+//! Child processes: started in their own group, read line by line, signalled once, reaped without stealing.
+
+mod output;
+mod reap;
+mod signal;
+mod spawn;
+
+pub use output::{Lines, Log, MAX_LINE};
+pub use reap::{kill_others, reap_strangers};
+pub use signal::{descendants, own_pid};
+pub use spawn::{Children, Command, Exit, RunError, Sink, Source};

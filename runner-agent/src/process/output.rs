@@ -1,0 +1,162 @@
+//! Output of commands: cut into lines of bounded length, and written to our own standard output by a thread of its own, so
+//! that a slow reader of our log never stops timers and signals.
+
+use std::{io::Write, sync::mpsc as std_mpsc, time::Duration};
+
+use tokio::sync::mpsc;
+
+/// The longest line, in bytes; the rest of a longer one is cut off and counted.
+pub const MAX_LINE: usize = 1 << 20;
+
+/// Cuts a stream of bytes into lines. Holds at most [`MAX_LINE`] bytes.
+#[derive(Debug, Default)]
+pub struct Lines {
+    partial: Vec<u8>,
+    cut: u64,
+}
+
+impl Lines {
+    /// Takes bytes and gives each line that they complete, without its end. Bytes that are no UTF-8 are replaced.
+    pub fn feed(&mut self, mut bytes: &[u8], mut line: impl FnMut(&str)) {
+        while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
+            let (head, rest) = bytes.split_at(end);
+            if self.partial.is_empty() && head.len() <= MAX_LINE {
+                give(head, 0, &mut line);
+            } else {
+                self.keep(head);
+                self.flush(&mut line);
+            }
+            bytes = rest.get(1..).unwrap_or_default();
+        }
+        self.keep(bytes);
+    }
+
+    /// Gives what is left when the stream ends without a line end.
+    pub fn finish(&mut self, mut line: impl FnMut(&str)) {
+        if !self.partial.is_empty() || self.cut > 0 {
+            self.flush(&mut line);
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let (kept, cut) = bytes.split_at(bytes.len().min(MAX_LINE.saturating_sub(self.partial.len())));
+        self.partial.extend_from_slice(kept);
+        self.cut += cut.len() as u64;
+    }
+
+    fn flush(&mut self, line: &mut impl FnMut(&str)) {
+        give(&self.partial, self.cut, line);
+        self.cut = 0;
+        // A long line must not hold its memory for the rest of the run.
+        if self.partial.capacity() > MAX_LINE / 8 { self.partial = Vec::new() } else { self.partial.clear() }
+    }
+}
+
+fn give(bytes: &[u8], cut: u64, line: &mut impl FnMut(&str)) {
+    let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    if cut == 0 { line(&text) } else { line(&format!("{text}… [{cut} more bytes of this line were cut]")) }
+}
+
+/// The way to our own log. Cloned freely; waits when the log is slow, so that memory stays bounded.
+#[derive(Clone, Debug)]
+pub struct Log {
+    chunks: mpsc::Sender<Chunk>,
+}
+
+#[derive(Debug)]
+enum Chunk {
+    Text(Vec<u8>),
+    Flush(std_mpsc::SyncSender<()>),
+}
+
+impl Log {
+    /// A log that a thread writes to `sink`.
+    pub fn to(mut sink: impl Write + Send + 'static) -> Self {
+        // 32 chunks of at most 64 KiB (and a long line now and then) are all that waits for a slow reader.
+        let (chunks, mut waiting) = mpsc::channel(32);
+        // A log that cannot be written must not stop a run, so a thread that cannot be had only means no log.
+        let _ = std::thread::Builder::new().name("log".into()).stack_size(128 * 1024).spawn(move || {
+            while let Some(chunk) = waiting.blocking_recv() {
+                match chunk {
+                    Chunk::Text(bytes) => {
+                        let _ = sink.write_all(&bytes);
+                        if waiting.is_empty() {
+                            let _ = sink.flush();
+                        }
+                    }
+                    Chunk::Flush(done) => {
+                        let _ = sink.flush();
+                        let _ = done.try_send(());
+                    }
+                }
+            }
+        });
+        Self { chunks }
+    }
+
+    /// Writes bytes, waiting for room.
+    pub async fn write(&self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            let _ = self.chunks.send(Chunk::Text(bytes)).await;
+        }
+    }
+
+    /// Writes one line, waiting for room.
+    pub async fn line(&self, text: &str) {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.push(b'\n');
+        self.write(bytes).await;
+    }
+
+    /// Waits until everything is written, at most for a while.
+    pub async fn flush(&self, limit: Duration) {
+        let (done, written) = std_mpsc::sync_channel(1);
+        let send = tokio::time::timeout(limit, self.chunks.send(Chunk::Flush(done))).await;
+        if matches!(send, Ok(Ok(()))) {
+            let _ = tokio::task::spawn_blocking(move || written.recv_timeout(limit)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(chunks: &[&[u8]]) -> Vec<String> {
+        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        for chunk in chunks {
+            lines.feed(chunk, |line| seen.push(line.to_owned()));
+        }
+        lines.finish(|line| seen.push(line.to_owned()));
+        seen
+    }
+
+    #[test]
+    fn lines_are_found_across_chunks() {
+        assert_eq!(cut(&[b"a\nb", b"c\r\n\n", b"d"]), ["a", "bc", "", "d"]);
+        assert_eq!(cut(&[b"\xff\n"]), ["\u{fffd}"]);
+        assert!(cut(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_the_next_is_whole() {
+        let long = vec![b'x'; MAX_LINE + 10];
+        for chunk in [1 << 12, 1 << 16, long.len() + 8] {
+            let text = [&long[..], b"\nnext\n"].concat();
+            let seen = cut(&text.chunks(chunk).collect::<Vec<_>>());
+            assert_eq!(seen.len(), 2, "chunks of {chunk}");
+            assert!(seen[0].ends_with("[10 more bytes of this line were cut]"), "{}", &seen[0][seen[0].len() - 60..]);
+            assert_eq!(seen[1], "next");
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_under_a_line_without_end() {
+        let mut lines = Lines::default();
+        for _ in 0..4096 {
+            lines.feed(&[b'y'; 4096], |_| panic!("no line ends"));
+        }
+        assert!(lines.partial.capacity() <= 2 * MAX_LINE);
+    }
+}

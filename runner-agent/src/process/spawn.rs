@@ -1,0 +1,325 @@
+//! Starting a command and seeing it to its end.
+
+use std::{
+    collections::HashSet,
+    ffi::OsString,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, ChildStderr, ChildStdout},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    output::Lines,
+    signal::{kill_below, send},
+};
+
+/// How long output is read after its command ended: a daemon that inherited the pipe does not hold a run up.
+pub(super) const DRAIN: Duration = Duration::from_secs(5);
+
+/// What to run. The environment is exactly what is given.
+#[derive(Clone, Debug, Default)]
+pub struct Command {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Its environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Its working directory.
+    pub dir: PathBuf,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code; 128 and the signal's number when a signal ended it.
+    pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether we told it to end.
+    pub told: bool,
+}
+
+/// Why a command has no end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It was not started, because the attempt is being stopped.
+    #[error("not started: the attempt is being stopped")]
+    Stopped,
+    /// It could not be started.
+    #[error("could not be started: {0}")]
+    Spawn(std::io::Error),
+    /// Its end could not be learned.
+    #[error("could not be waited for: {0}")]
+    Wait(std::io::Error),
+}
+
+/// Where a line comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Children that tokio waits for.
+    tracked: HashSet<i32>,
+    /// Whether the attempt is being stopped: nothing is started any more, and what runs has had its signal.
+    stopped: bool,
+    killed: bool,
+}
+
+/// The commands that run now. Cloned freely.
+#[derive(Clone, Debug, Default)]
+pub struct Children {
+    table: Arc<Mutex<Table>>,
+}
+
+impl Children {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether tokio waits for this process.
+    pub fn is_tracked(&self, pid: i32) -> bool {
+        self.table().tracked.contains(&pid)
+    }
+
+    /// Whether the attempt is being stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.table().stopped
+    }
+
+    /// Sends the one SIGINT to each running command, to its own pid and never to its group, and starts nothing any more.
+    pub fn interrupt(&self) {
+        let mut table = self.table();
+        if !std::mem::replace(&mut table.stopped, true) {
+            table.tracked.iter().for_each(|pid| send(*pid, Signal::SIGINT));
+        }
+    }
+
+    /// Kills what runs below the commands, never the commands themselves.
+    pub fn kill_providers(&self) {
+        self.table().tracked.iter().for_each(|pid| kill_below(*pid));
+    }
+
+    /// Kills the commands and everything below them.
+    pub fn kill(&self) {
+        let mut table = self.table();
+        table.stopped = true;
+        table.killed = true;
+        for pid in &table.tracked {
+            kill_below(*pid);
+            send(*pid, Signal::SIGKILL);
+        }
+    }
+
+    fn spawn(&self, command: &Command, out: Stdio) -> Result<(Child, i32), RunError> {
+        let mut tokio_command = tokio::process::Command::new(&command.program);
+        tokio_command
+            .args(&command.args)
+            .env_clear()
+            .envs(command.env.iter().map(|(k, v)| (k, v)))
+            .current_dir(&command.dir)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(Stdio::piped())
+            .process_group(0);
+        // Under one lock with the reaper's look, so that a command that ends at once is not taken for a stranger.
+        let mut table = self.table();
+        if table.stopped {
+            return Err(RunError::Stopped);
+        }
+        let child = tokio_command.spawn().map_err(RunError::Spawn)?;
+        let pid = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or_default();
+        table.tracked.insert(pid);
+        Ok((child, pid))
+    }
+
+    async fn end(&self, child: &mut Child, pid: i32) -> Result<Exit, RunError> {
+        let status = child.wait().await;
+        let mut table = self.table();
+        table.tracked.remove(&pid);
+        let told = table.stopped;
+        drop(table);
+        Ok(exit(status.map_err(RunError::Wait)?, told))
+    }
+
+    /// Runs a command to its end, giving its output chunk by chunk and line by line to `sink`, which is awaited after each
+    /// chunk. Output is read until 5 s after the end, whoever still holds the pipe.
+    pub async fn run(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
+        let (mut child, pid) = self.spawn(command, Stdio::piped())?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        self.watch(&mut child, pid, out, err, sink).await
+    }
+
+    /// Like [`Self::run`] with standard output going into a pipe of the caller's.
+    pub async fn run_into(&self, command: &Command, out: std::io::PipeWriter, sink: &mut impl Sink) -> Result<Exit, RunError> {
+        let (mut child, pid) = self.spawn(command, Stdio::from(out))?;
+        let err = child.stderr.take();
+        self.watch(&mut child, pid, None, err, sink).await
+    }
+
+    async fn watch(
+        &self,
+        child: &mut Child,
+        pid: i32,
+        mut out: Option<ChildStdout>,
+        mut err: Option<ChildStderr>,
+        sink: &mut impl Sink,
+    ) -> Result<Exit, RunError> {
+        let (mut out_lines, mut err_lines) = (Lines::default(), Lines::default());
+        let (mut out_buffer, mut err_buffer) = (vec![0; 32 * 1024], vec![0; 4 * 1024]);
+        let mut ended = None;
+        let mut until = Instant::now();
+        while ended.is_none() || out.is_some() || err.is_some() {
+            tokio::select! {
+                exit = self.end(child, pid), if ended.is_none() => {
+                    ended = Some(exit);
+                    until = Instant::now() + DRAIN;
+                }
+                count = read(&mut out, &mut out_buffer), if out.is_some() => {
+                    if count == 0 {
+                        out = None;
+                    }
+                    out_lines.feed(&out_buffer[..count], |line| sink.line(Source::Out, line));
+                    sink.chunk().await;
+                }
+                count = read(&mut err, &mut err_buffer), if err.is_some() => {
+                    if count == 0 {
+                        err = None;
+                    }
+                    err_lines.feed(&err_buffer[..count], |line| sink.line(Source::Err, line));
+                    sink.chunk().await;
+                }
+                () = sleep_until(until), if ended.is_some() => break,
+            }
+        }
+        out_lines.finish(|line| sink.line(Source::Out, line));
+        err_lines.finish(|line| sink.line(Source::Err, line));
+        sink.chunk().await;
+        ended.unwrap_or(Err(RunError::Stopped))
+    }
+}
+
+/// Takes the output of a command.
+pub trait Sink: Send {
+    /// A line, without its end.
+    fn line(&mut self, source: Source, line: &str);
+    /// After some lines: the place to wait for whoever takes them further.
+    fn chunk(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+async fn read<R: AsyncRead + Unpin>(stream: &mut Option<R>, buffer: &mut [u8]) -> usize {
+    match stream {
+        Some(stream) => stream.read(buffer).await.unwrap_or(0),
+        None => 0,
+    }
+}
+
+fn exit(status: ExitStatus, told: bool) -> Exit {
+    let signal = status.signal();
+    Exit { code: status.code().unwrap_or_else(|| 128 + signal.unwrap_or_default()), signal, told }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Kept(Vec<(Source, String)>);
+    impl Sink for Kept {
+        fn line(&mut self, source: Source, line: &str) {
+            self.0.push((source, line.to_owned()));
+        }
+        async fn chunk(&mut self) {}
+    }
+
+    fn sh(script: &str) -> Command {
+        Command {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            dir: "/".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn output_exit_code_and_environment_are_as_given() {
+        let mut kept = Kept::default();
+        let exit =
+            Children::default().run(&sh("echo out; echo err >&2; env | grep -c HOME; cat; exit 3"), &mut kept).await.unwrap();
+        assert_eq!((exit.code, exit.signal, exit.told), (3, None, false));
+        kept.0.sort_by_key(|(source, _)| *source == Source::Err);
+        assert_eq!(kept.0, [(Source::Out, "out".into()), (Source::Out, "0".into()), (Source::Err, "err".into())]);
+    }
+
+    #[tokio::test]
+    async fn one_sigint_reaches_the_tool_and_not_its_children() {
+        // The provider is in the tool's own group: a signal to the group would end it.
+        let script = "trap 'n=$((n+1)); echo got $n' INT; sh -c 'trap \"echo provider hit\" INT; sleep 0.6; echo provider done' & \
+                      echo ready; wait; wait; echo end $n";
+        let children = Children::default();
+        let other = children.clone();
+        let told = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            other.interrupt();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            other.interrupt();
+        });
+        let mut kept = Kept::default();
+        let exit = children.run(&sh(script), &mut kept).await.unwrap();
+        told.await.unwrap();
+        let lines: Vec<_> = kept.0.iter().map(|(_, l)| l.as_str()).collect();
+        assert_eq!(lines, ["ready", "got 1", "provider done", "end 1"]);
+        assert!(exit.told);
+        assert!(matches!(children.run(&sh("true"), &mut kept).await, Err(RunError::Stopped)));
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_keeps_the_pipe_does_not_keep_us() {
+        let start = std::time::Instant::now();
+        let exit = Children::default().run(&sh("setsid sleep 20 & echo $!"), &mut Kept::default()).await.unwrap();
+        let took = start.elapsed();
+        assert_eq!(exit.code, 0);
+        assert!(took >= DRAIN && took < DRAIN + Duration::from_secs(3), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn providers_are_killed_before_the_tool() {
+        let children = Children::default();
+        let other = children.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            other.kill_providers();
+        });
+        let mut kept = Kept::default();
+        let exit = children.run(&sh("sleep 30; echo provider ended with $?"), &mut kept).await.unwrap();
+        assert_eq!(exit.code, 0);
+        assert!(kept.0.contains(&(Source::Out, "provider ended with 137".into())), "{:?}", kept.0);
+    }
+
+    #[tokio::test]
+    async fn a_killed_tool_says_so() {
+        let children = Children::default();
+        let other = children.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            other.kill();
+        });
+        let exit = children.run(&sh("trap '' INT TERM; while :; do sleep 5; done"), &mut Kept::default()).await.unwrap();
+        assert_eq!((exit.code, exit.signal), (137, Some(9)));
+    }
+}

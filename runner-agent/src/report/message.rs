@@ -1,0 +1,129 @@
+//! Messages and next steps: what happened, whether anything was changed, and the one command to run next.
+
+use crds::{Changed, Failure, FailureClass, reason};
+use jiff::{Timestamp, tz::TimeZone};
+
+/// A message and the command to run next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text {
+    /// What is going on.
+    pub message: String,
+    /// The one command to run next.
+    pub next_step: Option<String>,
+}
+
+/// The line with which a person approves, ready to paste, right for whoever pastes it.
+pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
+    format!(
+        "kubectl annotate -n {namespace} --overwrite tfrun/{run} pawl.run/approve={checksum} \
+         pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
+    )
+}
+
+/// The line with which a person asks for a fresh run of the same spec.
+pub fn rerun_command(namespace: &str, run: &str) -> String {
+    format!("kubectl annotate -n {namespace} tfrun/{run} pawl.run/rerun=true")
+}
+
+/// A plan waits.
+pub fn awaiting(summary: &str, until: Timestamp, hold_ignored: bool) -> String {
+    let until = until.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC");
+    let hold = if hold_ignored { " (holdFor has no effect yet)" } else { "" };
+    format!("plan {summary} waits for approval until {until}; its pod is held until then{hold}")
+}
+
+/// A run ended without an apply because somebody or something wanted it so.
+pub fn stopped(namespace: &str, run: &str, what: &str) -> Text {
+    Text { message: format!("{what}; nothing was applied"), next_step: Some(rerun_command(namespace, run)) }
+}
+
+/// An attempt failed, and another may follow.
+pub fn retried(failure: &Failure) -> String {
+    format!(
+        "attempt failed, {}: {}; nothing was changed; another attempt follows if spec.retry.limit permits",
+        failure.reason, failure.message
+    )
+}
+
+/// A run failed.
+pub fn failed(namespace: &str, run: &str, failure: &Failure) -> Text {
+    let changed = match failure.changes {
+        Changed::None => "nothing was changed",
+        Changed::Some => "some of the plan was carried out",
+        Changed::Unknown => "it is not known what was changed",
+    };
+    Text { message: format!("{}; {changed}", failure.message), next_step: Some(next_step(namespace, run, failure)) }
+}
+
+fn next_step(namespace: &str, run: &str, failure: &Failure) -> String {
+    let rerun = rerun_command(namespace, run);
+    let place = failure
+        .diagnostics
+        .iter()
+        .find_map(|d| d.file.as_ref().map(|file| d.line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"))));
+    let first = match failure.reason.as_str() {
+        reason::SECRET_NOT_FOUND => "create the Secret or key that the message names",
+        reason::CONFIG_MAP_NOT_FOUND => "create the ConfigMap or key that the message names",
+        reason::SOURCE_UNAUTHORIZED => "correct the Secret of spec.source.git.secretRef",
+        reason::UNAUTHORIZED => "correct the credentials in spec.env or of the pod's account",
+        reason::REPOSITORY_NOT_FOUND | reason::REVISION_NOT_FOUND | reason::PATH_NOT_FOUND | reason::INVALID_SPEC => {
+            return "create a run with a corrected spec (a spec never changes)".to_owned();
+        }
+        reason::NO_DURABLE_STATE => "add a backend to the code, or create a run with spec.backend",
+        reason::TOOL_NOT_FOUND => "ask for a version that the message names, or add that version to the image",
+        reason::STATE_LOCKED => "when the lock's owner has ended",
+        reason::STATE_NOT_SAVED => "compare the state with what exists, then",
+        reason::SOURCE_INVALID => "correct the source",
+        _ => "",
+    };
+    let first = match (first, place) {
+        ("", Some(place)) => format!("correct {place}"),
+        (first, _) => first.to_owned(),
+    };
+    if failure.class == FailureClass::Internal && first.is_empty() {
+        return format!("kubectl logs -n {namespace} -l pawl.run/run={run} --tail=-1");
+    }
+    match first.as_str() {
+        "" => rerun,
+        first if first.ends_with("then") => format!("{first}: {rerun}"),
+        first => format!("{first}, then: {rerun}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::Diagnostic;
+
+    fn failure(class: FailureClass, reason: &str) -> Failure {
+        Failure { class, reason: reason.into(), message: "plan failed: x".into(), changes: Changed::None, diagnostics: vec![] }
+    }
+
+    #[test]
+    fn the_command_that_approves_is_the_one_of_the_protocol() {
+        assert_eq!(
+            approve_command("team", "vpc", "sha256:ab"),
+            "kubectl annotate -n team --overwrite tfrun/vpc pawl.run/approve=sha256:ab \
+             pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{.status.userInfo.username}')\""
+        );
+    }
+
+    #[test]
+    fn a_failure_says_what_where_and_what_next() {
+        let mut f = failure(FailureClass::Configuration, reason::INVALID_CONFIGURATION);
+        f.diagnostics = vec![Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() }];
+        let text = failed("team", "vpc", &f);
+        assert_eq!(text.message, "plan failed: x; nothing was changed");
+        assert_eq!(text.next_step.unwrap(), "correct main.tf:7, then: kubectl annotate -n team tfrun/vpc pawl.run/rerun=true");
+    }
+
+    #[test]
+    fn every_failure_has_a_next_step() {
+        for reason in reason::ALL {
+            for class in [FailureClass::Configuration, FailureClass::Internal, FailureClass::Timeout] {
+                let text = failed("n", "r", &failure(class, reason)).next_step.unwrap();
+                assert!(text.len() > 20 && !text.starts_with(','), "{reason}: {text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What an attempt's pod is given.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use crds::contract;
+
+/// What an attempt's pod is given.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Namespace of the run.
+    pub namespace: String,
+    /// Name of the run.
+    pub run: String,
+    /// UID of the run.
+    pub run_uid: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// Name of the pod.
+    pub pod_name: String,
+    /// UID of the pod.
+    pub pod_uid: String,
+    /// Drawn by this process and kept in its memory only.
+    pub nonce: String,
+    /// Time between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// Directories with tools, the first one first.
+    pub tools: Vec<PathBuf>,
+    /// Directory with a mirror of providers.
+    pub providers: PathBuf,
+    /// The one directory an attempt writes below.
+    pub work: PathBuf,
+    /// Secrets, as `NAME/KEY`.
+    pub secrets: PathBuf,
+    /// ConfigMaps, as `NAME/KEY`.
+    pub config_maps: PathBuf,
+    /// Where the termination message goes.
+    pub termination_log: PathBuf,
+    /// Environment that is handed on to commands when it is set: proxies, the address of the API server, `PATH`.
+    pub inherited: Vec<(OsString, OsString)>,
+}
+
+/// Something the pod should have been given is missing or makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("`{name}` {problem}")]
+pub struct SettingsError {
+    name: &'static str,
+    problem: &'static str,
+}
+
+/// Names that are handed on from the pod to commands. Nothing that leads to the pod's token is among them, but the address of
+/// the API server is: the `kubernetes` backend and provider need it.
+const INHERITED: [&str; 12] = [
+    "PATH",
+    "KUBERNETES_SERVICE_HOST",
+    "KUBERNETES_SERVICE_PORT",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "TZ",
+];
+
+impl Settings {
+    /// Reads the environment of the pod and draws the nonce.
+    pub fn from_env() -> Result<Self, SettingsError> {
+        let text = |name: &'static str| {
+            std::env::var(name).ok().filter(|v| !v.is_empty()).ok_or(SettingsError { name, problem: "is not set" })
+        };
+        let dir = |name, default: &str| std::env::var_os(name).map_or_else(|| PathBuf::from(default), PathBuf::from);
+        let number = |name: &'static str, text: String| {
+            text.parse::<u32>().map_err(|_| SettingsError { name, problem: "is not a number" })
+        };
+        let grace = std::env::var(contract::ENV_GRACE).unwrap_or_else(|_| "600".into());
+        let cache = std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from);
+        Ok(Self {
+            namespace: text(contract::ENV_NAMESPACE)?,
+            run: text(contract::ENV_RUN)?,
+            run_uid: text(contract::ENV_RUN_UID)?,
+            attempt: number(contract::ENV_ATTEMPT, text(contract::ENV_ATTEMPT)?)?,
+            pod_name: text(contract::ENV_POD_NAME)?,
+            pod_uid: text(contract::ENV_POD_UID)?,
+            nonce: nonce(),
+            grace: Duration::from_secs(number(contract::ENV_GRACE, grace)?.into()),
+            tools: cache.into_iter().chain([dir(contract::ENV_TOOLS, contract::TOOLS_DIR)]).collect(),
+            providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
+            work: contract::WORK_DIR.into(),
+            secrets: contract::SECRETS_DIR.into(),
+            config_maps: contract::CONFIG_MAPS_DIR.into(),
+            termination_log: contract::TERMINATION_LOG.into(),
+            inherited: INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect(),
+        })
+    }
+
+    /// Where the source is.
+    pub fn source_dir(&self) -> PathBuf {
+        self.work.join("src")
+    }
+
+    /// Where the plan file is; outside of the source, so that no digest of the source holds it.
+    pub fn plan_file(&self) -> PathBuf {
+        self.work.join("plan").join("tfplan")
+    }
+
+    /// The home directory of commands.
+    pub fn home(&self) -> PathBuf {
+        self.work.join("home")
+    }
+
+    /// Temporary files of commands.
+    pub fn tmp(&self) -> PathBuf {
+        self.work.join("tmp")
+    }
+}
+
+/// 32 hexadecimal digits.
+pub fn nonce() -> String {
+    crate::hex(&rand::random::<[u8; 16]>())
+}

@@ -1,0 +1,67 @@
+//! Writes the termination message: in place, since the file is a mount of the kubelet's.
+
+use std::{
+    fs::OpenOptions,
+    io::{Seek, SeekFrom, Write},
+    path::Path,
+};
+
+use crds::{Changed, Failure, FailureClass, RunResult, reason, termination::TerminationMessage};
+
+use crate::settings::Settings;
+
+/// The message of this process.
+pub fn message(settings: &Settings, result: Option<RunResult>, text: &str, failure: Option<Failure>) -> TerminationMessage {
+    TerminationMessage {
+        run_uid: settings.run_uid.clone(),
+        attempt: settings.attempt,
+        pod_uid: settings.pod_uid.clone(),
+        nonce: settings.nonce.clone(),
+        result,
+        message: text.to_owned(),
+        failure,
+    }
+}
+
+/// Writes the message. A file that is not there, as outside of a pod, is no fault.
+pub fn write(path: &Path, message: &TerminationMessage) {
+    let bytes = message.to_bytes();
+    let Ok(mut file) = OpenOptions::new().write(true).open(path) else { return };
+    let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&bytes)).and_then(|()| file.set_len(bytes.len() as u64));
+}
+
+/// The failure of an agent that has a fault.
+pub fn fault(text: &str) -> Failure {
+    Failure {
+        class: FailureClass::Internal,
+        reason: reason::AGENT_FAULT.to_owned(),
+        message: text.to_owned(),
+        changes: Changed::Unknown,
+        diagnostics: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_message_leaves_nothing_of_a_longer_one() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut message = TerminationMessage {
+            run_uid: "u".into(),
+            attempt: 1,
+            pod_uid: "p".into(),
+            nonce: "n".into(),
+            result: Some(RunResult::Applied),
+            message: "x".repeat(300),
+            failure: None,
+        };
+        write(file.path(), &message);
+        message.message = "short".into();
+        write(file.path(), &message);
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert_eq!(TerminationMessage::parse(&text), Some(message));
+        write(Path::new("/does/not/exist"), &TerminationMessage::parse(&text).unwrap());
+    }
+}

@@ -1,0 +1,7 @@
+//! The tool that runs: which one, which version, and where it is.
+
+mod find;
+mod version;
+
+pub use find::{Found, Stamp, digest, find};
+pub use version::{Constraints, Version, VersionError};

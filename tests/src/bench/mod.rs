@@ -1,0 +1,122 @@
+//! What Pawl costs, measured beside the alternative in one run on one cluster: ratios, with their spread.
+//!
+//! The alternative is a bare pod: same image, same commands, run by `sh -e`. Both are measured from outside, as a person
+//! waits for them, and from inside, from the start of the container to its end as containerd tells it. Repetitions of both
+//! are interleaved, so that a machine that gets busy does so for both.
+
+mod approval;
+mod audit;
+mod containers;
+mod lab;
+mod many;
+mod memory;
+mod pairs;
+mod requests;
+mod samples;
+mod stacks;
+mod table;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::cluster::{Cluster, report};
+
+use self::lab::Lab;
+use self::table::Table;
+
+/// The cluster of the benchmark.
+const CLUSTER: &str = "bench";
+
+/// A figure, or a group of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Figure {
+    /// A bare pod against an Automatic run, from outside and from inside.
+    Pairs,
+    /// Approval to the start of `apply` in a held pod.
+    Approval,
+    /// API requests of a run, and of runs at rest.
+    Requests,
+    /// Twenty at once.
+    Many,
+    /// Memory of agent and controller.
+    Memory,
+}
+
+/// What is measured, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Few repetitions.
+    pub quick: bool,
+    /// Only these; all when empty.
+    pub only: Vec<Figure>,
+    /// Where to write the table as well.
+    pub save: Option<PathBuf>,
+    /// Leave the cluster up.
+    pub keep: bool,
+}
+
+impl Options {
+    fn wants(&self, figure: Figure) -> bool {
+        self.only.is_empty() || self.only.contains(&figure)
+    }
+
+    /// Repetitions, by how long one takes.
+    fn times(&self, many: usize) -> usize {
+        if self.quick { many.div_ceil(4) } else { many }
+    }
+}
+
+/// Measures, prints the table, and ends the cluster.
+pub async fn run(options: &Options) -> Result<()> {
+    let result = Box::pin(measure(options)).await;
+    if options.keep {
+        report::note(
+            "bench",
+            "the cluster stays up; end it with `cargo run --release -p tests --bin cluster -- --name bench down`",
+        );
+    } else {
+        Cluster::down_by_name(CLUSTER)?;
+    }
+    let table = result?.text();
+    println!("\n{table}");
+    if let Some(file) = &options.save {
+        std::fs::write(file, &table).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(options: &Options) -> Result<Table> {
+    let lab = Lab::up().await?;
+    let mut table = Table::default();
+    table.note(&machine());
+    if options.wants(Figure::Pairs) {
+        pairs::measure(&lab, options.times(10), &mut table).await?;
+    }
+    if options.wants(Figure::Approval) {
+        approval::measure(&lab, options.times(12), &mut table).await?;
+    }
+    if options.wants(Figure::Requests) {
+        requests::measure(&lab, options.times(4), &mut table).await?;
+    }
+    if options.wants(Figure::Memory) {
+        memory::measure(&lab, &mut table).await?;
+    }
+    if options.wants(Figure::Many) {
+        many::measure(&lab, options.times(4), &mut table).await?;
+    }
+    Ok(table)
+}
+
+/// What the figures were taken on, and how busy it was.
+fn machine() -> String {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: Vec<_> = load.split(' ').take(2).collect();
+    format!(
+        "{} processors, load before {}; {}",
+        processors,
+        load.join(" "),
+        jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC")
+    )
+}

@@ -1,0 +1,71 @@
+//! The log of a run's pod: the tool's words, and the plan as a person reads it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::{AsyncBufReadExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::LogParams;
+
+/// How the text of a plan begins, whatever the tool; what comes before are its events.
+const BEGINNINGS: [&str; 4] =
+    [" used the selected providers", " will perform the following actions", "No changes.", "Changes to Outputs:"];
+
+/// The log of a pod, without the agent's own notes, which are JSON.
+pub(super) async fn lines(pods: &Api<Pod>, pod: &str) -> Result<Vec<String>> {
+    let text = pods.logs(pod, &LogParams::default()).await.with_context(|| format!("cannot read the log of {pod}"))?;
+    Ok(text.lines().filter(|line| is_of_the_tool(line)).map(str::to_owned).collect())
+}
+
+/// The plan's text in a pod's log. The log reaches the API server a moment later than the status does, so it is asked for
+/// until the text is there.
+pub(super) async fn plan(pods: &Api<Pod>, pod: &str) -> Result<Option<String>> {
+    let mut before = None;
+    for _ in 0..25 {
+        let text = plan_text(&lines(pods, pod).await?);
+        if text.is_some() && text == before {
+            return Ok(text);
+        }
+        before = text;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(before)
+}
+
+fn plan_text(lines: &[String]) -> Option<String> {
+    let start = lines.iter().position(|line| BEGINNINGS.iter().any(|beginning| line.contains(beginning)))?;
+    Some(lines[start..].join("\n"))
+}
+
+/// Gives each further line of a pod's log to `print` until the log ends, after the first `skip`.
+pub(super) async fn follow(pods: Api<Pod>, pod: String, skip: usize, print: impl Fn(&str)) {
+    let Ok(stream) = pods.log_stream(&pod, &LogParams { follow: true, ..LogParams::default() }).await else { return };
+    let mut lines = stream.lines();
+    let mut seen = 0;
+    while let Ok(Some(line)) = lines.try_next().await {
+        if is_of_the_tool(&line) {
+            seen += 1;
+            if seen > skip {
+                print(&line);
+            }
+        }
+    }
+}
+
+fn is_of_the_tool(line: &str) -> bool {
+    !line.starts_with('{')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_begins_where_the_tool_says_so() {
+        let log = ["OpenTofu 1.10.6", "Plan: 1 to add", "", "OpenTofu used the selected providers to …", "", "  + create"];
+        let log: Vec<String> = log.into_iter().map(str::to_owned).collect();
+        assert_eq!(plan_text(&log).unwrap(), "OpenTofu used the selected providers to …\n\n  + create");
+        assert_eq!(plan_text(&log[..3]), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The demo: a cluster, a repository, a run, a person's approval, and what came of it.
+//!
+//! What it starts stays up when it ends: the cluster, and a process that serves repositories and states ([`servers`]). Every
+//! demo makes a new commit and a new run, so it can be repeated on the same cluster.
+
+mod approve;
+mod follow;
+mod log;
+mod screen;
+mod servers;
+mod stack;
+mod story;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::cluster::chart::Values;
+use crate::cluster::gobuild::{IN_PODS, NODE, Toolset};
+use crate::cluster::{Cluster, cache, packages};
+
+use self::screen::Step;
+use self::servers::Servers;
+pub use self::servers::serve;
+
+/// The cluster of the demo.
+const CLUSTER: &str = "demo";
+/// Exit code when there is nobody to approve.
+pub const NOT_APPROVED: u8 = 2;
+
+/// Who approves the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// The person at the terminal, or somebody in another one.
+    Ask,
+    /// The demo, in the administrator's name.
+    ByItself,
+}
+
+/// What the demo was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Who approves the plan.
+    pub approval: Approval,
+    /// Begin with a new cluster.
+    pub fresh: bool,
+}
+
+/// The whole demo; the result is the exit code.
+pub async fn run(options: &Options) -> Result<u8> {
+    let begun = Instant::now();
+    if options.fresh {
+        down().await?;
+    }
+    let cache = cache::Cache::open()?;
+    let mark = cache.path("demo-was-up");
+    if !mark.exists() {
+        screen::say(&format!(
+            "The first time takes up to 20 minutes: Kubernetes, OpenTofu and images are built from source.\n\
+             They are kept in {}; it is safe to interrupt, the next time goes on from there.",
+            cache.path("").display()
+        ));
+    }
+    let step = Step::begin(1, "tools");
+    packages::ensure()?;
+    Toolset::ensure(NODE).and_then(|_| Toolset::ensure(IN_PODS)).context("the tools are not ready; run `cargo demo` again")?;
+    step.done("Kubernetes, Helm, OpenTofu ready");
+
+    let step = Step::begin(2, "cluster");
+    let cluster = Cluster::up(CLUSTER)
+        .await
+        .context("the cluster is not up; `cargo demo --fresh` begins anew, and its logs are in the directory named here")?;
+    let servers = Servers::ensure(&cluster).await?;
+    step.done("node ready, git and state servers up");
+
+    let step = Step::begin(3, "pawl");
+    cluster.install(&Values::new()).await.context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
+    step.done("images imported, chart installed, controller ready");
+    cache::write(&mark, "")?;
+
+    story::tell(&cluster, &servers, options.approval, begun).await
+}
+
+/// Prints the lines that make a shell use the cluster.
+pub async fn env() -> Result<()> {
+    let cluster = Cluster::attach(CLUSTER).await.context("there is no cluster to use; run `cargo demo` first")?;
+    print!("{}", cluster.env());
+    Ok(())
+}
+
+/// Ends the servers and the cluster.
+pub async fn down() -> Result<()> {
+    let state = Cluster::status(CLUSTER).await?.state;
+    Servers::end(&state);
+    Cluster::down_by_name(CLUSTER).context("run `cargo demo --down` again")?;
+    crate::cluster::report::note("demo", "the cluster and its servers are down");
+    Ok(())
+}

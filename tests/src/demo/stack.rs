@@ -1,0 +1,82 @@
+//! The repository of the demo, and a run on it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use crds::TerraformRun;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::servers::Servers;
+use crate::scripted_tool::http;
+use crate::servers::repo::Repo;
+
+/// The namespace of the demo's runs.
+pub(super) const NAMESPACE: &str = "demo";
+/// The repository, the directory in it, and the stack's state.
+const REPOSITORY: &str = "infrastructure";
+const DIRECTORY: &str = "network";
+const STACK: &str = include_str!("../../fixtures/stacks/demo/main.tf");
+
+/// A commit of the stack: the demo's number is in it, so that each demo has something to change.
+pub(super) fn commit(servers: &Servers, number: u32) -> Result<String> {
+    let repo = Repo::create(&servers.repository(REPOSITORY))?;
+    let files = [
+        (format!("{DIRECTORY}/main.tf"), STACK.to_owned()),
+        (format!("{DIRECTORY}/demo.auto.tfvars"), format!("generation = {number}\n")),
+    ];
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
+}
+
+/// Makes the namespace, unless it is there.
+pub(super) async fn namespace(client: &Client) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    if namespaces.get_opt(NAMESPACE).await?.is_none() {
+        let object = serde_json::from_value(json!({"metadata": {"name": NAMESPACE,
+            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
+        namespaces.create(&PostParams::default(), &object).await.context("cannot make the demo's namespace")?;
+    }
+    Ok(())
+}
+
+/// The number of the next demo: one more than the runs have had.
+pub(super) async fn next_number(client: &Client) -> Result<u32> {
+    let runs = Api::<TerraformRun>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?;
+    let number = |run: &TerraformRun| run.name_any().rsplit_once('-').and_then(|(_, number)| number.parse::<u32>().ok());
+    Ok(runs.iter().filter_map(number).max().unwrap_or(0) + 1)
+}
+
+/// Creates the run.
+pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) -> Result<TerraformRun> {
+    let url = state_url(servers);
+    let spec = json!({
+        "source": {"git": {"url": servers.git_url(REPOSITORY), "revision": "main", "path": DIRECTORY}},
+        "tool": {"name": "OpenTofu"},
+        "backend": {"type": "http", "config": {"address": url, "lock_address": url, "unlock_address": url,
+            "lock_method": "LOCK", "unlock_method": "UNLOCK"}},
+    });
+    let run = TerraformRun::new(&format!("network-{number}"), serde_json::from_value(spec)?);
+    let runs = Api::namespaced(client.clone(), NAMESPACE);
+    runs.create(&PostParams::default(), &run).await.context("cannot create the run; `cargo demo --fresh` begins anew")
+}
+
+/// Where the run's source is, for people.
+pub(super) fn origin(servers: &Servers) -> String {
+    format!("{} //{DIRECTORY}", servers.git_url(REPOSITORY))
+}
+
+/// The outputs of the stack as they are in its state.
+pub(super) async fn outputs(servers: &Servers) -> Result<BTreeMap<String, Value>> {
+    let url = state_url(servers);
+    let answer = tokio::task::spawn_blocking(move || http::request("GET", &url, None, b"")).await??;
+    let state: Value = serde_json::from_slice(&answer.body).context("the state server has no state of the stack")?;
+    let outputs = state["outputs"].as_object().into_iter().flatten();
+    Ok(outputs.map(|(name, output)| (name.clone(), output["value"].clone())).collect())
+}
+
+fn state_url(servers: &Servers) -> String {
+    servers.state_url(&format!("demo/{DIRECTORY}"))
+}
