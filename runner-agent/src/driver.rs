@@ -204,9 +204,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 Stage::ProvidersKilled => grace.saturating_sub(reserve / 2),
                 Stage::ToolKilled => grace.saturating_sub(reserve / 5),
             }),
-            State::Ending(_) => {
-                self.terminated_at.map(|at| (at + grace.saturating_sub(Duration::from_secs(1)), Event::GraceOver))
-            }
+            // Later than any end of the tool, so that a report has its part of the reserve even when the tool had to be killed.
+            State::Ending(_) => self.terminated_at.map(|at| (at + grace.saturating_sub(reserve / 10), Event::GraceOver)),
             State::Ended => None,
         }
     }

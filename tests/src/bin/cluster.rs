@@ -30,6 +30,8 @@ enum Action {
     },
     /// Ends the cluster and removes all that it left.
     Down,
+    /// Installs and builds what a cluster is made of, and starts nothing.
+    Tools,
     /// Prints what runs; ends with 1 if the cluster is not up.
     Status,
     /// Prints the lines that make a shell use the cluster: eval "$(… env)".
@@ -66,6 +68,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
             report::note("cluster", &format!("{name} is down"));
         }
         Action::Env => print!("{}", Cluster::attach(name).await?.env()),
+        Action::Tools => Cluster::prepare()?,
         Action::Status => return status(name).await,
     }
     Ok(ExitCode::SUCCESS)
