@@ -3,6 +3,8 @@
 //! The tool's `-json` diagnostics come first; texts are matched only within what the tool said. The rows stand in the order in
 //! which they count: what must never be retried before what may be.
 
+use std::path::{Component, Path, PathBuf};
+
 use crds::{Changed, Diagnostic, Failure, FailureClass, reason, termination::clip};
 
 use crate::process::{Exit, RunError};
@@ -14,6 +16,8 @@ pub struct Said {
     pub diagnostics: Vec<Diagnostic>,
     /// The last lines that were no JSON events.
     pub tail: Vec<String>,
+    /// The directory it was said in, relative to the source; empty for the source itself. The tool names files from there.
+    pub below: PathBuf,
 }
 
 struct Row(FailureClass, &'static str, &'static [&'static str]);
@@ -160,6 +164,9 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if errors.is_empty() {
         errors = parse(&said.tail);
     }
+    for file in errors.iter_mut().filter_map(|error| error.file.as_mut()) {
+        *file = in_source(&said.below, file);
+    }
     // A diagnostic of a known class counts before one that is not known; among those of none, the first with a place in the code.
     let known = errors.iter().enumerate().find_map(|(i, d)| text(&words(d)).map(|(class, reason)| (i, class, reason)));
     let placed = errors.iter().position(|d| d.file.is_some());
@@ -261,6 +268,22 @@ fn lock_owner(detail: &str) -> Option<String> {
     })
 }
 
+/// A file as it is called in the source, wherever in it the tool ran: what a person opens to correct it.
+fn in_source(below: &Path, file: &str) -> String {
+    let whole = below.join(file);
+    let mut parts = Vec::new();
+    for part in whole.components() {
+        match part {
+            // Above the source is nothing that a person could open.
+            Component::ParentDir if parts.pop().is_none() => return file.to_owned(),
+            Component::ParentDir | Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return file.to_owned(),
+            Component::Normal(part) => parts.push(part),
+        }
+    }
+    parts.into_iter().collect::<PathBuf>().display().to_string()
+}
+
 /// Diagnostics from a tool that speaks no JSON: `Error: …`, with or without the frame the tools draw, and `on FILE line N`.
 pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
@@ -306,7 +329,7 @@ mod tests {
     }
 
     fn of(step: &str, diagnostics: Vec<Diagnostic>) -> Failure {
-        failure(step, Exit { code: 1, signal: None, told: false }, &Said { diagnostics, tail: vec![] })
+        failure(step, Exit { code: 1, signal: None, told: false }, &Said { diagnostics, ..Said::default() })
     }
 
     #[test]
@@ -419,6 +442,22 @@ mod tests {
         let f = failure("init", Exit { code: 1, signal: None, told: false }, &said);
         assert_eq!(f.reason, reason::INVALID_CONFIGURATION);
         assert_eq!((f.diagnostics[0].file.as_deref(), f.diagnostics[0].line), (Some("main.tf"), Some(12)));
+        let f = failure("init", Exit { code: 1, signal: None, told: false }, &Said { below: "live/a".into(), ..said });
+        assert_eq!(f.diagnostics[0].file.as_deref(), Some("live/a/main.tf"));
+        assert!(f.message.contains("live/a/main.tf line 12"), "{}", f.message);
+    }
+
+    #[test]
+    fn files_are_called_as_the_source_calls_them() {
+        for (below, file, called) in [
+            ("", "main.tf", "main.tf"),
+            ("live/a", "./main.tf", "live/a/main.tf"),
+            ("live/a", "../../modules/net/main.tf", "modules/net/main.tf"),
+            ("live", "../../elsewhere.tf", "../../elsewhere.tf"),
+            ("live", "/opt/x.tf", "/opt/x.tf"),
+        ] {
+            assert_eq!(in_source(Path::new(below), file), called);
+        }
     }
 
     #[test]

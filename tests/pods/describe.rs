@@ -81,8 +81,9 @@ async fn texts(scene: Scene) -> Result<()> {
 
 /// Names of this machine and this run in words that a reader knows.
 fn neutral(text: &str, scene: &Scene, shas: &[&str]) -> String {
-    let mut text =
-        text.replace(&scene.suite.git.url(""), "https://git.example.com/").replace(&format!("{}/", scene.namespace), "platform/");
+    let mut text = text
+        .replace(scene.suite.git.url("").trim_end_matches(".git"), "https://git.example.com/")
+        .replace(&format!("{}/", scene.namespace), "platform/");
     text = text.replace(&scene.suite.state.url(""), "https://state.example.com/").replace(&scene.namespace, "prod");
     for sha in shas {
         text = text.replace(sha, "4c1d2e3f5a6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d").replace(&sha[..7], "4c1d2e3");

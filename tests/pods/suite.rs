@@ -58,6 +58,7 @@ pub(crate) struct Suite {
     pub(crate) git: GitServer,
     pub(crate) state: StateServer,
     _files: tempfile::TempDir,
+    prefix: String,
     next: AtomicU32,
 }
 
@@ -74,7 +75,9 @@ impl Suite {
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let git = GitServer::start(host, files.path()).await?;
         let state = StateServer::start(host).await?;
-        Ok(Self { client: cluster.client().await?, cluster, git, state, _files: files, next: AtomicU32::new(0) })
+        // A cluster that was kept has the namespaces of the time before.
+        let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
+        Ok(Self { client: cluster.client().await?, cluster, git, state, _files: files, prefix, next: AtomicU32::new(0) })
     }
 
     pub(crate) async fn down(&self) -> Result<()> {
@@ -87,7 +90,7 @@ impl Suite {
 
     /// Runs a test in a namespace of its own, then looks at the ledgers for what must never happen.
     pub(crate) async fn run(self: &Arc<Self>, name: &str, body: Body) -> Result<()> {
-        let namespace = format!("t{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let namespace = format!("{}-{}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed));
         let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
             "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
         Api::all(self.client.clone()).create(&PostParams::default(), &object).await?;

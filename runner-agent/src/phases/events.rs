@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Write as _,
+    path::PathBuf,
 };
 
 use crds::{Changed, Diagnostic, Progress};
@@ -159,6 +160,12 @@ impl Events {
             current: Vec::new(),
             progressed: false,
         }
+    }
+
+    /// The directory the command runs in, relative to the source.
+    pub(super) fn below(mut self, below: PathBuf) -> Self {
+        self.said.below = below;
+        self
     }
 
     pub(super) fn total(mut self, total: u32) -> Self {

@@ -1,10 +1,6 @@
 //! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Component, Path, PathBuf},
-};
+use std::{fs, io, path::Path};
 
 use crds::{Failure, FailureClass, reason};
 use serde::Deserialize;
@@ -39,7 +35,7 @@ impl PodWork {
             }
         }
         let backend = Backend::read(&stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
-        backend.check(&stack, &workspace, &self.settings.work)?;
+        backend.check()?;
         let mut known = self.known();
         known.facts.backend.clone_from(&backend.kind);
         known.facts.backend_place = place(&backend.config);
@@ -89,7 +85,7 @@ impl Backend {
     }
 
     /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
-    pub(super) fn check(&self, stack: &Path, workspace: &str, work: &Path) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), Failure> {
         let refuse = |what: String| {
             let message =
                 format!("{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend");
@@ -98,40 +94,11 @@ impl Backend {
         match self.kind.as_str() {
             "inmem" => refuse("the backend is `inmem`".to_owned()),
             "local" if !self.named => refuse("the configuration has no backend".to_owned()),
-            "local" => {
-                // Workspaces other than the default one have a directory of their own.
-                let (argument, default) =
-                    if workspace == "default" { ("path", "terraform.tfstate") } else { ("workspace_dir", "terraform.tfstate.d") };
-                let path = self.config.get(argument).and_then(Value::as_str).unwrap_or(default);
-                let path = normal(&stack.join(path));
-                if path.starts_with(work) || on_pod_storage(&path) {
-                    refuse(format!("the backend `local` keeps the state in {} on the pod's own storage", path.display()))
-                } else {
-                    Ok(())
-                }
-            }
+            // A pod of ours has no volume that outlives it, so it makes no difference which path is named.
+            "local" => refuse("the backend `local` keeps the state on the pod's own storage".to_owned()),
             _ => Ok(()),
         }
     }
-}
-
-fn normal(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut kept, part| {
-        match part {
-            Component::ParentDir => {
-                kept.pop();
-            }
-            Component::CurDir => {}
-            Component::Normal(_) | Component::RootDir | Component::Prefix(_) => kept.push(part),
-        }
-        kept
-    })
-}
-
-/// Whether a path is on the file system of the container itself: not on a volume that somebody mounted.
-fn on_pod_storage(path: &Path) -> bool {
-    let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).ok();
-    path.ancestors().find_map(device) == device(Path::new("/"))
 }
 
 #[cfg(test)]
@@ -147,19 +114,15 @@ mod tests {
 
     #[test]
     fn only_a_state_that_outlives_the_pod_is_accepted() {
-        let (work, stack) = (Path::new("/pawl/work"), Path::new("/pawl/work/src/a"));
-        let of = |json: &str, workspace: &str| backend(json).check(stack, workspace, work).map_err(|f| f.reason);
+        let of = |json: &str| backend(json).check().map_err(|f| f.reason);
         let lost = Err(reason::NO_DURABLE_STATE.to_owned());
-        assert_eq!(of(r#"{"version":3}"#, "default"), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":null}}}"#, "default"), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"../../x"}}}"#, "default"), lost);
-        assert_eq!(of(r#"{"backend":{"type":"inmem","config":{}}}"#, "default"), lost);
-        assert_eq!(of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#, "default"), Ok(()));
-        // Another file system than the root's: a volume, as far as this can be told from within.
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/proc/state"}}}"#, "default"), Ok(()));
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/proc/state"}}}"#, "dev"), lost);
+        assert_eq!(of(r#"{"version":3}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":null}}}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/tmp/state"}}}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"inmem","config":{}}}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#), Ok(()));
         let missing = tempfile::tempdir().unwrap();
-        let failure = Backend::read(missing.path()).unwrap().check(stack, "default", work).unwrap_err();
+        let failure = Backend::read(missing.path()).unwrap().check().unwrap_err();
         assert_eq!(
             failure.message,
             "the configuration has no backend, so the state would be lost with the pod; name a backend in the code or in spec.backend"

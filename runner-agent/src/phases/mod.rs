@@ -117,7 +117,9 @@ impl PodWork {
     }
 
     fn events(&self, notices: &Notices) -> Events {
-        Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
+        let stack = self.known().stack.clone();
+        let below = stack.strip_prefix(self.settings.source_dir()).unwrap_or(&stack).to_path_buf();
+        Events::new(self.log.clone(), self.redactor.clone(), notices.clone()).below(below)
     }
 
     /// The checksum of what is on disk now.
@@ -174,8 +176,12 @@ impl PodWork {
         Ok(digest)
     }
 
-    /// Removes what the attempt wrote, whatever is in it. Called when nothing runs any more.
+    /// Removes what the attempt wrote, whatever is in it. Called when nothing runs any more. A process that was not the one to
+    /// adopt its attempt wrote nothing, and what is there is of the one that was.
     pub fn clean(&self) {
+        if self.known().run.is_none() {
+            return;
+        }
         let keep = self.known().stack.join("errored.tfstate");
         if keep.exists() {
             tracing::warn!(path = %keep.display(), "the state that could not be saved is left in the work directory");
