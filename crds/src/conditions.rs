@@ -44,19 +44,16 @@ pub fn set(
         observed_generation: generation,
         last_transition_time: whole_seconds(now),
     };
-    match conditions.iter_mut().find(|c| c.type_ == type_) {
-        Some(old) => {
-            let at: Time =
-                if old.status == fresh.status { old.last_transition_time.clone() } else { fresh.last_transition_time.clone() };
-            let fresh = Condition { last_transition_time: at, ..fresh };
-            let changed = *old != fresh;
-            *old = fresh;
-            changed
-        }
-        None => {
-            conditions.push(fresh);
-            true
-        }
+    if let Some(old) = conditions.iter_mut().find(|c| c.type_ == type_) {
+        let at: Time =
+            if old.status == fresh.status { old.last_transition_time.clone() } else { fresh.last_transition_time.clone() };
+        let fresh = Condition { last_transition_time: at, ..fresh };
+        let changed = *old != fresh;
+        *old = fresh;
+        changed
+    } else {
+        conditions.push(fresh);
+        true
     }
 }
 

@@ -226,7 +226,7 @@ mod tests {
                     && lacks("x-kubernetes-preserve-unknown-fields")
                     && path != ".metadata" =>
             {
-                found.push(path.into())
+                found.push(path.into());
             }
             _ => {}
         }

@@ -1,4 +1,10 @@
 //! Attempts from their adoption to their end: the real driver and real processes, a scripted tool, a run in memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::items_after_statements,
+    reason = "a test that cannot go on ends here; what only one needs stands in it"
+)]
 
 mod common;
 

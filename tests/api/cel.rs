@@ -200,9 +200,9 @@ async fn result_needs_claim(world: World) -> Result<()> {
         walk(&world, &namespace, &without, Phase::Plan).await?;
         let answer = world.status(&namespace, &without, &end).await;
         if result.needs_claim() {
-            refused(&without, answer, text)?
+            refused(&without, answer, text)?;
         } else {
-            drop(answer?)
+            drop(answer?);
         }
         walk(&world, &namespace, &with, Phase::Apply).await?;
         let answer = world.status(&namespace, &with, &end).await;

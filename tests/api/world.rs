@@ -25,11 +25,14 @@ use kube::{
 use serde_json::{Value, json};
 use tests::cluster::{Access, ControlPlane, Options, gobuild::Toolset};
 
+/// What a test does in its world.
+type Body = Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;
+
 /// A test and the world it wants.
 pub(crate) struct Test {
     pub(crate) name: String,
     pub(crate) guarded: bool,
-    pub(crate) body: Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>,
+    pub(crate) body: Body,
 }
 
 impl Test {

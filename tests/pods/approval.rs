@@ -28,7 +28,7 @@ async fn within_the_hold(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 2}), json!({})).await?;
     let waiting = scene.phase("a", Phase::AwaitingApproval).await?;
     let pod = scene.pod("a").await?;
-    let processes = scene.processes(&pod)?;
+    let processes = Scene::processes(&pod)?;
     let others: Vec<_> =
         processes.iter().filter(|(_, line)| !line.contains("runner-agent") && !line.contains("sleep infinity")).collect();
     ensure!(others.is_empty(), "while it holds, nothing else runs in the pod: {others:?}");
@@ -60,7 +60,7 @@ async fn withdrawal(scene: Scene) -> Result<()> {
     let approve = [(names::APPROVE, Some(checksum.as_str())), (names::APPROVED_BY, Some("admin"))];
     let agent = scene.pod("a").await?;
     // The agent stands still meanwhile, as one on a slow node does.
-    let (pid, _) = scene.processes(&agent)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
+    let (pid, _) = Scene::processes(&agent)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
     let pid = nix::unistd::Pid::from_raw(pid);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
     let result = async {
@@ -120,7 +120,7 @@ async fn expiry(scene: Scene) -> Result<()> {
 async fn stale(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), json!({})).await?;
     let first = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?.checksum;
-    scene.kill(&scene.pod("a").await?, "runner-agent")?;
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     let again = |r: &crds::TerraformRun| {
         r.status
             .as_ref()
@@ -142,7 +142,7 @@ async fn changed_code(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), json!({})).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
     let pod = scene.pod("a").await?;
-    let (pid, _) = scene.processes(&pod)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
+    let (pid, _) = Scene::processes(&pod)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
     let root = format!("/proc/{pid}/root{}", crds::contract::WORK_DIR);
     let mut changed = 0;
     let mut folders = vec![std::path::PathBuf::from(root)];

@@ -104,7 +104,7 @@ async fn agent_killed(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), automatic()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?;
-    scene.kill(&pod, "runner-agent")?;
+    Scene::kill(&pod, "runner-agent")?;
     let status = scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
     let failure = status.failure.context("no failure")?;
     ensure!(failure.changes == Changed::Unknown && failure.reason == reason::APPLY_UNCONFIRMED, "{failure:?}");
@@ -139,7 +139,7 @@ async fn retries_end(scene: Scene) -> Result<()> {
                 .is_some_and(|s| s.phase == Some(Phase::Plan) && s.adopted.as_ref().is_some_and(|a| a.attempt == attempt))
         };
         scene.until("a", "planning", LATER, planning).await?;
-        scene.kill(&scene.pod("a").await?, "runner-agent")?;
+        Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     }
     let status = scene.ends_within("a", RunResult::Failed, LATER).await?;
     let failure = status.failure.context("no failure")?;

@@ -51,7 +51,7 @@ fn main() -> Result<ExitCode> {
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
     let second = run([approval::alone(), kills::alone()].into_iter().flatten().collect(), &arguments);
-    runtime.block_on(suite.down())?;
+    suite.down()?;
     let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -25,7 +25,7 @@ async fn indeterminate(scene: Scene) -> Result<()> {
     let spec = json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 1});
     scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), spec).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    scene.kill(&scene.pod("a").await?, "runner-agent")?;
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     ensure!(scene.runs().get_opt("a").await?.is_some_and(|r| r.metadata.deletion_timestamp.is_none()), "it was pruned");

@@ -80,7 +80,7 @@ impl Suite {
         Ok(Self { client: cluster.client().await?, cluster, git, state, _files: files, prefix, next: AtomicU32::new(0) })
     }
 
-    pub(crate) async fn down(&self) -> Result<()> {
+    pub(crate) fn down(&self) -> Result<()> {
         if std::env::var_os("PAWL_KEEP").is_some() {
             println!("the cluster stays up: {}", self.cluster.env());
             return Ok(());
@@ -330,13 +330,13 @@ impl Scene {
     }
 
     /// Processes of a pod on this machine, by the pod's control group: `(pid, command line)`.
-    pub(crate) fn processes(&self, pod: &Pod) -> Result<Vec<(i32, String)>> {
+    pub(crate) fn processes(pod: &Pod) -> Result<Vec<(i32, String)>> {
         host_processes(&pod.uid().context("a pod without UID")?)
     }
 
     /// Kills the processes of a pod whose command line holds a text, as a crash would.
-    pub(crate) fn kill(&self, pod: &Pod, text: &str) -> Result<()> {
-        let found: Vec<_> = self.processes(pod)?.into_iter().filter(|(_, line)| line.contains(text)).collect();
+    pub(crate) fn kill(pod: &Pod, text: &str) -> Result<()> {
+        let found: Vec<_> = Self::processes(pod)?.into_iter().filter(|(_, line)| line.contains(text)).collect();
         ensure!(!found.is_empty(), "no process with `{text}` in {}", pod.name_any());
         for (pid, _) in found {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;

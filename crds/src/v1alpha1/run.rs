@@ -1,4 +1,5 @@
 //! `TerraformRun`: one plan, and at most one apply of it.
+#![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
 
 use kube::CustomResource;
 use schemars::JsonSchema;

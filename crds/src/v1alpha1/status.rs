@@ -137,7 +137,7 @@ impl Changes {
         let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);
         for (count, word) in [(self.replace, "replaced"), (self.import, "imported"), (self.forget, "forgotten")] {
             if count > 0 {
-                text.push_str(&format!(", {count} {word}"));
+                text = format!("{text}, {count} {word}");
             }
         }
         text

@@ -46,7 +46,7 @@ pub fn run(mut stage: Stage, logs: &Path) -> Result<Outcome> {
     stage.command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let spawned = stage.command.spawn();
     // The command holds the write ends of the pipe until it is dropped.
-    let program = format!("{:?}", stage.command.get_program());
+    let program = stage.command.get_program().display().to_string();
     drop(stage.command);
     let mut child = spawned.with_context(|| format!("cannot run {program}"))?;
     let terminal = std::io::stdout().is_terminal();

@@ -1,6 +1,6 @@
 //! The demo: a cluster, a repository, a run, a person's approval, and what came of it.
 //!
-//! What it starts stays up when it ends: the cluster, and a process that serves repositories and states ([`servers`]). Every
+//! What it starts stays up when it ends: the cluster, and a process that serves repositories and states (`servers`). Every
 //! demo makes a new commit and a new run, so it can be repeated on the same cluster.
 
 mod approve;
