@@ -206,7 +206,7 @@ fn default_to(object: &mut Map<String, Value>, key: &str, value: u32) {
 /// # Errors
 /// When it cannot be written as YAML, which a test would show.
 pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
-    let head = "# Generated from crds/src by `cargo run --release -p crds --bin crdgen`; `cargo ci` holds it equal.\n";
+    let head = "# Generated from crds/src by `cargo run --release --bin crdgen`; `cargo ci` holds it equal.\n";
     Ok(format!("{head}{}", serde_saphyr::to_string(&terraform_run())?))
 }
 
@@ -279,6 +279,6 @@ mod tests {
     fn the_committed_definition_is_the_generated_one() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl/files/crds/terraformruns.yaml");
         let committed = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(committed == yaml().unwrap(), "run `cargo run --release -p crds --bin crdgen` and commit the result");
+        assert!(committed == yaml().unwrap(), "run `cargo run --release --bin crdgen` and commit the result");
     }
 }

@@ -71,10 +71,7 @@ impl Options {
 pub async fn run(options: &Options) -> Result<()> {
     let result = Box::pin(measure(options)).await;
     if options.keep {
-        report::note(
-            "bench",
-            "the cluster stays up; end it with `cargo run --release -p tests --bin cluster -- --name bench down`",
-        );
+        report::note("bench", "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`");
     } else {
         Cluster::down_by_name(CLUSTER)?;
     }

@@ -80,12 +80,12 @@ fn stages(root: &Path, arguments: &Arguments) -> Result<Vec<Stage>> {
     // Not ours: without the flags of our own build, which would link it statically, and below the tests in rank.
     deny_tool.arg(&tool_root).current_dir(cache.path(""));
     let mut deny = Command::new(tool_root.join("bin/cargo-deny"));
-    deny.current_dir(root).args(["check", "--config", ".cargo/deny.toml", "bans", "licenses", "sources"]);
+    deny.current_dir(root).args(["--config", ".cargo/deny.toml", "--offline", "check", "bans", "licenses", "sources"]);
     Ok(vec![
         stage("format", cargo(root, &["fmt", "--all", "--check"])),
         stage("build", cargo(root, &["build", "--release", "--workspace"])),
         stage("tools", tools),
-        stage("generate", cargo(root, &["run", "--release", "-p", "crds", "--bin", "crdgen"])),
+        stage("generate", cargo(root, &["run", "--release", "--bin", "crdgen"])),
         stage("tests", tests),
         stage("clippy", cargo(root, &["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         stage("docs", docs),

@@ -61,7 +61,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
                 cluster.install(&values.into_iter().collect::<Values>()).await?;
             }
             let again = if name == "pawl" { String::new() } else { format!(" --name {name}") };
-            report::note("cluster", &format!("use it: eval \"$(cargo run --release -qp tests --bin cluster -- env{again})\""));
+            report::note("cluster", &format!("use it: eval \"$(cargo run --release -q --bin cluster -- env{again})\""));
         }
         Action::Down => {
             Cluster::down_by_name(name)?;
