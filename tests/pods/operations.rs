@@ -103,7 +103,7 @@ async fn variables(scene: Scene) -> Result<()> {
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
     ensure!(state["outputs"]["sum"]["value"] == 42 && state["outputs"]["length"]["value"] == 21, "{state}");
     // Even an output that hands the secret out does not get it into the log or the status.
-    let log = scene.kubectl(&["logs", &scene.pod_names("a").await?[0]])?;
+    let log = scene.log("a").await?;
     ensure!(!log.contains("correct-horse"), "the log holds a secret:\n{log}");
     let run = serde_json::to_string(&scene.get("a").await?)?;
     ensure!(!run.contains("correct-horse"), "the run holds a secret");
@@ -128,7 +128,7 @@ async fn git(scene: Scene) -> Result<()> {
     by_sha["backend"] = scene.backend("a");
     scene.create("again", by_sha).await?;
     scene.ends("again", RunResult::NoChanges).await?;
-    let log = scene.kubectl(&["logs", &scene.pod_names("a").await?[0]])?;
+    let log = scene.log("a").await?;
     holds(&log, "terraform_data.hello will be created")?;
     holds(&log, "terraform_data.hello: Creation complete")
 }

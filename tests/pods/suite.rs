@@ -224,6 +224,20 @@ impl Scene {
         self.ends_within(name, result, SOON).await
     }
 
+    /// The log of the last pod of a run that has ended. The run says so for itself, before the kubelet says it of the pod.
+    pub(crate) async fn log(&self, name: &str) -> Result<String> {
+        let pod = self.pod_names(name).await?.pop().context("no pod")?;
+        let started = Instant::now();
+        loop {
+            let phase = self.pods().get(&pod).await?.status.and_then(|s| s.phase).unwrap_or_default();
+            if matches!(phase.as_str(), "Succeeded" | "Failed") {
+                return self.kubectl(&["logs", &pod]);
+            }
+            ensure!(started.elapsed() < SOON, "the pod {pod} is {phase} after {SOON:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     pub(crate) async fn ends_within(&self, name: &str, result: RunResult, within: Duration) -> Result<TerraformRunStatus> {
         let status = self
             .until(name, "at its end", within, |r| r.status.as_ref().is_some_and(TerraformRunStatus::is_terminal))
