@@ -326,7 +326,7 @@ fn table() -> String {
 
 #[test]
 fn the_table_in_the_design_is_this_machine() {
-    const BEGIN: &str = "<!-- table: generated, UPDATE=1 cargo test --release -p runner-agent the_table -->\n";
+    const BEGIN: &str = "<!-- table: generated, UPDATE=1 cargo test --release --workspace the_table -->\n";
     const END: &str = "<!-- /table -->";
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../design/0003-state-machine.md"));
     let page = std::fs::read_to_string(&path).unwrap();
