@@ -48,6 +48,15 @@ impl Pods {
         held.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
+    /// Takes note that a pod was released, before the watch says so: it would be released a second time.
+    pub fn release(&self, namespace: &str, name: &str, uid: &str) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (namespace.to_owned(), name.to_owned());
+        if held.get(&key).is_some_and(|view| view.uid == uid) {
+            held.remove(&key);
+        }
+    }
+
     /// Waits until every watch has listed its pods once.
     pub async fn ready(&self) {
         let mut filled = self.filled.subscribe();
@@ -122,5 +131,10 @@ mod tests {
         assert!(pods.get("ns", "c").is_some(), "kept while the watch lists anew");
         assert!(!pods.apply(&mut feed, &watcher::Event::InitDone));
         assert!(pods.get("ns", "c").is_none(), "gone in the meantime");
+        pods.apply(&mut feed, &watcher::Event::Apply(pod("d", true)));
+        pods.release("ns", "d", "another");
+        assert!(pods.get("ns", "d").is_some(), "another pod of the name");
+        pods.release("ns", "d", "d");
+        assert!(pods.get("ns", "d").is_none(), "released by ourselves");
     }
 }

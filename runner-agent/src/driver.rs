@@ -3,12 +3,14 @@
 //! The driver owns the agent's copy of the status. It looks at the run as levels (cancelled, denied, deleted, approved, fenced)
 //! and tells the machine when one of them changes; timers follow from the state alone.
 
+mod deadlines;
+mod effects;
 mod levels;
 mod projection;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, TerraformRun, contract, whole_seconds};
+use crds::{ApprovalMode, Operation, TerraformRun, contract};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -17,7 +19,7 @@ use tokio::{
 
 use crate::{
     api::{Kind, Outcome, Writer, follow},
-    machine::{Effect, Ending, Event, Mode, Stage, State, Terms, begin, next},
+    machine::{Event, Mode, Stage, State, Terms, begin, next},
     ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Work},
     settings::Settings,
     termination,
@@ -25,12 +27,6 @@ use crate::{
 use levels::Levels;
 use projection::Projection;
 
-/// How long adoption may take before the process leaves it to the controller.
-const ADOPTION: Duration = Duration::from_secs(600);
-/// How long a command before the claim has after its SIGINT.
-const STOP_GRACE: Duration = Duration::from_secs(10);
-/// What is kept of the pod's grace for the end of an apply that does not end: providers first, then the tool, then the report.
-const RESERVE: Duration = Duration::from_secs(20);
 /// The least time between writes of progress, and the shortest phase that has any.
 const PROGRESS: Duration = Duration::from_secs(5);
 
@@ -175,41 +171,6 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
-    /// The one timer that counts in a state, and what it means.
-    fn deadline(&self) -> Option<(Instant, Event)> {
-        let timeouts = self.run.as_ref().map(|run| run.spec.timeouts).unwrap_or_default();
-        let phase = |limit: Duration| Some((self.phase_since + limit, Event::DeadlinePassed));
-        let told = |after: Duration| Some((self.told_at.unwrap_or_else(Instant::now) + after, Event::GraceOver));
-        let grace = self.settings.grace;
-        let reserve = RESERVE.min(grace * 2 / 3);
-        match self.state {
-            State::Adopting => phase(ADOPTION),
-            State::Setup(_) => phase(timeouts.setup.0),
-            State::RecordingInit(_) | State::Init(_) => phase(timeouts.init.0),
-            State::RecordingPlan(_)
-            | State::Planning(_)
-            | State::RecordingResult(_)
-            | State::Verifying(_)
-            | State::Claiming(_, None) => phase(timeouts.plan.0),
-            State::Awaiting => self.expires_at.map(|at| (at, Event::Expired)),
-            // An answer that does not come soon is not waited for when the process is wanted to end.
-            State::Claiming(_, Some(_)) => Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::DeadlinePassed)),
-            State::Stopping { killed, .. } => {
-                let first = STOP_GRACE.min(grace.saturating_sub(reserve / 2));
-                told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
-            }
-            State::Applying => phase(timeouts.apply.0),
-            State::Interrupting { stage, .. } => told(match stage {
-                Stage::Asked => grace.saturating_sub(reserve),
-                Stage::ProvidersKilled => grace.saturating_sub(reserve / 2),
-                Stage::ToolKilled => grace.saturating_sub(reserve / 5),
-            }),
-            // Later than any end of the tool, so that a report has its part of the reserve even when the tool had to be killed.
-            State::Ending(_) => self.terminated_at.map(|at| (at + grace.saturating_sub(reserve / 10), Event::GraceOver)),
-            State::Ended => None,
-        }
-    }
-
     /// What follows from being in a new state, beside its effects.
     fn entered(&mut self, before: State) {
         match self.state {
@@ -250,205 +211,6 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         if matches!(before, State::Verifying(_)) && !matches!(self.state, State::Claiming(..)) {
             self.abandon();
         }
-    }
-
-    fn abandon(&mut self) {
-        self.turn += 1;
-        if let Some(running) = self.running.take() {
-            running.abort();
-        }
-    }
-
-    /// Starts something whose outcome comes back with the number of its turn.
-    fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
-        self.turn += 1;
-        let (turn, done) = (self.turn, self.done.0.clone());
-        let task = tokio::spawn(work);
-        let abort = task.abort_handle();
-        let waiter = tokio::spawn(async move {
-            let guard = AbortOnDrop(abort);
-            let outcome = match task.await {
-                Ok(outcome) => outcome,
-                Err(error) if error.is_cancelled() => return,
-                Err(_) => Done::Panicked,
-            };
-            drop(guard);
-            let _ = done.send((turn, outcome));
-        });
-        self.running = Some(waiter);
-    }
-
-    async fn perform(&mut self, effect: Effect) {
-        match effect {
-            Effect::Adopt => self.adopt(),
-            Effect::RunSetup => {
-                self.begin_phase();
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                if let Some(run) = self.run.clone() {
-                    self.start(async move { Done::Setup(work.setup(run, notices).await) });
-                }
-            }
-            Effect::Record(phase) => {
-                if matches!(phase, Phase::Init) || matches!(self.state, State::RecordingPlan(_)) {
-                    self.begin_phase();
-                }
-                self.view.enter(phase);
-                if phase == Phase::AwaitingApproval {
-                    let run = self.run.clone();
-                    self.view.announce_hold(self.clock.now(), run.as_deref());
-                }
-                self.write(Kind::Update, Done::Wrote);
-            }
-            Effect::RunInit => {
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                self.start(async move { Done::Init(work.init(notices).await) });
-            }
-            Effect::RunPlan => {
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                self.start(async move { Done::Plan(work.plan(notices).await) });
-            }
-            Effect::KillOthers => {
-                if !self.work.kill_others().await {
-                    tracing::warn!("other processes are still there");
-                }
-            }
-            Effect::VerifyManifest => {
-                let work = self.work.clone();
-                self.start(async move { Done::Verified(work.verify().await) });
-            }
-            Effect::Claim => self.claim(),
-            Effect::RunApply => {
-                self.begin_phase();
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                self.start(async move { Done::Applied(work.apply(notices).await) });
-            }
-            Effect::Interrupt => self.work.interrupt(),
-            Effect::KillProviders => self.work.kill_providers(),
-            Effect::KillTool => self.work.kill_tool(),
-            Effect::End(ending) => self.end(ending),
-            Effect::Exit => {
-                self.abandon();
-                self.work.kill_tool();
-            }
-        }
-    }
-
-    fn begin_phase(&mut self) {
-        self.phase_since = Instant::now();
-        self.progress_written = self.phase_since;
-        self.progress_due = false;
-        self.view.begin(self.clock.now());
-    }
-
-    fn write(&mut self, kind: Kind, done: fn(Outcome) -> Done) {
-        let (writer, wanted) = (self.writer.clone(), self.view.status(|text| self.work.redact(text)));
-        self.start(async move { done(writer.write(wanted, kind).await) });
-    }
-
-    fn adopt(&mut self) {
-        let now = self.clock.now();
-        let (api, writer, settings) = (self.api.clone(), self.writer.clone(), self.settings.clone());
-        let mut view = self.view.clone();
-        self.start(async move {
-            let mut tries = 0;
-            loop {
-                match api.get().await {
-                    Ok(run) => {
-                        writer.learn(&run);
-                        let levels = Levels::of(&run, None, |_| true);
-                        let status = run.status.clone().unwrap_or_default();
-                        let open = status
-                            .attempt
-                            .as_ref()
-                            .is_some_and(|a| a.open && a.number == settings.attempt && a.pod_name == settings.pod_name);
-                        let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
-                        let other = run.metadata.uid.as_deref() != Some(settings.run_uid.as_str());
-                        if !open || taken || other || status.is_terminal() || status.claim.is_some() || levels.is_stopped() {
-                            tracing::error!(open, taken, other, "the attempt is not to be had; nothing is written");
-                            return Done::Adopted(None);
-                        }
-                        let adopted = Adopted {
-                            attempt: settings.attempt,
-                            pod_uid: settings.pod_uid.clone(),
-                            nonce: settings.nonce.clone(),
-                        };
-                        view.adopt(&status, adopted, now);
-                        let outcome = writer.write(view.status(str::to_owned), Kind::Adopt).await;
-                        return Done::Adopted(if let Outcome::Landed(run) = outcome { Some(run) } else { None });
-                    }
-                    Err(error) => {
-                        tracing::info!(code = error.code, %error, "the run cannot be read yet");
-                        tries += 1;
-                        tokio::time::sleep(crate::api::backoff(tries)).await;
-                    }
-                }
-            }
-        });
-    }
-
-    fn claim(&mut self) {
-        let automatic = self.mode() == Mode::Automatic;
-        let checksum = self.view.checksum();
-        let now = self.clock.now();
-        self.view.claim(
-            Claim {
-                checksum: checksum.clone(),
-                attempt: self.settings.attempt,
-                pod_uid: self.settings.pod_uid.clone(),
-                nonce: self.settings.nonce.clone(),
-                at: whole_seconds(now),
-            },
-            now,
-            self.levels.approver.as_deref().filter(|_| !automatic),
-        );
-        self.write(Kind::Claim((!automatic).then_some(checksum)), Done::Claimed);
-    }
-
-    fn mode(&self) -> Mode {
-        match self.run.as_ref().map(|run| run.spec.approval.mode) {
-            Some(ApprovalMode::Automatic) => Mode::Automatic,
-            Some(ApprovalMode::Manual) | None => Mode::Manual,
-        }
-    }
-
-    fn operation(&self) -> Operation {
-        self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
-    }
-
-    /// Delivers the end: to the termination message first, then to the run.
-    fn end(&mut self, ending: Ending) {
-        self.abandon();
-        let result = match ending {
-            Ending::NoChanges => Some(RunResult::NoChanges),
-            Ending::Planned => Some(RunResult::Planned),
-            Ending::Applied if self.operation() == Operation::Destroy => Some(RunResult::Destroyed),
-            Ending::Applied => Some(RunResult::Applied),
-            Ending::Rejected => Some(RunResult::Rejected),
-            Ending::Canceled | Ending::Deleted => Some(RunResult::Canceled),
-            Ending::Expired => Some(RunResult::Expired),
-            Ending::Failed(_) => Some(RunResult::Failed),
-            Ending::Attempt(_) => None,
-        };
-        let reason = self.levels.words(ending);
-        self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
-        let status = self.view.status(|text| self.work.redact(text));
-        let text = status.message.clone().unwrap_or_default();
-        termination::write(
-            &self.settings.termination_log,
-            &termination::message(&self.settings, result, &text, status.failure.clone()),
-        );
-        self.exit = result.map_or(contract::EXIT_NO_RESULT, contract::pod_exit_code);
-        let (writer, work) = (self.writer.clone(), self.work.clone());
-        self.start(async move {
-            let log = async {
-                work.log(&format!("pawl: {text}")).await;
-                if let Some(failure) = &status.failure {
-                    tracing::error!(class = ?failure.class, reason = failure.reason, "failed");
-                }
-            };
-            let (outcome, ()) = tokio::join!(writer.write(status.clone(), Kind::End), log);
-            Done::Ended(outcome)
-        });
     }
 
     /// What an outcome means to the machine.
@@ -597,14 +359,5 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             let _ = writer.write(wanted, Kind::Progress).await;
             let _ = done.send((0, Done::Progress));
         });
-    }
-}
-
-/// A step is given up together with the one who waits for it.
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

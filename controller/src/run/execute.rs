@@ -73,6 +73,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
             Action::DeleteAccount { name } => delete_account(&namespace, &name, ctx).await?,
             Action::ReleasePod { name, uid } => {
                 release_pod(&namespace, &name, &uid, ctx).await?;
+                ctx.pods.release(&namespace, &name, &uid);
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.held = false;
                 }
@@ -171,7 +172,7 @@ fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Account first, as the API server refuses a pod whose ServiceAccount is missing; role and binding at the same time.
+/// Account first, as the API server refuses a pod whose ServiceAccount is missing; the rights at the same time.
 async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(number) = seen.status().attempt.as_ref().map(|attempt| attempt.number) else { return Ok(()) };
     let uid = seen.run.uid().unwrap_or_default();
@@ -214,14 +215,15 @@ async fn try_create(run: &TerraformRun, number: u32, ctx: &Context) -> Result<Po
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,
         }
     };
-    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
-    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
-    let (pod, role, binding) =
-        tokio::join!(pod, async { already(ctx.call("create Role", roles.create(&params, &role)).await) }, async {
-            already(ctx.call("create RoleBinding", bindings.create(&params, &binding)).await)
-        },);
-    role?;
-    binding?;
+    // The API server looks into the role before it lets anybody bind it.
+    let rights = async {
+        let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
+        let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
+        already(ctx.call("create Role", roles.create(&params, &role)).await)?;
+        already(ctx.call("create RoleBinding", bindings.create(&params, &binding)).await)
+    };
+    let (pod, rights) = tokio::join!(pod, rights);
+    rights?;
     let pod = pod?;
     let foreign = || Error::Foreign { kind: "pod", name: pod.name_any() };
     if !account::belongs(&pod.metadata, &run.uid().unwrap_or_default(), number) {
