@@ -1,0 +1,55 @@
+//! How long each state may last, and what its timer means.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::{
+    machine::{Event, Stage, State},
+    ports::{Api, Clock, Work},
+};
+
+/// How long adoption may take before the process leaves it to the controller.
+const ADOPTION: Duration = Duration::from_secs(600);
+/// How long a command before the claim has after its SIGINT.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// What is kept of the pod's grace for the end of an apply that does not end: providers first, then the tool, then the report.
+const RESERVE: Duration = Duration::from_secs(20);
+
+impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
+    /// The one timer that counts in a state, and what it means.
+    pub(super) fn deadline(&self) -> Option<(Instant, Event)> {
+        let timeouts = self.run.as_ref().map(|run| run.spec.timeouts).unwrap_or_default();
+        let phase = |limit: Duration| Some((self.phase_since + limit, Event::DeadlinePassed));
+        let told = |after: Duration| Some((self.told_at.unwrap_or_else(Instant::now) + after, Event::GraceOver));
+        let grace = self.settings.grace;
+        let reserve = RESERVE.min(grace * 2 / 3);
+        match self.state {
+            State::Adopting => phase(ADOPTION),
+            State::Setup(_) => phase(timeouts.setup.0),
+            State::RecordingInit(_) | State::Init(_) => phase(timeouts.init.0),
+            State::RecordingPlan(_)
+            | State::Planning(_)
+            | State::RecordingResult(_)
+            | State::Verifying(_)
+            | State::Claiming(_, None) => phase(timeouts.plan.0),
+            State::Awaiting => self.expires_at.map(|at| (at, Event::Expired)),
+            // An answer that does not come soon is not waited for when the process is wanted to end.
+            State::Claiming(_, Some(_)) => Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::DeadlinePassed)),
+            State::Stopping { killed, .. } => {
+                let first = STOP_GRACE.min(grace.saturating_sub(reserve / 2));
+                told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
+            }
+            State::Applying => phase(timeouts.apply.0),
+            State::Interrupting { stage, .. } => told(match stage {
+                Stage::Asked => grace.saturating_sub(reserve),
+                Stage::ProvidersKilled => grace.saturating_sub(reserve / 2),
+                Stage::ToolKilled => grace.saturating_sub(reserve / 5),
+            }),
+            // Later than any end of the tool, so that a report has its part of the reserve even when the tool had to be killed.
+            State::Ending(_) => self.terminated_at.map(|at| (at + grace.saturating_sub(reserve / 10), Event::GraceOver)),
+            State::Ended => None,
+        }
+    }
+}

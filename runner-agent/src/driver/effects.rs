@@ -1,0 +1,222 @@
+//! What the machine orders, carried out.
+
+use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, contract, whole_seconds};
+use tokio::time::Instant;
+
+use super::{Done, Driver, levels::Levels};
+use crate::{
+    api::{Kind, Outcome},
+    machine::{Effect, Ending, Mode, State},
+    ports::{Api, Clock, Work},
+    termination,
+};
+
+impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
+    pub(super) fn abandon(&mut self) {
+        self.turn += 1;
+        if let Some(running) = self.running.take() {
+            running.abort();
+        }
+    }
+
+    /// Starts something whose outcome comes back with the number of its turn.
+    pub(super) fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
+        self.turn += 1;
+        let (turn, done) = (self.turn, self.done.0.clone());
+        let task = tokio::spawn(work);
+        let abort = task.abort_handle();
+        let waiter = tokio::spawn(async move {
+            let guard = AbortOnDrop(abort);
+            let outcome = match task.await {
+                Ok(outcome) => outcome,
+                Err(error) if error.is_cancelled() => return,
+                Err(_) => Done::Panicked,
+            };
+            drop(guard);
+            let _ = done.send((turn, outcome));
+        });
+        self.running = Some(waiter);
+    }
+
+    pub(super) async fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Adopt => self.adopt(),
+            Effect::RunSetup => {
+                self.begin_phase();
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                if let Some(run) = self.run.clone() {
+                    self.start(async move { Done::Setup(work.setup(run, notices).await) });
+                }
+            }
+            Effect::Record(phase) => {
+                if matches!(phase, Phase::Init) || matches!(self.state, State::RecordingPlan(_)) {
+                    self.begin_phase();
+                }
+                self.view.enter(phase);
+                if phase == Phase::AwaitingApproval {
+                    let run = self.run.clone();
+                    self.view.announce_hold(self.clock.now(), run.as_deref());
+                }
+                self.write(Kind::Update, Done::Wrote);
+            }
+            Effect::RunInit => {
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                self.start(async move { Done::Init(work.init(notices).await) });
+            }
+            Effect::RunPlan => {
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                self.start(async move { Done::Plan(work.plan(notices).await) });
+            }
+            Effect::KillOthers => {
+                if !self.work.kill_others().await {
+                    tracing::warn!("other processes are still there");
+                }
+            }
+            Effect::VerifyManifest => {
+                let work = self.work.clone();
+                self.start(async move { Done::Verified(work.verify().await) });
+            }
+            Effect::Claim => self.claim(),
+            Effect::RunApply => {
+                self.begin_phase();
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                self.start(async move { Done::Applied(work.apply(notices).await) });
+            }
+            Effect::Interrupt => self.work.interrupt(),
+            Effect::KillProviders => self.work.kill_providers(),
+            Effect::KillTool => self.work.kill_tool(),
+            Effect::End(ending) => self.end(ending),
+            Effect::Exit => {
+                self.abandon();
+                self.work.kill_tool();
+            }
+        }
+    }
+
+    pub(super) fn begin_phase(&mut self) {
+        self.phase_since = Instant::now();
+        self.progress_written = self.phase_since;
+        self.progress_due = false;
+        self.view.begin(self.clock.now());
+    }
+
+    pub(super) fn write(&mut self, kind: Kind, done: fn(Outcome) -> Done) {
+        let (writer, wanted) = (self.writer.clone(), self.view.status(|text| self.work.redact(text)));
+        self.start(async move { done(writer.write(wanted, kind).await) });
+    }
+
+    fn adopt(&mut self) {
+        let now = self.clock.now();
+        let (api, writer, settings) = (self.api.clone(), self.writer.clone(), self.settings.clone());
+        let mut view = self.view.clone();
+        self.start(async move {
+            let mut tries = 0;
+            loop {
+                match api.get().await {
+                    Ok(run) => {
+                        writer.learn(&run);
+                        let levels = Levels::of(&run, None, |_| true);
+                        let status = run.status.clone().unwrap_or_default();
+                        let open = status
+                            .attempt
+                            .as_ref()
+                            .is_some_and(|a| a.open && a.number == settings.attempt && a.pod_name == settings.pod_name);
+                        let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
+                        let other = run.metadata.uid.as_deref() != Some(settings.run_uid.as_str());
+                        if !open || taken || other || status.is_terminal() || status.claim.is_some() || levels.is_stopped() {
+                            tracing::error!(open, taken, other, "the attempt is not to be had; nothing is written");
+                            return Done::Adopted(None);
+                        }
+                        let adopted = Adopted {
+                            attempt: settings.attempt,
+                            pod_uid: settings.pod_uid.clone(),
+                            nonce: settings.nonce.clone(),
+                        };
+                        view.adopt(&status, adopted, now);
+                        let outcome = writer.write(view.status(str::to_owned), Kind::Adopt).await;
+                        return Done::Adopted(if let Outcome::Landed(run) = outcome { Some(run) } else { None });
+                    }
+                    Err(error) => {
+                        tracing::info!(code = error.code, %error, "the run cannot be read yet");
+                        tries += 1;
+                        tokio::time::sleep(crate::api::backoff(tries)).await;
+                    }
+                }
+            }
+        });
+    }
+
+    fn claim(&mut self) {
+        let automatic = self.mode() == Mode::Automatic;
+        let checksum = self.view.checksum();
+        let now = self.clock.now();
+        self.view.claim(
+            Claim {
+                checksum: checksum.clone(),
+                attempt: self.settings.attempt,
+                pod_uid: self.settings.pod_uid.clone(),
+                nonce: self.settings.nonce.clone(),
+                at: whole_seconds(now),
+            },
+            now,
+            self.levels.approver.as_deref().filter(|_| !automatic),
+        );
+        self.write(Kind::Claim((!automatic).then_some(checksum)), Done::Claimed);
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        match self.run.as_ref().map(|run| run.spec.approval.mode) {
+            Some(ApprovalMode::Automatic) => Mode::Automatic,
+            Some(ApprovalMode::Manual) | None => Mode::Manual,
+        }
+    }
+
+    fn operation(&self) -> Operation {
+        self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
+    }
+
+    /// Delivers the end: to the termination message first, then to the run.
+    fn end(&mut self, ending: Ending) {
+        self.abandon();
+        let result = match ending {
+            Ending::NoChanges => Some(RunResult::NoChanges),
+            Ending::Planned => Some(RunResult::Planned),
+            Ending::Applied if self.operation() == Operation::Destroy => Some(RunResult::Destroyed),
+            Ending::Applied => Some(RunResult::Applied),
+            Ending::Rejected => Some(RunResult::Rejected),
+            Ending::Canceled | Ending::Deleted => Some(RunResult::Canceled),
+            Ending::Expired => Some(RunResult::Expired),
+            Ending::Failed(_) => Some(RunResult::Failed),
+            Ending::Attempt(_) => None,
+        };
+        let reason = self.levels.words(ending);
+        self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
+        let status = self.view.status(|text| self.work.redact(text));
+        let text = status.message.clone().unwrap_or_default();
+        termination::write(
+            &self.settings.termination_log,
+            &termination::message(&self.settings, result, &text, status.failure.clone()),
+        );
+        self.exit = result.map_or(contract::EXIT_NO_RESULT, contract::pod_exit_code);
+        let (writer, work) = (self.writer.clone(), self.work.clone());
+        self.start(async move {
+            let log = async {
+                work.log(&format!("pawl: {text}")).await;
+                if let Some(failure) = &status.failure {
+                    tracing::error!(class = ?failure.class, reason = failure.reason, "failed");
+                }
+            };
+            let (outcome, ()) = tokio::join!(writer.write(status.clone(), Kind::End), log);
+            Done::Ended(outcome)
+        });
+    }
+}
+
+/// A step is given up together with the one who waits for it.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
