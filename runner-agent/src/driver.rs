@@ -8,7 +8,7 @@ mod effects;
 mod levels;
 mod projection;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 
 use crds::{ApprovalMode, Operation, TerraformRun, contract};
 use tokio::{
@@ -26,9 +26,6 @@ use crate::{
 };
 use levels::Levels;
 use projection::Projection;
-
-/// The least time between writes of progress, and the shortest phase that has any.
-const PROGRESS: Duration = Duration::from_secs(5);
 
 type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
 type StepResult<T> = Result<T, crds::Failure>;
@@ -194,6 +191,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
             State::Adopting
             | State::Setup(_)
+            | State::Restoring
             | State::RecordingInit(_)
             | State::Init(_)
             | State::RecordingPlan(_)
@@ -290,6 +288,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                         Event::Fenced
                     }
                     State::Setup(_)
+                    | State::Restoring
                     | State::Init(_)
                     | State::Planning(_)
                     | State::Awaiting
@@ -319,6 +318,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.follower = Some(tokio::spawn(follow(self.api.clone(), version, self.seen.0.clone())));
         self.look(Some(&Seen::Run(run.clone())));
         self.run = Some(run);
+        if self.settings.restores {
+            self.view.restore();
+            return Event::AdoptedPlan;
+        }
         Event::Adopted(terms)
     }
 
@@ -347,7 +350,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     fn progress_at(&self) -> Option<Instant> {
         let works = matches!(self.state, State::Init(_) | State::Planning(_) | State::Applying | State::Interrupting { .. });
-        (works && self.progress_due && !self.writer.is_busy()).then(|| self.progress_written + PROGRESS)
+        (works && self.progress_due && !self.writer.is_busy()).then(|| self.progress_written + self.settings.progress_every)
     }
 
     fn write_progress(&mut self) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`machine`] | the pure state machine |
 //! | [`driver`] | events in, effects out |
+//! | [`local`] | the same machine with a terminal and a folder |
 //! | [`ports`] | what the driver needs from the world |
 //! | [`api`] | reading, watching and writing the run |
 //! | [`phases`] | setup, init, plan, apply |
@@ -18,6 +19,7 @@
 pub mod api;
 pub mod classify;
 pub mod driver;
+pub mod local;
 pub mod machine;
 pub mod manifest;
 pub mod phases;

@@ -7,6 +7,7 @@ use crds::contract;
 use runner_agent::{
     api::KubeApi,
     driver::Driver,
+    local::arguments::Arguments,
     phases::PodWork,
     ports::SystemClock,
     process::{Children, Log, kill_others, own_pid, reap_strangers},
@@ -19,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 /// Runs Terraform and OpenTofu as a state machine.
 #[derive(Parser)]
 #[command(version)]
-struct Arguments {
+struct Line {
     #[command(subcommand)]
     command: Command,
 }
@@ -28,17 +29,39 @@ struct Arguments {
 enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
     Run,
+    Local(Box<Arguments>),
 }
 
 fn main() {
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+    let arguments = Line::try_parse().unwrap_or_else(|error| {
         let _ = error.print();
         leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });
     });
     let code = match arguments.command {
         Command::Run => run(),
+        Command::Local(arguments) => local(&arguments),
     };
     leave(code);
+}
+
+/// A run on this machine: the terminal is for the person, so our own notes are shown only when they are asked for.
+fn local(arguments: &Arguments) -> u8 {
+    if let Ok(filter) = EnvFilter::try_from_env("PAWL_LOG") {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
+    }
+    // Orphans of the tool come to us, as they do in a pod.
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no runtime: {error}");
+            return contract::EXIT_NO_RESULT;
+        }
+    };
+    let code = runtime.block_on(runner_agent::local::run(arguments));
+    // A thread may still wait for an answer at the terminal.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    code
 }
 
 fn leave(code: u8) -> ! {

@@ -101,6 +101,8 @@ pub struct ApplyReport {
 pub trait Work: Send + Sync + 'static {
     /// Fetches the source, finds the tool, writes the inputs.
     fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
+    /// Finds again what the plan of an earlier process was made with: source and tool, and nothing is run.
+    fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
     /// Runs `init`, selects the workspace, and refuses a state that would die with the pod.
     fn init(&self, notices: Notices) -> impl Future<Output = Result<InitReport, Failure>> + Send;
     /// Runs `plan`, reads the plan, and computes its checksum.

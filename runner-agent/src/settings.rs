@@ -4,6 +4,8 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use crds::contract;
 
+use crate::report::Commands;
+
 /// What an attempt's pod is given.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -37,6 +39,40 @@ pub struct Settings {
     pub termination_log: PathBuf,
     /// Environment that is handed on to commands when it is set: proxies, the address of the API server, `PATH`.
     pub inherited: Vec<(OsString, OsString)>,
+    /// Where the attempt works.
+    pub place: Place,
+    /// The attempt goes on with the plan that stands in the status.
+    pub restores: bool,
+    /// The least time between writes of progress, and the shortest phase that has any.
+    pub progress_every: Duration,
+}
+
+/// The least time between writes of progress in a cluster.
+pub const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// Where an attempt works.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// In a pod of its own, which ends with all that is in it.
+    #[default]
+    Pod,
+    /// On a person's machine, with what that person has: environment, credentials, the tool's own configuration.
+    Machine(Machine),
+}
+
+/// A person's machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// The stack, where it lies; none when it is fetched below the work directory, as in a pod.
+    pub stack: Option<PathBuf>,
+    /// The directory above which no version file is looked for: the stack's repository, or the stack.
+    pub root: PathBuf,
+    /// Further arguments of `plan`: variables as the tool's own command line has them.
+    pub plan_args: Vec<OsString>,
+    /// Whether the plan is printed in colour.
+    pub colour: bool,
+    /// What was run, as a command that can be run again.
+    pub command: String,
 }
 
 /// Something the pod should have been given is missing or makes no sense.
@@ -92,12 +128,36 @@ impl Settings {
             config_maps: contract::CONFIG_MAPS_DIR.into(),
             termination_log: contract::TERMINATION_LOG.into(),
             inherited: INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect(),
+            place: Place::Pod,
+            restores: false,
+            progress_every: PROGRESS_EVERY,
         })
+    }
+
+    /// The person's machine, unless this is a pod.
+    pub const fn machine(&self) -> Option<&Machine> {
+        match &self.place {
+            Place::Pod => None,
+            Place::Machine(machine) => Some(machine),
+        }
+    }
+
+    /// The stack that is worked on where it lies, if there is one.
+    pub fn in_place(&self) -> Option<&PathBuf> {
+        self.machine().and_then(|machine| machine.stack.as_ref())
+    }
+
+    /// The commands that people have for the run.
+    pub fn commands(&self) -> Commands {
+        match self.machine() {
+            None => Commands::Cluster { namespace: self.namespace.clone(), run: self.run.clone() },
+            Some(machine) => Commands::Folder { command: machine.command.clone(), record: self.work.clone() },
+        }
     }
 
     /// Where the source is.
     pub fn source_dir(&self) -> PathBuf {
-        self.work.join("src")
+        self.in_place().cloned().unwrap_or_else(|| self.work.join("src"))
     }
 
     /// Where the plan file is; outside of the source, so that no digest of the source holds it.

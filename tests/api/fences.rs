@@ -190,7 +190,15 @@ async fn claim_of_another(world: World) -> Result<()> {
     quiet.as_object_mut().map(|q| q.remove("phase"));
     refused("without its phase", agent.status(&quiet).await, text)?;
     let other = scene.world.pod(&scene.namespace, "another-pod", "run-a1", RUN).await?;
-    refused("another pod", other.status(&agent.claim(1, '0', &sum('a'))).await, NOT_THE_POD)
+    refused("another pod", other.status(&agent.claim(1, '0', &sum('a'))).await, NOT_THE_POD)?;
+    // The plan of an attempt dies with it, its approval included: the next has other bytes on its disk.
+    scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
+    let next = scene.open(2).await?;
+    next.status(&next.adoption(2, '1')).await.context("second adoption")?;
+    for phase in ["Init", "Plan", "AwaitingApproval"] {
+        next.status(&json!({"phase": phase})).await?;
+    }
+    refused("a plan of the attempt before", next.status(&next.claim(2, '1', &sum('a'))).await, "that this attempt made")
 }
 
 async fn claim_of_an_ended_run(world: World) -> Result<()> {

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names};
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
+    authorization::v1::SubjectAccessReview,
     core::v1::{Namespace, Pod, ServiceAccount},
 };
 use kube::{
@@ -122,7 +123,28 @@ impl World {
     /// A client that acts as a person to whom a ClusterRole is bound in a namespace.
     pub(crate) async fn person(&self, user: &str, namespace: &str, role: &str) -> Result<Client> {
         self.bind(namespace, role, &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user})).await?;
+        self.until_allowed(user, namespace, role).await?;
         self.access.impersonate(user, &[]).await
+    }
+
+    /// Waits until the API server has learnt of a right: until then it refuses what a policy is to be asked about.
+    async fn until_allowed(&self, user: &str, namespace: &str, role: &str) -> Result<()> {
+        let verb = match role {
+            "pawl-author" => "create",
+            "pawl-approver" => "approve",
+            "pawl-autoapprover" => "autoapprove",
+            _ => "get",
+        };
+        let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {"user": user, "resourceAttributes":
+            {"group": names::GROUP, "resource": "terraformruns", "verb": verb, "namespace": namespace}}}))?;
+        for _ in 0..200 {
+            let answer = Api::all(self.admin.clone()).create(&PostParams::default(), &review).await?;
+            if answer.status.is_some_and(|status| status.allowed) {
+                return Ok(());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+        }
+        anyhow::bail!("{user} has no right to {verb} in {namespace} after five seconds as {role}")
     }
 
     /// Binds a ClusterRole in a namespace.

@@ -132,6 +132,11 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// Operations on resources that an apply carries out; a replacement is one, among those that add.
+    pub const fn operations(&self) -> u32 {
+        self.add + self.change + self.destroy + self.forget + self.import
+    }
+
     /// Counts in short: `+2 ~0 -1`, with further counts only where there are any.
     pub fn summary(&self) -> String {
         let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);

@@ -27,7 +27,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let reserve = RESERVE.min(grace * 2 / 3);
         match self.state {
             State::Adopting => phase(ADOPTION),
-            State::Setup(_) => phase(timeouts.setup.0),
+            State::Setup(_) | State::Restoring => phase(timeouts.setup.0),
             State::RecordingInit(_) | State::Init(_) => phase(timeouts.init.0),
             State::RecordingPlan(_)
             | State::Planning(_)

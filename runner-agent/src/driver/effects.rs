@@ -48,6 +48,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     self.start(async move { Done::Setup(work.setup(run, notices).await) });
                 }
             }
+            Effect::RunRestore => {
+                self.begin_phase();
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                if let Some(run) = self.run.clone() {
+                    self.start(async move { Done::Setup(work.restore(run, notices).await) });
+                }
+            }
             Effect::Record(phase) => {
                 if matches!(phase, Phase::Init) || matches!(self.state, State::RecordingPlan(_)) {
                     self.begin_phase();

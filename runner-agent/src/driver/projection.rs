@@ -72,7 +72,7 @@ impl Projection {
         // A failure is of the newest attempt while the run goes on.
         self.status.failure = None;
         self.status.progress = None;
-        let text = format!("attempt {} in pod {}", adopted.attempt, self.settings.pod_name);
+        let text = self.settings.commands().start(adopted.attempt, &self.settings.pod_name);
         self.status.history.push(report::line(Clocked { since: now, took: Duration::ZERO }, "Start", &text));
         self.status.adopted = Some(adopted);
     }
@@ -80,6 +80,11 @@ impl Projection {
     pub(super) fn resume(&mut self, status: TerraformRunStatus, now: Timestamp) {
         self.status = status;
         self.since = Some(now);
+    }
+
+    /// Goes on with the plan that stands in the status, whichever process made it.
+    pub(super) fn restore(&mut self) {
+        self.checksum = self.status.plan.as_ref().map(|plan| plan.checksum.clone()).unwrap_or_default();
     }
 
     pub(super) fn begin(&mut self, now: Timestamp) {
@@ -148,8 +153,8 @@ impl Projection {
         let expires = run.map(|run| run.spec.approval.expires_after.0).unwrap_or_default();
         let until = now.checked_add(expires).unwrap_or(now);
         let summary = self.status.plan.as_ref().map(|p| p.summary.clone()).unwrap_or_default();
-        self.status.message = Some(report::awaiting(&summary, until, true));
-        self.status.next_step = Some(report::approve_command(&self.settings.namespace, &self.settings.run, &self.checksum));
+        self.status.message = Some(self.settings.commands().awaiting(&summary, until));
+        self.status.next_step = Some(self.settings.commands().approve(&self.checksum));
     }
 
     pub(super) fn awaiting(&mut self, now: Timestamp) {
@@ -221,7 +226,7 @@ impl Projection {
 
     /// The end, or the end of the attempt when there is no result.
     pub(super) fn end(&mut self, ending: Ending, result: Option<RunResult>, why: &str, changed: Changed, now: Timestamp) {
-        let (namespace, run) = (self.settings.namespace.clone(), self.settings.run.clone());
+        let commands = self.settings.commands();
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let claimed = phase == Phase::Apply;
         let word = phase.as_str();
@@ -236,7 +241,7 @@ impl Projection {
                 self.status.message = Some(format!("{what} {}", self.summary()));
             }
             Ending::Rejected | Ending::Canceled | Ending::Deleted | Ending::Expired => {
-                let text = report::stopped(&namespace, &run, why);
+                let text = report::stopped(&commands, why);
                 self.history(result.map_or(word, RunResult::as_str), why, now);
                 self.status.message = Some(text.message);
                 self.status.next_step = text.next_step;
@@ -245,7 +250,7 @@ impl Projection {
                 let failure = self.caused(cause, claimed, changed, now);
                 self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
                 if result.is_some() {
-                    let text = report::failed(&namespace, &run, &failure);
+                    let text = report::failed(&commands, &failure);
                     self.status.message = Some(text.message);
                     self.status.next_step = text.next_step;
                 } else {
@@ -272,6 +277,7 @@ impl Projection {
     fn caused(&mut self, cause: Cause, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let said = self.failure.take();
+        let commands = self.settings.commands();
         let (class, reason, text) = match cause {
             Cause::Step | Cause::Mismatch => {
                 return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
@@ -280,12 +286,16 @@ impl Projection {
                 let took = report::span(self.clocked(now).took);
                 (FailureClass::Timeout, reason::DEADLINE_EXCEEDED, format!("phase {phase} passed its deadline after {took}"))
             }
-            Cause::Terminated if claimed => {
-                (FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the pod was told to end during apply".to_owned())
-            }
-            Cause::Terminated => {
-                (FailureClass::Interrupted, reason::TERMINATED, format!("the pod was told to end in phase {phase}"))
-            }
+            Cause::Terminated if claimed => (
+                FailureClass::Interrupted,
+                reason::APPLY_INTERRUPTED,
+                format!("{} was told to end during apply", commands.process()),
+            ),
+            Cause::Terminated => (
+                FailureClass::Interrupted,
+                reason::TERMINATED,
+                format!("{} was told to end in phase {phase}", commands.process()),
+            ),
             Cause::Cancelled => {
                 (FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the run was cancelled during apply".to_owned())
             }

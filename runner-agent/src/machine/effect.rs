@@ -47,6 +47,8 @@ pub enum Effect {
     Adopt,
     /// Fetch the source, find the tool, write the inputs.
     RunSetup,
+    /// Find again what a plan was made with.
+    RunRestore,
     /// Write a phase.
     Record(Phase),
     /// Run `init`.

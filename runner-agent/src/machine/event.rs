@@ -7,6 +7,8 @@ use super::state::Terms;
 pub enum Event {
     /// The attempt is this process's, and phase Setup is acknowledged.
     Adopted(Terms),
+    /// The attempt is this process's, and goes on with the plan that an earlier one made.
+    AdoptedPlan,
     /// The attempt is closed, another's, or cannot be had.
     AdoptionRefused,
     /// The write that was ordered last is acknowledged.

@@ -24,6 +24,10 @@ pub fn next(state: &State, event: &E) -> Step {
         State::Setup(terms) => working(state, event, matches!(event, E::SetupDone), || {
             (State::RecordingInit(terms), vec![Effect::Record(Phase::Init)])
         }),
+        // It is the plan that waits, not a new one: nothing is planned and nobody is asked anew.
+        State::Restoring => working(state, event, matches!(event, E::SetupDone), || {
+            (State::RecordingResult(Mode::Manual), vec![Effect::Record(Phase::AwaitingApproval)])
+        }),
         State::Init(terms) => working(state, event, matches!(event, E::InitDone), || {
             (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)])
         }),
@@ -84,6 +88,7 @@ const fn stop_of(event: E) -> Option<Stop> {
         E::DeletionRequested => Some(Stop::Deleted),
         E::Fenced => Some(Stop::Fenced),
         E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::SetupDone
@@ -106,6 +111,7 @@ const fn stop_of(event: E) -> Option<Stop> {
 fn adopting(event: E) -> Step {
     match event {
         E::Adopted(terms) => (State::Setup(terms), vec![Effect::RunSetup]),
+        E::AdoptedPlan => (State::Restoring, vec![Effect::RunRestore]),
         // Nothing is adopted yet: what a person wants of the run now is the controller's to carry out.
         E::AdoptionRefused
         | E::Fenced
@@ -151,6 +157,7 @@ fn working(state: State, event: E, done: bool, then: impl FnOnce() -> Step) -> S
         E::DeletionRequested => tell(Stop::Deleted),
         E::Fenced => tell(Stop::Fenced),
         E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::PlanDone { .. }
@@ -194,6 +201,7 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
         }
         // An approval that comes before the acknowledgement is seen again by the driver once the plan waits.
         E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::SetupDone
         | E::InitDone
@@ -220,6 +228,7 @@ fn awaiting(event: E) -> Step {
             stop_of(event).map_or_else(|| stay(State::Awaiting), stopped)
         }
         E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::SetupDone
@@ -253,6 +262,7 @@ fn verifying(mode: Mode, event: E) -> Step {
         // Expiry counts until an approval is recorded.
         E::Expired
         | E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::SetupDone
@@ -295,6 +305,7 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
         | E::Approved
         | E::Expired
         | E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::SetupDone
@@ -328,6 +339,7 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
             (State::Stopping { stop: stop_of(event).map_or(stop, |later| stop.and(later)), killed }, vec![])
         }
         E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::Approved
@@ -358,6 +370,7 @@ fn applying(event: E) -> Step {
         | E::Approved
         | E::Expired
         | E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::SetupDone
@@ -400,6 +413,7 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
         | E::Approved
         | E::Expired
         | E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::SetupDone
@@ -417,6 +431,7 @@ fn ending(state: State, event: E) -> Step {
     match event {
         E::Reported | E::Fenced | E::GraceOver => leave(),
         E::Adopted(_)
+        | E::AdoptedPlan
         | E::AdoptionRefused
         | E::Recorded
         | E::SetupDone

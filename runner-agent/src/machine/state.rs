@@ -72,6 +72,8 @@ pub enum State {
     Adopting,
     /// Source, tool and inputs are prepared.
     Setup(Terms),
+    /// What a plan of an earlier process was made with is found again.
+    Restoring,
     /// Phase Init is being acknowledged.
     RecordingInit(Terms),
     /// `init` runs.
@@ -116,6 +118,7 @@ impl State {
         match self {
             Self::Adopting => "Adopting",
             Self::Setup(_) => "Setup",
+            Self::Restoring => "Restoring",
             Self::RecordingInit(_) => "RecordingInit",
             Self::Init(_) => "Init",
             Self::RecordingPlan(_) => "RecordingPlan",

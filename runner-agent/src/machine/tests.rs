@@ -19,6 +19,7 @@ fn terms() -> Vec<Terms> {
 fn events() -> Vec<Event> {
     let mut events: Vec<_> = terms().into_iter().map(Event::Adopted).collect();
     events.extend([
+        Event::AdoptedPlan,
         Event::AdoptionRefused,
         Event::Recorded,
         Event::SetupDone,
@@ -48,7 +49,7 @@ fn events() -> Vec<Event> {
 }
 
 fn states() -> Vec<State> {
-    let mut states = vec![State::Adopting, State::Awaiting, State::Applying, State::Ended];
+    let mut states = vec![State::Adopting, State::Restoring, State::Awaiting, State::Applying, State::Ended];
     for t in terms() {
         states.extend([State::Setup(t), State::RecordingInit(t), State::Init(t), State::RecordingPlan(t), State::Planning(t)]);
     }
@@ -150,6 +151,7 @@ fn step(trace: Trace, event: Event) -> Trace {
             Effect::VerifyManifest => t.matched = false,
             Effect::Adopt
             | Effect::RunSetup
+            | Effect::RunRestore
             | Effect::Record(_)
             | Effect::RunInit
             | Effect::RunPlan
@@ -265,6 +267,7 @@ fn table() -> String {
     let rows = [
         State::Adopting,
         State::Setup(manual),
+        State::Restoring,
         State::RecordingInit(manual),
         State::Init(manual),
         State::RecordingPlan(manual),

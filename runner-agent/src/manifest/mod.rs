@@ -4,11 +4,13 @@
 //! are handed to the tool are left out of the digest of the work directory.
 
 mod tree;
+mod work;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-pub use tree::{TreeError, digest as tree_digest};
+pub use tree::TreeError;
+pub use work::{folder_digest, source_digest};
 
 /// What a manifest says besides the digests of files.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -36,11 +36,8 @@ impl PodWork {
         let rescue = stack.join("errored.tfstate");
         if rescue.is_file() {
             reason::STATE_NOT_SAVED.clone_into(&mut failure.reason);
-            failure.message = format!(
-                "the state could not be saved and is in {} of the pod, which ends with it; {}",
-                rescue.display(),
-                failure.message
-            );
+            let place = if self.settings.machine().is_some() { "" } else { " of the pod, which ends with it" };
+            failure.message = format!("the state could not be saved and is in {}{place}; {}", rescue.display(), failure.message);
             // The tool changed something, or there would be nothing to save.
             failure.changes = Changed::Some;
         }

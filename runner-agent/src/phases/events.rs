@@ -298,11 +298,12 @@ impl Events {
 
 impl Sink for Events {
     fn line(&mut self, source: Source, line: &str) {
-        // An event is an object with a type; anything else is shown as it is.
+        // An event is an object with a type, or at least a message (`init -json` of OpenTofu has such lines); anything else is
+        // shown as it is.
         if source == Source::Out
             && line.starts_with('{')
             && let Ok(event) = serde_json::from_str::<Line>(line)
-            && !event.kind.is_empty()
+            && !(event.kind.is_empty() && event.message.is_empty())
         {
             self.event(&event);
         } else {

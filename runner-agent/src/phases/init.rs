@@ -24,7 +24,9 @@ impl PodWork {
             let known = self.known();
             (known.stack.clone(), known.facts.workspace.clone())
         };
-        if workspace != "default" {
+        // A folder keeps the workspace that was selected in it last.
+        let selected = fs::read_to_string(stack.join(".terraform/environment")).unwrap_or_else(|_| "default".to_owned());
+        if workspace != selected.trim() {
             // The flag is younger than some tools; and some backends refuse to make what is there.
             let select = self.tool_step("workspace", &["workspace", "select", "-or-create=true", &workspace], notices).await;
             if let Err(failure) = select {
@@ -34,12 +36,22 @@ impl PodWork {
                 self.tool_step("workspace", &["workspace", "new", &workspace], notices).await?;
             }
         }
-        let backend = Backend::read(&stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
-        backend.check()?;
+        let backend = self.know_backend(&stack, &workspace)?;
+        Ok(InitReport { backend, workspace })
+    }
+
+    /// Reads which backend is in force; its type.
+    pub(super) fn know_backend(&self, stack: &Path, workspace: &str) -> Result<String, Failure> {
+        let backend = Backend::read(stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
+        // A folder stays, and so does a state in it.
+        if self.settings.in_place().is_none() {
+            backend.check()?;
+        }
         let mut known = self.known();
+        workspace.clone_into(&mut known.facts.workspace);
         known.facts.backend.clone_from(&backend.kind);
         known.facts.backend_place = place(&backend.config);
-        Ok(InitReport { backend: backend.kind, workspace })
+        Ok(backend.kind)
     }
 
     /// Runs a command of the tool that has to end with 0.

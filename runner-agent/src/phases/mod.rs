@@ -22,7 +22,7 @@ use jiff::Timestamp;
 
 use crate::{
     classify,
-    manifest::{Digests, Facts, checksum, tree_digest},
+    manifest::{Digests, Facts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
     redact::Redactor,
@@ -131,18 +131,15 @@ impl PodWork {
             (known.stack.clone(), known.facts.clone())
         };
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
+        let in_place = self.settings.in_place().is_some();
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
-            // Provider binaries are covered by the lock file; the others hold values of variables or of the backend's
-            // credentials, of which not even a hash may be shown.
-            let skip =
-                [".terraform/providers", ".terraform/terraform.tfstate", VARIABLES_FILE, BACKEND_FILE].map(|f| below.join(f));
             let lock = stack.join(".terraform.lock.hcl");
             let lock = if lock.is_file() { Some(digest(&lock).map_err(|e| failed(&e))?) } else { None };
             let digests = Digests {
                 plan: digest(&plan).map_err(|e| failed(&e))?,
                 lock,
-                work: tree_digest(&root, &skip).map_err(|e| failed(&e))?,
+                work: if in_place { folder_digest(&stack) } else { source_digest(&root, &below) }.map_err(|e| failed(&e))?,
                 tool,
             };
             Ok(checksum(&facts, &digests))
@@ -176,6 +173,17 @@ impl PodWork {
         Ok(digest)
     }
 
+    /// What a plan was made with is where it was; only what this process has to know is found again. Nothing is fetched or run.
+    fn run_restore(&self) -> Result<SetupReport, Failure> {
+        let report = self.run_setup_of_restored()?;
+        let run = self.run();
+        let stack = self.known().stack.clone();
+        self.know_backend(&stack, &run.spec.workspace)?;
+        let plan = run.status.as_ref().and_then(|status| status.plan.as_ref());
+        self.known().planned = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
+        Ok(report)
+    }
+
     /// Removes what the attempt wrote, whatever is in it. Called when nothing runs any more. A process that was not the one to
     /// adopt its attempt wrote nothing, and what is there is of the one that was.
     pub fn clean(&self) {
@@ -189,6 +197,10 @@ impl PodWork {
         }
         for entry in std::fs::read_dir(&self.settings.work).into_iter().flatten().flatten() {
             let path = entry.path();
+            // A person's record and log stay, and a plan that waits.
+            if self.settings.machine().is_some() && path != self.settings.tmp() {
+                continue;
+            }
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let removed = if is_dir { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
             if let Err(error) = removed {
@@ -208,6 +220,11 @@ impl Work for PodWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
         self.run_setup(&notices).await
+    }
+
+    async fn restore(&self, run: Arc<TerraformRun>, _notices: Notices) -> Result<SetupReport, Failure> {
+        self.known().run = Some(run);
+        self.run_restore()
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
@@ -258,6 +275,7 @@ impl Work for PodWork {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{PROGRESS_EVERY, Place};
     use std::path::Path;
 
     /// Settings below a directory of a test.
@@ -278,6 +296,9 @@ mod tests {
             config_maps: dir.join("configmaps"),
             termination_log: dir.join("termination-log"),
             inherited: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            place: Place::Pod,
+            restores: false,
+            progress_every: PROGRESS_EVERY,
         }
     }
 }

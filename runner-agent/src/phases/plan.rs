@@ -1,5 +1,7 @@
 //! Plan: `plan`, then its reading: counts and changes, the text for people, and the checksum, side by side.
 
+use std::ffi::OsString;
+
 use crds::{Failure, FailureClass, Operation, reason};
 
 use super::{PlanFacts, PodWork, read_plan};
@@ -19,6 +21,8 @@ impl PodWork {
         if self.run().spec.operation == Operation::Destroy {
             args.push("-destroy");
         }
+        let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
+        args.extend(self.settings.machine().into_iter().flat_map(|machine| machine.plan_args.clone()));
         let mut events = self.events(notices);
         let exit = self.step("plan", &self.command(args)?, &mut events, notices).await?;
         // A crash of the tool's runtime exits with 2 as well, so the exit code alone says nothing good.
@@ -38,8 +42,7 @@ impl PodWork {
             return Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message));
         }
         text?;
-        let total = facts.counts.add + facts.counts.change + facts.counts.destroy + facts.counts.forget + facts.counts.import;
-        self.known().planned = total;
+        self.known().planned = facts.counts.operations();
         Ok(PlanReport { has_changes: exit.code == 2, counts: facts.counts, lines: facts.lines(), checksum: checksum? })
     }
 
@@ -67,7 +70,11 @@ impl PodWork {
     async fn print_plan(&self, notices: &Notices) -> Result<(), Failure> {
         let file = self.settings.plan_file().display().to_string();
         let mut events = self.events(notices);
-        let exit = self.children.run(&self.command(["show", "-no-color", &file])?, &mut events).await;
+        let mut args = vec!["show", "-no-color", &file];
+        if self.settings.machine().is_some_and(|machine| machine.colour) {
+            args.remove(1);
+        }
+        let exit = self.children.run(&self.command(args)?, &mut events).await;
         let exit = exit.map_err(|error| classify::not_run("show", &error))?;
         if exit.code == 0 { Ok(()) } else { Err(classify::failure("show", exit, &events.said())) }
     }

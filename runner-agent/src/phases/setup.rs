@@ -18,18 +18,31 @@ use crate::{
     tool,
 };
 
+/// A source that is on disk.
+struct Origin {
+    /// Where it is from, in words.
+    source: String,
+    revision: Option<String>,
+    stack: PathBuf,
+    root: PathBuf,
+}
+
 impl PodWork {
     pub(super) async fn run_setup(&self, notices: &Notices) -> Result<SetupReport, Failure> {
         let run = self.run();
         let spec = &run.spec;
         let settings = &self.settings;
-        for dir in [settings.source_dir(), settings.home(), settings.tmp(), parent(&settings.plan_file())] {
+        let fetched = settings.in_place().is_none().then(|| settings.source_dir());
+        for dir in [settings.home(), settings.tmp(), parent(&settings.plan_file())].into_iter().chain(fetched) {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
         }
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;
         let root = settings.source_dir();
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
+            _ if settings.in_place().is_some() => {
+                return self.prepare(given, Origin { source: "folder".to_owned(), revision: None, stack: root.clone(), root });
+            }
             (Some(git), None) => {
                 let checkout = self.fetch_git(git, notices).await?;
                 let short: String = checkout.commit.chars().take(7).collect();
@@ -52,10 +65,33 @@ impl PodWork {
         let stack = source::stack(&root, &path, &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
         remove_terraform_dir(&stack)?;
-        let found = tool::find(&spec.tool, &stack, &root, &settings.tools)?;
         inputs::write(&stack, spec, &given.variables)?;
+        self.prepare(given, Origin { source, revision, stack, root })
+    }
 
-        let report = SetupReport { revision, source, tool: found.title(), why: found.why.clone() };
+    /// Setup for a plan that is there already: nothing is fetched and nothing is written but where temporary files go.
+    pub(super) fn run_setup_of_restored(&self) -> Result<SetupReport, Failure> {
+        let settings = &self.settings;
+        for dir in [settings.home(), settings.tmp()] {
+            make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
+        }
+        let run = self.run();
+        let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        let root = settings.source_dir();
+        let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());
+        let stack = source::stack(&root, path, "the plan's folder")?;
+        let revision = run.status.as_ref().and_then(|status| status.plan.as_ref()).and_then(|plan| plan.revision.clone());
+        self.prepare(given, Origin { source: "the plan that waits".to_owned(), revision, stack, root })
+    }
+
+    /// Finds the tool for a stack that is there, and keeps what later phases need to know.
+    fn prepare(&self, given: inputs::Inputs, origin: Origin) -> Result<SetupReport, Failure> {
+        let run = self.run();
+        let (spec, settings) = (&run.spec, &self.settings);
+        let top = settings.machine().filter(|machine| machine.stack.is_some()).map_or(&origin.root, |machine| &machine.root);
+        let found = tool::find(&spec.tool, &origin.stack, top, &settings.tools)?;
+        let report =
+            SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.why.clone() };
         let binary = found.binary.clone();
         let env = self.tool_env(&given.env);
         let mut known = self.known();
@@ -76,7 +112,7 @@ impl PodWork {
             ..Facts::default()
         };
         known.env = env;
-        known.stack = stack;
+        known.stack = origin.stack;
         known.tool = Some(found);
         known.tool_digest = None;
         // Tools are large: their digest is computed beside `init` and is at hand when the plan is.
@@ -89,6 +125,13 @@ impl PodWork {
         let settings = &self.settings;
         let mut env = settings.inherited.clone();
         let mut set = |name: &str, value: OsString| env.push((name.into(), value));
+        if settings.machine().is_some() {
+            // A person's own environment, tool configuration and credentials; only what would ask is kept from asking.
+            for (name, value) in [("TF_IN_AUTOMATION", "1"), ("TF_INPUT", "0"), ("GIT_TERMINAL_PROMPT", "0")] {
+                set(name, value.into());
+            }
+            return env;
+        }
         if !settings.inherited.iter().any(|(name, _)| name == "PATH") {
             set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
         }
@@ -114,6 +157,9 @@ impl PodWork {
 
     /// Writes the tool's CLI configuration: providers that are at hand come from there, all others from where they are.
     pub(super) fn write_cli_config(&self) -> Result<(), Failure> {
+        if self.settings.machine().is_some() {
+            return Ok(());
+        }
         let path = self.cli_config_path();
         let text = cli_config(&self.settings.providers);
         // In place of whatever stands there, be it a link.

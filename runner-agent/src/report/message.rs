@@ -1,5 +1,7 @@
 //! Messages and next steps: what happened, whether anything was changed, and the one command to run next.
 
+use std::path::PathBuf;
+
 use crds::{Changed, Failure, FailureClass, reason};
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -12,29 +14,83 @@ pub struct Text {
     pub next_step: Option<String>,
 }
 
-/// The line with which a person approves, ready to paste, right for whoever pastes it.
-pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
-    format!(
-        "kubectl annotate -n {namespace} --overwrite tfrun/{run} pawl.run/approve={checksum} \
-         pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
-    )
+/// Where a run is, and so the commands that people have for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Commands {
+    /// In a cluster.
+    Cluster {
+        /// Namespace of the run.
+        namespace: String,
+        /// Name of the run.
+        run: String,
+    },
+    /// In a folder, by `runner-agent local`.
+    Folder {
+        /// What was run, without `--approve`: `runner-agent local apply DIR`.
+        command: String,
+        /// The record of the run and its log.
+        record: PathBuf,
+    },
 }
 
-/// The line with which a person asks for a fresh run of the same spec.
-pub fn rerun_command(namespace: &str, run: &str) -> String {
-    format!("kubectl annotate -n {namespace} tfrun/{run} pawl.run/rerun=true")
-}
+impl Commands {
+    /// The line with which a person approves, ready to paste, right for whoever pastes it.
+    pub fn approve(&self, checksum: &str) -> String {
+        match self {
+            Self::Cluster { namespace, run } => format!(
+                "kubectl annotate -n {namespace} --overwrite tfrun/{run} pawl.run/approve={checksum} \
+                 pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
+            ),
+            Self::Folder { command, .. } => format!("{command} --approve {checksum}"),
+        }
+    }
 
-/// A plan waits.
-pub fn awaiting(summary: &str, until: Timestamp, hold_ignored: bool) -> String {
-    let until = until.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC");
-    let hold = if hold_ignored { " (holdFor has no effect yet)" } else { "" };
-    format!("plan {summary} waits for approval until {until}; its pod is held until then{hold}")
+    /// The line with which a person asks for a fresh run of the same spec.
+    pub fn rerun(&self) -> String {
+        match self {
+            Self::Cluster { namespace, run } => format!("kubectl annotate -n {namespace} tfrun/{run} pawl.run/rerun=true"),
+            Self::Folder { command, .. } => command.clone(),
+        }
+    }
+
+    /// The line that shows the log.
+    fn logs(&self) -> String {
+        match self {
+            Self::Cluster { namespace, run } => format!("kubectl logs -n {namespace} -l pawl.run/run={run} --tail=-1"),
+            Self::Folder { record, .. } => format!("cat {}", record.join("log").display()),
+        }
+    }
+
+    /// A plan waits.
+    pub fn awaiting(&self, summary: &str, until: Timestamp) -> String {
+        let until = until.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC");
+        let pod = match self {
+            Self::Cluster { .. } => "; its pod is held until then (holdFor has no effect yet)",
+            Self::Folder { .. } => "",
+        };
+        format!("plan {summary} waits for approval until {until}{pod}")
+    }
+
+    /// What an attempt runs in.
+    pub const fn process(&self) -> &'static str {
+        match self {
+            Self::Cluster { .. } => "the pod",
+            Self::Folder { .. } => "the run",
+        }
+    }
+
+    /// The beginning of an attempt.
+    pub fn start(&self, attempt: u32, pod: &str) -> String {
+        match self {
+            Self::Cluster { .. } => format!("attempt {attempt} in pod {pod}"),
+            Self::Folder { record, .. } => format!("recorded in {}", record.display()),
+        }
+    }
 }
 
 /// A run ended without an apply because somebody or something wanted it so.
-pub fn stopped(namespace: &str, run: &str, what: &str) -> Text {
-    Text { message: format!("{what}; nothing was applied"), next_step: Some(rerun_command(namespace, run)) }
+pub fn stopped(commands: &Commands, what: &str) -> Text {
+    Text { message: format!("{what}; nothing was applied"), next_step: Some(commands.rerun()) }
 }
 
 /// An attempt failed, and another may follow.
@@ -46,17 +102,17 @@ pub fn retried(failure: &Failure) -> String {
 }
 
 /// A run failed.
-pub fn failed(namespace: &str, run: &str, failure: &Failure) -> Text {
+pub fn failed(commands: &Commands, failure: &Failure) -> Text {
     let changed = match failure.changes {
         Changed::None => "nothing was changed",
         Changed::Some => "some of the plan was carried out",
         Changed::Unknown => "it is not known what was changed",
     };
-    Text { message: format!("{}; {changed}", failure.message), next_step: Some(next_step(namespace, run, failure)) }
+    Text { message: format!("{}; {changed}", failure.message), next_step: Some(next_step(commands, failure)) }
 }
 
-fn next_step(namespace: &str, run: &str, failure: &Failure) -> String {
-    let rerun = rerun_command(namespace, run);
+fn next_step(commands: &Commands, failure: &Failure) -> String {
+    let rerun = commands.rerun();
     let place = failure
         .diagnostics
         .iter()
@@ -67,7 +123,10 @@ fn next_step(namespace: &str, run: &str, failure: &Failure) -> String {
         reason::SOURCE_UNAUTHORIZED => "correct the Secret of spec.source.git.secretRef",
         reason::UNAUTHORIZED => "correct the credentials in spec.env or of the pod's account",
         reason::REPOSITORY_NOT_FOUND | reason::REVISION_NOT_FOUND | reason::PATH_NOT_FOUND | reason::INVALID_SPEC => {
-            return "create a run with a corrected spec (a spec never changes)".to_owned();
+            return match commands {
+                Commands::Cluster { .. } => "create a run with a corrected spec (a spec never changes)".to_owned(),
+                Commands::Folder { .. } => format!("correct what the message names, then: {rerun}"),
+            };
         }
         reason::NO_DURABLE_STATE => "add a backend to the code, or create a run with spec.backend",
         reason::TOOL_NOT_FOUND => "ask for a version that the message names, or add that version to the image",
@@ -81,7 +140,7 @@ fn next_step(namespace: &str, run: &str, failure: &Failure) -> String {
         (first, _) => first.to_owned(),
     };
     if failure.class == FailureClass::Internal && first.is_empty() {
-        return format!("kubectl logs -n {namespace} -l pawl.run/run={run} --tail=-1");
+        return commands.logs();
     }
     match first.as_str() {
         "" => rerun,
@@ -99,10 +158,18 @@ mod tests {
         Failure { class, reason: reason.into(), message: "plan failed: x".into(), changes: Changed::None, diagnostics: vec![] }
     }
 
+    fn cluster() -> Commands {
+        Commands::Cluster { namespace: "team".into(), run: "vpc".into() }
+    }
+
+    fn folder() -> Commands {
+        Commands::Folder { command: "runner-agent local apply net".into(), record: "net/.pawl/runs/1".into() }
+    }
+
     #[test]
     fn the_command_that_approves_is_the_one_of_the_protocol() {
         assert_eq!(
-            approve_command("team", "vpc", "sha256:ab"),
+            cluster().approve("sha256:ab"),
             "kubectl annotate -n team --overwrite tfrun/vpc pawl.run/approve=sha256:ab \
              pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{.status.userInfo.username}')\""
         );
@@ -112,7 +179,7 @@ mod tests {
     fn a_failure_says_what_where_and_what_next() {
         let mut f = failure(FailureClass::Configuration, reason::INVALID_CONFIGURATION);
         f.diagnostics = vec![Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() }];
-        let text = failed("team", "vpc", &f);
+        let text = failed(&cluster(), &f);
         assert_eq!(text.message, "plan failed: x; nothing was changed");
         assert_eq!(text.next_step.unwrap(), "correct main.tf:7, then: kubectl annotate -n team tfrun/vpc pawl.run/rerun=true");
     }
@@ -120,8 +187,9 @@ mod tests {
     #[test]
     fn every_failure_has_a_next_step() {
         for reason in reason::ALL {
-            for class in [FailureClass::Configuration, FailureClass::Internal, FailureClass::Timeout] {
-                let text = failed("n", "r", &failure(class, reason)).next_step.unwrap();
+            let classes = [FailureClass::Configuration, FailureClass::Internal, FailureClass::Timeout];
+            for (class, commands) in classes.into_iter().flat_map(|class| [(class, cluster()), (class, folder())]) {
+                let text = failed(&commands, &failure(class, reason)).next_step.unwrap();
                 assert!(text.len() > 20 && !text.starts_with(','), "{reason}: {text}");
             }
         }

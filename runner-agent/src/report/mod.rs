@@ -4,4 +4,4 @@ mod history;
 mod message;
 
 pub use history::{Clocked, line, span};
-pub use message::{Text, approve_command, awaiting, failed, rerun_command, retried, stopped};
+pub use message::{Commands, Text, failed, retried, stopped};

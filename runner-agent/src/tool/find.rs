@@ -79,23 +79,28 @@ fn upward<'a>(stack: &'a Path, root: &'a Path) -> impl Iterator<Item = &'a Path>
 }
 
 fn detect(stack: &Path, root: &Path) -> ToolName {
+    evidence(stack, root).unwrap_or(ToolName::OpenTofu)
+}
+
+/// What the code says about which tool it is for, if it says anything.
+pub fn evidence(stack: &Path, root: &Path) -> Option<ToolName> {
     let tofu_code = fs::read_dir(stack).into_iter().flatten().flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         name.ends_with(".tofu") || name.ends_with(".tofu.json")
     });
     if tofu_code {
-        return ToolName::OpenTofu;
+        return Some(ToolName::OpenTofu);
     }
     for dir in upward(stack, root) {
         if dir.join(".opentofu-version").is_file() {
-            return ToolName::OpenTofu;
+            return Some(ToolName::OpenTofu);
         }
         if dir.join(".terraform-version").is_file() {
-            return ToolName::Terraform;
+            return Some(ToolName::Terraform);
         }
     }
-    ToolName::OpenTofu
+    None
 }
 
 fn version_file(stack: &Path, root: &Path, name: &str) -> Option<(String, PathBuf)> {

@@ -3,5 +3,5 @@
 mod find;
 mod version;
 
-pub use find::{Found, Stamp, digest, find};
+pub use find::{Found, Stamp, digest, evidence, find};
 pub use version::{Constraints, Version, VersionError};

@@ -17,7 +17,7 @@ use runner_agent::{
     phases::PodWork,
     ports::{Api, ApiError, Seen, SystemClock},
     process::{Children, Log},
-    settings::Settings,
+    settings::{PROGRESS_EVERY, Place, Settings},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -294,6 +294,9 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         config_maps: dir.join("configmaps"),
         termination_log: dir.join("termination-log"),
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+        place: Place::Pod,
+        restores: false,
+        progress_every: PROGRESS_EVERY,
     }
 }
 

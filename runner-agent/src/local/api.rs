@@ -1,0 +1,159 @@
+//! A run in a file: what the API server is in a cluster, for one process. It tests what a patch tests, and it is the
+//! controller as well, so it records approvals.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crds::{ApprovalRecord, TerraformRun, TerraformRunStatus, names, whole_seconds};
+use futures::{Stream, stream};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::ports::{Api, ApiError, Seen};
+
+/// A run in a file.
+#[derive(Clone, Debug)]
+pub struct FileApi {
+    stored: Arc<Mutex<Stored>>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Stored {
+    run: TerraformRun,
+    version: u64,
+    path: PathBuf,
+}
+
+impl FileApi {
+    /// A run that is written to `path` now, and at each change.
+    pub fn create(path: &Path, run: TerraformRun) -> io::Result<Self> {
+        let api = Self {
+            stored: Arc::new(Mutex::new(Stored { run, version: 0, path: path.to_owned() })),
+            changed: watch::Sender::new(0),
+        };
+        api.change(|_| ())?;
+        Ok(api)
+    }
+
+    /// The run as it is.
+    pub fn run(&self) -> TerraformRun {
+        self.lock().run.clone()
+    }
+
+    /// Its status.
+    pub fn status(&self) -> TerraformRunStatus {
+        self.lock().run.status.clone().unwrap_or_default()
+    }
+
+    /// Follows changes.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Changes the run as somebody else than the attempt.
+    pub fn change<T>(&self, change: impl FnOnce(&mut TerraformRun) -> T) -> io::Result<T> {
+        let mut stored = self.lock();
+        let mut run = stored.run.clone();
+        let result = change(&mut run);
+        self.commit(&mut stored, run)?;
+        Ok(result)
+    }
+
+    /// What a person's annotation is in a cluster.
+    pub fn annotate(&self, name: &str, value: &str) -> io::Result<()> {
+        self.change(|run| {
+            run.metadata.annotations.get_or_insert_default().insert(name.to_owned(), value.to_owned());
+        })
+    }
+
+    /// A person's approval of a plan, and its record.
+    pub fn approve(&self, checksum: &str, by: &str) -> io::Result<()> {
+        self.annotate(names::APPROVE, checksum)?;
+        self.change(|run| {
+            run.status.get_or_insert_default().approval = Some(ApprovalRecord {
+                checksum: Some(checksum.to_owned()),
+                by: by.to_owned(),
+                comment: None,
+                at: whole_seconds(Timestamp::now()),
+            });
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stored> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// On disk first: a claim that is acknowledged has to be there after any crash.
+    fn commit(&self, stored: &mut Stored, mut run: TerraformRun) -> io::Result<()> {
+        let version = stored.version + 1;
+        run.metadata.resource_version = Some(version.to_string());
+        write(&stored.path, &run)?;
+        (stored.run, stored.version) = (run, version);
+        self.changed.send_replace(version);
+        Ok(())
+    }
+}
+
+/// Writes a run whole: the file is the old one or the new one at any moment.
+fn write(path: &Path, run: &TerraformRun) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    serde_json::to_writer_pretty(&mut file, run)?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)
+}
+
+/// Reads a run.
+pub fn read(path: &Path) -> io::Result<TerraformRun> {
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+}
+
+fn refused(code: u16, text: &dyn std::fmt::Display) -> ApiError {
+    ApiError { code: Some(code), text: text.to_string() }
+}
+
+impl Api for FileApi {
+    async fn get(&self) -> Result<TerraformRun, ApiError> {
+        Ok(self.run())
+    }
+
+    async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
+        let mut stored = self.lock();
+        let mut object = serde_json::to_value(&stored.run).map_err(|error| refused(500, &error))?;
+        let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).map_err(|error| refused(400, &error))?;
+        // Absent lists are not written, but are added to.
+        if object["status"].is_null() {
+            object["status"] = json!({});
+        }
+        json_patch::patch(&mut object, &patch).map_err(|error| refused(422, &error))?;
+        let run: TerraformRun = serde_json::from_value(object).map_err(|error| refused(422, &error))?;
+        let (before, after) = (stored.run.status.clone().unwrap_or_default(), run.status.clone().unwrap_or_default());
+        if before.claim.is_some() && before.claim != after.claim {
+            return Err(refused(422, &"a claim never changes"));
+        }
+        if before.is_terminal() {
+            return Err(refused(422, &"the run has ended"));
+        }
+        self.commit(&mut stored, run).map_err(|error| refused(500, &error))?;
+        Ok(stored.run.clone())
+    }
+
+    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+        let from = version.parse::<u64>().unwrap_or_default();
+        Ok(stream::unfold((self.clone(), self.changes(), from), |(this, mut changes, from)| async move {
+            changes.wait_for(|version| *version > from).await.ok()?;
+            let (run, version) = {
+                let stored = this.lock();
+                (stored.run.clone(), stored.version)
+            };
+            Some((Seen::Run(Arc::new(run)), (this, changes, version)))
+        }))
+    }
+}

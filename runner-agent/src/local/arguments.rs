@@ -1,0 +1,176 @@
+//! The command line of `runner-agent local`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use crds::{Operation, ToolName};
+
+/// What to do with a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Verb {
+    /// Plan, and change nothing.
+    Plan,
+    /// Plan, ask, and apply exactly that plan.
+    #[default]
+    Apply,
+    /// Plan the removal of everything, ask, and carry it out.
+    Destroy,
+}
+
+impl Verb {
+    /// The operation of a run.
+    pub const fn operation(self) -> Operation {
+        match self {
+            Self::Plan => Operation::Plan,
+            Self::Apply => Operation::Apply,
+            Self::Destroy => Operation::Destroy,
+        }
+    }
+
+    /// The word on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Apply => "apply",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
+/// Run a stack on this machine, without a cluster: the same state machine, the same plan checksum, the same results.
+///
+/// Everything of a run is recorded in DIR/.pawl/runs, which git ignores. A plan that was not answered waits there: approve it
+/// later with --approve. The tool is the one on PATH when it satisfies the version that the code asks for.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Exit codes: 0 applied, planned or nothing to do; 1 failed; 2 a plan waits; 3 denied or cancelled; \
+                        4 not known what was applied; 64 usage.\nCtrl-C once cancels: a running apply ends as soon as the tool \
+                        has saved its state.")]
+pub struct Arguments {
+    /// plan, apply or destroy; apply when it is left out.
+    #[arg(value_name = "VERB|DIR")]
+    pub first: Option<String>,
+    /// The stack's directory, or a git URL: https://HOST/REPO.git//DIR?ref=BRANCH; this directory when it is left out.
+    #[arg(value_name = "DIR|GIT_URL")]
+    pub second: Option<String>,
+    /// Apply without asking.
+    #[arg(long, conflicts_with = "approve")]
+    pub auto_approve: bool,
+    /// Apply the plan of an earlier run that waits, and no other.
+    #[arg(long, value_name = "CHECKSUM", value_parser = checksum)]
+    pub approve: Option<String>,
+    /// A variable, as NAME=VALUE; may be given several times.
+    #[arg(long = "var", value_name = "NAME=VALUE", value_parser = variable)]
+    pub variables: Vec<String>,
+    /// A file with variables; may be given several times.
+    #[arg(long = "var-file", value_name = "FILE")]
+    pub variable_files: Vec<PathBuf>,
+    /// The workspace; the one selected in the folder when it is left out.
+    #[arg(long)]
+    pub workspace: Option<String>,
+    /// The tool, as opentofu or terraform, with a version or constraint if need be: terraform@1.5.7, "opentofu@~> 1.10".
+    #[arg(long, value_name = "TOOL[@VERSION]", value_parser = tool)]
+    pub tool: Option<(ToolName, Option<String>)>,
+    /// Print the run's status as one line of JSON at each change, and nothing else.
+    #[arg(long)]
+    pub json: bool,
+    /// No colour.
+    #[arg(long)]
+    pub no_color: bool,
+}
+
+impl Arguments {
+    /// The verb, and where the stack is.
+    pub fn verb_and_place(&self) -> Result<(Verb, String), String> {
+        let verb = |word: &String| Verb::from_str(word, true).ok();
+        match (&self.first, &self.second) {
+            (None, _) => Ok((Verb::default(), ".".to_owned())),
+            (Some(word), None) => Ok(verb(word).map_or_else(|| (Verb::default(), word.clone()), |verb| (verb, ".".to_owned()))),
+            (Some(word), Some(place)) => verb(word)
+                .map(|verb| (verb, place.clone()))
+                .ok_or_else(|| format!("`{word}` is neither plan, apply nor destroy; the directory comes last")),
+        }
+    }
+
+    /// The command line again, without what is of this time only.
+    pub fn command(&self, verb: Verb, place: &str) -> String {
+        let mut words = vec!["runner-agent".to_owned(), "local".to_owned(), verb.as_str().to_owned(), quoted(place)];
+        for variable in &self.variables {
+            words.extend(["--var".to_owned(), quoted(variable)]);
+        }
+        for file in &self.variable_files {
+            words.extend(["--var-file".to_owned(), quoted(&file.display().to_string())]);
+        }
+        if let Some(workspace) = &self.workspace {
+            words.extend(["--workspace".to_owned(), quoted(workspace)]);
+        }
+        if let Some((name, version)) = &self.tool {
+            let version = version.as_ref().map(|version| format!("@{version}")).unwrap_or_default();
+            words.extend(["--tool".to_owned(), quoted(&format!("{}{version}", name.directory()))]);
+        }
+        words.join(" ")
+    }
+}
+
+fn checksum(text: &str) -> Result<String, String> {
+    let digits = text.strip_prefix("sha256:").unwrap_or_default();
+    let whole = digits.len() == 64 && digits.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
+    if whole { Ok(text.to_owned()) } else { Err("a checksum is `sha256:` and 64 hexadecimal digits, whole".to_owned()) }
+}
+
+fn variable(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((name, _)) if !name.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err("a variable is written NAME=VALUE".to_owned()),
+    }
+}
+
+fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
+    let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version.to_owned())));
+    let name = match name.to_ascii_lowercase().as_str() {
+        "opentofu" | "tofu" => ToolName::OpenTofu,
+        "terraform" => ToolName::Terraform,
+        _ => return Err(format!("`{name}` is no tool; there are opentofu and terraform")),
+    };
+    Ok((name, version))
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn read(words: &[&str]) -> Result<(Verb, String), String> {
+        let line = Line::try_parse_from(std::iter::once(&"x").chain(words)).map_err(|error| error.to_string())?;
+        line.arguments.verb_and_place()
+    }
+
+    #[test]
+    fn verb_and_place_may_be_left_out() {
+        assert_eq!(read(&[]), Ok((Verb::Apply, ".".into())));
+        assert_eq!(read(&["plan"]), Ok((Verb::Plan, ".".into())));
+        assert_eq!(read(&["stacks/net"]), Ok((Verb::Apply, "stacks/net".into())));
+        assert_eq!(read(&["destroy", "net"]), Ok((Verb::Destroy, "net".into())));
+        assert!(read(&["aply", "net"]).unwrap_err().contains("neither plan"));
+        assert!(read(&["--var", "x"]).is_err() && read(&["--tool", "helm"]).is_err());
+    }
+
+    #[test]
+    fn a_command_can_be_pasted_again() {
+        let line = Line::try_parse_from(["x", "apply", "my net", "--var", "a=it's", "--tool", "tofu@~> 1.10"]).unwrap();
+        let (verb, place) = line.arguments.verb_and_place().unwrap();
+        let command = line.arguments.command(verb, &place);
+        assert_eq!(command, r"runner-agent local apply 'my net' --var 'a=it'\''s' --tool 'opentofu@~> 1.10'");
+    }
+}

@@ -1,0 +1,265 @@
+//! `runner-agent local`: the machine of a pod, with a terminal and a folder in place of API and datastore.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`arguments`] | the command line |
+//! | [`target`] | a folder or a repository |
+//! | [`folder`] | the records of a folder's runs, and the lock on them |
+//! | [`api`] | a run in a file |
+//! | [`tools`] | the tools on PATH |
+//! | [`screen`] | what a person sees |
+//! | [`session`] | one run: watched, asked about, cancelled, ended |
+
+pub mod api;
+pub mod arguments;
+pub mod folder;
+pub mod screen;
+mod session;
+pub mod target;
+pub mod tools;
+
+use std::{
+    ffi::OsString, fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::Path, path::PathBuf, sync::Arc, time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use crds::{
+    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, ToolName, contract, names, reason, whole_seconds,
+};
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::{
+    settings::{Machine, Place, Settings, nonce},
+    tool,
+};
+use api::FileApi;
+use arguments::{Arguments, Verb};
+use folder::Folder;
+use screen::Screen;
+use target::Target;
+
+/// Variables of a person's environment that would lead the tool elsewhere than where Pawl looks.
+const NOT_INHERITED: [&str; 2] = ["TF_DATA_DIR", "TF_WORKSPACE"];
+
+/// How long an apply that was cancelled may take to end by itself.
+const GRACE: Duration = Duration::from_secs(600);
+
+/// Runs a stack; the exit code.
+pub async fn run(arguments: &Arguments) -> u8 {
+    let (verb, place) = match arguments.verb_and_place() {
+        Ok(read) => read,
+        Err(error) => {
+            eprintln!("error: {error}\nhint: runner-agent local --help");
+            return contract::EXIT_USAGE;
+        }
+    };
+    let screen = Screen::new(arguments.json, arguments.no_color);
+    match begin(arguments, verb, &place, &screen).await {
+        Ok(code) => code,
+        Err(error) => {
+            screen.rest();
+            eprintln!("error: {error:#}");
+            contract::exit_code(RunResult::Failed)
+        }
+    }
+}
+
+async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) -> Result<u8> {
+    let target = Target::read(place)?;
+    let here = std::env::current_dir().context("this directory is gone")?;
+    let folder = Folder::open(target.folder().unwrap_or(&here))?;
+    settle(&folder, screen)?;
+    folder.prune();
+    let command = arguments.command(verb, place);
+    let prepared = match &arguments.approve {
+        Some(checksum) => resumed(&folder, &target, checksum, &command)?,
+        None => fresh(&folder, &target, arguments, verb, &command, screen)?,
+    };
+    session::play(prepared, screen).await
+}
+
+/// A run that is ready to be worked on.
+struct Prepared {
+    api: FileApi,
+    settings: Arc<Settings>,
+}
+
+/// Ends what a process that was killed left open, truthfully: behind the claim nobody knows what was applied.
+fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
+    for (dir, run) in folder.all() {
+        let status = run.status.clone().unwrap_or_default();
+        if status.is_terminal() || status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() {
+            continue;
+        }
+        let restored = status.plan.is_some() && status.claim.is_none();
+        let api = FileApi::create(&dir.join("run.json"), run)?;
+        api.change(|run| {
+            let status = run.status.get_or_insert_default();
+            let (result, class, reason, changes, text) = if status.claim.is_some() {
+                let text = "the process was killed in mid-apply; it is not known what was applied, and the tool may still run or hold the lock";
+                (RunResult::Indeterminate, FailureClass::Interrupted, reason::APPLY_UNCONFIRMED, Changed::Unknown, text)
+            } else {
+                let text = "the process ended before anything was applied";
+                (RunResult::Failed, FailureClass::Interrupted, reason::TERMINATED, Changed::None, text)
+            };
+            if restored {
+                // Killed while it looked at a plan that waits: it waits on.
+                status.phase = Some(Phase::AwaitingApproval);
+            } else {
+                (status.phase, status.result) = (Some(result.phase()), Some(result));
+                status.completion_time = Some(whole_seconds(Timestamp::now()));
+                status.failure =
+                    Some(Failure { class, reason: reason.to_owned(), message: text.to_owned(), changes, diagnostics: vec![] });
+                screen.strong(&format!("the run {} before this one: {text}", dir.display()), false);
+            }
+            status.message = Some(text.to_owned());
+        })?;
+    }
+    Ok(())
+}
+
+/// A new run.
+fn fresh(
+    folder: &Folder,
+    target: &Target,
+    arguments: &Arguments,
+    verb: Verb,
+    command: &str,
+    screen: &Screen,
+) -> Result<Prepared> {
+    let (name, work) = folder.begin()?;
+    let tools = work.join("tools");
+    let at_hand = tools::link(&tools)?;
+    let (mut tool_name, version) = arguments.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
+    let stack = target.folder();
+    if tool_name.is_none() && at_hand == [ToolName::Terraform] {
+        // Nothing in the code speaks for either, and only one of them is here.
+        tool_name = stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))).or(Some(ToolName::Terraform));
+    }
+    let selected = stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
+    let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
+    let workspace = arguments.workspace.clone().or(from_env).or(selected).unwrap_or_else(|| "default".to_owned());
+    let mode = if arguments.auto_approve { "Automatic" } else { "Manual" };
+    let spec = json!({"operation": verb.operation(), "source": target.source(), "tool": {"name": tool_name, "version": version},
+        "workspace": workspace.trim(), "approval": {"mode": mode}});
+    let mut run = TerraformRun::new(&name, serde_json::from_value(spec).context("the run makes no sense")?);
+    run.metadata.namespace = Some("local".to_owned());
+    run.metadata.uid = Some(nonce());
+    open_attempt(&mut run, 1);
+    if arguments.auto_approve {
+        run.status.get_or_insert_default().approval = Some(crds::ApprovalRecord {
+            checksum: None,
+            by: "automatic".to_owned(),
+            comment: None,
+            at: whole_seconds(Timestamp::now()),
+        });
+    }
+    let mut plan_args: Vec<OsString> = Vec::new();
+    for variable in &arguments.variables {
+        plan_args.extend(["-var".into(), variable.into()]);
+    }
+    for file in &arguments.variable_files {
+        // The tool runs in the stack's directory.
+        let file = file.canonicalize().with_context(|| format!("there is no file {}; nothing was changed", file.display()))?;
+        plan_args.extend(["-var-file".into(), file.into()]);
+    }
+    let machine = Machine {
+        stack: stack.cloned(),
+        root: stack.map(|stack| target::top_of(stack)).unwrap_or_default(),
+        plan_args,
+        colour: screen.has_colour(),
+        command: command.to_owned(),
+    };
+    let settings = settings(&run, &work, machine, false);
+    Ok(Prepared { api: FileApi::create(&work.join("run.json"), run)?, settings: Arc::new(settings) })
+}
+
+/// The run whose plan waits, approved.
+fn resumed(folder: &Folder, target: &Target, checksum: &str, command: &str) -> Result<Prepared> {
+    let waiting = folder.waiting();
+    let checksum_of = |run: &TerraformRun| {
+        run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.clone()).unwrap_or_default()
+    };
+    let Some((work, mut run)) = waiting.iter().find(|(_, run)| checksum_of(run) == checksum).cloned() else {
+        match waiting.first() {
+            Some((_, run)) => bail!("the plan that waits is {}, not {checksum}; nothing was applied", checksum_of(run)),
+            None => bail!("no plan waits here; make one with `{command}`; nothing was applied"),
+        }
+    };
+    let created = run.status.as_ref().and_then(|s| s.plan.as_ref()?.created_at.clone());
+    let limit = jiff::SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(jiff::SignedDuration::MAX);
+    if created.is_some_and(|at| at.0.checked_add(limit).is_ok_and(|until| until < Timestamp::now())) {
+        bail!(
+            "the plan {checksum} is older than {}; make a new one with `{command}`; nothing was applied",
+            run.spec.approval.expires_after
+        );
+    }
+    let number = run.status.as_ref().and_then(|s| s.attempt.as_ref()).map_or(1, |attempt| attempt.number + 1);
+    open_attempt(&mut run, number);
+    // Whatever waits no longer asks the person who has answered now.
+    let stack = target.folder().cloned();
+    let machine = Machine {
+        root: stack.as_deref().map(target::top_of).unwrap_or_default(),
+        stack,
+        plan_args: Vec::new(),
+        colour: false,
+        command: command.to_owned(),
+    };
+    let settings = settings(&run, &work, machine, true);
+    let api = FileApi::create(&work.join("run.json"), run)?;
+    api.approve(checksum, &session::person())?;
+    Ok(Prepared { api, settings: Arc::new(settings) })
+}
+
+fn open_attempt(run: &mut TerraformRun, number: u32) {
+    let name = run.metadata.name.clone().unwrap_or_default();
+    if let Some(annotations) = &mut run.metadata.annotations {
+        annotations.remove(names::CANCEL);
+    }
+    let status = run.status.get_or_insert_default();
+    status.phase.get_or_insert(Phase::Pending);
+    status.attempt = Some(Attempt {
+        number,
+        pod_name: name,
+        open: true,
+        opened_at: Some(whole_seconds(Timestamp::now())),
+        closed_at: None,
+        tries: number,
+    });
+}
+
+fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -> Settings {
+    let none = || PathBuf::from("/nonexistent");
+    let inherited = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        !name.starts_with("PAWL_") && !NOT_INHERITED.contains(&&*name)
+    });
+    Settings {
+        namespace: "local".to_owned(),
+        run: run.metadata.name.clone().unwrap_or_default(),
+        run_uid: run.metadata.uid.clone().unwrap_or_default(),
+        attempt: run.status.as_ref().and_then(|s| s.attempt.as_ref()).map_or(1, |attempt| attempt.number),
+        pod_name: run.metadata.name.clone().unwrap_or_default(),
+        pod_uid: "local".to_owned(),
+        nonce: nonce(),
+        grace: GRACE,
+        tools: vec![work.join("tools")],
+        providers: none(),
+        work: work.to_owned(),
+        secrets: none(),
+        config_maps: none(),
+        termination_log: work.join("end.json"),
+        inherited: inherited.collect(),
+        place: Place::Machine(machine),
+        restores,
+        progress_every: Duration::from_millis(200),
+    }
+}
+
+/// The log of a run, appended to by each process that works on it.
+fn log_file(work: &Path) -> Result<std::fs::File> {
+    let path = work.join("log");
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+    file.with_context(|| format!("{} cannot be written", path.display()))
+}

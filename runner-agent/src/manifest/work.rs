@@ -1,0 +1,104 @@
+//! The digest of the work directory: what of it counts, in a pod and in a person's folder.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::tree::{TreeError, digest};
+use crate::phases::{BACKEND_FILE, VARIABLES_FILE};
+
+/// What is never counted of a stack. Provider binaries are covered by the lock file; the others hold values of variables or
+/// of the backend's credentials, of which not even a hash may be shown.
+const UNCOUNTED: [&str; 4] = [".terraform/providers", ".terraform/terraform.tfstate", VARIABLES_FILE, BACKEND_FILE];
+
+/// The digest of a source that was fetched for this run; the stack lies `below` its top.
+pub fn source_digest(root: &Path, below: &Path) -> Result<String, TreeError> {
+    let skip = UNCOUNTED.map(|name| below.join(name));
+    digest(root, &|path| skip.iter().any(|skip| skip == path))
+}
+
+/// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
+/// and applies does not count: its state, and its lock on it.
+pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
+    let own = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
+        UNCOUNTED.iter().any(|skip| path == Path::new(skip))
+            || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
+            || name == ".terraform" && path != Path::new(".terraform")
+            || is_state
+    };
+    let mut parts = BTreeMap::from([(String::new(), digest(stack, &own)?)]);
+    for module in modules_beside(stack) {
+        parts.insert(module.display().to_string(), digest(&stack.join(&module), &own)?);
+    }
+    let mut hasher = Sha256::new();
+    for (path, digest) in parts {
+        // The length stands before the path, so that no two lists are the same bytes.
+        hasher.update((path.len() as u64).to_le_bytes());
+        hasher.update(path);
+        hasher.update(digest);
+    }
+    Ok(crate::hex(&hasher.finalize()))
+}
+
+/// Directories of local modules that are not below the stack, as `init` noted them.
+fn modules_beside(stack: &Path) -> Vec<PathBuf> {
+    #[derive(Deserialize)]
+    struct Modules {
+        #[serde(rename = "Modules")]
+        modules: Vec<Module>,
+    }
+    #[derive(Deserialize)]
+    struct Module {
+        #[serde(rename = "Dir")]
+        dir: PathBuf,
+    }
+    // No file: no modules.
+    let text = fs::read(stack.join(".terraform/modules/modules.json")).unwrap_or_default();
+    let modules = serde_json::from_slice::<Modules>(&text).map(|found| found.modules).unwrap_or_default();
+    let beside = |dir: &PathBuf| dir.starts_with("..") && stack.join(dir).is_dir();
+    modules.into_iter().map(|module| module.dir).filter(beside).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_counts_by_its_code_and_the_modules_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let stack = dir.path().join("live/a");
+        for below in
+            [".terraform/modules", ".terraform/providers/x", ".pawl/runs/1", "sub/.terraform/providers", "../../modules/net"]
+        {
+            fs::create_dir_all(stack.join(below)).unwrap();
+        }
+        fs::write(stack.join("main.tf"), "a").unwrap();
+        fs::write(stack.join("../../modules/net/main.tf"), "net").unwrap();
+        let list = r#"{"Modules":[{"Key":"","Source":"","Dir":"."},{"Key":"net","Source":"../../modules/net","Dir":"../../modules/net"}]}"#;
+        fs::write(stack.join(".terraform/modules/modules.json"), list).unwrap();
+        let before = folder_digest(&stack).unwrap();
+        for own in [
+            "terraform.tfstate",
+            "terraform.tfstate.backup",
+            ".terraform.tfstate.lock.info",
+            ".pawl/runs/1/log",
+            ".terraform/providers/x/p",
+            "sub/.terraform/providers/p",
+        ] {
+            fs::write(stack.join(own), "new").unwrap();
+            assert_eq!(folder_digest(&stack).unwrap(), before, "{own}");
+        }
+        for code in ["main.tf", "sub/script.sh", "../../modules/net/main.tf", "x.tfstate.tf"] {
+            let before = folder_digest(&stack).unwrap();
+            fs::write(stack.join(code), "changed").unwrap();
+            assert_ne!(folder_digest(&stack).unwrap(), before, "{code}");
+        }
+    }
+}
