@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use tests::{
     ci::{Count, Outcome, Stage, run},
-    cluster::cache::Cache,
+    cluster::{cache::Cache, command},
 };
 
 /// Everything that has to hold before a change lands.
@@ -57,7 +57,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = command::cargo();
     command.current_dir(root).args(arguments).env("CARGO_TERM_COLOR", "never");
     command
 }

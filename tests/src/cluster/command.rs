@@ -19,6 +19,18 @@ pub fn sh(program: &str, args: &[&str]) -> Result<String> {
     run(Command::new(program).args(args)).with_context(|| format!("`{program} {}` failed", args.join(" ")))
 }
 
+/// Cargo, to build more of this workspace from within a program that Cargo runs. What it tells that program of itself is taken
+/// away again: build scripts look at it, and everything behind them would be built anew each time.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let of_the_program =
+        |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|p| name.starts_with(p));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_the_program)) {
+        command.env_remove(name);
+    }
+    command
+}
+
 fn check(name: &str, output: &Output) -> Result<()> {
     if output.status.success() {
         return Ok(());

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::cache::{self, Cache};
-use super::command::run;
+use super::command::{cargo, run};
 use super::gobuild::{Toolset, architecture};
 use super::{node, report};
 
@@ -259,7 +259,7 @@ pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathB
 /// Builds programs of this workspace and says where they are.
 pub fn programs(names: &[&str]) -> Result<Vec<PathBuf>> {
     let step = report::step("build", names.join(", "));
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = cargo();
     command.current_dir(root()).args(["build", "--release", "--message-format=json-render-diagnostics"]);
     for name in names {
         command.args(["--bin", name]);

@@ -19,18 +19,19 @@ pub(super) async fn lines(pods: &Api<Pod>, pod: &str) -> Result<Vec<String>> {
 }
 
 /// The plan's text in a pod's log. The log reaches the API server a moment later than the status does, so it is asked for
-/// until the text is there.
-pub(super) async fn plan(pods: &Api<Pod>, pod: &str) -> Result<Option<String>> {
+/// until the text is there. It is refused as long as the kubelet has not said that the container runs, which may be a second
+/// after the agent has said that the plan waits.
+pub(super) async fn plan(pods: &Api<Pod>, pod: &str) -> Option<String> {
     let mut before = None;
-    for _ in 0..25 {
-        let text = plan_text(&lines(pods, pod).await?);
+    for _ in 0..50 {
+        let text = lines(pods, pod).await.ok().and_then(|lines| plan_text(&lines));
         if text.is_some() && text == before {
-            return Ok(text);
+            return text;
         }
         before = text;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    Ok(before)
+    before
 }
 
 fn plan_text(lines: &[String]) -> Option<String> {

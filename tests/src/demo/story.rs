@@ -65,7 +65,7 @@ impl Scene<'_> {
         }
         let pod = planned.attempt.as_ref().map(|attempt| attempt.pod_name.clone()).context("a plan without a pod")?;
         let plan = planned.plan.as_ref().context("a run that waits without a plan")?;
-        match log::plan(&self.pods, &pod).await? {
+        match log::plan(&self.pods, &pod).await {
             Some(text) => screen::block(&text),
             // The log is a help; the status has the changes as well.
             None => screen::block(&plan.changes.join("\n")),
