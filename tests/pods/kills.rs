@@ -4,12 +4,13 @@ use anyhow::{Context, Result, ensure};
 use crds::{Changed, Phase, RunResult, names, reason};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
-use tests::ledger::what;
+use tests::{ledger::what, servers::git::Failure};
 
 use crate::suite::{LATER, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
+        Test::new("kills::a_pod_force_deleted_in_setup_is_followed_by_another", deleted_in_setup),
         Test::new("kills::a_pod_force_deleted_in_init_is_followed_by_another", deleted_in_init),
         Test::new("kills::a_pod_force_deleted_in_plan_is_followed_by_another", deleted_in_plan),
         Test::new("kills::a_pod_force_deleted_in_the_hold_is_followed_by_another_plan", deleted_in_hold),
@@ -44,6 +45,20 @@ async fn deleted_in(scene: &Scene, command: &str) -> Result<()> {
     delete_by_force(scene, "a").await?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.context("no attempt")?.number == 2 && scene.starts("a", "apply") == 1);
+    Ok(())
+}
+
+async fn deleted_in_setup(scene: Scene) -> Result<()> {
+    let (url, _) = scene.repository("stack", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
+    let repository = format!("{}/stack", scene.namespace);
+    scene.suite.git.fail(&repository, Failure::Hang);
+    let spec = json!({"source": {"git": {"url": url, "revision": "main"}}, "approval": {"mode": "Automatic"}});
+    scene.create("a", spec).await?;
+    scene.phase("a", Phase::Setup).await?;
+    delete_by_force(&scene, "a").await?;
+    scene.suite.git.fail(&repository, Failure::None);
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.context("no attempt")?.number == 2);
     Ok(())
 }
 
