@@ -10,7 +10,7 @@ mod projection;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crds::{ApprovalMode, Operation, TerraformRun, contract};
+use crds::{Operation, TerraformRun, contract};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     api::{Kind, Outcome, Writer, follow},
-    machine::{Event, Mode, Stage, State, Terms, begin, next},
+    machine::{Event, Stage, State, Terms, begin, next},
     ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Work},
     settings::Settings,
     termination,
@@ -305,13 +305,6 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn adopted(&mut self, run: Arc<TerraformRun>) -> Event {
-        let terms = Terms {
-            plan_only: run.spec.operation == Operation::Plan,
-            mode: match run.spec.approval.mode {
-                ApprovalMode::Manual => Mode::Manual,
-                ApprovalMode::Automatic => Mode::Automatic,
-            },
-        };
         let status = run.status.clone().unwrap_or_default();
         self.view.resume(status, self.clock.now());
         let version = run.metadata.resource_version.clone().unwrap_or_default();
@@ -322,7 +315,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             self.view.restore();
             return Event::AdoptedPlan;
         }
-        Event::Adopted(terms)
+        Event::Adopted(Terms { plan_only: self.operation() == Operation::Plan, mode: self.mode() })
     }
 
     /// Looks at the run and tells the machine what changed.

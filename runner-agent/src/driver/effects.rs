@@ -178,7 +178,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
-    fn operation(&self) -> Operation {
+    pub(super) fn operation(&self) -> Operation {
         self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
     }
 

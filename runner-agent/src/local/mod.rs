@@ -24,7 +24,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use crds::{
-    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, ToolName, contract, names, reason, whole_seconds,
+    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, ToolName, contract, names,
+    reason, whole_seconds,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -96,27 +97,42 @@ fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
         let api = FileApi::create(&dir.join("run.json"), run)?;
         api.change(|run| {
             let status = run.status.get_or_insert_default();
-            let (result, class, reason, changes, text) = if status.claim.is_some() {
-                let text = "the process was killed in mid-apply; it is not known what was applied, and the tool may still run or hold the lock";
-                (RunResult::Indeterminate, FailureClass::Interrupted, reason::APPLY_UNCONFIRMED, Changed::Unknown, text)
-            } else {
-                let text = "the process ended before anything was applied";
-                (RunResult::Failed, FailureClass::Interrupted, reason::TERMINATED, Changed::None, text)
-            };
             if restored {
                 // Killed while it looked at a plan that waits: it waits on.
                 status.phase = Some(Phase::AwaitingApproval);
             } else {
-                (status.phase, status.result) = (Some(result.phase()), Some(result));
-                status.completion_time = Some(whole_seconds(Timestamp::now()));
-                status.failure =
-                    Some(Failure { class, reason: reason.to_owned(), message: text.to_owned(), changes, diagnostics: vec![] });
+                end_untold(status);
+                let text = status.message.clone().unwrap_or_default();
                 screen.strong(&format!("the run {} before this one: {text}", dir.display()), false);
             }
-            status.message = Some(text.to_owned());
         })?;
     }
     Ok(())
+}
+
+/// Ends a run of which nobody has told how it ended: behind the claim nobody knows what was applied.
+fn end_untold(status: &mut TerraformRunStatus) {
+    let (result, reason, changes, text) = if status.claim.is_some() {
+        let text =
+            "the process was killed in mid-apply; it is not known what was applied, and the tool may still run or hold the lock";
+        (RunResult::Indeterminate, reason::APPLY_UNCONFIRMED, Changed::Unknown, text)
+    } else {
+        (RunResult::Failed, reason::TERMINATED, Changed::None, "the process ended before anything was applied")
+    };
+    (status.phase, status.result) = (Some(result.phase()), Some(result));
+    status.completion_time = Some(whole_seconds(Timestamp::now()));
+    status.message = Some(match &status.failure {
+        // An attempt that failed and would be tried again in a cluster.
+        Some(failure) if status.claim.is_none() => format!("{}; nothing was changed", failure.message),
+        Some(_) | None => text.to_owned(),
+    });
+    status.failure.get_or_insert_with(|| Failure {
+        class: FailureClass::Interrupted,
+        reason: reason.to_owned(),
+        message: text.to_owned(),
+        changes,
+        diagnostics: vec![],
+    });
 }
 
 /// A new run.

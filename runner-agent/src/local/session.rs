@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    Prepared, log_file,
+    Prepared, end_untold, log_file,
     screen::{Screen, Tee},
 };
 use crate::{
@@ -160,12 +160,7 @@ fn close(api: &super::FileApi) -> Result<()> {
         if status.is_terminal() || waits {
             return;
         }
-        let result = if status.claim.is_some() { RunResult::Indeterminate } else { RunResult::Failed };
-        (status.phase, status.result) = (Some(result.phase()), Some(result));
-        status.completion_time = Some(whole_seconds(Timestamp::now()));
-        if let Some(failure) = &status.failure {
-            status.message = Some(format!("{}; nothing was changed", failure.message));
-        }
+        end_untold(status);
     })?;
     Ok(())
 }
