@@ -40,6 +40,10 @@ pub fn root_rules() -> Vec<RootRule> {
             || (has(self.status) && has(self.status.claim) && self.status.claim == oldSelf.status.claim)", "a claim never changes"),
         rule("result", "!has(oldSelf.status) || !has(oldSelf.status.result)
             || (has(self.status) && has(self.status.result) && self.status.result == oldSelf.status.result)", "a result never changes"),
+        rule("settled", "!has(self.status) || (has(oldSelf.status) && has(oldSelf.status.settled)
+            ? has(self.status.settled) && self.status.settled == oldSelf.status.settled
+            : !has(self.status.settled) || (has(self.status.result) && self.status.result == 'Indeterminate'))",
+            "what settled an Indeterminate run never changes"),
         rule("apply-needs-claim", "!has(self.status) || !has(self.status.phase) || self.status.phase != 'Apply' || has(self.status.claim)",
             "phase Apply needs a claim"),
         rule("result-of-phase", &format!("!has(self.status) || (has(self.status.result)

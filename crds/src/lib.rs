@@ -8,6 +8,7 @@
 //! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`contract`] | environment, paths and exit codes of an attempt's pod |
+//! | [`datastore`] | the words between agents, controller and datastore |
 //! | [`termination`] | the termination message |
 //! | [`reason`] | the reasons of failures and conditions |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
@@ -17,6 +18,7 @@
 pub mod conditions;
 pub mod contract;
 pub mod crd;
+pub mod datastore;
 pub mod duration;
 pub mod fit;
 pub mod names;

@@ -16,7 +16,7 @@ pub use run::{Operation, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
 pub use source::{GitSource, InlineSource, Source};
 pub use status::{
-    Adopted, ApprovalRecord, Attempt, Changed, Changes, Claim, Diagnostic, Failure, FailureClass, PlanStatus, Progress, Step,
-    TerraformRunStatus, whole_seconds,
+    Adopted, ApprovalRecord, Attempt, Changed, Changes, Claim, Diagnostic, Failure, FailureClass, PlanStatus, Progress, Settled,
+    Step, TerraformRunStatus, whole_seconds,
 };
 pub use values::{Backend, EnvVar, KeyRef, SecretName, ValueFrom, Variable};

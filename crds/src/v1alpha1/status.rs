@@ -66,6 +66,9 @@ pub struct TerraformRunStatus {
     /// What went wrong: of the run when it has ended, otherwise of the newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// Proof of how an Indeterminate apply ended, when it arrived after all; recorded once, phase and result stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Settled>,
     /// Name of the run that answered `pawl.run/rerun=true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 52))]
@@ -104,6 +107,15 @@ pub struct PlanStatus {
     /// When it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Time>,
+    /// Operating system and architecture: `linux_amd64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub platform: Option<String>,
+    /// Digest of what the datastore keeps of it: plan file, lock file and work directory. Empty when the plan lives and dies with
+    /// its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub bundle: Option<String>,
     /// One line a resource, destroys first; bounded, the last line says how many more there are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 51), inner(length(max = 256)))]
@@ -188,6 +200,13 @@ pub struct Attempt {
     /// Attempts so far that count against `spec.retry.limit`, this one included.
     #[serde(default)]
     pub tries: u32,
+    /// The attempt whose plan this one takes from the datastore and applies, instead of making one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restores: Option<u32>,
+    /// Image of its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub image: Option<String>,
 }
 
 /// The process that works for an attempt; written once per attempt number.
@@ -222,6 +241,19 @@ pub struct Claim {
     #[schemars(length(min = 32, max = 32))]
     pub nonce: String,
     /// When.
+    pub at: Time,
+}
+
+/// How an apply ended whose run had been given up as Indeterminate.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Settled {
+    /// The result that the process which held the claim reported.
+    pub result: RunResult,
+    /// What it said.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// When it was recorded.
     pub at: Time,
 }
 

@@ -145,6 +145,8 @@ impl Projection {
             tool: self.setup.tool.clone(),
             revision: self.setup.revision.clone(),
             created_at: Some(whole_seconds(now)),
+            platform: None,
+            bundle: None,
             changes: plan.lines,
         });
     }

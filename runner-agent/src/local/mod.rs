@@ -242,6 +242,7 @@ fn open_attempt(run: &mut TerraformRun, number: u32) {
         opened_at: Some(whole_seconds(Timestamp::now())),
         closed_at: None,
         tries: number,
+        ..Attempt::default()
     });
 }
 

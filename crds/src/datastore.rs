@@ -1,0 +1,244 @@
+//! The words of the protocol between agents, controller and datastore (`design/0009-datastore.md`). Requests are HTTPS with a
+//! bearer token of the audience [`AUDIENCE`]; an error's body is a [`Problem`].
+//!
+//! Paths of an attempt, below [`attempt_path`]:
+//!
+//! | request | does |
+//! |---|---|
+//! | `PUT objects/KIND` | writes an object once; [`HEADER_DIGEST`] is required. 201, or 200 when the same is there already |
+//! | `GET objects/KIND` | reads an object of any attempt of the caller's own run |
+//! | `GET objects/KIND/digest` | reads it back from the store, opens it, and answers [`Stored`] |
+//! | `PUT log/PHASE?offset=N[&end=true]` | appends at most [`MAX_APPEND`] bytes; answers [`Length`]; 409 [`WRONG_OFFSET`] names the length |
+//! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
+//! | `GET state` | the newest state; 204 when there is none |
+//! | `PUT state?lock=ID` | a new version of the state, under its lock; 423 [`LOCKED`] otherwise |
+//! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |
+//! | `DELETE lock?lock=ID` | gives the lock back |
+//!
+//! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `GET /v1/namespaces/NS/uids/UID/claim`, and
+//! deletes `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{TerraformRunSpec, names::short_hash};
+
+/// Audience of the tokens.
+pub const AUDIENCE: &str = "pawl-datastore";
+/// Environment of a pod: the datastore's address; absent when there is none.
+pub const ENV_URL: &str = "PAWL_DATASTORE_URL";
+/// Environment of a pod: the certificate authority of the datastore, as PEM.
+pub const ENV_CA: &str = "PAWL_DATASTORE_CA";
+/// Directory of the projected token in a pod; its file is `token`.
+pub const TOKEN_DIR: &str = "/var/run/secrets/pawl.run/datastore";
+/// Where the agent offers a managed state to the tool: on the pod's own loopback, always the same, as the address is part of what
+/// a plan's checksum covers.
+pub const STATE_PORT: u16 = 9417;
+
+/// Header: `sha256:` and the hexadecimal digest of the body.
+pub const HEADER_DIGEST: &str = "pawl-digest";
+/// Header: the nonce of the process that adopted the attempt.
+pub const HEADER_NONCE: &str = "pawl-nonce";
+
+/// The longest piece of a log, in bytes.
+pub const MAX_APPEND: u64 = 1 << 20;
+/// The longest log of a phase, in bytes.
+pub const MAX_LOG: u64 = 4 << 30;
+/// The largest state, in bytes.
+pub const MAX_STATE: u64 = 512 << 20;
+/// The largest claim or lock info, in bytes.
+pub const MAX_SMALL: u64 = 16 << 10;
+
+/// What an attempt writes once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ObjectKind {
+    /// Plan file, lock file and work directory.
+    Bundle,
+    /// The plan as text, without secrets.
+    Plan,
+    /// The plan as JSON, as the tool prints it: with the values of secrets.
+    PlanJson,
+    /// The termination message of an attempt.
+    Result,
+}
+
+impl ObjectKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Bundle, Self::Plan, Self::PlanJson, Self::Result];
+
+    /// The word in a path.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bundle => "bundle",
+            Self::Plan => "plan",
+            Self::PlanJson => "planjson",
+            Self::Result => "result",
+        }
+    }
+
+    /// The kind of a word in a path.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// The largest object, in bytes.
+    pub const fn limit(self) -> u64 {
+        match self {
+            Self::Bundle => 8 << 30,
+            Self::Plan | Self::PlanJson => 2 << 30,
+            Self::Result => 64 << 10,
+        }
+    }
+}
+
+/// Phases that have a log, in the order of a run.
+pub const LOG_PHASES: [&str; 4] = ["setup", "init", "plan", "apply"];
+
+/// What stands in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stored {
+    /// `sha256:` and the hexadecimal digest of the content.
+    pub digest: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// How long a log is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Length {
+    /// Bytes.
+    pub length: u64,
+}
+
+/// The caller proves nothing: 401.
+pub const UNAUTHENTICATED: &str = "Unauthenticated";
+/// The object is another run's, or the attempt another pod's: 403.
+pub const FORBIDDEN: &str = "Forbidden";
+/// The attempt is closed, or not the newest: 403.
+pub const REPLACED: &str = "AttemptReplaced";
+/// There is no such run or object: 404.
+pub const NOT_FOUND: &str = "NotFound";
+/// Another content stands under that name: 409.
+pub const ALREADY_EXISTS: &str = "AlreadyExists";
+/// Another process claimed: 409.
+pub const ALREADY_CLAIMED: &str = "AlreadyClaimed";
+/// A log has another length: 409.
+pub const WRONG_OFFSET: &str = "WrongOffset";
+/// Too large: 413.
+pub const TOO_LARGE: &str = "TooLarge";
+/// The content is not what its digest says: 422.
+pub const WRONG_DIGEST: &str = "WrongDigest";
+/// The request makes no sense: 400.
+pub const INVALID: &str = "Invalid";
+/// Somebody else holds the state's lock, or nobody does: 423.
+pub const LOCKED: &str = "Locked";
+/// What stands in the store does not open: changed, cut off, another object's, or of another key. 500.
+pub const CORRUPT: &str = "Corrupt";
+/// The key that the object was written with is not there. 500.
+pub const KEY_MISSING: &str = "KeyMissing";
+/// The store or the API server does not answer: 503.
+pub const UNAVAILABLE: &str = "Unavailable";
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct Problem {
+    /// One word, of this module's.
+    pub reason: String,
+    /// For people; one line.
+    pub message: String,
+    /// The length of the log, with [`WRONG_OFFSET`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// The lock info of the holder, with [`LOCKED`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<serde_json::Value>,
+}
+
+/// The path of an attempt's requests.
+pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
+    format!("/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}")
+}
+
+/// Which managed state a run has; within its namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct StateId {
+    /// The stack: `spec.stack`, or what follows from the source.
+    pub stack: String,
+    /// The workspace.
+    pub workspace: String,
+}
+
+impl StateId {
+    /// The state of a run of that name and spec. A git source has its repository and path, however the URL is written (scheme,
+    /// user, `.git`); an inline source has the run's name.
+    pub fn of(name: &str, spec: &TerraformRunSpec) -> Self {
+        let stack = spec.stack.clone().unwrap_or_else(|| match &spec.source.git {
+            Some(git) => git_stack(&git.url, &git.path),
+            None => name.to_owned(),
+        });
+        Self { stack, workspace: spec.workspace.clone() }
+    }
+}
+
+/// `NAME-HASH`: the last word of path or repository, and a hash of both.
+fn git_stack(url: &str, path: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (host, repository) = match rest.find(['/', ':']) {
+        Some(at) => (&rest[..at], &rest[at + 1..]),
+        None => (rest, ""),
+    };
+    // `user@host:path` of ssh and `host:port/path` of the others: a port is part of where, a user is not.
+    let (host, repository) = match rest.split_once('@') {
+        Some((_, after)) if after.find(['/', ':']).is_some() => {
+            let at = after.find(['/', ':']).unwrap_or_default();
+            (&after[..at], &after[at + 1..])
+        }
+        Some(_) | None => (host, repository),
+    };
+    let repository = repository.trim_matches('/').trim_end_matches(".git");
+    let path: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let path = path.join("/");
+    let whole = format!("{}\n{repository}\n{path}", host.to_ascii_lowercase());
+    let last = if path.is_empty() { repository } else { &path };
+    let last = last.rsplit('/').next().unwrap_or_default();
+    let mut word: String =
+        last.to_ascii_lowercase().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
+    word = word.trim_matches('-').to_owned();
+    if word.is_empty() {
+        "stack".clone_into(&mut word);
+    }
+    let digest = Sha256::digest(whole.as_bytes());
+    let hash: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{word}-{}{}", short_hash(&hash), short_hash(&format!("{hash} again")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_is_the_same_however_it_is_written() {
+        let one = git_stack("https://git.example.com/team/infra.git", "live/net");
+        for url in [
+            "ssh://git@git.example.com/team/infra",
+            "git@git.example.com:team/infra.git",
+            "https://u:p@GIT.example.com/team/infra/",
+        ] {
+            assert_eq!(git_stack(url, "./live/net/"), one, "{url}");
+        }
+        assert!(one.starts_with("net-") && one.len() == 14, "{one}");
+        assert_ne!(git_stack("https://git.example.com/team/infra", "live/app"), one);
+        assert_ne!(git_stack("https://other.example.com/team/infra", "live/net"), one);
+        assert!(git_stack("http://127.0.0.1:3000/infra", ".").starts_with("infra-"));
+    }
+
+    #[test]
+    fn kinds_have_words_of_their_own() {
+        for kind in ObjectKind::ALL {
+            assert_eq!(ObjectKind::of(kind.as_str()), Some(kind));
+        }
+        assert_eq!(ObjectKind::of("../bundle"), None);
+    }
+}
