@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`machine`] | the pure state machine |
+//! | [`datastore`] | what outlives the pod |
 //! | [`driver`] | events in, effects out |
 //! | [`local`] | the same machine with a terminal and a folder |
 //! | [`ports`] | what the driver needs from the world |
@@ -18,6 +19,7 @@
 
 pub mod api;
 pub mod classify;
+pub mod datastore;
 pub mod driver;
 pub mod local;
 pub mod machine;

@@ -6,9 +6,13 @@ use clap::{Parser, Subcommand};
 use crds::contract;
 use runner_agent::{
     api::KubeApi,
+    datastore::{
+        Client,
+        spool::{Both, Spool, SpoolWriter},
+    },
     driver::Driver,
     local::arguments::Arguments,
-    phases::PodWork,
+    phases::{PodWork, Remote},
     ports::SystemClock,
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
@@ -117,8 +121,18 @@ async fn work(settings: Arc<Settings>) -> u8 {
     };
     let children = Children::default();
     let reaper = tokio::spawn(reap_strangers(children.clone()));
-    let log = Log::to(std::io::stdout());
-    let work = Arc::new(PodWork::new(settings.clone(), children.clone(), log.clone()));
+    let (log, remote) = match log_and_datastore(&settings) {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "no way to the datastore");
+            return contract::EXIT_NO_RESULT;
+        }
+    };
+    let mut work = PodWork::new(settings.clone(), children.clone(), log.clone());
+    if let Some(remote) = remote {
+        work = work.with_datastore(remote);
+    }
+    let work = Arc::new(work);
     let driver = Driver::new(api, work.clone(), SystemClock, settings.clone());
     // A task of its own, so that a fault in it is an error here and not the end of PID 1 with all that runs below it.
     let code = match tokio::spawn(driver.run(stops)).await {
@@ -129,11 +143,21 @@ async fn work(settings: Arc<Settings>) -> u8 {
         }
     };
     kill_others(&children, Duration::from_secs(2)).await;
+    work.finish_log().await;
     let cleaned = tokio::task::spawn_blocking(move || work.clean());
     let _ = tokio::time::timeout(Duration::from_secs(5), cleaned).await;
     log.flush(Duration::from_secs(2)).await;
     reaper.abort();
     code
+}
+
+/// The log, on standard output and, where there is a datastore, on its way there.
+fn log_and_datastore(settings: &Settings) -> anyhow::Result<(Log, Option<Remote>)> {
+    let Some(store) = &settings.store else { return Ok((Log::to(std::io::stdout()), None)) };
+    let client = Client::new(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
+    let spool = Spool::create(settings.work.join("log"))?;
+    let log = Log::to(Both { out: std::io::stdout(), spool: SpoolWriter(spool.clone()) });
+    Ok((log, Some(Remote::start(client, spool))))
 }
 
 /// SIGTERM and SIGINT, each time one comes.

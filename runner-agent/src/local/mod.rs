@@ -270,6 +270,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         inherited: inherited.collect(),
         place: Place::Machine(machine),
         restores,
+        store: None,
         progress_every: Duration::from_millis(200),
     }
 }

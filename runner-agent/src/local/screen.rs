@@ -133,6 +133,8 @@ pub struct Tee {
     partial: Vec<u8>,
 }
 
+impl crate::process::LogSink for Tee {}
+
 impl Tee {
     /// Writes to both.
     pub const fn new(file: File, screen: Screen) -> Self {

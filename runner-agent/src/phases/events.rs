@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Write as _,
+    fs::File,
+    io::{BufWriter, Write as _},
     path::PathBuf,
 };
 
@@ -143,6 +145,8 @@ pub struct Events {
     outputs: u32,
     current: Vec<String>,
     progressed: bool,
+    copy: Option<BufWriter<File>>,
+    copy_error: Option<std::io::Error>,
 }
 
 impl Events {
@@ -159,6 +163,22 @@ impl Events {
             outputs: 0,
             current: Vec::new(),
             progressed: false,
+            copy: None,
+            copy_error: None,
+        }
+    }
+
+    /// What is shown goes into a file as well.
+    pub(super) fn copied(mut self, file: File) -> Self {
+        self.copy = Some(BufWriter::new(file));
+        self
+    }
+
+    /// The file is complete.
+    pub(super) fn finish_copy(&mut self) -> std::io::Result<()> {
+        match self.copy_error.take() {
+            Some(error) => Err(error),
+            None => self.copy.take().map_or(Ok(()), |mut copy| copy.flush()),
         }
     }
 
@@ -193,8 +213,15 @@ impl Events {
     }
 
     fn show(&mut self, text: &str) {
-        self.out.extend_from_slice(self.redactor.redact(text).as_bytes());
+        let text = self.redactor.redact(text);
+        self.out.extend_from_slice(text.as_bytes());
         self.out.push(b'\n');
+        if let Some(copy) = &mut self.copy
+            && let Err(error) = copy.write_all(text.as_bytes()).and_then(|()| copy.write_all(b"\n"))
+        {
+            self.copy = None;
+            self.copy_error = Some(error);
+        }
     }
 
     fn plain(&mut self, source: Source, line: &str) {

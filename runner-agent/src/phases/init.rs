@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use crds::{Failure, FailureClass, reason};
+use crds::{Failure, FailureClass, datastore::StateId, reason};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -24,6 +24,19 @@ impl PodWork {
             let known = self.known();
             (known.stack.clone(), known.facts.workspace.clone())
         };
+        let unnamed = Backend::read(&stack).is_ok_and(|backend| !backend.named);
+        if self.remote.is_some() && unnamed && !self.known().managed {
+            // The word that was found in the code was no backend.
+            self.name_managed_state(&stack).await?;
+            args.push("-reconfigure");
+            self.tool_step("init", &args, notices).await?;
+        }
+        if self.known().managed {
+            // The backend has one workspace; the state is that of the run's all the same.
+            self.know_backend(&stack, &workspace)?;
+            let id = StateId::of(&self.settings.run, &self.run().spec);
+            return Ok(InitReport { backend: format!("managed (stack {})", id.stack), workspace });
+        }
         // A folder keeps the workspace that was selected in it last.
         let selected = fs::read_to_string(stack.join(".terraform/environment")).unwrap_or_else(|_| "default".to_owned());
         if workspace != selected.trim() {
@@ -55,7 +68,7 @@ impl PodWork {
     }
 
     /// Runs a command of the tool that has to end with 0.
-    async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
+    pub(super) async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
         let mut events = self.events(notices);
         let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
         if exit.code == 0 { Ok(()) } else { Err(classify::failure(name, exit, &events.said())) }
