@@ -6,8 +6,11 @@ mod deletion;
 mod describe;
 mod failures;
 mod kills;
+mod managed;
 mod operations;
 mod pruning;
+mod reading;
+mod stored;
 mod suite;
 
 use std::{process::ExitCode, sync::Arc};
@@ -44,8 +47,11 @@ fn main() -> Result<ExitCode> {
         describe::tests(),
         failures::tests(),
         kills::tests(),
+        managed::tests(),
         operations::tests(),
         pruning::tests(),
+        reading::tests(),
+        stored::tests(),
     ];
     let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
