@@ -8,6 +8,7 @@ mod failures;
 mod kills;
 mod managed;
 mod operations;
+mod outages;
 mod pruning;
 mod reading;
 mod stored;
@@ -56,7 +57,7 @@ fn main() -> Result<ExitCode> {
     let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
-    let second = run([approval::alone(), kills::alone()].into_iter().flatten().collect(), &arguments);
+    let second = run([approval::alone(), kills::alone(), outages::alone()].into_iter().flatten().collect(), &arguments);
     suite.down()?;
     let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
     println!("{passed} passed, {failed} failed");
