@@ -5,6 +5,7 @@ mod cancel;
 mod deletion;
 mod describe;
 mod failures;
+mod guard;
 mod kills;
 mod managed;
 mod operations;
@@ -47,6 +48,7 @@ fn main() -> Result<ExitCode> {
         deletion::tests(),
         describe::tests(),
         failures::tests(),
+        guard::tests(),
         kills::tests(),
         managed::tests(),
         operations::tests(),

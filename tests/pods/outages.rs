@@ -168,7 +168,7 @@ async fn another_key(scene: Scene) -> Result<()> {
         back(&scene)
     };
     // 32 other bytes in base64, and that once more, as the Secret has it.
-    put("UVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVFPQ==")?;
+    put("UVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRT0=")?;
     let refused = async {
         approve_waiting(&scene, &scene.status("a").await?)?;
         scene.fails("a", FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, LATER).await

@@ -11,6 +11,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::command::run;
+use super::datastore;
 use super::gobuild::{IN_PODS, Toolset};
 use super::images::{self, Builder, Image};
 use super::report;
@@ -42,7 +43,9 @@ impl Cluster {
     /// Installs or upgrades the chart and waits until the controller is ready.
     pub async fn install_chart(&self, values: &Values) -> Result<()> {
         let step = report::step("pawl", "installing the chart");
+        self.make_datastore_volume()?;
         let mut command = self.helm(&["upgrade", "--install", "pawl"])?;
+        command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
         command.arg(images::root().join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
         for (path, value) in values {
             command.arg(format!("--set-string={path}={}", value.replace(',', "\\,")));
