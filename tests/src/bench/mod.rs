@@ -6,14 +6,18 @@
 
 mod approval;
 mod audit;
+mod bundles;
 mod containers;
+mod flood;
 mod lab;
+mod late;
 mod many;
 mod memory;
 mod pairs;
 mod requests;
 mod samples;
 mod stacks;
+mod states;
 mod table;
 
 use std::path::PathBuf;
@@ -41,6 +45,14 @@ pub enum Figure {
     Many,
     /// Memory of agent and controller.
     Memory,
+    /// Approval after the hold to the start of `apply`, against a bare pod's start.
+    Late,
+    /// Objects of 1 MiB, 100 MiB and 1 GiB, against curl and a plain file server.
+    Bundles,
+    /// Managed state against the `kubernetes` backend.
+    States,
+    /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
+    Flood,
 }
 
 /// What is measured, and how often.
@@ -98,6 +110,19 @@ async fn measure(options: &Options) -> Result<Table> {
     }
     if options.wants(Figure::Memory) {
         memory::measure(&lab, &mut table).await?;
+    }
+    if options.wants(Figure::Late) {
+        late::measure(&lab, options.times(8), &mut table).await?;
+    }
+    if options.wants(Figure::States) {
+        states::measure(&lab, options.times(8), &mut table).await?;
+    }
+    if options.wants(Figure::Bundles) {
+        bundles::need("curl")?;
+        bundles::measure(&lab, options.times(4), &mut table).await?;
+    }
+    if options.wants(Figure::Flood) {
+        flood::measure(&lab, options.quick, &mut table).await?;
     }
     if options.wants(Figure::Many) {
         many::measure(&lab, options.times(4), &mut table).await?;
