@@ -8,10 +8,12 @@
 //! | [`rerun`], [`prune`] | fresh runs of the same spec; runs whose time is over |
 //! | [`watch`], [`pods`] | watches and caches |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
+//! | [`datastore`] | `controller datastore`: what outlives pods |
 //! | [`settings`], [`error`] | command line; calls that failed |
 
 pub mod account;
 pub mod admin;
+pub mod datastore;
 pub mod error;
 pub mod events;
 pub mod gate;

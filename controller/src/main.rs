@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use controller::{
     admin::{self, Readiness},
+    datastore,
     events::Events,
     gate::Gatekeeper,
     metrics::Metrics,
@@ -33,24 +34,40 @@ struct Cli {
 enum Command {
     /// Looks after TerraformRuns.
     Run(Settings),
+    /// Keeps plans, logs, results and managed states, encrypted, beyond the lives of pods.
+    Datastore(datastore::settings::Settings),
 }
 
 fn main() -> anyhow::Result<()> {
-    let Command::Run(settings) = Cli::parse().command;
-    let filter = EnvFilter::try_new(&settings.log).with_context(|| format!("`{}` is no filter for logs", settings.log))?;
+    let command = Cli::parse().command;
+    let (Command::Run(Settings { log, .. }) | Command::Datastore(datastore::settings::Settings { log, .. })) = &command;
+    let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
     // Fails only when one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // One thread: the work is waiting for the API server, and each thread would keep memory of its own.
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?.block_on(run(settings))
+    match command {
+        // One thread: the work is waiting for the API server, and each thread would keep memory of its own.
+        Command::Run(settings) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+            runtime.block_on(async { run(settings, client().await?).await })
+        }
+        // Two: one encrypts while the other serves the rest.
+        Command::Datastore(settings) => {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).max_blocking_threads(32).enable_all().build().context("no runtime")?;
+            runtime.block_on(async { datastore::run(settings, client().await?).await })
+        }
+    }
 }
 
-async fn run(settings: Settings) -> anyhow::Result<()> {
+async fn client() -> anyhow::Result<Client> {
     let mut config = Config::infer().await.context("no cluster: neither KUBECONFIG nor a pod's ServiceAccount")?;
     // After an error the objects are read again; a request that is sent again would be decided on what is old by then.
     config.default_retry = false;
-    let client = Client::try_from(config).context("no client")?;
+    Client::try_from(config).context("no client")
+}
 
+async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     let scopes = settings.scopes();
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len()));

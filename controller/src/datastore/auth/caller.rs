@@ -1,0 +1,228 @@
+//! Whether a pod may do what it asks for: a pure decision on the run as it is.
+
+use crds::{
+    datastore::{FORBIDDEN, ObjectKind, Problem, REPLACED},
+    names::attempt_name,
+};
+
+use crate::datastore::{
+    cluster::{PodIdentity, RunView},
+    problem::problem,
+};
+
+/// What a pod asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Write an object of its attempt.
+    Put(ObjectKind),
+    /// Read an object of an attempt of its run.
+    Get(ObjectKind),
+    /// Read one back that it wrote.
+    Digest(ObjectKind),
+    /// Append to the log of a phase.
+    Log(&'static str),
+    /// Record the claim.
+    Claim,
+    /// Read the state.
+    ReadState,
+    /// Write the state.
+    WriteState,
+    /// Take the state's lock.
+    Lock,
+    /// Give it back.
+    Unlock,
+}
+
+impl Ask {
+    /// The word in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Put(_) => "put_object",
+            Self::Get(_) => "get_object",
+            Self::Digest(_) => "digest",
+            Self::Log(_) => "append_log",
+            Self::Claim => "claim",
+            Self::ReadState => "read_state",
+            Self::WriteState => "write_state",
+            Self::Lock => "lock",
+            Self::Unlock => "unlock",
+        }
+    }
+
+    /// Whether the process that holds the claim may do so when its attempt is closed: this is how proof arrives late.
+    const fn is_proof(self) -> bool {
+        match self {
+            Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result),
+            Self::Log(phase) => matches!(phase.as_bytes(), b"apply"),
+            Self::ReadState | Self::WriteState | Self::Unlock => true,
+            Self::Get(_) | Self::Claim | Self::Lock => false,
+        }
+    }
+}
+
+/// Decides whether `pod`, in the process of that nonce, may do so with `attempt` of the run.
+///
+/// # Errors
+/// `Forbidden` when pod, process or run is another's, `AttemptReplaced` when the attempt is over.
+pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: Ask) -> Result<(), Problem> {
+    let forbidden = |message: &str| Err(problem(FORBIDDEN, message));
+    if pod.namespace != run.namespace {
+        return forbidden("the run is of another namespace");
+    }
+    let Some((newest, pod_name, open)) = &run.attempt else { return forbidden("the run has no attempt") };
+    // Objects are read for a later attempt than the one that wrote them; all else names the caller's own.
+    let own = if matches!(ask, Ask::Get(_)) { *newest } else { attempt };
+    if attempt > *newest {
+        return forbidden("the run has no such attempt");
+    }
+    if own < *newest {
+        let was_its = pod.name == attempt_name(&run.name, &run.uid, own);
+        return if was_its {
+            Err(problem(REPLACED, format!("attempt {own} was replaced by attempt {newest}")))
+        } else {
+            forbidden("the attempt is another pod's")
+        };
+    }
+    if pod.name != *pod_name {
+        let older = (1..*newest).any(|n| pod.name == attempt_name(&run.name, &run.uid, n));
+        return if older {
+            Err(problem(REPLACED, format!("the attempt of this pod was replaced by attempt {newest}")))
+        } else {
+            forbidden("the attempt is another pod's")
+        };
+    }
+    let adopted = run.adopted.as_ref().filter(|adopted| adopted.attempt == *newest);
+    if adopted.is_none_or(|adopted| adopted.pod_uid != pod.uid || adopted.nonce != nonce) {
+        return forbidden("the attempt was not adopted by this process");
+    }
+    if *open {
+        return Ok(());
+    }
+    let claimed =
+        run.claim.as_ref().is_some_and(|claim| claim.attempt == *newest && claim.pod_uid == pod.uid && claim.nonce == nonce);
+    if claimed && ask.is_proof() {
+        return Ok(());
+    }
+    Err(problem(REPLACED, format!("attempt {newest} is closed")))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+    use crds::{Adopted, Claim, datastore::StateId};
+
+    use super::*;
+
+    pub(crate) const NONCE: &str = "000102030405060708090a0b0c0d0e0f";
+
+    pub(crate) fn view(attempt: u32, open: bool) -> RunView {
+        let uid = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa".to_owned();
+        RunView {
+            namespace: "team".into(),
+            name: "net".into(),
+            attempt: Some((attempt, attempt_name("net", &uid, attempt), open)),
+            adopted: Some(Adopted { attempt, pod_uid: format!("pod-{attempt}"), nonce: NONCE.into() }),
+            claim: None,
+            terminal: false,
+            state: StateId { stack: "net".into(), workspace: "default".into() },
+            uid,
+        }
+    }
+
+    pub(crate) fn claim(attempt: u32) -> Claim {
+        Claim {
+            checksum: format!("sha256:{}", "0".repeat(64)),
+            attempt,
+            pod_uid: format!("pod-{attempt}"),
+            nonce: NONCE.into(),
+            at: Time(Timestamp::from_second(1_800_000_000).unwrap()),
+        }
+    }
+
+    pub(crate) fn pod(run: &RunView, attempt: u32) -> PodIdentity {
+        let name = attempt_name(&run.name, &run.uid, attempt);
+        PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
+    }
+
+    const ALL: [Ask; 11] = [
+        Ask::Put(ObjectKind::Bundle),
+        Ask::Put(ObjectKind::Result),
+        Ask::Get(ObjectKind::Bundle),
+        Ask::Digest(ObjectKind::Bundle),
+        Ask::Log("plan"),
+        Ask::Log("apply"),
+        Ask::Claim,
+        Ask::ReadState,
+        Ask::WriteState,
+        Ask::Lock,
+        Ask::Unlock,
+    ];
+
+    fn reason(result: Result<(), Problem>) -> &'static str {
+        match result.map_err(|problem| problem.reason) {
+            Ok(()) => "",
+            Err(reason) if reason == FORBIDDEN => FORBIDDEN,
+            Err(reason) if reason == REPLACED => REPLACED,
+            Err(reason) => panic!("{reason}"),
+        }
+    }
+
+    #[test]
+    fn the_adopted_process_of_the_open_attempt_may_do_everything() {
+        let run = view(2, true);
+        for ask in ALL {
+            assert_eq!(decide(&run, &pod(&run, 2), 2, NONCE, ask), Ok(()), "{ask:?}");
+        }
+    }
+
+    #[test]
+    fn a_later_attempt_reads_what_an_earlier_one_wrote_and_writes_nothing_of_it() {
+        let run = view(3, true);
+        for ask in ALL {
+            let expected = if matches!(ask, Ask::Get(_)) { "" } else { FORBIDDEN };
+            assert_eq!(reason(decide(&run, &pod(&run, 3), 1, NONCE, ask)), expected, "{ask:?}");
+        }
+    }
+
+    #[test]
+    fn a_replaced_attempt_may_do_nothing() {
+        let run = view(2, true);
+        for ask in ALL {
+            assert_eq!(reason(decide(&run, &pod(&run, 1), 1, NONCE, ask)), REPLACED, "{ask:?}");
+        }
+        assert_eq!(reason(decide(&run, &pod(&run, 1), 2, NONCE, Ask::WriteState)), REPLACED, "with the number of the newest");
+    }
+
+    #[test]
+    fn others_may_do_nothing() {
+        let run = view(2, true);
+        let (own, mut foreign, mut elsewhere, mut again) = (pod(&run, 2), pod(&run, 2), pod(&run, 2), pod(&run, 2));
+        foreign.name = "other-abcde-a1".into();
+        elsewhere.namespace = "b".into();
+        again.uid = "another pod of that name".into();
+        for ask in ALL {
+            assert_eq!(reason(decide(&run, &foreign, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&run, &elsewhere, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&run, &again, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&run, &own, 2, "f", ask)), FORBIDDEN, "the container was started twice");
+            assert_eq!(reason(decide(&run, &own, 3, NONCE, ask)), FORBIDDEN, "no such attempt");
+            assert_eq!(reason(decide(&RunView { attempt: None, ..run.clone() }, &own, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&RunView { adopted: None, ..run.clone() }, &own, 2, NONCE, ask)), FORBIDDEN);
+        }
+    }
+
+    #[test]
+    fn behind_a_closed_attempt_only_the_claims_holder_delivers_and_only_proof() {
+        let closed = view(2, false);
+        let claimed = RunView { claim: Some(claim(2)), ..closed.clone() };
+        let others = RunView { claim: Some(Claim { nonce: "f".repeat(32), ..claim(2) }), ..closed.clone() };
+        for ask in ALL {
+            let proof =
+                matches!(ask, Ask::Put(ObjectKind::Result) | Ask::Log("apply") | Ask::ReadState | Ask::WriteState | Ask::Unlock);
+            assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
+            assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");
+            assert_eq!(reason(decide(&others, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
+        }
+    }
+}

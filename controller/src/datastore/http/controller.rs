@@ -1,0 +1,53 @@
+//! Requests of the controller: results and claims of any run, and the deletion of what a run left.
+
+use axum::{
+    http::{StatusCode, request::Parts},
+    response::Response,
+};
+
+use crds::datastore::{FORBIDDEN, ObjectKind, Problem};
+
+use crate::datastore::{
+    claim,
+    names::RunKey,
+    objects,
+    problem::{self, not_found, problem},
+    service::Service,
+};
+
+use super::{
+    attempt::{content, empty},
+    route::UidAsk,
+};
+
+/// Answers one.
+///
+/// # Errors
+/// Whatever the answer is when it is no success.
+pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts) -> Result<Response, Problem> {
+    let identity = service.tokens.identify(&parts.headers).await?;
+    if identity.user != service.controller {
+        return Err(problem(FORBIDDEN, "that is the controller's"));
+    }
+    match ask {
+        UidAsk::Result(attempt) => {
+            let object = service.objects.get(run, attempt, ObjectKind::Result).await?;
+            let object = object.ok_or_else(|| objects::none(attempt, ObjectKind::Result))?;
+            content(service, &object.stored, object.content).await
+        }
+        UidAsk::Claim => {
+            let record = claim::get(&service.sealed, run).await?.ok_or_else(|| not_found("no claim is recorded"))?;
+            Ok(problem::json(StatusCode::OK, &record.claim))
+        }
+        UidAsk::DeleteBundles => {
+            service.objects.delete_bundles(run).await?;
+            Ok(empty(StatusCode::OK))
+        }
+        UidAsk::Delete => {
+            service.logs.forget(run);
+            service.objects.delete_all(run).await?;
+            tracing::info!(namespace = run.namespace(), uid = run.uid(), "the objects of a run were deleted");
+            Ok(empty(StatusCode::OK))
+        }
+    }
+}

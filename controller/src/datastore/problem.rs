@@ -1,0 +1,108 @@
+//! Answers that are no success: each [`Problem`] has its code, and each failure of the store or the API server its problem.
+
+use axum::{
+    body::Body,
+    http::{StatusCode, header},
+    response::Response,
+};
+
+use crds::datastore::{
+    ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, INVALID, KEY_MISSING, LOCKED, NOT_FOUND, Problem, REPLACED, TOO_LARGE,
+    UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST, WRONG_OFFSET,
+};
+
+/// A problem with one of the reasons of [`crds::datastore`].
+pub fn problem(reason: &str, message: impl Into<String>) -> Problem {
+    Problem { reason: reason.to_owned(), message: message.into(), ..Problem::default() }
+}
+
+/// The request makes no sense.
+pub fn invalid(message: impl Into<String>) -> Problem {
+    problem(INVALID, message)
+}
+
+/// There is no such thing.
+pub fn not_found(message: impl Into<String>) -> Problem {
+    problem(NOT_FOUND, message)
+}
+
+/// What stands in the store does not open.
+pub fn corrupt(message: impl Into<String>) -> Problem {
+    problem(CORRUPT, message)
+}
+
+/// The store or the API server does not answer. What it said is for the log; the client learns that it has to come again.
+pub fn unavailable(what: &'static str, error: &dyn std::fmt::Display) -> Problem {
+    tracing::warn!(what, error = %error, "no answer");
+    problem(UNAVAILABLE, format!("{what} does not answer; try again"))
+}
+
+/// The code of a reason; 500 for one that is not known.
+pub fn status(reason: &str) -> StatusCode {
+    match reason {
+        UNAUTHENTICATED => StatusCode::UNAUTHORIZED,
+        FORBIDDEN | REPLACED => StatusCode::FORBIDDEN,
+        NOT_FOUND => StatusCode::NOT_FOUND,
+        ALREADY_EXISTS | ALREADY_CLAIMED | WRONG_OFFSET => StatusCode::CONFLICT,
+        TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
+        WRONG_DIGEST => StatusCode::UNPROCESSABLE_ENTITY,
+        INVALID => StatusCode::BAD_REQUEST,
+        LOCKED => StatusCode::LOCKED,
+        UNAVAILABLE => StatusCode::SERVICE_UNAVAILABLE,
+        // CORRUPT and KEY_MISSING among them.
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// The answer to an agent or the controller.
+pub fn response(problem: &Problem) -> Response {
+    if matches!(problem.reason.as_str(), CORRUPT | KEY_MISSING) {
+        tracing::error!(reason = problem.reason, "{}", problem.message);
+    }
+    let mut response = json(status(&problem.reason), problem);
+    if problem.reason == UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// A JSON answer.
+pub fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
+    let mut response = Response::new(match serde_json::to_vec(value) {
+        Ok(body) => Body::from(body),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            Body::empty()
+        }
+    });
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_code_of_its_own_class() {
+        for (reason, code) in [
+            (UNAUTHENTICATED, 401),
+            (FORBIDDEN, 403),
+            (REPLACED, 403),
+            (NOT_FOUND, 404),
+            (ALREADY_EXISTS, 409),
+            (ALREADY_CLAIMED, 409),
+            (WRONG_OFFSET, 409),
+            (TOO_LARGE, 413),
+            (WRONG_DIGEST, 422),
+            (INVALID, 400),
+            (LOCKED, 423),
+            (CORRUPT, 500),
+            (KEY_MISSING, 500),
+            (UNAVAILABLE, 503),
+        ] {
+            assert_eq!(status(reason).as_u16(), code, "{reason}");
+        }
+    }
+}

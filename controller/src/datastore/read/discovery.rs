@@ -1,0 +1,53 @@
+//! What the API server and `kubectl` learn of the group. Its verbs are `get` and `create` only: what can be neither listed nor
+//! deleted is passed over when a namespace is deleted.
+
+use serde_json::{Value, json};
+
+use super::{GROUP, VERSION};
+
+/// All groups: this one.
+pub fn groups() -> Value {
+    let mut group = group();
+    if let Some(group) = group.as_object_mut() {
+        group.remove("kind");
+        group.remove("apiVersion");
+    }
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
+}
+
+/// The group.
+pub fn group() -> Value {
+    let version = json!({"groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION});
+    json!({"kind": "APIGroup", "apiVersion": "v1", "name": GROUP, "versions": [version], "preferredVersion": version})
+}
+
+/// Its resources.
+pub fn resources() -> Value {
+    let resource = |name: &str, kind: &str, verb: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": [verb]});
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"),
+        "resources": [
+            resource("terraformruns/log", "Log", "get"),
+            resource("terraformruns/plan", "Plan", "get"),
+            resource("terraformruns/planjson", "Plan", "get"),
+            resource("states", "State", "get"),
+            resource("states/download", "State", "get"),
+            resource("states/restore", "StateRestore", "create"),
+            resource("states/unlock", "StateUnlock", "create"),
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_can_be_listed_or_deleted() {
+        for resource in resources()["resources"].as_array().unwrap() {
+            for verb in resource["verbs"].as_array().unwrap() {
+                assert!(verb == "get" || verb == "create", "{resource}");
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The service: everything that a request needs, and the one place where requests come in.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use axum::{body::Body, http::StatusCode, response::Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crds::datastore::{ObjectKind, Problem, UNAVAILABLE};
+
+use super::{
+    auth::{lookup::Lookup, token::Tokens},
+    cluster::{Cluster, FrontProxyConfig},
+    http::{
+        attempt, controller,
+        route::{self, Route},
+    },
+    log::Logs,
+    metrics::Metrics,
+    names,
+    objects::Objects,
+    problem::{self, problem, unavailable},
+    read,
+    sealed::{INLINE, Sealed},
+    state::States,
+};
+
+/// The most requests at a time, those that follow a log not among them.
+const AT_ONCE: usize = 256;
+/// The most requests of one pod at a time.
+const OF_ONE_POD: usize = 8;
+/// The most large bodies at a time: each holds two parts in memory.
+const TRANSFERS: usize = 12;
+/// The most large contents that are sent at a time: each holds a piece of some MiB in memory.
+const DOWNLOADS: usize = 32;
+
+/// Everything that a request needs.
+pub struct Service {
+    /// The store with its keys.
+    pub sealed: Sealed,
+    /// Objects of runs.
+    pub objects: Objects,
+    /// Logs.
+    pub logs: Arc<Logs>,
+    /// Managed states.
+    pub states: States,
+    /// Who a token is.
+    pub tokens: Tokens,
+    /// Runs.
+    pub lookup: Lookup,
+    /// The API server.
+    pub cluster: Arc<dyn Cluster>,
+    /// The controller's user name.
+    pub controller: String,
+    /// How the API server proves itself; none while nothing is read through it.
+    pub front_proxy: watch::Sender<Option<Arc<FrontProxyConfig>>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Turns true when the process is to end.
+    pub stopped: watch::Receiver<bool>,
+    pub(super) follows: Arc<Semaphore>,
+    requests: Semaphore,
+    transfers: Arc<Semaphore>,
+    downloads: Arc<Semaphore>,
+    pods: Arc<Mutex<HashMap<String, usize>>>,
+    ready: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), Problem>)>>,
+    /// One object a process, overwritten.
+    probe: String,
+}
+
+/// A request of a pod that is under way.
+pub struct Admitted {
+    pods: Arc<Mutex<HashMap<String, usize>>>,
+    uid: String,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = pods.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                pods.remove(&self.uid);
+            }
+        }
+    }
+}
+
+impl Service {
+    /// A service on a store and a cluster.
+    pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, controller: String, stopped: watch::Receiver<bool>) -> Self {
+        Self {
+            objects: Objects::new(sealed.clone()),
+            logs: Arc::new(Logs::new(sealed.clone())),
+            states: States::new(sealed.clone()),
+            tokens: Tokens::new(cluster.clone()),
+            lookup: Lookup::new(cluster.clone()),
+            cluster,
+            controller,
+            front_proxy: watch::Sender::new(None),
+            metrics: Arc::new(Metrics::new()),
+            stopped,
+            follows: Arc::new(Semaphore::new(AT_ONCE / 2)),
+            requests: Semaphore::new(AT_ONCE),
+            transfers: Arc::new(Semaphore::new(TRANSFERS)),
+            downloads: Arc::new(Semaphore::new(DOWNLOADS)),
+            pods: Arc::default(),
+            ready: tokio::sync::Mutex::default(),
+            probe: names::random(),
+            sealed,
+        }
+    }
+
+    /// Answers a request. `common_name` is of the client's certificate, when it has one that was verified.
+    pub async fn answer(self: &Arc<Self>, request: axum::http::Request<Body>, common_name: Option<&str>) -> Response {
+        let (parts, body) = request.into_parts();
+        let route = match route::parse(&parts.method, parts.uri.path(), parts.uri.query()) {
+            Ok(route) => route,
+            Err(problem) => {
+                self.metrics.answered("none", problem::status(&problem.reason));
+                return problem::response(&problem);
+            }
+        };
+        let kind = route.kind();
+        let Ok(_permit) = self.requests.try_acquire() else {
+            self.metrics.answered(kind, StatusCode::SERVICE_UNAVAILABLE);
+            return problem::response(&busy());
+        };
+        let response = match &route {
+            Route::Health => text(StatusCode::OK, "ok\n"),
+            Route::Ready => match self.ready().await {
+                Ok(()) => text(StatusCode::OK, "ok\n"),
+                Err(problem) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{problem}\n")),
+            },
+            Route::Attempt { namespace, run, attempt, ask, query } => {
+                let request = attempt::Request { namespace, run, attempt: *attempt, ask: *ask, query };
+                let answered = attempt::answer(self, &request, &parts, body).await;
+                answered.unwrap_or_else(|problem| problem::response(&problem))
+            }
+            Route::Uid { run, ask } => {
+                let answered = controller::answer(self, run, *ask, &parts).await;
+                answered.unwrap_or_else(|problem| problem::response(&problem))
+            }
+            Route::Read(reading) => read::answer(self, reading, &parts, body, common_name).await,
+        };
+        self.metrics.answered(kind, response.status());
+        tracing::debug!(kind, code = response.status().as_u16(), path = parts.uri.path(), "answered");
+        response
+    }
+
+    /// Lets a pod in, unless it has too many requests under way.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn admit(&self, uid: &str) -> Result<Admitted, Problem> {
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = pods.entry(uid.to_owned()).or_default();
+        if *count >= OF_ONE_POD {
+            return Err(busy());
+        }
+        *count += 1;
+        Ok(Admitted { pods: self.pods.clone(), uid: uid.to_owned() })
+    }
+
+    /// Waits until another large body may come; none for a small one.
+    ///
+    /// # Errors
+    /// `Unavailable`, when the service ends.
+    pub async fn transfer(&self, kind: ObjectKind) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+        if matches!(kind, ObjectKind::Result) {
+            return Ok(None);
+        }
+        self.transfers.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
+    }
+
+    /// Waits until another large content may be sent; none for a small one.
+    ///
+    /// # Errors
+    /// `Unavailable`, when the service ends.
+    pub async fn download(&self, size: u64) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+        if size <= INLINE as u64 {
+            return Ok(None);
+        }
+        self.downloads.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
+    }
+
+    /// Whether the store can be written; the answer is good for some seconds.
+    async fn ready(&self) -> Result<(), Problem> {
+        const GOOD: std::time::Duration = std::time::Duration::from_secs(5);
+        let mut last = self.ready.lock().await;
+        match &*last {
+            Some((at, result)) if at.elapsed() < GOOD => result.clone(),
+            _ => {
+                let name = names::below(&names::top("probes"), &self.probe);
+                let written = self.sealed.overwrite_bytes(&name, b"ready").await;
+                *last = Some((tokio::time::Instant::now(), written.clone()));
+                written
+            }
+        }
+    }
+}
+
+fn busy() -> Problem {
+    problem(UNAVAILABLE, "too many requests at a time; try again")
+}
+
+fn text(status: StatusCode, body: &str) -> Response {
+    let mut response = Response::new(Body::from(body.to_owned()));
+    *response.status_mut() = status;
+    response
+}

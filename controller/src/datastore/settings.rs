@@ -1,0 +1,41 @@
+//! What `controller datastore` is told on its command line or by its environment.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::Args;
+
+/// Settings of `controller datastore`.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// Where everything is kept: file:///DIRECTORY, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Buckets take
+    /// credentials and endpoints from the usual variables (AWS_…, GOOGLE_…, AZURE_…).
+    #[arg(long, env = "PAWL_DATASTORE_STORE", default_value = "file:///pawl/data")]
+    pub store: String,
+    /// Directory of the keys: a file per key id with the base64 of 32 bytes, and `active`, which names the key to write with.
+    #[arg(long, env = "PAWL_DATASTORE_KEYS", default_value = "/pawl/keys")]
+    pub keys: PathBuf,
+    /// Certificate chain of the service, as PEM; read again when it changes.
+    #[arg(long, env = "PAWL_DATASTORE_TLS_CERT", default_value = "/pawl/tls/tls.crt")]
+    pub tls_cert: PathBuf,
+    /// Private key of the service, as PEM; read again when it changes.
+    #[arg(long, env = "PAWL_DATASTORE_TLS_KEY", default_value = "/pawl/tls/tls.key")]
+    pub tls_key: PathBuf,
+    /// User name of the controller: system:serviceaccount:NAMESPACE:NAME.
+    #[arg(long, env = "PAWL_DATASTORE_CONTROLLER_ACCOUNT")]
+    pub controller_account: String,
+    /// Address of the service, of /healthz and of /readyz; HTTPS.
+    #[arg(long, env = "PAWL_DATASTORE_LISTEN", default_value = "0.0.0.0:8443")]
+    pub listen: SocketAddr,
+    /// Address of /metrics; plain HTTP.
+    #[arg(long, env = "PAWL_DATASTORE_METRICS_LISTEN", default_value = "0.0.0.0:8080")]
+    pub metrics_listen: SocketAddr,
+    /// Seconds between two sweeps for what runs left that are gone.
+    #[arg(long, env = "PAWL_DATASTORE_SWEEP_INTERVAL", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
+    pub sweep_interval: u64,
+    /// Serve nothing to people through the API server.
+    #[arg(long, env = "PAWL_DATASTORE_NO_READ_API")]
+    pub no_read_api: bool,
+    /// What is logged, as `tracing` writes filters: `info`, `controller=debug`.
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log: String,
+}
