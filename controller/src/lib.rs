@@ -7,11 +7,14 @@
 //! | [`gate`] | the proof that the admission policies stand |
 //! | [`rerun`], [`prune`] | fresh runs of the same spec; runs whose time is over |
 //! | [`watch`], [`pods`] | watches and caches |
+//! | [`datastore_client`] | what is asked of the datastore |
+//! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`settings`], [`error`] | command line; calls that failed |
 
 pub mod account;
 pub mod admin;
+pub mod datastore_client;
 pub mod error;
 pub mod events;
 pub mod gate;
@@ -23,6 +26,7 @@ pub mod rerun;
 pub mod run;
 pub mod settings;
 pub mod watch;
+pub mod workspaces;
 
 #[cfg(test)]
 mod testing;
