@@ -57,13 +57,11 @@ fn undescribed(message: &TerminationMessage, changes: Changed) -> Failure {
 /// Rows 2 and 3: a claim without an end, and the pod ended.
 pub(super) fn close_claimed(o: &Observed, pod: &PodView, settings: &Settings, now: Timestamp) -> Decision {
     let message = pod.ended.as_ref().and_then(|ended| ended.message.as_ref());
-    match message.and_then(|message| Some((message, proof::of_claim(o, message)?))) {
-        Some((message, result)) => delivered(o, message, result, now),
-        None => {
-            let text = pod.ended.as_ref().map_or("its pod ended", |ended| ended.text.as_str());
-            unconfirmed(o, text, settings, now)
-        }
+    if let Some((message, result)) = message.and_then(|message| Some((message, proof::of_claim(o, message)?))) {
+        return delivered(o, message, result, now);
     }
+    let text = pod.ended.as_ref().map_or("its pod ended", |ended| ended.text.as_str());
+    unconfirmed(o, text, settings, now)
 }
 
 /// The end of a claimed run, in the words of the process that claimed it.
@@ -89,16 +87,12 @@ pub(super) fn unconfirmed(o: &Observed, text: &str, settings: &Settings, now: Ti
 /// Ends a claimed run, and closes its attempt when another hand has not done so.
 fn end_claimed(o: &Observed, end: &End, now: Timestamp) -> Decision {
     let mut draft = Draft::new(&o.run, o.status(), now);
-    match o.status().attempt.as_ref().filter(|attempt| attempt.open) {
-        Some(attempt) => {
-            draft.close().end(end);
-            closing(o, attempt, draft.finish(Kind::End))
-        }
-        None => {
-            draft.end(end);
-            Decision::act(Action::Write(draft.finish(Kind::End)))
-        }
+    if let Some(attempt) = o.status().attempt.as_ref().filter(|attempt| attempt.open) {
+        draft.close().end(end);
+        return closing(o, attempt, draft.finish(Kind::End));
     }
+    draft.end(end);
+    Decision::act(Action::Write(draft.finish(Kind::End)))
 }
 
 /// Row 4: a claim without an end, and the pod is gone. A wait that a condition names, then Indeterminate.
