@@ -7,6 +7,8 @@
 //! | [`gate`] | the proof that the admission policies stand |
 //! | [`rerun`], [`prune`] | fresh runs of the same spec; runs whose time is over |
 //! | [`watch`], [`pods`] | watches and caches |
+//! | [`datastore_client`] | what is asked of the datastore |
+//! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
 //! | [`settings`], [`error`] | command line; calls that failed |
@@ -14,6 +16,7 @@
 pub mod account;
 pub mod admin;
 pub mod datastore;
+pub mod datastore_client;
 pub mod error;
 pub mod events;
 pub mod gate;
@@ -25,6 +28,7 @@ pub mod rerun;
 pub mod run;
 pub mod settings;
 pub mod watch;
+pub mod workspaces;
 
 #[cfg(test)]
 mod testing;

@@ -14,12 +14,14 @@ use tracing_subscriber::EnvFilter;
 use controller::{
     admin::{self, Readiness},
     datastore,
+    datastore_client::Datastore,
     events::Events,
     gate::Gatekeeper,
     metrics::Metrics,
     pods::Pods,
     run::{Context, Memory},
     settings::Settings,
+    workspaces::Workspaces,
 };
 
 /// The controller of Pawl.
@@ -77,6 +79,8 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
         pods: Pods::awaiting(scopes.len()),
         memory: Memory::default(),
         gate: Gatekeeper::default(),
+        workspaces: Workspaces::default(),
+        datastore: Datastore::of(&settings).map(Arc::new),
         events: Events::new(client),
         metrics,
         settings,

@@ -1,6 +1,6 @@
 //! Carries out what was decided, and returns what is known afterwards.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -13,11 +13,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crds::{TerraformRun, names, reason, termination::clip};
+use crds::{Attempt, TerraformRun, names, reason, termination::clip};
 
 use super::{
-    actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
+    actions::{Action, Kind, Observed, PodState, PodView, Proof, Trouble, Write},
     observe::version,
+    proof,
     reconcile::Context,
     start,
 };
@@ -26,6 +27,9 @@ use crate::{
     error::{Error, ErrorKind},
     pod, rerun,
 };
+
+/// How long the deletion of a run waits for the datastore.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What is known afterwards.
 pub(super) enum Outcome {
@@ -50,6 +54,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                 seen.gate = gate.transpose()?.unwrap_or(seen.gate);
             }
             Action::ProveGate => seen.gate = ctx.gate.prove(&seen.run, ctx).await?,
+            Action::AskProof => ask_proof(&mut seen, ctx).await,
             Action::Write(write) => {
                 let opens = write.kind == Kind::Open;
                 let run = write_status(&seen.run, &write, ctx).await?;
@@ -78,7 +83,10 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                     pod.held = false;
                 }
             }
-            Action::Cleanup => cleanup(&seen.run, ctx).await?,
+            Action::Cleanup => {
+                let (cleaned, ()) = tokio::join!(cleanup(&seen.run, ctx), forget(&seen.run, ctx));
+                cleaned?;
+            }
             Action::RemoveFinalizer => {
                 let rest: Vec<_> = seen.run.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
                 let patch = metadata_patch(&seen.run, json!({"finalizers": rest}));
@@ -155,10 +163,12 @@ fn report(run: &TerraformRun, write: Write, ctx: &Context) {
         Kind::Close => tracing::info!("attempt closed"),
         Kind::End => tracing::info!("run ended"),
         Kind::Approval => tracing::info!("approval settled"),
+        Kind::Settled => tracing::info!("settled"),
         Kind::Begin | Kind::Conditions | Kind::Gone | Kind::Rerun => tracing::debug!(kind = ?write.kind, "status written"),
     }
     if let Some((operation, result)) = write.finished {
         ctx.metrics.run_finished(operation, result);
+        drop_bundles(run, ctx);
     }
     ctx.events.publish(run, write.notes);
 }
@@ -172,11 +182,54 @@ fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
+/// Asks the datastore how a claimed run ended. Without an answer nothing is known, and it is asked again some time.
+async fn ask_proof(seen: &mut Observed, ctx: &Context) {
+    let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
+    seen.proof = Proof::Absent;
+    if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
+        match datastore.result(&namespace, &uid, claim.attempt).await {
+            Ok(Some(message)) => seen.proof = Proof::Found(Box::new(message)),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "nobody says how the apply ended"),
+        }
+    }
+    let asked = ctx.memory.update(&uid, |notes| {
+        let asked = proof::asked_again(notes.proof, Timestamp::now());
+        notes.proof = Some(asked);
+        asked
+    });
+    seen.notes.proof = Some(asked);
+}
+
+/// The bundles of a run that is finished go at once, in the background; the datastore's sweep finds what was missed.
+fn drop_bundles(run: &TerraformRun, ctx: &Context) {
+    let Some(datastore) = ctx.datastore.clone() else { return };
+    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
+    tokio::spawn(async move {
+        if let Err(error) = datastore.delete_bundles(&namespace, &uid).await {
+            tracing::info!(run.uid = uid, %error, "bundles are left to the datastore's sweep");
+        }
+    });
+}
+
+/// What the datastore has of a run that is deleted. Never in the way: the sweep finds what was missed.
+async fn forget(run: &TerraformRun, ctx: &Context) {
+    let Some(datastore) = &ctx.datastore else { return };
+    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
+    let deleted = tokio::time::timeout(FORGET_TIMEOUT, datastore.delete_run(&namespace, &uid)).await;
+    match deleted {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::info!(%error, "the run's objects are left to the datastore's sweep"),
+        Err(_) => tracing::info!("the run's objects are left to the datastore's sweep: no answer in time"),
+    }
+}
+
 /// Account first, as the API server refuses a pod whose ServiceAccount is missing; the rights at the same time.
 async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
-    let Some(number) = seen.status().attempt.as_ref().map(|attempt| attempt.number) else { return Ok(()) };
+    let Some(attempt) = seen.status().attempt.clone() else { return Ok(()) };
+    let number = attempt.number;
     let uid = seen.run.uid().unwrap_or_default();
-    match Box::pin(try_create(&seen.run, number, ctx)).await {
+    match Box::pin(try_create(&seen.run, &attempt, ctx)).await {
         Ok(view) => {
             tracing::info!(pod = view.name, "pod created");
             let created = Some((number, Timestamp::now()));
@@ -199,17 +252,19 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     }
 }
 
-async fn try_create(run: &TerraformRun, number: u32, ctx: &Context) -> Result<PodView, Error> {
+async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Result<PodView, Error> {
+    let number = attempt.number;
     let namespace = run.namespace().unwrap_or_default();
     let Account { service_account, role, binding } = account::account(run, number);
     let params = create_params();
+    let datastore = ctx.datastore.as_ref().map(|datastore| datastore.handout()).transpose()?;
     let pod = async {
         if let Some(account) = &service_account {
             let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
             already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
         }
         let api = ctx.pod_api(&namespace);
-        let wanted = pod::runner_pod(run, number, &ctx.settings);
+        let wanted = pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
         match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
             Some(pod) => Ok(pod),
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,

@@ -100,7 +100,7 @@ async fn measure(options: &Options) -> Result<Table> {
     let mut table = Table::default();
     table.note(&machine());
     if options.wants(Figure::Pairs) {
-        pairs::measure(&lab, options.times(10), &mut table).await?;
+        Box::pin(pairs::measure(&lab, options.times(10), &mut table)).await?;
     }
     if options.wants(Figure::Approval) {
         approval::measure(&lab, options.times(12), &mut table).await?;
