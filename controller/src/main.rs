@@ -18,6 +18,7 @@ use controller::{
     gate::Gatekeeper,
     metrics::Metrics,
     pods::Pods,
+    read_api::{self, Registration},
     run::{Context, Memory},
     settings::Settings,
     workspaces::Workspaces,
@@ -54,6 +55,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = Client::try_from(config).context("no client")?;
 
     let scopes = settings.scopes();
+    let registration = Registration::of(&settings).context("--read-api-service")?;
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len()));
     let (listen, routes) = (settings.listen, admin::router(metrics.clone(), readiness.clone()));
@@ -64,7 +66,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
         datastore: Datastore::of(&settings).map(Arc::new),
-        events: Events::new(client),
+        events: Events::new(client.clone()),
         metrics,
         settings,
     });
@@ -75,7 +77,8 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
         tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
     });
-    let watches = futures::future::join_all(watches);
+    let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
+    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading)]));
     let mut watches = std::pin::pin!(watches);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
