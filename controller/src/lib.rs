@@ -8,6 +8,7 @@
 //! | [`rerun`], [`prune`] | fresh runs of the same spec; runs whose time is over |
 //! | [`watch`], [`pods`] | watches and caches |
 //! | [`datastore_client`] | what is asked of the datastore |
+//! | [`read_api`] | the APIService by which people read plans and logs |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -24,6 +25,7 @@ pub mod metrics;
 pub mod pod;
 pub mod pods;
 pub mod prune;
+pub mod read_api;
 pub mod rerun;
 pub mod run;
 pub mod settings;

@@ -40,6 +40,12 @@ pub struct Settings {
     /// File with the token for the datastore; read anew for each request.
     #[arg(long, env = "PAWL_DATASTORE_TOKEN_FILE")]
     pub datastore_token: Option<PathBuf>,
+    /// Where the datastore serves `read.pawl.run`, `NAMESPACE/NAME:PORT` of a Service; nothing is registered when empty.
+    #[arg(long, env = "PAWL_READ_API_SERVICE")]
+    pub read_api_service: Option<String>,
+    /// ClusterRole of this release, which owns the APIService of `read.pawl.run`.
+    #[arg(long, env = "PAWL_READ_API_OWNER")]
+    pub read_api_owner: Option<String>,
     /// What is logged, as `tracing` writes filters: `info`, `controller=debug`.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
@@ -74,6 +80,8 @@ impl Default for Settings {
             datastore_url: None,
             datastore_ca: None,
             datastore_token: None,
+            read_api_service: None,
+            read_api_owner: None,
             log: "info".into(),
         }
     }

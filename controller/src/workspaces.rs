@@ -231,7 +231,7 @@ mod tests {
             let config = serde_json::from_value(serde_json::json!({"bucket": key, "region": {"a": 1, "b": 2}})).unwrap();
             Some(Backend { kind: "s3".into(), config })
         };
-        let cases: [(&str, TerraformRun, bool); 7] = [
+        let cases: Vec<(&str, TerraformRun, bool)> = vec![
             ("same", other(|_| ()), true),
             ("another stack", other(|run| run.spec.stack = Some("dns".into())), false),
             ("another workspace", other(|run| run.spec.workspace = "prod".into()), false),

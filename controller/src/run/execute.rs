@@ -1,6 +1,6 @@
 //! Carries out what was decided, and returns what is known afterwards.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -16,20 +16,16 @@ use serde_json::{Value, json};
 use crds::{Attempt, TerraformRun, names, reason, termination::clip};
 
 use super::{
-    actions::{Action, Kind, Observed, PodState, PodView, Proof, Trouble, Write},
+    actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
     observe::version,
-    proof,
     reconcile::Context,
-    start,
+    start, stored,
 };
 use crate::{
     account::{self, Account},
     error::{Error, ErrorKind},
     pod, rerun,
 };
-
-/// How long the deletion of a run waits for the datastore.
-const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What is known afterwards.
 pub(super) enum Outcome {
@@ -54,7 +50,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                 seen.gate = gate.transpose()?.unwrap_or(seen.gate);
             }
             Action::ProveGate => seen.gate = ctx.gate.prove(&seen.run, ctx).await?,
-            Action::AskProof => ask_proof(&mut seen, ctx).await,
+            Action::AskProof => stored::ask_proof(&mut seen, ctx).await,
             Action::Write(write) => {
                 let opens = write.kind == Kind::Open;
                 let run = write_status(&seen.run, &write, ctx).await?;
@@ -84,7 +80,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                 }
             }
             Action::Cleanup => {
-                let (cleaned, ()) = tokio::join!(cleanup(&seen.run, ctx), forget(&seen.run, ctx));
+                let (cleaned, ()) = tokio::join!(cleanup(&seen.run, ctx), stored::forget(&seen.run, ctx));
                 cleaned?;
             }
             Action::RemoveFinalizer => {
@@ -168,7 +164,7 @@ fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     }
     if let Some((operation, result)) = write.finished {
         ctx.metrics.run_finished(operation, result);
-        drop_bundles(run, ctx);
+        stored::drop_bundles(run, ctx);
     }
     ctx.events.publish(run, write.notes);
 }
@@ -179,48 +175,6 @@ fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// Asks the datastore how a claimed run ended. Without an answer nothing is known, and it is asked again some time.
-async fn ask_proof(seen: &mut Observed, ctx: &Context) {
-    let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
-    seen.proof = Proof::Absent;
-    if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
-        match datastore.result(&namespace, &uid, claim.attempt).await {
-            Ok(Some(message)) => seen.proof = Proof::Found(Box::new(message)),
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "nobody says how the apply ended"),
-        }
-    }
-    let asked = ctx.memory.update(&uid, |notes| {
-        let asked = proof::asked_again(notes.proof, Timestamp::now());
-        notes.proof = Some(asked);
-        asked
-    });
-    seen.notes.proof = Some(asked);
-}
-
-/// The bundles of a run that is finished go at once, in the background; the datastore's sweep finds what was missed.
-fn drop_bundles(run: &TerraformRun, ctx: &Context) {
-    let Some(datastore) = ctx.datastore.clone() else { return };
-    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
-    tokio::spawn(async move {
-        if let Err(error) = datastore.delete_bundles(&namespace, &uid).await {
-            tracing::info!(run.uid = uid, %error, "bundles are left to the datastore's sweep");
-        }
-    });
-}
-
-/// What the datastore has of a run that is deleted. Never in the way: the sweep finds what was missed.
-async fn forget(run: &TerraformRun, ctx: &Context) {
-    let Some(datastore) = &ctx.datastore else { return };
-    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
-    let deleted = tokio::time::timeout(FORGET_TIMEOUT, datastore.delete_run(&namespace, &uid)).await;
-    match deleted {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::info!(%error, "the run's objects are left to the datastore's sweep"),
-        Err(_) => tracing::info!("the run's objects are left to the datastore's sweep: no answer in time"),
     }
 }
 

@@ -8,7 +8,7 @@
 //! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
 //! | [`keep`], [`proof`] | its parts: plans that outlive their pods; results that arrive by the datastore | no |
 //! | [`status`] | drafts of status writes | no |
-//! | [`execute`] | does it | yes |
+//! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
 
 mod actions;
 mod approve;
@@ -22,6 +22,7 @@ mod proof;
 mod reconcile;
 mod start;
 mod status;
+mod stored;
 #[cfg(test)]
 mod tests;
 
