@@ -44,7 +44,7 @@ fn completion(lab: &Lab) -> Result<()> {
     let offered = |words: &str| -> Result<Vec<String>> {
         let script = format!(
             "source <(runner-agent completion bash)\nCOMP_WORDS=({words} '')\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
-             cur= prev=${{COMP_WORDS[COMP_CWORD-1]}}\n_runner-agent runner-agent '' \"$prev\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n"
+             cur= prev=${{COMP_WORDS[COMP_CWORD-1]}}\n$(complete -p runner-agent | sed 's/.*-F \\([^ ]*\\).*/\\1/') runner-agent '' \"$prev\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n"
         );
         let (code, text) = ended(&mut place.program("/bin/bash", &["-c", &script]))?;
         ensure!(code == 0, "{text}");

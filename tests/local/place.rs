@@ -72,10 +72,14 @@ impl Lab {
         Ok(Place { dir, config: self.shared.path().join("tofurc") })
     }
 
-    /// A machine with OpenTofu and a stack of the fixtures.
+    /// A machine with a tool, and a stack of the fixtures in its folder.
     pub(crate) fn fixture(&self, tool: &str, stack: &str) -> Result<Place> {
         let place = self.place(tool, &[])?;
         copy(&fixtures().join(stack), &place.stack())?;
+        // The Terraform that is built here is the last one whose licence permits it.
+        let main = place.stack().join("main.tf");
+        let text = fs::read_to_string(&main)?.replace("required_version = \">= 1.6\"", "required_version = \">= 1.5\"");
+        fs::write(&main, text)?;
         Ok(place)
     }
 

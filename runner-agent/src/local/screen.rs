@@ -42,8 +42,9 @@ impl Screen {
         };
         let bar = matches!(mode, Mode::Terminal { .. }).then(ProgressBar::no_length);
         let screen = Self { mode, bar };
-        screen.wake();
+        // Before it is drawn for the first time.
         screen.spin("starts");
+        screen.wake();
         screen
     }
 
