@@ -9,7 +9,13 @@ use clap_complete::Shell;
 pub fn completion(mut program: Command, shell: Shell, out: &mut impl Write) -> io::Result<()> {
     let name = program.get_name().to_owned();
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut program, name, &mut text);
+    clap_complete::generate(shell, &mut program, name.as_str(), &mut text);
+    if shell == Shell::Bash {
+        // clap issue 6421: the generator takes a hyphen in the program's own name for the border of a command, in some places but not in others, so
+        // that no command of such a program is completed.
+        let fixed = String::from_utf8_lossy(&text).replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"));
+        text = fixed.into_bytes();
+    }
     out.write_all(&text)?;
     out.flush()
 }
