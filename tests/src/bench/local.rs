@@ -93,7 +93,7 @@ impl Bench {
         run(self)?;
         let took = begun.elapsed();
         let state = fs::read_to_string(self.stack().join("terraform.tfstate")).context("nothing was applied")?;
-        ensure!(state.contains(&format!("\"value\": {}", self.turn)), "turn {} was not applied:\n{state}", self.turn);
+        ensure!(state.contains(&format!("\"value\":{},", self.turn)), "turn {} was not applied:\n{state}", self.turn);
         Ok(took)
     }
 
