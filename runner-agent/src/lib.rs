@@ -11,6 +11,7 @@
 //! | [`phases`] | setup, init, plan, apply |
 //! | [`tool`] | finding the tool |
 //! | [`manifest`] | the plan checksum |
+//! | [`manual`] | completion for shells, and pages for `man` |
 //! | [`process`] | child processes, signals, reaping, output |
 //! | [`report`] | what people read |
 //! | [`classify`] | from the tool's words to a class of failure |
@@ -24,6 +25,7 @@ pub mod driver;
 pub mod local;
 pub mod machine;
 pub mod manifest;
+pub mod manual;
 pub mod phases;
 pub mod ports;
 pub mod process;

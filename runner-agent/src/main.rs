@@ -2,7 +2,8 @@
 
 use std::{io::Write, sync::Arc, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use crds::contract;
 use runner_agent::{
     api::KubeApi,
@@ -12,6 +13,7 @@ use runner_agent::{
     },
     driver::Driver,
     local::arguments::Arguments,
+    manual,
     phases::{PodWork, Remote},
     ports::SystemClock,
     process::{Children, Log, kill_others, own_pid, reap_strangers},
@@ -21,9 +23,9 @@ use runner_agent::{
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
-/// Runs Terraform and OpenTofu as a state machine.
+/// Runs Terraform and OpenTofu as a state machine: in a pod of its own, or on this machine.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "runner-agent", version)]
 struct Line {
     #[command(subcommand)]
     command: Command,
@@ -34,7 +36,29 @@ enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
     Run,
     Local(Box<Arguments>),
+    /// Print the completion for a shell
+    #[command(after_help = COMPLETION_HELP)]
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print a page of the manual: `runner-agent man local | man -l -`
+    Man {
+        /// The page of a command; that of the program when it is left out.
+        page: Option<Page>,
+    },
 }
+
+/// Commands with a page of their own.
+#[derive(Clone, Copy, ValueEnum)]
+enum Page {
+    Local,
+}
+
+const COMPLETION_HELP: &str = "\
+bash:  runner-agent completion bash > ~/.local/share/bash-completion/completions/runner-agent
+zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
+fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
     let arguments = Line::try_parse().unwrap_or_else(|error| {
@@ -44,8 +68,24 @@ fn main() {
     let code = match arguments.command {
         Command::Run => run(),
         Command::Local(arguments) => local(&arguments),
+        Command::Completion { shell } => printed(&manual::completion(Line::command(), shell, &mut std::io::stdout())),
+        Command::Man { page } => {
+            let page = page.map(|Page::Local| "local");
+            printed(&manual::page(Line::command(), page, &mut std::io::stdout()))
+        }
     };
     leave(code);
+}
+
+/// The exit code of what only prints. Whoever stops reading has read enough.
+fn printed(result: &std::io::Result<()>) -> u8 {
+    match result {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("error: {error}");
+            contract::exit_code(crds::RunResult::Failed)
+        }
+        Ok(()) | Err(_) => 0,
+    }
 }
 
 /// A run on this machine: the terminal is for the person, so our own notes are shown only when they are asked for.

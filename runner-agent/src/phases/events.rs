@@ -39,6 +39,17 @@ struct Line {
     outputs: Option<BTreeMap<String, Output>>,
 }
 
+impl Line {
+    /// Whether the plan as text, the list of outputs or the title of the tool says the same.
+    fn is_said_again(&self) -> bool {
+        match self.kind.as_str() {
+            "version" | "planned_change" | "resource_drift" | "outputs" => true,
+            "change_summary" => self.message.starts_with("Plan: "),
+            _ => false,
+        }
+    }
+}
+
 #[derive(Deserialize, Debug)]
 struct Told {
     #[serde(default)]
@@ -138,6 +149,7 @@ pub struct Events {
     redactor: Redactor,
     notices: Notices,
     render: Render,
+    brief: bool,
     out: Vec<u8>,
     said: Said,
     tail: VecDeque<String>,
@@ -156,6 +168,7 @@ impl Events {
             redactor,
             notices,
             render: Render::Messages,
+            brief: false,
             out: Vec::new(),
             said: Said::default(),
             tail: VecDeque::new(),
@@ -190,6 +203,12 @@ impl Events {
 
     pub(super) fn total(mut self, total: u32) -> Self {
         self.operations.total = total;
+        self
+    }
+
+    /// Leaves out what the text of the plan says again; for somebody who looks on.
+    pub(super) fn brief(mut self, brief: bool) -> Self {
+        self.brief = brief;
         self
     }
 
@@ -239,7 +258,7 @@ impl Events {
     fn event(&mut self, event: &Line) {
         if let Some(told) = &event.diagnostic {
             self.diagnostic(told);
-        } else {
+        } else if !(self.brief && event.is_said_again()) {
             self.show(&event.message);
         }
         if let Some(outputs) = event.outputs.as_ref().filter(|outputs| event.kind == "outputs" && !outputs.is_empty()) {
@@ -388,6 +407,23 @@ mod tests {
         assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n     1: input = var.nope\n"), "{text}");
         assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
         assert_eq!(said.tail, ["plain line with hunter22", "{\"broken"]);
+    }
+
+    #[test]
+    fn who_looks_on_is_told_once() {
+        let (notices, _seen) = mpsc::unbounded_channel();
+        let mut events = Events::new(Log::to(std::io::sink()), Redactor::default(), notices).brief(true);
+        for line in [
+            r#"{"@message":"Terraform 1.11.4","type":"version"}"#,
+            r#"{"@message":"a: Plan to create","type":"planned_change"}"#,
+            r#"{"@message":"Plan: 1 to add","type":"change_summary"}"#,
+            r#"{"@message":"a: Creating...","type":"apply_start"}"#,
+            r#"{"@message":"Apply complete!","type":"change_summary"}"#,
+            r#"{"@message":"Outputs: 1","outputs":{"o":{"sensitive":false,"value":1}},"type":"outputs"}"#,
+        ] {
+            events.line(Source::Out, line);
+        }
+        assert_eq!(String::from_utf8_lossy(&events.out), "a: Creating...\nApply complete!\n\nOutputs:\n\no = 1\n");
     }
 
     #[test]

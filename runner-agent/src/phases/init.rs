@@ -58,7 +58,13 @@ impl PodWork {
         let backend = Backend::read(stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
         // A folder stays, and so does a state in it.
         if self.settings.in_place().is_none() {
-            backend.check()?;
+            backend.check().map_err(|mut failure| {
+                if self.settings.machine().is_some() {
+                    failure.message =
+                        "the code names no backend that keeps its state, and this copy of it is of this run only".to_owned();
+                }
+                failure
+            })?;
         }
         let mut known = self.known();
         workspace.clone_into(&mut known.facts.workspace);

@@ -133,7 +133,9 @@ impl PodWork {
     fn events(&self, notices: &Notices) -> Events {
         let stack = self.known().stack.clone();
         let below = stack.strip_prefix(self.settings.source_dir()).unwrap_or(&stack).to_path_buf();
-        Events::new(self.log.clone(), self.redactor.clone(), notices.clone()).below(below)
+        Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
+            .below(below)
+            .brief(self.settings.machine().is_some())
     }
 
     /// The checksum of what is on disk now.

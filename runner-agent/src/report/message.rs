@@ -130,7 +130,10 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         .diagnostics
         .iter()
         .find_map(|d| d.file.as_ref().map(|file| d.line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"))));
+    let here = matches!(commands, Commands::Folder { .. });
     let first = match failure.reason.as_str() {
+        reason::NO_DURABLE_STATE if here => "add a backend to the code, or run in a clone of the repository",
+        reason::TOOL_NOT_FOUND if here => "put a tool that satisfies it on PATH, or name another with --tool",
         reason::SECRET_NOT_FOUND => "create the Secret or key that the message names",
         reason::CONFIG_MAP_NOT_FOUND => "create the ConfigMap or key that the message names",
         reason::SOURCE_UNAUTHORIZED => "correct the Secret of spec.source.git.secretRef",

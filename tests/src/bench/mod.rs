@@ -11,6 +11,7 @@ mod containers;
 mod flood;
 mod lab;
 mod late;
+mod local;
 mod many;
 mod memory;
 mod pairs;
@@ -53,6 +54,8 @@ pub enum Figure {
     States,
     /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
     Flood,
+    /// Local mode against the bare tool; needs no cluster.
+    Local,
 }
 
 /// What is measured, and how often.
@@ -73,6 +76,10 @@ impl Options {
         self.only.is_empty() || self.only.contains(&figure)
     }
 
+    fn wants_only_local(&self) -> bool {
+        !self.only.is_empty() && self.only.iter().all(|figure| *figure == Figure::Local)
+    }
+
     /// Repetitions, by how long one takes.
     fn times(&self, many: usize) -> usize {
         if self.quick { many.div_ceil(4) } else { many }
@@ -82,7 +89,9 @@ impl Options {
 /// Measures, prints the table, and ends the cluster.
 pub async fn run(options: &Options) -> Result<()> {
     let result = Box::pin(measure(options)).await;
-    if options.keep {
+    if options.wants_only_local() {
+        // There is no cluster.
+    } else if options.keep {
         report::note("bench", "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`");
     } else {
         Cluster::down_by_name(CLUSTER)?;
@@ -96,9 +105,16 @@ pub async fn run(options: &Options) -> Result<()> {
 }
 
 async fn measure(options: &Options) -> Result<Table> {
-    let lab = Lab::up().await?;
     let mut table = Table::default();
     table.note(&machine());
+    // First, while no cluster keeps the machine busy.
+    if options.wants(Figure::Local) {
+        tokio::task::block_in_place(|| local::measure(options.times(20), &mut table))?;
+    }
+    if options.wants_only_local() {
+        return Ok(table);
+    }
+    let lab = Lab::up().await?;
     if options.wants(Figure::Pairs) {
         Box::pin(pairs::measure(&lab, options.times(10), &mut table)).await?;
     }

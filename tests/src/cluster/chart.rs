@@ -17,9 +17,6 @@ use super::images::{self, Builder, Image};
 use super::report;
 use super::whole::{Cluster, NAMESPACE};
 
-/// Whether the chart is installed with its datastore, on a volume that goes with its pod.
-const DATASTORE: bool = false;
-
 /// Values of the chart, by their path: what `--set` takes.
 pub type Values = BTreeMap<String, String>;
 
@@ -50,7 +47,6 @@ impl Cluster {
         let mut command = self.helm(&["upgrade", "--install", "pawl"])?;
         command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
         command.arg(images::root().join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
-        command.arg(format!("--set=datastore.enabled={DATASTORE},datastore.persistence.enabled=false"));
         for (path, value) in values {
             command.arg(format!("--set-string={path}={}", value.replace(',', "\\,")));
         }
