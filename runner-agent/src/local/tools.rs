@@ -130,7 +130,7 @@ impl Versions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::PermissionsExt;
 
     /// A program that says a version, and notes that it was asked.
     fn tool(dir: &Path, version: &str, size: u64) -> PathBuf {

@@ -104,7 +104,7 @@ async fn measure(options: &Options) -> Result<Table> {
     }
     let lab = Lab::up().await?;
     if options.wants(Figure::Pairs) {
-        pairs::measure(&lab, options.times(10), &mut table).await?;
+        Box::pin(pairs::measure(&lab, options.times(10), &mut table)).await?;
     }
     if options.wants(Figure::Approval) {
         approval::measure(&lab, options.times(12), &mut table).await?;
