@@ -210,7 +210,8 @@ fn git_stack(url: &str, path: &str) -> String {
         "stack".clone_into(&mut word);
     }
     let digest = Sha256::digest(whole.as_bytes());
-    let hash: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let hash = digest.iter().take(16).fold(0_u128, |hash, byte| (hash << 8) | u128::from(*byte));
+    let hash = format!("{hash:032x}");
     format!("{word}-{}{}", short_hash(&hash), short_hash(&format!("{hash} again")))
 }
 
