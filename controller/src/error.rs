@@ -5,6 +5,8 @@ use std::{fmt, time::Duration};
 
 use kube::core::Status;
 
+use crate::datastore_client::Unanswered;
+
 /// How long a call may take.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,6 +43,9 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// The datastore, or a file that is needed for it.
+    #[error(transparent)]
+    Datastore(#[from] Unanswered),
     /// An object cannot be written as JSON.
     #[error("{what}: {source}")]
     Encode {
@@ -114,7 +119,7 @@ impl Error {
         match self {
             Self::Timeout { .. } => ErrorKind::Timeout,
             Self::Transport { .. } => ErrorKind::Transport,
-            Self::Foreign { .. } | Self::Encode { .. } => ErrorKind::Internal,
+            Self::Foreign { .. } | Self::Datastore(_) | Self::Encode { .. } => ErrorKind::Internal,
             Self::Refused { status, .. } => match status.code {
                 409 if status.is_already_exists() => ErrorKind::AlreadyExists,
                 409 => ErrorKind::Conflict,
@@ -131,7 +136,9 @@ impl Error {
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Refused { status, .. } => Some(status),
-            Self::Timeout { .. } | Self::Transport { .. } | Self::Foreign { .. } | Self::Encode { .. } => None,
+            Self::Timeout { .. } | Self::Transport { .. } | Self::Foreign { .. } | Self::Datastore(_) | Self::Encode { .. } => {
+                None
+            }
         }
     }
 }

@@ -7,6 +7,9 @@
 //! | [`gate`] | the proof that the admission policies stand |
 //! | [`rerun`], [`prune`] | fresh runs of the same spec; runs whose time is over |
 //! | [`watch`], [`pods`] | watches and caches |
+//! | [`datastore_client`] | what is asked of the datastore |
+//! | [`read_api`] | the APIService by which people read plans and logs |
+//! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
 //! | [`settings`], [`error`] | command line; calls that failed |
@@ -14,6 +17,7 @@
 pub mod account;
 pub mod admin;
 pub mod datastore;
+pub mod datastore_client;
 pub mod error;
 pub mod events;
 pub mod gate;
@@ -21,10 +25,12 @@ pub mod metrics;
 pub mod pod;
 pub mod pods;
 pub mod prune;
+pub mod read_api;
 pub mod rerun;
 pub mod run;
 pub mod settings;
 pub mod watch;
+pub mod workspaces;
 
 #[cfg(test)]
 mod testing;

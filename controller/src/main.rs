@@ -14,12 +14,15 @@ use tracing_subscriber::EnvFilter;
 use controller::{
     admin::{self, Readiness},
     datastore,
+    datastore_client::Datastore,
     events::Events,
     gate::Gatekeeper,
     metrics::Metrics,
     pods::Pods,
+    read_api::{self, Registration},
     run::{Context, Memory},
     settings::Settings,
+    workspaces::Workspaces,
 };
 
 /// The controller of Pawl.
@@ -69,6 +72,7 @@ async fn client() -> anyhow::Result<Client> {
 
 async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     let scopes = settings.scopes();
+    let registration = Registration::of(&settings).context("--read-api-service")?;
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len()));
     let (listen, routes) = (settings.listen, admin::router(metrics.clone(), readiness.clone()));
@@ -77,7 +81,9 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
         pods: Pods::awaiting(scopes.len()),
         memory: Memory::default(),
         gate: Gatekeeper::default(),
-        events: Events::new(client),
+        workspaces: Workspaces::default(),
+        datastore: Datastore::of(&settings).map(Arc::new),
+        events: Events::new(client.clone()),
         metrics,
         settings,
     });
@@ -88,7 +94,8 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
         tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
     });
-    let watches = futures::future::join_all(watches);
+    let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
+    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading)]));
     let mut watches = std::pin::pin!(watches);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {

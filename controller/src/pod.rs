@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crds::{TerraformRun, ValueFrom, contract, names};
+use crds::{Attempt, TerraformRun, ValueFrom, contract, datastore, names};
 
 use crate::{account, settings::Settings};
 
@@ -27,11 +27,25 @@ pub fn image<'a>(run: &'a TerraformRun, settings: &'a Settings) -> &'a str {
     run.spec.runner.image.as_deref().unwrap_or(&settings.runner_image)
 }
 
-/// Builds the pod of an attempt.
-pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &Settings) -> Pod {
-    let runner = &run.spec.runner;
+/// The image of an attempt's pod: what was recorded when it was opened.
+pub fn attempt_image<'a>(run: &'a TerraformRun, attempt: &'a Attempt, settings: &'a Settings) -> &'a str {
+    attempt.image.as_deref().unwrap_or_else(|| image(run, settings))
+}
+
+/// What a pod is told of the datastore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handout {
+    /// Its address.
+    pub url: String,
+    /// Its certificate authority, PEM.
+    pub ca: String,
+}
+
+/// Builds the pod of the run's attempt.
+pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, datastore: Option<&Handout>) -> Pod {
+    let (runner, number) = (&run.spec.runner, attempt.number);
     let mut labels = runner.labels.clone();
-    labels.extend(account::labels(run, attempt));
+    labels.extend(account::labels(run, number));
     labels.insert("app.kubernetes.io/name".into(), "pawl-runner".into());
     labels.insert("app.kubernetes.io/component".into(), "runner".into());
     let mut annotations = runner.annotations.clone();
@@ -39,13 +53,15 @@ pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &Settings) -> Pod 
     annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
     annotations.insert("kubectl.kubernetes.io/default-container".into(), contract::CONTAINER.into());
 
-    let (volumes, mounts) = volumes(run);
+    let (volumes, mounts) = volumes(run, datastore.is_some());
+    let mut node_selector = runner.node_selector.clone();
+    node_selector.extend(platform(run, attempt));
     let pull_secrets = runner.image_pull_secrets.iter().map(|s| s.name.clone());
     let default_secrets = settings.runner_image_pull_secrets.iter().filter(|s| !s.is_empty()).cloned();
     let pull_secrets: BTreeSet<String> = pull_secrets.chain(default_secrets).collect();
     Pod {
         metadata: ObjectMeta {
-            name: Some(names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), attempt)),
+            name: Some(names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), number)),
             namespace: run.namespace(),
             labels: Some(labels),
             annotations: Some(annotations),
@@ -53,13 +69,13 @@ pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &Settings) -> Pod 
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
-            service_account_name: Some(account::service_account_name(run, attempt)),
+            service_account_name: Some(account::service_account_name(run, number)),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             restart_policy: Some("Never".into()),
             termination_grace_period_seconds: Some(runner.termination_grace_period_seconds),
             image_pull_secrets: some(pull_secrets.into_iter().map(|name| LocalObjectReference { name }).collect()),
-            node_selector: some_map(runner.node_selector.clone()),
+            node_selector: some_map(node_selector),
             tolerations: some(runner.tolerations.clone()),
             affinity: runner.affinity.clone(),
             topology_spread_constraints: some(runner.topology_spread_constraints.clone()),
@@ -73,7 +89,7 @@ pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &Settings) -> Pod 
                 seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
                 ..PodSecurityContext::default()
             }),
-            containers: vec![container(run, attempt, settings, mounts)],
+            containers: vec![container(run, attempt, settings, datastore, mounts)],
             volumes: Some(volumes),
             ..PodSpec::default()
         }),
@@ -81,15 +97,35 @@ pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &Settings) -> Pod 
     }
 }
 
-fn container(run: &TerraformRun, attempt: u32, settings: &Settings, mounts: Vec<VolumeMount>) -> Container {
+/// A plan is applied on the platform that it was made on: providers and tool are part of its checksum.
+fn platform(run: &TerraformRun, attempt: &Attempt) -> BTreeMap<String, String> {
+    let plan = run.status.as_ref().and_then(|status| status.plan.as_ref());
+    let platform = plan.filter(|plan| attempt.restores == Some(plan.attempt)).and_then(|plan| plan.platform.as_deref());
+    // Written by an agent; only what can be a label's value.
+    let word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    match platform.and_then(|platform| platform.split_once('_')) {
+        Some((os, arch)) if word(os) && word(arch) => {
+            [("kubernetes.io/os", os), ("kubernetes.io/arch", arch)].map(|(key, value)| (key.into(), value.into())).into()
+        }
+        Some(_) | None => BTreeMap::new(),
+    }
+}
+
+fn container(
+    run: &TerraformRun,
+    attempt: &Attempt,
+    settings: &Settings,
+    datastore: Option<&Handout>,
+    mounts: Vec<VolumeMount>,
+) -> Container {
     let runner = &run.spec.runner;
     let default_policy = settings.runner_image_pull_policy.clone().filter(|policy| !policy.is_empty());
     Container {
         name: contract::CONTAINER.into(),
-        image: Some(image(run, settings).to_owned()),
+        image: Some(attempt_image(run, attempt, settings).to_owned()),
         image_pull_policy: runner.image_pull_policy.clone().or(default_policy),
         args: Some(vec!["run".into()]),
-        env: Some(environment(run, attempt)),
+        env: Some(environment(run, attempt.number, datastore)),
         resources: Some(runner.resources.clone().unwrap_or_else(|| ResourceRequirements {
             requests: Some(BTreeMap::from([
                 ("cpu".into(), Quantity("100m".into())),
@@ -113,7 +149,7 @@ fn container(run: &TerraformRun, attempt: u32, settings: &Settings, mounts: Vec<
     }
 }
 
-fn environment(run: &TerraformRun, attempt: u32) -> Vec<EnvVar> {
+fn environment(run: &TerraformRun, attempt: u32, store: Option<&Handout>) -> Vec<EnvVar> {
     let value = |name: &str, value: String| EnvVar { name: name.into(), value: Some(value), value_from: None };
     let field = |name: &str, path: &str| EnvVar {
         name: name.into(),
@@ -123,7 +159,7 @@ fn environment(run: &TerraformRun, attempt: u32) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
     };
-    vec![
+    let mut env = vec![
         value(contract::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
         value(contract::ENV_RUN, run.name_any()),
         value(contract::ENV_RUN_UID, run.uid().unwrap_or_default()),
@@ -131,7 +167,11 @@ fn environment(run: &TerraformRun, attempt: u32) -> Vec<EnvVar> {
         field(contract::ENV_POD_NAME, "metadata.name"),
         field(contract::ENV_POD_UID, "metadata.uid"),
         value(contract::ENV_GRACE, run.spec.runner.termination_grace_period_seconds.to_string()),
-    ]
+    ];
+    if let Some(Handout { url, ca }) = store {
+        env.extend([value(datastore::ENV_URL, url.clone()), value(datastore::ENV_CA, ca.clone())]);
+    }
+    env
 }
 
 /// What is mounted of one Secret or ConfigMap: the keys the run names, or all of them.
@@ -177,7 +217,7 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     (secrets, config_maps)
 }
 
-fn volumes(run: &TerraformRun) -> (Vec<Volume>, Vec<VolumeMount>) {
+fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
         name: name.into(),
         mount_path: path.into(),
@@ -189,6 +229,18 @@ fn volumes(run: &TerraformRun) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mut volumes = vec![scratch("work"), scratch("tmp"), token_volume()];
     let mut mounts =
         vec![mount("work", contract::WORK_DIR, false), mount("tmp", "/tmp", false), mount("token", contract::TOKEN_DIR, true)];
+
+    if datastore {
+        volumes.push(Volume {
+            name: "datastore".into(),
+            projected: Some(ProjectedVolumeSource {
+                default_mode: Some(FILE_MODE),
+                sources: Some(vec![token_of(Some(datastore::AUDIENCE))]),
+            }),
+            ..Volume::default()
+        });
+        mounts.push(mount("datastore", datastore::TOKEN_DIR, true));
+    }
 
     let items = |keys: Keys| match keys {
         Keys::All => None,
@@ -226,16 +278,20 @@ fn volumes(run: &TerraformRun) -> (Vec<Volume>, Vec<VolumeMount>) {
     (volumes, mounts)
 }
 
-/// Token, certificate authority and namespace where clients look for them; what automounting would give, and no more.
-fn token_volume() -> Volume {
-    let token = VolumeProjection {
+/// A token of the pod's account: for the API server, or for the audience that is named.
+fn token_of(audience: Option<&str>) -> VolumeProjection {
+    VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
             path: "token".into(),
             expiration_seconds: Some(TOKEN_SECONDS),
-            audience: None,
+            audience: audience.map(Into::into),
         }),
         ..VolumeProjection::default()
-    };
+    }
+}
+
+/// Token, certificate authority and namespace where clients look for them; what automounting would give, and no more.
+fn token_volume() -> Volume {
     let authority = VolumeProjection {
         config_map: Some(ConfigMapProjection {
             name: "kube-root-ca.crt".into(),
@@ -258,7 +314,7 @@ fn token_volume() -> Volume {
         name: "token".into(),
         projected: Some(ProjectedVolumeSource {
             default_mode: Some(FILE_MODE),
-            sources: Some(vec![token, authority, namespace]),
+            sources: Some(vec![token_of(None), authority, namespace]),
         }),
         ..Volume::default()
     }
@@ -276,10 +332,14 @@ fn some_map<K: Ord, V>(map: BTreeMap<K, V>) -> Option<BTreeMap<K, V>> {
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{GitSource, KeyRef, SecretName, Source, Variable};
+    use crds::{GitSource, KeyRef, PlanStatus, SecretName, Source, TerraformRunStatus, Variable};
 
     fn spec_of(run: &TerraformRun) -> PodSpec {
-        runner_pod(run, 1, &Settings::default()).spec.unwrap()
+        built(run).spec.unwrap()
+    }
+
+    fn built(run: &TerraformRun) -> Pod {
+        runner_pod(run, &Attempt { number: 1, ..Attempt::default() }, &Settings::default(), None)
     }
 
     #[test]
@@ -305,7 +365,7 @@ mod tests {
         let mut run = testing::run();
         run.spec.runner.labels = BTreeMap::from([(names::LABEL_RUN.into(), "forged".into()), ("team".into(), "a".into())]);
         run.spec.runner.annotations = BTreeMap::from([("karpenter.sh/do-not-disrupt".into(), "false".into())]);
-        let pod = runner_pod(&run, 1, &Settings::default());
+        let pod = built(&run);
         let labels = pod.metadata.labels.unwrap();
         assert_eq!(labels[names::LABEL_RUN], run.name_any());
         assert_eq!(labels["team"], "a");
@@ -369,5 +429,50 @@ mod tests {
         assert_eq!(value(contract::ENV_ATTEMPT), Some("1".into()));
         assert_eq!(value(contract::ENV_GRACE), Some("600".into()));
         assert_eq!(value(contract::ENV_POD_UID), None, "by downward API");
+    }
+
+    #[test]
+    fn the_datastore_has_a_token_of_its_own() {
+        let run = testing::run();
+        assert!(spec_of(&run).volumes.unwrap().iter().all(|volume| volume.name != "datastore"));
+        let handout = Handout { url: "https://datastore".into(), ca: "PEM".into() };
+        let attempt = Attempt { number: 1, ..Attempt::default() };
+        let spec = runner_pod(&run, &attempt, &Settings::default(), Some(&handout)).spec.unwrap();
+        let volume = spec.volumes.unwrap().into_iter().find(|volume| volume.name == "datastore").unwrap();
+        let token = volume.projected.unwrap().sources.unwrap().remove(0).service_account_token.unwrap();
+        assert_eq!((token.audience.as_deref(), token.path.as_str()), (Some("pawl-datastore"), "token"));
+        let container = &spec.containers[0];
+        let mounts = container.volume_mounts.clone().unwrap();
+        assert!(mounts.iter().any(|m| m.mount_path == datastore::TOKEN_DIR && m.read_only == Some(true)));
+        let env = container.env.clone().unwrap();
+        let value = |name: &str| env.iter().find(|e| e.name == name).and_then(|e| e.value.clone());
+        assert_eq!(
+            (value(datastore::ENV_URL).as_deref(), value(datastore::ENV_CA).as_deref()),
+            (Some("https://datastore"), Some("PEM"))
+        );
+    }
+
+    #[test]
+    fn a_restored_plan_runs_in_its_image_on_its_platform() {
+        let mut run = testing::run();
+        run.spec.runner.image = Some("moved".into());
+        run.spec.runner.node_selector =
+            BTreeMap::from([("kubernetes.io/arch".into(), "arm64".into()), ("pool".into(), "a".into())]);
+        let plan = |platform: &str| PlanStatus { attempt: 1, platform: Some(platform.into()), ..PlanStatus::default() };
+        let build = |run: &TerraformRun, restores| {
+            let attempt = Attempt { number: 2, restores, image: Some("recorded".into()), ..Attempt::default() };
+            runner_pod(run, &attempt, &Settings::default(), None).spec.unwrap()
+        };
+        run.status = Some(TerraformRunStatus { plan: Some(plan("linux_amd64")), ..TerraformRunStatus::default() });
+        let spec = build(&run, Some(1));
+        assert_eq!(spec.containers[0].image.as_deref(), Some("recorded"));
+        let selector = spec.node_selector.unwrap();
+        let wanted = [("kubernetes.io/arch", "amd64"), ("kubernetes.io/os", "linux"), ("pool", "a")];
+        assert_eq!(selector.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(), wanted);
+        assert_eq!(build(&run, None).node_selector.unwrap()["kubernetes.io/arch"], "arm64", "a plan of its own");
+        for odd in ["linux", "linux_", "a/b_c", ""] {
+            run.status = Some(TerraformRunStatus { plan: Some(plan(odd)), ..TerraformRunStatus::default() });
+            assert_eq!(build(&run, Some(1)).node_selector.unwrap().len(), 2, "{odd}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube::{ResourceExt, api::ObjectMeta};
 
-use crds::{TerraformRun, names};
+use crds::{TerraformRun, datastore::StateId, names};
 
 use crate::run::{Action, Decision, Draft, Kind, Observed};
 
@@ -19,6 +19,11 @@ pub fn answer(o: &Observed, now: Timestamp) -> Decision {
 /// The fresh run. Its name follows from the old one's UID, so asking twice makes one.
 pub fn fresh_run(run: &TerraformRun) -> TerraformRun {
     let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY;
+    let mut spec = run.spec.clone();
+    if spec.source.inline.is_some() {
+        // Without it the fresh run would have a state of its own, and none of what this one made.
+        spec.stack = Some(StateId::of(&run.name_any(), &spec).stack);
+    }
     let labels = run.labels().iter().filter(|(key, _)| !own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
     TerraformRun {
         metadata: ObjectMeta {
@@ -28,7 +33,7 @@ pub fn fresh_run(run: &TerraformRun) -> TerraformRun {
             annotations: Some([(names::RERUN_OF.to_owned(), run.name_any())].into()),
             ..ObjectMeta::default()
         },
-        spec: run.spec.clone(),
+        spec,
         status: None,
     }
 }
@@ -37,6 +42,7 @@ pub fn fresh_run(run: &TerraformRun) -> TerraformRun {
 mod tests {
     use super::*;
     use crate::testing;
+    use crds::TerraformRunSpec;
 
     #[test]
     fn a_fresh_run_has_the_spec_and_neither_approval_nor_state() {
@@ -45,7 +51,9 @@ mod tests {
         run.metadata.annotations =
             Some([(names::APPROVE.into(), "sha256:…".into()), (names::RERUN.into(), "true".into())].into());
         let fresh = fresh_run(&run);
-        assert_eq!(fresh.spec, run.spec);
+        assert_eq!(fresh.spec, TerraformRunSpec { stack: Some("net".into()), ..run.spec.clone() }, "the same managed state");
+        let again = fresh_run(&fresh);
+        assert_eq!(again.spec.stack.as_deref(), Some("net"));
         assert!(fresh.status.is_none() && fresh.metadata.finalizers.is_none() && fresh.metadata.uid.is_none());
         assert_eq!(fresh.labels().len(), 1);
         assert_eq!(fresh.annotations().iter().collect::<Vec<_>>(), [(&names::RERUN_OF.to_owned(), &"net".to_owned())]);

@@ -1,6 +1,6 @@
 //! What `controller run` is told on its command line or by its environment.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
@@ -31,12 +31,32 @@ pub struct Settings {
     /// How many runs are worked on at a time.
     #[arg(long, env = "PAWL_CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub concurrency: u16,
+    /// Address of the datastore, `https://HOST[:PORT]`; without it plans live and die with their pods.
+    #[arg(long, env = "PAWL_DATASTORE_URL", requires_all = ["datastore_ca", "datastore_token"])]
+    pub datastore_url: Option<String>,
+    /// File with the certificate authority of the datastore, PEM; the only one it is trusted by.
+    #[arg(long, env = "PAWL_DATASTORE_CA_FILE")]
+    pub datastore_ca: Option<PathBuf>,
+    /// File with the token for the datastore; read anew for each request.
+    #[arg(long, env = "PAWL_DATASTORE_TOKEN_FILE")]
+    pub datastore_token: Option<PathBuf>,
+    /// Where the datastore serves `read.pawl.run`, `NAMESPACE/NAME:PORT` of a Service; nothing is registered when empty.
+    #[arg(long, env = "PAWL_READ_API_SERVICE")]
+    pub read_api_service: Option<String>,
+    /// ClusterRole of this release, which owns the APIService of `read.pawl.run`.
+    #[arg(long, env = "PAWL_READ_API_OWNER")]
+    pub read_api_owner: Option<String>,
     /// What is logged, as `tracing` writes filters: `info`, `controller=debug`.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
 }
 
 impl Settings {
+    /// Whether there is a datastore.
+    pub fn has_datastore(&self) -> bool {
+        self.datastore_url.as_ref().is_some_and(|url| !url.is_empty())
+    }
+
     /// The namespaces to watch; none means all.
     pub fn scopes(&self) -> Vec<Option<String>> {
         let mut named: Vec<&str> = self.watch_namespaces.iter().map(|n| n.trim()).filter(|n| !n.is_empty()).collect();
@@ -57,6 +77,11 @@ impl Default for Settings {
             default_ttl_seconds: None,
             listen: SocketAddr::from(([0, 0, 0, 0], 8080)),
             concurrency: 16,
+            datastore_url: None,
+            datastore_ca: None,
+            datastore_token: None,
+            read_api_service: None,
+            read_api_owner: None,
             log: "info".into(),
         }
     }

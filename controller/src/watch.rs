@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, channel::mpsc};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -19,7 +19,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crds::{TerraformRun, conditions, names};
+use crds::{RunResult, Settled, TerraformRun, conditions, names};
 
 use crate::{
     admin::Readiness,
@@ -31,9 +31,17 @@ use crate::{
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store();
     let (runs_readiness, mut listed) = (readiness.clone(), false);
+    let (runs_ctx, mut workspaces) = (ctx.clone(), ctx.workspaces.feed());
+    let (wake, woken) = mpsc::unbounded();
     let runs = watcher(api::<DeserializeGuard<TerraformRun>>(&ctx.client, scope.as_deref()), watcher::Config::default())
         .backoff(backoff())
         .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
+        .inspect_ok(move |event| {
+            for older in runs_ctx.workspaces.apply(&mut workspaces, event) {
+                // Nobody listens any more when the controller ends.
+                let _ = wake.unbounded_send(older);
+            }
+        })
         .modify(prune)
         .reflect(writer)
         .inspect_ok(move |event| {
@@ -60,6 +68,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     Controller::for_stream(runs, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
         .watches_stream(pods, |pod| run_of(&pod))
+        .reconcile_on(woken)
         .graceful_shutdown_on(async move {
             // A sender that is gone means the end as well.
             let _ = stop.wait_for(|stop| *stop).await;
@@ -152,6 +161,7 @@ fn prune(run: &mut TerraformRun) {
     spec.backend = None;
     spec.tool = crds::Tool::default();
     spec.workspace = String::new();
+    spec.stack = None;
     spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };
     let Some(status) = &mut run.status else { return };
     status.message = None;
@@ -170,7 +180,13 @@ fn prune(run: &mut TerraformRun) {
         status.conditions.retain(|c| c.type_ == conditions::FINISHED);
         status.conditions.iter_mut().for_each(|c| c.message = String::new());
         status.conditions.shrink_to_fit();
-        (status.plan, status.failure, status.adopted, status.claim, status.approval) = (None, None, None, None, None);
+        (status.plan, status.failure, status.adopted, status.approval) = (None, None, None, None);
+        if status.result != Some(RunResult::Indeterminate) || status.settled.is_some() {
+            // Otherwise proof of how it ended may still arrive.
+            status.claim = None;
+        }
+        status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
+        status.attempt.iter_mut().for_each(|attempt| attempt.image = None);
         run.spec.runner.image = None;
     }
 }
@@ -182,7 +198,7 @@ fn interesting(run: &TerraformRun) -> u64 {
     (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
     (&meta.finalizers, &meta.annotations).hash(&mut hasher);
     if let Some(status) = &run.status {
-        (status.phase, status.result, status.rerun.as_deref()).hash(&mut hasher);
+        (status.phase, status.result, status.rerun.as_deref(), status.settled.is_some()).hash(&mut hasher);
         if let Some(attempt) = &status.attempt {
             (attempt.number, attempt.open).hash(&mut hasher);
         }
@@ -202,7 +218,7 @@ fn interesting(run: &TerraformRun) -> u64 {
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{Phase, Progress, RunResult, TerraformRunStatus};
+    use crds::{Phase, Progress, TerraformRunStatus};
 
     #[test]
     fn progress_is_no_reason_to_look() {

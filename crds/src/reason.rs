@@ -62,6 +62,19 @@ reasons! {
     CHECKSUM_MISMATCH = "ChecksumMismatch";
     /// The tool was ended by a signal that was not ours, such as the kernel's for want of memory.
     TOOL_KILLED = "ToolKilled";
+    // Datastore.
+    /// The datastore does not answer.
+    DATASTORE_UNAVAILABLE = "DatastoreUnavailable";
+    /// The datastore refuses a request of this pod.
+    DATASTORE_REFUSED = "DatastoreRefused";
+    /// What the datastore keeps is not the plan that was left there.
+    STORED_PLAN_CORRUPT = "StoredPlanCorrupt";
+    /// The datastore does not have the plan.
+    STORED_PLAN_MISSING = "StoredPlanMissing";
+    /// The key that something was encrypted with is not there.
+    KEY_MISSING = "KeyMissing";
+    /// Another process has a record of the claim.
+    ALREADY_CLAIMED = "AlreadyClaimed";
     // Pod.
     /// The pod was told to end.
     TERMINATED = "Terminated";

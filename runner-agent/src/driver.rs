@@ -69,6 +69,7 @@ pub struct Driver<A, W, C> {
     told_at: Option<Instant>,
     terminated_at: Option<Instant>,
     expires_at: Option<Instant>,
+    hold_until: Option<Instant>,
     progress_written: Instant,
     progress_due: bool,
     exit: u8,
@@ -99,6 +100,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             told_at: None,
             terminated_at: None,
             expires_at: None,
+            hold_until: None,
             progress_written: now,
             progress_due: false,
             exit: contract::EXIT_NO_RESULT,
@@ -178,10 +180,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.told_at.get_or_insert_with(Instant::now);
             }
             State::Awaiting => {
-                self.view.awaiting(self.clock.now());
-                if self.expires_at.is_none() {
-                    let limit = self.run.as_ref().map(|run| run.spec.approval.expires_after.0).unwrap_or_default();
-                    self.expires_at = Some(Instant::now() + limit);
+                let now = self.clock.now();
+                self.view.awaiting(now);
+                let approval = self.run.as_ref().map(|run| run.spec.approval).unwrap_or_default();
+                let left = self.view.expires(approval).duration_since(now);
+                let left = std::time::Duration::try_from(left).unwrap_or_default();
+                self.expires_at.get_or_insert_with(|| Instant::now() + left);
+                if self.view.is_stored() {
+                    self.hold_until.get_or_insert_with(|| Instant::now() + approval.hold_for.0);
                 }
                 // An approval may have come before the acknowledgement of the plan.
                 if self.levels.approved {
@@ -311,7 +317,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.follower = Some(tokio::spawn(follow(self.api.clone(), version, self.seen.0.clone())));
         self.look(Some(&Seen::Run(run.clone())));
         self.run = Some(run);
-        if self.settings.restores {
+        if self.settings.restores || self.view.restores() {
             self.view.restore();
             return Event::AdoptedPlan;
         }

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`machine`] | the pure state machine |
+//! | [`datastore`] | what outlives the pod |
 //! | [`driver`] | events in, effects out |
 //! | [`local`] | the same machine with a terminal and a folder |
 //! | [`ports`] | what the driver needs from the world |
@@ -10,6 +11,7 @@
 //! | [`phases`] | setup, init, plan, apply |
 //! | [`tool`] | finding the tool |
 //! | [`manifest`] | the plan checksum |
+//! | [`manual`] | completion for shells, and pages for `man` |
 //! | [`process`] | child processes, signals, reaping, output |
 //! | [`report`] | what people read |
 //! | [`classify`] | from the tool's words to a class of failure |
@@ -18,10 +20,12 @@
 
 pub mod api;
 pub mod classify;
+pub mod datastore;
 pub mod driver;
 pub mod local;
 pub mod machine;
 pub mod manifest;
+pub mod manual;
 pub mod phases;
 pub mod ports;
 pub mod process;

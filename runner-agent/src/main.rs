@@ -2,13 +2,19 @@
 
 use std::{io::Write, sync::Arc, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use crds::contract;
 use runner_agent::{
     api::KubeApi,
+    datastore::{
+        Client,
+        spool::{Both, Spool, SpoolWriter},
+    },
     driver::Driver,
     local::arguments::Arguments,
-    phases::PodWork,
+    manual,
+    phases::{PodWork, Remote},
     ports::SystemClock,
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
@@ -17,9 +23,9 @@ use runner_agent::{
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
-/// Runs Terraform and OpenTofu as a state machine.
+/// Runs Terraform and OpenTofu as a state machine: in a pod of its own, or on this machine.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "runner-agent", version)]
 struct Line {
     #[command(subcommand)]
     command: Command,
@@ -30,7 +36,29 @@ enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
     Run,
     Local(Box<Arguments>),
+    /// Print the completion for a shell
+    #[command(after_help = COMPLETION_HELP)]
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print a page of the manual: `runner-agent man local | man -l -`
+    Man {
+        /// The page of a command; that of the program when it is left out.
+        page: Option<Page>,
+    },
 }
+
+/// Commands with a page of their own.
+#[derive(Clone, Copy, ValueEnum)]
+enum Page {
+    Local,
+}
+
+const COMPLETION_HELP: &str = "\
+bash:  runner-agent completion bash > ~/.local/share/bash-completion/completions/runner-agent
+zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
+fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
     let arguments = Line::try_parse().unwrap_or_else(|error| {
@@ -40,8 +68,24 @@ fn main() {
     let code = match arguments.command {
         Command::Run => run(),
         Command::Local(arguments) => local(&arguments),
+        Command::Completion { shell } => printed(&manual::completion(Line::command(), shell, &mut std::io::stdout())),
+        Command::Man { page } => {
+            let page = page.map(|Page::Local| "local");
+            printed(&manual::page(Line::command(), page, &mut std::io::stdout()))
+        }
     };
     leave(code);
+}
+
+/// The exit code of what only prints. Whoever stops reading has read enough.
+fn printed(result: &std::io::Result<()>) -> u8 {
+    match result {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("error: {error}");
+            contract::exit_code(crds::RunResult::Failed)
+        }
+        Ok(()) | Err(_) => 0,
+    }
 }
 
 /// A run on this machine: the terminal is for the person, so our own notes are shown only when they are asked for.
@@ -117,8 +161,18 @@ async fn work(settings: Arc<Settings>) -> u8 {
     };
     let children = Children::default();
     let reaper = tokio::spawn(reap_strangers(children.clone()));
-    let log = Log::to(std::io::stdout());
-    let work = Arc::new(PodWork::new(settings.clone(), children.clone(), log.clone()));
+    let (log, remote) = match log_and_datastore(&settings) {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "no way to the datastore");
+            return contract::EXIT_NO_RESULT;
+        }
+    };
+    let mut work = PodWork::new(settings.clone(), children.clone(), log.clone());
+    if let Some(remote) = remote {
+        work = work.with_datastore(remote);
+    }
+    let work = Arc::new(work);
     let driver = Driver::new(api, work.clone(), SystemClock, settings.clone());
     // A task of its own, so that a fault in it is an error here and not the end of PID 1 with all that runs below it.
     let code = match tokio::spawn(driver.run(stops)).await {
@@ -129,11 +183,21 @@ async fn work(settings: Arc<Settings>) -> u8 {
         }
     };
     kill_others(&children, Duration::from_secs(2)).await;
+    work.finish_log().await;
     let cleaned = tokio::task::spawn_blocking(move || work.clean());
     let _ = tokio::time::timeout(Duration::from_secs(5), cleaned).await;
     log.flush(Duration::from_secs(2)).await;
     reaper.abort();
     code
+}
+
+/// The log, on standard output and, where there is a datastore, on its way there.
+fn log_and_datastore(settings: &Settings) -> anyhow::Result<(Log, Option<Remote>)> {
+    let Some(store) = &settings.store else { return Ok((Log::to(std::io::stdout()), None)) };
+    let client = Client::new(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
+    let spool = Spool::create(settings.work.join("log"))?;
+    let log = Log::to(Both { out: std::io::stdout(), spool: SpoolWriter(spool.clone()) });
+    Ok((log, Some(Remote::start(client, spool))))
 }
 
 /// SIGTERM and SIGINT, each time one comes.

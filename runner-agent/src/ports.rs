@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crds::{Changes, Failure, Progress, TerraformRun};
+use crds::{Changes, Claim, Failure, Progress, TerraformRun, termination::TerminationMessage};
 use futures::Stream;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -86,6 +86,10 @@ pub struct PlanReport {
     pub lines: Vec<String>,
     /// The checksum of the manifest.
     pub checksum: String,
+    /// Digest of what the datastore keeps of it; none when the plan dies with its pod.
+    pub bundle: Option<String>,
+    /// `linux_amd64`.
+    pub platform: String,
 }
 
 /// What Apply did.
@@ -109,8 +113,8 @@ pub trait Work: Send + Sync + 'static {
     fn plan(&self, notices: Notices) -> impl Future<Output = Result<PlanReport, Failure>> + Send;
     /// Computes the checksum again from the bytes on disk.
     fn verify(&self) -> impl Future<Output = Result<String, Failure>> + Send;
-    /// Applies the plan file.
-    fn apply(&self, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
+    /// Applies the plan file, which this process claimed.
+    fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
     /// Sends the one SIGINT to what runs, and starts nothing any more.
     fn interrupt(&self);
     /// Kills the providers of what runs.
@@ -121,6 +125,8 @@ pub trait Work: Send + Sync + 'static {
     fn kill_others(&self) -> impl Future<Output = bool> + Send;
     /// What the last apply changed, as far as it was seen; for an apply whose end was not seen.
     fn changed(&self) -> crds::Changed;
+    /// Leaves the result of a claimed run where it outlives the pod.
+    fn deliver(&self, message: TerminationMessage) -> impl Future<Output = ()> + Send;
     /// A text without secrets.
     fn redact(&self, text: &str) -> String;
     /// Writes a line to the log.

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use crds::contract;
+use crds::{contract, datastore};
 
 use crate::report::Commands;
 
@@ -41,10 +41,23 @@ pub struct Settings {
     pub inherited: Vec<(OsString, OsString)>,
     /// Where the attempt works.
     pub place: Place,
-    /// The attempt goes on with the plan that stands in the status.
+    /// The attempt goes on with the plan that stands in the status, whatever the status says of that.
     pub restores: bool,
+    /// The datastore, where there is one.
+    pub store: Option<Store>,
     /// The least time between writes of progress, and the shortest phase that has any.
     pub progress_every: Duration,
+}
+
+/// How the datastore is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Its address: `https://…`.
+    pub url: String,
+    /// Its certificate authority, as PEM.
+    pub ca: String,
+    /// File with the token.
+    pub token: PathBuf,
 }
 
 /// The least time between writes of progress in a cluster.
@@ -130,6 +143,7 @@ impl Settings {
             inherited: INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect(),
             place: Place::Pod,
             restores: false,
+            store: store()?,
             progress_every: PROGRESS_EVERY,
         })
     }
@@ -174,6 +188,13 @@ impl Settings {
     pub fn tmp(&self) -> PathBuf {
         self.work.join("tmp")
     }
+}
+
+fn store() -> Result<Option<Store>, SettingsError> {
+    let text = |name: &'static str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(url) = text(datastore::ENV_URL) else { return Ok(None) };
+    let ca = text(datastore::ENV_CA).ok_or(SettingsError { name: datastore::ENV_CA, problem: "is not set" })?;
+    Ok(Some(Store { url, ca, token: PathBuf::from(datastore::TOKEN_DIR).join("token") }))
 }
 
 /// 32 hexadecimal digits.

@@ -18,6 +18,9 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::controller_fields_are_the_controllers", true, controller_fields),
         Test::new("fences::a_plan_is_written_once_per_attempt", true, plan_once),
         Test::new("fences::a_claim_needs_a_live_approval_of_this_plan", true, claim),
+        Test::new("fences::an_attempt_restores_the_plan_of_another_and_makes_none", true, restores),
+        Test::new("fences::a_restored_plan_is_claimed_by_the_attempt_that_restores_it", true, claim_restored),
+        Test::new("fences::what_settles_an_indeterminate_run_is_the_controllers", true, settled),
         Test::new("fences::a_claim_is_the_adopted_process_own", true, claim_of_another),
         Test::new("fences::nothing_is_claimed_when_cancelled_denied_or_deleted", true, claim_of_an_ended_run),
         Test::new("fences::an_automatic_run_claims_its_own_plan_only", true, claim_automatic),
@@ -127,6 +130,7 @@ async fn controller_fields(world: World) -> Result<()> {
         ("conditions", json!({"conditions": condition})),
         ("rerun", json!({"rerun": "x"})),
         ("observedGeneration", json!({"observedGeneration": 7})),
+        ("restores", json!({"attempt": {"restores": 1}})),
     ] {
         let answer = agent.status(&status).await;
         // A write that closes its own attempt is refused as well, in other words.
@@ -174,6 +178,77 @@ async fn claim(world: World) -> Result<()> {
     claims().await.context("approved and recorded")?;
     refused("twice, with another time", agent.status(&json!({"claim": {"at": "2027-01-01T00:00:00Z"}})).await, "claim")?;
     refused("removed", agent.status(&json!({"claim": null})).await, "claim")
+}
+
+/// An attempt closed behind the plan that waits, and another that restores a plan, adopted as its agent does.
+async fn restoring(scene: &Scene, of: u32) -> Result<(Agent, Agent)> {
+    let first = scene.planned().await?;
+    let attempt = |attempt: Value| json!({"attempt": attempt});
+    scene.world.status(&scene.namespace, RUN, &attempt(json!({"open": false}))).await?;
+    scene.world.status(&scene.namespace, RUN, &attempt(json!({"restores": of}))).await?;
+    let second = scene.open(2).await?;
+    let mut adoption = second.adoption(2, '2');
+    adoption["phase"] = "AwaitingApproval".into();
+    second.status(&adoption).await.context("adoption in AwaitingApproval")?;
+    Ok((first, second))
+}
+
+async fn restores(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let (_, agent) = restoring(&scene, 1).await?;
+    let text = "one that restores a plan writes none";
+    refused("a plan of its own", agent.status(&json!({"plan": plan(2, 'b')})).await, text)?;
+    refused("the same plan, as its own", agent.status(&json!({"plan": plan(2, 'a')})).await, text)?;
+    refused("another plan as the old attempt", agent.status(&json!({"plan": plan(1, 'b')})).await, text)?;
+    refused("none", agent.status(&json!({"plan": null})).await, text)?;
+    let bundle = json!({"plan": {"bundle": sum('c')}});
+    refused("another bundle", agent.status(&bundle).await, text)?;
+    refused("restores nothing", agent.status(&json!({"attempt": {"restores": null}})).await, "written by the controller")?;
+    refused("back to Setup", agent.status(&json!({"phase": "Setup"})).await, "illegal change of phase")?;
+    agent.status(&json!({"message": "restoring"})).await?;
+    Ok(())
+}
+
+async fn claim_restored(world: World) -> Result<()> {
+    let text = "a claim needs a live approval of the plan";
+    let other = Scene::new(world.clone(), json!({})).await?;
+    let (_, agent) = restoring(&other, 7).await?;
+    other.approve('a').await?;
+    refused("the plan of an attempt that it does not restore", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
+
+    let scene = Scene::new(world, json!({})).await?;
+    let (first, agent) = restoring(&scene, 1).await?;
+    refused("nobody approved", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
+    scene.approve('a').await?;
+    refused(
+        "in the name of the attempt that planned",
+        agent.status(&agent.claim(1, '2', &sum('a'))).await,
+        "a claim is written once",
+    )?;
+    refused("the attempt that planned", first.status(&first.claim(1, '0', &sum('a'))).await, NOT_THE_POD)?;
+    refused("another plan", agent.status(&agent.claim(2, '2', &sum('b'))).await, text)?;
+    scene.annotate(json!({names::APPROVE: null, names::APPROVED_BY: null})).await?;
+    refused("withdrawn, the record still there", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
+    scene.approve('a').await?;
+    agent.status(&agent.claim(2, '2', &sum('a'))).await.context("approved, recorded and restored")?;
+    Ok(())
+}
+
+async fn settled(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.planned().await?;
+    scene.approve('a').await?;
+    agent.status(&agent.claim(1, '0', &sum('a'))).await?;
+    let proof = |result: &str| json!({"settled": {"result": result, "message": "done", "at": "2026-01-01T00:00:00Z"}});
+    refused("while it runs", agent.status(&proof("Applied")).await, "settled")?;
+    let early = scene.world.status(&scene.namespace, RUN, &proof("Applied")).await;
+    refused("while it runs, by the controller", early, "settled an Indeterminate run")?;
+    agent.status(&json!({"phase": "Failed", "result": "Indeterminate"})).await.context("the end")?;
+    refused("by the agent", agent.status(&proof("Applied")).await, "written by the controller")?;
+    scene.world.status(&scene.namespace, RUN, &proof("Applied")).await.context("by the controller")?;
+    let text = "what settled an Indeterminate run never changes";
+    refused("changed", scene.world.status(&scene.namespace, RUN, &proof("Failed")).await, text)?;
+    refused("removed", scene.world.status(&scene.namespace, RUN, &json!({"settled": null})).await, text)
 }
 
 async fn claim_of_another(world: World) -> Result<()> {

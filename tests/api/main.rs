@@ -2,6 +2,7 @@
 //! real and alone; no root is needed.
 
 mod cel;
+mod chart;
 mod fences;
 mod policies;
 mod world;
@@ -23,7 +24,7 @@ fn main() -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new()?;
     let (bare, guarded) = runtime.block_on(async { tokio::join!(World::start(false), World::start(true)) });
     let ((bare, one), (guarded, two)) = (bare?, guarded?);
-    let tests = [cel::tests(), policies::tests(), fences::tests()].into_iter().flatten();
+    let tests = [cel::tests(), policies::tests(), fences::tests(), chart::tests()].into_iter().flatten();
     let trials = tests
         .map(|test| {
             let (world, handle) = (if test.guarded { guarded.clone() } else { bare.clone() }, runtime.handle().clone());

@@ -14,7 +14,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("approval::withdrawn_goes_back_to_waiting", withdrawal),
         Test::new("approval::what_is_not_this_plan_is_refused_in_the_terminal", refused),
         Test::new("approval::nobody_approves_in_time", expiry),
-        Test::new("approval::an_approval_of_a_plan_that_died_is_stale", stale),
+        Test::new("approval::an_agent_killed_in_the_hold_leaves_its_plan", killed_in_the_hold),
         Test::new("approval::code_changed_after_the_plan_is_not_applied", changed_code),
     ]
 }
@@ -117,23 +117,16 @@ async fn expiry(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn stale(scene: Scene) -> Result<()> {
+async fn killed_in_the_hold(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), json!({})).await?;
     let first = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?.checksum;
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
-    let again = |r: &crds::TerraformRun| {
-        r.status
-            .as_ref()
-            .is_some_and(|s| s.phase == Some(Phase::AwaitingApproval) && s.plan.as_ref().is_some_and(|p| p.attempt == 2))
-    };
-    let second = scene.until("a", "planned again", LATER, again).await?.status.and_then(|s| s.plan).context("no plan")?.checksum;
-    ensure!(first != second, "another plan has another checksum");
-    let old = scene.annotate("a", &[(names::APPROVE, Some(first.as_str())), (names::APPROVED_BY, Some("admin"))]).await;
-    let text = format!("{:#}", old.err().context("an approval of the dead plan was let through")?);
-    holds(&text, &format!("the plan that waits is {second}, not {first}"))?;
-    ensure!(scene.approve("a").await?.status.success());
-    scene.ends("a", RunResult::Applied).await?;
-    ensure!(scene.starts("a", "apply") == 1);
+    let kept = super::stored::released(&scene, "a").await?;
+    ensure!(kept.plan.as_ref().is_some_and(|plan| plan.checksum == first), "the plan died with its agent: {kept:?}");
+    super::stored::approve_waiting(&scene, &kept)?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(scene.starts("a", "apply") == 1 && scene.starts("a", "plan") == 1);
+    ensure!(status.history.iter().any(|line| line.contains("the plan is kept")), "{:?}", status.history);
     Ok(())
 }
 

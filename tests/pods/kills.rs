@@ -13,7 +13,6 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("kills::a_pod_force_deleted_in_setup_is_followed_by_another", deleted_in_setup),
         Test::new("kills::a_pod_force_deleted_in_init_is_followed_by_another", deleted_in_init),
         Test::new("kills::a_pod_force_deleted_in_plan_is_followed_by_another", deleted_in_plan),
-        Test::new("kills::a_pod_force_deleted_in_the_hold_is_followed_by_another_plan", deleted_in_hold),
         Test::new("kills::a_pod_force_deleted_in_apply_is_never_followed", deleted_in_apply),
         Test::new("kills::a_pod_deleted_in_apply_saves_its_state", deleted_gracefully),
         Test::new("kills::an_agent_killed_in_apply_is_indeterminate", agent_killed),
@@ -68,22 +67,6 @@ async fn deleted_in_init(scene: Scene) -> Result<()> {
 
 async fn deleted_in_plan(scene: Scene) -> Result<()> {
     deleted_in(&scene, "plan").await
-}
-
-async fn deleted_in_hold(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({})).await?;
-    scene.phase("a", Phase::AwaitingApproval).await?;
-    delete_by_force(&scene, "a").await?;
-    let again = |r: &crds::TerraformRun| {
-        r.status
-            .as_ref()
-            .is_some_and(|s| s.phase == Some(Phase::AwaitingApproval) && s.plan.as_ref().is_some_and(|p| p.attempt == 2))
-    };
-    scene.until("a", "planned again", LATER, again).await?;
-    ensure!(scene.approve("a").await?.status.success());
-    scene.ends("a", RunResult::Applied).await?;
-    ensure!(scene.starts("a", "plan") == 2 && scene.starts("a", "apply") == 1);
-    Ok(())
 }
 
 async fn deleted_in_apply(scene: Scene) -> Result<()> {

@@ -5,9 +5,14 @@ mod cancel;
 mod deletion;
 mod describe;
 mod failures;
+mod guard;
 mod kills;
+mod managed;
 mod operations;
+mod outages;
 mod pruning;
+mod reading;
+mod stored;
 mod suite;
 
 use std::{process::ExitCode, sync::Arc};
@@ -43,14 +48,18 @@ fn main() -> Result<ExitCode> {
         deletion::tests(),
         describe::tests(),
         failures::tests(),
+        guard::tests(),
         kills::tests(),
+        managed::tests(),
         operations::tests(),
         pruning::tests(),
+        reading::tests(),
+        stored::tests(),
     ];
     let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
-    let second = run([approval::alone(), kills::alone()].into_iter().flatten().collect(), &arguments);
+    let second = run([approval::alone(), kills::alone(), outages::alone()].into_iter().flatten().collect(), &arguments);
     suite.down()?;
     let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
     println!("{passed} passed, {failed} failed");

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     future::Future,
     net::{IpAddr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     pin::Pin,
     process::{Command, Output},
     sync::{
@@ -78,6 +78,24 @@ impl Suite {
         // A cluster that was kept has the namespaces of the time before.
         let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         Ok(Self { client: cluster.client().await?, cluster, git, state, _files: files, prefix, next: AtomicU32::new(0) })
+    }
+
+    /// Files of the store whose path holds all of these texts.
+    pub(crate) fn stored(&self, texts: &[&str]) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.cluster.datastore()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    dirs.push(entry.path());
+                } else if texts.iter().all(|text| entry.path().to_string_lossy().contains(text)) {
+                    found.push(entry.path());
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
     }
 
     pub(crate) fn down(&self) -> Result<()> {

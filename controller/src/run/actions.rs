@@ -23,6 +23,22 @@ pub struct Observed {
     pub gate: Gate,
     /// What this process remembers of the run.
     pub notes: Notes,
+    /// The newest of the newer runs of the same workspace that have made their plan.
+    pub newer: Option<String>,
+    /// What the datastore has of the end of a claimed run.
+    pub proof: Proof,
+}
+
+/// What the datastore has of the end of a claimed run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Proof {
+    /// Nobody has asked yet.
+    #[default]
+    Unknown,
+    /// Nothing, or it did not answer.
+    Absent,
+    /// This; still to be compared with the claim.
+    Found(Box<TerminationMessage>),
 }
 
 impl Observed {
@@ -119,6 +135,17 @@ pub struct Notes {
     pub version: u64,
     /// Errors in a row.
     pub errors: u32,
+    /// When the datastore was asked how a claimed run ended.
+    pub proof: Option<ProofAsked>,
+}
+
+/// Questions to the datastore that had no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProofAsked {
+    /// How many.
+    pub times: u32,
+    /// When to ask again.
+    pub next_at: Timestamp,
 }
 
 /// A refusal of the pod's creation.
@@ -164,6 +191,8 @@ pub enum Kind {
     Gone,
     /// Names the run that answers a rerun.
     Rerun,
+    /// Records how an Indeterminate run ended after all.
+    Settled,
 }
 
 /// One write of the status: a merge patch with the run's resourceVersion.
@@ -189,6 +218,8 @@ pub enum Action {
     },
     /// Prove that the admission policies stand.
     ProveGate,
+    /// Ask the datastore how a claimed run ended.
+    AskProof,
     /// Write the status.
     Write(Write),
     /// Create account and pod of the open attempt, as far as they do not exist.
@@ -228,10 +259,10 @@ impl Action {
     pub const fn needs_live(&self) -> bool {
         match self {
             Self::Write(write) => match write.kind {
-                Kind::Begin | Kind::Open | Kind::Close | Kind::End | Kind::Gone | Kind::Rerun => true,
+                Kind::Begin | Kind::Open | Kind::Close | Kind::End | Kind::Gone | Kind::Rerun | Kind::Settled => true,
                 Kind::Approval | Kind::Conditions => false,
             },
-            Self::CreatePod | Self::DeletePod { .. } | Self::CreateRerun => true,
+            Self::CreatePod | Self::DeletePod { .. } | Self::CreateRerun | Self::AskProof => true,
             Self::AddFinalizer { .. }
             | Self::ProveGate
             | Self::DeleteAccount { .. }

@@ -8,6 +8,7 @@ use crds::{PlanStatus, conditions, names, reason, termination::clip, whole_secon
 
 use super::{
     actions::{Action, Decision, Gate, Kind, Observed},
+    keep,
     status::Draft,
 };
 
@@ -24,25 +25,8 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         draft.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
         draft.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
     }
-    let Some(given) = annotation(names::APPROVE) else {
-        if status.approval.is_some() {
-            draft.clear("approval");
-            draft.condition(conditions::APPROVED, Some(false), reason::WITHDRAWN, "the approval was withdrawn");
-            draft.note("Withdrawn", false, format!("the approval of {} was withdrawn", plan.checksum));
-        } else if !is(o, reason::WITHDRAWN) {
-            draft.condition_if_new(conditions::APPROVED, Some(false), reason::WAITING, "nobody has approved the plan yet");
-        }
-        return settle(draft);
-    };
-    if given != plan.checksum {
-        if status.approval.is_some() {
-            draft.clear("approval");
-        }
-        if !is(o, reason::STALE_APPROVAL) {
-            let text = format!("the plan that waits is {}, not {}; nothing was approved", plan.checksum, clip(given, 80));
-            draft.condition(conditions::APPROVED, Some(false), reason::STALE_APPROVAL, &text);
-            draft.note("StaleApproval", true, text);
-        }
+    if !keep::annotated(run, plan) {
+        take_back(&mut draft, o, plan, now);
         return settle(draft);
     }
     let by = clip(annotation(names::APPROVED_BY).unwrap_or("unknown"), 512);
@@ -87,6 +71,40 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
     }
 }
 
+/// What is taken away from a run whose attempt is still to start: nothing but an approval that no longer stands.
+pub(super) fn withdrawal(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Option<Action> {
+    if o.status().approval.is_none() || keep::annotated(&o.run, plan) {
+        return None;
+    }
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    take_back(&mut draft, o, plan, now);
+    Some(Action::Write(draft.finish(Kind::Approval)))
+}
+
+/// The annotation does not approve this plan: nor does the record.
+fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
+    if o.status().approval.is_some() {
+        draft.clear("approval");
+        keep::waits_again(draft, o, plan, now);
+    }
+    match o.run.annotations().get(names::APPROVE) {
+        None if o.status().approval.is_some() => {
+            draft.condition(conditions::APPROVED, Some(false), reason::WITHDRAWN, "the approval was withdrawn");
+            draft.note("Withdrawn", false, format!("the approval of {} was withdrawn", plan.checksum));
+        }
+        None if is(o, reason::WITHDRAWN) => {}
+        None => {
+            draft.condition_if_new(conditions::APPROVED, Some(false), reason::WAITING, "nobody has approved the plan yet");
+        }
+        Some(_) if is(o, reason::STALE_APPROVAL) => {}
+        Some(given) => {
+            let text = format!("the plan that waits is {}, not {}; nothing was approved", plan.checksum, clip(given, 80));
+            draft.condition(conditions::APPROVED, Some(false), reason::STALE_APPROVAL, &text);
+            draft.note("StaleApproval", true, text);
+        }
+    }
+}
+
 /// The condition Approved is False for this reason.
 fn is(o: &Observed, reason: &str) -> bool {
     let approved = o.status().conditions.iter().find(|c| c.type_ == conditions::APPROVED);
@@ -95,6 +113,8 @@ fn is(o: &Observed, reason: &str) -> bool {
 
 /// Nothing is held up; a write when anything changed.
 fn settle(mut draft: Draft<'_>) -> Decision {
-    draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    if conditions::status(&draft.status().conditions, conditions::STALLED) != Some(false) {
+        draft.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    }
     if draft.is_empty() { Decision::wait() } else { Decision::act(Action::Write(draft.finish(Kind::Approval))) }
 }

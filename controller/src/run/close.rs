@@ -8,10 +8,12 @@ use crds::{
 };
 
 use super::{
-    actions::{Action, Decision, Kind, Observed, PodState, PodView, Write},
+    actions::{Action, Decision, Kind, Observed, PodState, PodView, Proof, Write},
     decide::{GONE_WAIT, after, backoff, finish_conditions},
+    keep, proof,
     status::{Draft, End, of_tries, operation},
 };
+use crate::settings::Settings;
 
 /// The closing write, and the account's removal where no pod's finalizer is left to remind of it.
 pub(super) fn closing(o: &Observed, attempt: &Attempt, write: Write) -> Decision {
@@ -53,33 +55,48 @@ fn undescribed(message: &TerminationMessage, changes: Changed) -> Failure {
 }
 
 /// Rows 2 and 3: a claim without an end, and the pod ended.
-pub(super) fn close_claimed(o: &Observed, pod: &PodView, now: Timestamp) -> Decision {
-    let status = o.status();
-    let Some(attempt) = &status.attempt else { return Decision::wait() };
-    let claimant = |message: &&TerminationMessage| {
-        status.claim.as_ref().is_some_and(|claim| claim.nonce == message.nonce && claim.pod_uid == message.pod_uid)
+pub(super) fn close_claimed(o: &Observed, pod: &PodView, settings: &Settings, now: Timestamp) -> Decision {
+    let message = pod.ended.as_ref().and_then(|ended| ended.message.as_ref());
+    if let Some((message, result)) = message.and_then(|message| Some((message, proof::of_claim(o, message)?))) {
+        return delivered(o, message, result, now);
+    }
+    let text = pod.ended.as_ref().map_or("its pod ended", |ended| ended.text.as_str());
+    unconfirmed(o, text, settings, now)
+}
+
+/// The end of a claimed run, in the words of the process that claimed it.
+fn delivered(o: &Observed, message: &TerminationMessage, result: RunResult, now: Timestamp) -> Decision {
+    let failed = result.phase() == Phase::Failed;
+    let failure = message.failure.clone().or_else(|| failed.then(|| undescribed(message, Changed::Unknown)));
+    end_claimed(o, &End { result, message: message.message.clone(), failure }, now)
+}
+
+/// The pod does not say how the apply ended: what the datastore says, and without an answer Indeterminate.
+pub(super) fn unconfirmed(o: &Observed, text: &str, settings: &Settings, now: Timestamp) -> Decision {
+    let found = match &o.proof {
+        Proof::Unknown if settings.has_datastore() => return Decision::act(Action::AskProof),
+        Proof::Unknown | Proof::Absent => None,
+        Proof::Found(message) => proof::of_claim(o, message).map(|result| (message, result)),
     };
-    let delivered = believed(o, pod).filter(claimant).and_then(|message| Some((message, message.result?)));
-    // A claimed run is never Canceled, and was neither without changes nor planned only: such a message is none.
-    let phase = status.phase.unwrap_or(Phase::Apply);
-    let legal = |result: RunResult| (result.needs_claim() || result == RunResult::Failed) && phase.may_become(result.phase());
-    match delivered {
-        Some((message, result)) if legal(result) => {
-            let failed = result.phase() == Phase::Failed;
-            let failure = message.failure.clone().or_else(|| failed.then(|| undescribed(message, Changed::Unknown)));
-            let mut draft = Draft::new(&o.run, status, now);
-            draft.close().end(&End { result, message: message.message.clone(), failure });
-            closing(o, attempt, draft.finish(Kind::End))
-        }
-        Some(_) | None => {
-            let text = pod.ended.as_ref().map_or("its pod ended", |ended| ended.text.as_str());
-            closing(o, attempt, indeterminate(o, text, now))
-        }
+    match found {
+        Some((message, result)) => delivered(o, message, result, now),
+        None => indeterminate(o, text, now),
     }
 }
 
+/// Ends a claimed run, and closes its attempt when another hand has not done so.
+fn end_claimed(o: &Observed, end: &End, now: Timestamp) -> Decision {
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    if let Some(attempt) = o.status().attempt.as_ref().filter(|attempt| attempt.open) {
+        draft.close().end(end);
+        return closing(o, attempt, draft.finish(Kind::End));
+    }
+    draft.end(end);
+    Decision::act(Action::Write(draft.finish(Kind::End)))
+}
+
 /// Row 4: a claim without an end, and the pod is gone. A wait that a condition names, then Indeterminate.
-pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
+pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp) -> Decision {
     let status = o.status();
     let since = status
         .conditions
@@ -89,7 +106,7 @@ pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, now: Timestamp) 
     match since {
         Some(since) if now >= after(since, GONE_WAIT) => {
             let text = format!("pod {} is gone since {}", attempt.pod_name, since.strftime("%Y-%m-%d %H:%M:%S"));
-            closing(o, attempt, indeterminate(o, &text, now))
+            unconfirmed(o, &text, settings, now)
         }
         Some(since) => Decision::until(after(since, GONE_WAIT), now),
         None => {
@@ -108,7 +125,7 @@ pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, now: Timestamp) 
 }
 
 /// Nobody can say how the apply ended.
-pub(super) fn indeterminate(o: &Observed, text: &str, now: Timestamp) -> Write {
+fn indeterminate(o: &Observed, text: &str, now: Timestamp) -> Decision {
     let status = o.status();
     let claim = status.claim.as_ref();
     let holder = status.attempt.as_ref().map_or("its pod", |attempt| attempt.pod_name.as_str());
@@ -126,19 +143,26 @@ pub(super) fn indeterminate(o: &Observed, text: &str, now: Timestamp) -> Write {
         changes: Changed::Unknown,
         diagnostics: Vec::new(),
     };
-    let mut draft = Draft::new(&o.run, status, now);
-    if status.attempt.as_ref().is_some_and(|attempt| attempt.open) {
-        draft.close();
-    }
-    draft.end(&End { result: RunResult::Indeterminate, message, failure: Some(failure) });
-    draft.finish(Kind::End)
+    end_claimed(o, &End { result: RunResult::Indeterminate, message, failure: Some(failure) }, now)
 }
 
-/// Row 5: cancelled, denied or deleted before the claim.
-pub(super) fn close_asked(o: &Observed, attempt: &Attempt, result: RunResult, message: &str, now: Timestamp) -> Decision {
+/// Row 5: cancelled, denied, deleted or superseded before the claim.
+pub(super) fn close_early(o: &Observed, attempt: &Attempt, end: &End, now: Timestamp) -> Decision {
     let mut draft = Draft::new(&o.run, o.status(), now);
-    draft.close().end(&End { result, message: message.to_owned(), failure: None });
+    draft.close().end(end);
     closing(o, attempt, draft.finish(Kind::End))
+}
+
+/// The failure of an attempt that said nothing.
+pub(super) fn lost(attempt: &Attempt, pod: Option<&PodView>) -> Failure {
+    let ended = pod.and_then(|pod| pod.ended.as_ref());
+    Failure {
+        class: FailureClass::Interrupted,
+        reason: ended.map_or(reason::POD_GONE, |ended| ended.reason).into(),
+        message: ended.map_or_else(|| format!("pod {} is gone", attempt.pod_name), |ended| ended.text.clone()),
+        changes: Changed::None,
+        diagnostics: Vec::new(),
+    }
 }
 
 /// Rows 6 and 7: no claim, and the pod ended or is gone.
@@ -147,6 +171,8 @@ pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodV
     let message = pod.and_then(|pod| believed(o, pod));
     let adopted = status.adopted.as_ref().is_some_and(|adopted| adopted.attempt == attempt.number);
     let phase = status.phase.unwrap_or(Phase::Pending);
+    // It ended as it said it would: the hold is over.
+    let quiet = message.is_some_and(|message| message.result.is_none() && message.failure.is_none()) && status.failure.is_none();
     // A result that the agent could not deliver by status. Before the claim nothing was applied, whatever a message says.
     let delivered = message
         .filter(|_| adopted)
@@ -164,16 +190,10 @@ pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodV
         draft.end(&End { result: RunResult::Failed, message: failure.message.clone(), failure: Some(failure.clone()) });
         return closing(o, attempt, draft.finish(Kind::End));
     }
-    let failure = failure.unwrap_or_else(|| {
-        let ended = pod.and_then(|pod| pod.ended.as_ref());
-        Failure {
-            class: FailureClass::Interrupted,
-            reason: ended.map_or(reason::POD_GONE, |ended| ended.reason).into(),
-            message: ended.map_or_else(|| format!("pod {} is gone", attempt.pod_name), |ended| ended.text.clone()),
-            changes: Changed::None,
-            diagnostics: Vec::new(),
-        }
-    });
+    if let Some(decision) = keep::close(o, pod, failure.clone(), quiet, now) {
+        return decision;
+    }
+    let failure = failure.unwrap_or_else(|| lost(attempt, pod));
     let tried = of_tries(&o.run, attempt.tries);
     if attempt.tries > o.run.spec.retry.limit {
         let message = format!("{tried} ended: {}; nothing was applied", failure.message);

@@ -9,7 +9,7 @@ use crds::{ApprovalMode, Attempt, Phase, RunResult, TerraformRun, conditions, na
 
 use super::{
     actions::{Action, Decision, Gate, Kind, Observed, PodState, PodView},
-    approve, close, rerun, start,
+    approve, close, keep, proof, rerun, start,
     status::{Draft, End, of_tries},
 };
 use crate::settings::Settings;
@@ -120,6 +120,10 @@ pub(super) fn finish_conditions(o: &Observed, kind: Kind, now: Timestamp) -> sup
 /// The run has ended and no attempt is open: tidy up, answer a rerun, prune.
 fn ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let (run, status) = (&o.run, o.status());
+    // Before its pod is let go: what it says may be the proof that an Indeterminate run waits for.
+    if let Some(write) = proof::settles(o, now) {
+        return Decision::act(Action::Write(write));
+    }
     let release = release(o);
     if !release.is_empty() {
         return Decision::all(release);
@@ -132,6 +136,9 @@ fn ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     }
     if run.annotations().get(names::RERUN).is_some_and(|value| value == "true") && status.rerun.is_none() {
         return rerun::answer(o, now);
+    }
+    if let Some(decision) = proof::ask(o, settings, now) {
+        return decision;
     }
     crate::prune::decide(run, status, settings, now)
 }
@@ -178,7 +185,7 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     }
     if status.claim.is_some() {
         // Closing a claimed attempt ends its run in the same write, so this needs another hand. No further attempt, ever.
-        return Decision::act(Action::Write(close::indeterminate(o, "its attempt was closed", now)));
+        return close::unconfirmed(o, "its attempt was closed", settings, now);
     }
     if let Some((result, message)) = asked(run) {
         if status.phase.is_none() {
@@ -202,6 +209,9 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     };
     if !run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
         return Decision::act(Action::AddFinalizer { prove: probe });
+    }
+    if let Some((plan, attempt)) = keep::kept(o) {
+        return keep::wait(o, plan, attempt, settings, now);
     }
     if let Some(attempt) = &status.attempt {
         let closed = attempt.closed_at.as_ref().map_or(now, |t| t.0);
@@ -252,8 +262,8 @@ fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp)
         return match pod {
             Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
             Seen::Running(_) => progress(o, attempt, now),
-            Seen::Ended(pod) => close::close_claimed(o, pod, now),
-            Seen::Absent => close::claimed_and_gone(o, attempt, now),
+            Seen::Ended(pod) => close::close_claimed(o, pod, settings, now),
+            Seen::Absent => close::claimed_and_gone(o, attempt, settings, now),
         };
     }
     if let Some((result, message)) = asked(run) {
@@ -270,9 +280,16 @@ fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp)
                 }
             }
             Seen::Running(_) | Seen::Ended(_) | Seen::Absent => {
-                close::close_asked(o, attempt, result, &format!("{message}; nothing was applied"), now)
+                let message = format!("{message}; nothing was applied");
+                close::close_early(o, attempt, &End { result, message, failure: None }, now)
             }
         };
+    }
+    if let (Seen::Running(_) | Seen::Absent, Some(end)) = (&pod, keep::superseded(o)) {
+        return close::close_early(o, attempt, &end, now);
+    }
+    if let (false, Some(action)) = (adopted, keep::kept(o).and_then(|(plan, _)| approve::withdrawal(o, plan, now))) {
+        return Decision::act(action);
     }
     match pod {
         Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
@@ -288,7 +305,7 @@ fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp)
 fn progress(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
     let (run, status) = (&o.run, o.status());
     let waits = status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none();
-    let plan = status.plan.as_ref().filter(|plan| plan.attempt == attempt.number);
+    let plan = keep::plan_of(status, attempt);
     if waits
         && run.spec.approval.mode == ApprovalMode::Manual
         && let Some(plan) = plan

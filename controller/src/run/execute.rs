@@ -13,13 +13,13 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crds::{TerraformRun, names, reason, termination::clip};
+use crds::{Attempt, TerraformRun, names, reason, termination::clip};
 
 use super::{
     actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
     observe::version,
     reconcile::Context,
-    start,
+    start, stored,
 };
 use crate::{
     account::{self, Account},
@@ -50,6 +50,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                 seen.gate = gate.transpose()?.unwrap_or(seen.gate);
             }
             Action::ProveGate => seen.gate = ctx.gate.prove(&seen.run, ctx).await?,
+            Action::AskProof => stored::ask_proof(&mut seen, ctx).await,
             Action::Write(write) => {
                 let opens = write.kind == Kind::Open;
                 let run = write_status(&seen.run, &write, ctx).await?;
@@ -78,7 +79,10 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                     pod.held = false;
                 }
             }
-            Action::Cleanup => cleanup(&seen.run, ctx).await?,
+            Action::Cleanup => {
+                let (cleaned, ()) = tokio::join!(cleanup(&seen.run, ctx), stored::forget(&seen.run, ctx));
+                cleaned?;
+            }
             Action::RemoveFinalizer => {
                 let rest: Vec<_> = seen.run.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
                 let patch = metadata_patch(&seen.run, json!({"finalizers": rest}));
@@ -155,10 +159,12 @@ fn report(run: &TerraformRun, write: Write, ctx: &Context) {
         Kind::Close => tracing::info!("attempt closed"),
         Kind::End => tracing::info!("run ended"),
         Kind::Approval => tracing::info!("approval settled"),
+        Kind::Settled => tracing::info!("settled"),
         Kind::Begin | Kind::Conditions | Kind::Gone | Kind::Rerun => tracing::debug!(kind = ?write.kind, "status written"),
     }
     if let Some((operation, result)) = write.finished {
         ctx.metrics.run_finished(operation, result);
+        stored::drop_bundles(run, ctx);
     }
     ctx.events.publish(run, write.notes);
 }
@@ -174,9 +180,10 @@ fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> {
 
 /// Account first, as the API server refuses a pod whose ServiceAccount is missing; the rights at the same time.
 async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
-    let Some(number) = seen.status().attempt.as_ref().map(|attempt| attempt.number) else { return Ok(()) };
+    let Some(attempt) = seen.status().attempt.clone() else { return Ok(()) };
+    let number = attempt.number;
     let uid = seen.run.uid().unwrap_or_default();
-    match Box::pin(try_create(&seen.run, number, ctx)).await {
+    match Box::pin(try_create(&seen.run, &attempt, ctx)).await {
         Ok(view) => {
             tracing::info!(pod = view.name, "pod created");
             let created = Some((number, Timestamp::now()));
@@ -199,17 +206,19 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     }
 }
 
-async fn try_create(run: &TerraformRun, number: u32, ctx: &Context) -> Result<PodView, Error> {
+async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Result<PodView, Error> {
+    let number = attempt.number;
     let namespace = run.namespace().unwrap_or_default();
     let Account { service_account, role, binding } = account::account(run, number);
     let params = create_params();
+    let datastore = ctx.datastore.as_ref().map(|datastore| datastore.handout()).transpose()?;
     let pod = async {
         if let Some(account) = &service_account {
             let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
             already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
         }
         let api = ctx.pod_api(&namespace);
-        let wanted = pod::runner_pod(run, number, &ctx.settings);
+        let wanted = pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
         match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
             Some(pod) => Ok(pod),
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,

@@ -6,23 +6,29 @@
 //! | [`podview`] | reads what a pod says of itself | no |
 //! | [`decide`] | says what is to be done | no |
 //! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
+//! | [`keep`], [`proof`] | its parts: plans that outlive their pods; results that arrive by the datastore | no |
 //! | [`status`] | drafts of status writes | no |
-//! | [`execute`] | does it | yes |
+//! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
 
 mod actions;
 mod approve;
 mod close;
 mod decide;
 mod execute;
+mod keep;
 mod observe;
 mod podview;
+mod proof;
 mod reconcile;
 mod start;
 mod status;
+mod stored;
 #[cfg(test)]
 mod tests;
 
-pub use actions::{Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Refused, Trouble, Write};
+pub use actions::{
+    Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,
+};
 pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
 pub use observe::Memory;
 pub use reconcile::{Context, on_error, reconcile};

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use crds::TerraformRun;
 
 use super::{
-    actions::{Notes, Observed, PodState, PodView},
+    actions::{Notes, Observed, PodState, PodView, Proof},
     decide::asked,
     reconcile::Context,
     start,
@@ -67,7 +67,8 @@ pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> O
         },
     };
     let gate = ctx.gate.state(&namespace, now);
-    Some(Observed { run, run_live: false, pod, pod_live: false, gate, notes })
+    let newer = ctx.workspaces.newer(&uid);
+    Some(Observed { run, run_live: false, pod, pod_live: false, gate, notes, newer, proof: Proof::Unknown })
 }
 
 /// From the API server. `None` when the run is gone, or another has its name.
@@ -90,7 +91,9 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     let now = Timestamp::now();
     let notes = notes(&fresh, &uid, ctx, now);
     let gate = ctx.gate.state(&namespace, now);
-    Ok(Some(Observed { run: Arc::new(fresh), run_live: true, pod, pod_live: true, gate, notes }))
+    let newer = ctx.workspaces.newer(&uid);
+    let run = Arc::new(fresh);
+    Ok(Some(Observed { run, run_live: true, pod, pod_live: true, gate, notes, newer, proof: Proof::Unknown }))
 }
 
 /// What is remembered, with the moment at which an end was asked for.

@@ -19,12 +19,14 @@ use super::{
     observe::{self, Memory},
 };
 use crate::{
+    datastore_client::Datastore,
     error::{self, Error, ErrorKind},
     events::Events,
     gate::Gatekeeper,
     metrics::Metrics,
     pods::Pods,
     settings::Settings,
+    workspaces::Workspaces,
 };
 
 /// The most steps of one look; a run takes four of them to its pod.
@@ -44,6 +46,10 @@ pub struct Context {
     pub memory: Memory,
     /// Proofs of the admission policies.
     pub gate: Gatekeeper,
+    /// Runs by workspace.
+    pub workspaces: Workspaces,
+    /// The datastore, when there is one.
+    pub datastore: Option<Arc<Datastore>>,
     /// Events.
     pub events: Events,
     /// Metrics.

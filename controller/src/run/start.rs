@@ -4,7 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crds::{ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, RunResult, conditions, names, reason, whole_seconds};
+use crds::{
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, conditions, names, reason,
+    whole_seconds,
+};
 
 use super::{
     actions::{Action, Decision, Kind, Observed, PodView, Refused, Trouble, Write},
@@ -14,24 +17,42 @@ use super::{
 };
 use crate::{pod, settings::Settings};
 
-/// Opens the next attempt.
+/// What an attempt is opened with.
+pub(super) struct Opening<'a> {
+    pub(super) number: u32,
+    pub(super) tries: u32,
+    pub(super) image: &'a str,
+    /// The attempt whose plan it restores.
+    pub(super) restores: Option<u32>,
+}
+
+/// Opens an attempt; returns the name of its pod.
+pub(super) fn begin(draft: &mut Draft<'_>, run: &TerraformRun, opening: &Opening<'_>) -> String {
+    let Opening { number, tries, image, restores } = *opening;
+    let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), number);
+    let at = draft.time();
+    // A merge patch: what the attempt before had is taken away by name.
+    draft.set(
+        "attempt",
+        json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
+            "image": image, "restores": restores}),
+    );
+    draft.clear("nextStep").clear("failure");
+    draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    draft.note("AttemptStarted", false, format!("{}: pod {name}, image {image}", of_tries(run, tries)));
+    name
+}
+
+/// Opens the next attempt that makes a plan.
 pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
     let (run, status) = (&o.run, o.status());
     let (number, tries) = status.attempt.as_ref().map_or((1, 1), |old| (old.number + 1, old.tries + 1));
-    let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), number);
     let mut draft = Draft::new(run, status, now);
     let at = whole_seconds(now);
-    draft.set(
-        "attempt",
-        json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries}),
-    );
+    let name = begin(&mut draft, run, &Opening { number, tries, image: pod::image(run, settings), restores: None });
     draft.message(&opened_message(run, &name, tries));
-    draft.clear("nextStep");
     if status.phase.is_none() {
         draft.set("phase", Phase::Pending);
-    }
-    if status.failure.is_some() {
-        draft.clear("failure");
     }
     let (approved, why) = match run.spec.approval.mode {
         ApprovalMode::Automatic => {
@@ -46,9 +67,6 @@ pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
     draft.condition_if_new(conditions::APPROVED, Some(approved), why, "");
     draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
     draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
-    draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
-    let image = pod::image(run, settings);
-    draft.note("AttemptStarted", false, format!("{}: pod {name}, image {image}", of_tries(run, tries)));
     draft.finish(Kind::Open)
 }
 
@@ -115,7 +133,7 @@ fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings:
         .or_else(|| stalled(o))
         .unwrap_or_else(|| Trouble { reason: reason::POD_NOT_STARTED, text: format!("pod {} did not report", attempt.pod_name) });
     let (class, what) = if trouble.reason == reason::IMAGE_NOT_AVAILABLE {
-        (FailureClass::Configuration, format!("image {} cannot be pulled", pod::image(&o.run, settings)))
+        (FailureClass::Configuration, format!("image {} cannot be pulled", pod::attempt_image(&o.run, attempt, settings)))
     } else {
         (FailureClass::Timeout, "the pod did not start".to_owned())
     };

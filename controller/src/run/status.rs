@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Failure, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit, names, reason,
-    termination::clip, whole_seconds,
+    ApprovalMode, Attempt, Failure, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit, names,
+    reason, termination::clip, whole_seconds,
 };
 
 use super::actions::{Kind, Note, Write};
@@ -39,6 +39,11 @@ impl<'a> Draft<'a> {
     pub fn new(run: &'a TerraformRun, status: &'a TerraformRunStatus, now: Timestamp) -> Self {
         let (conditions, history) = (status.conditions.clone(), status.history.clone());
         Self { run, status, now, patch: Map::new(), conditions, history, notes: Vec::new() }
+    }
+
+    /// The status that the draft changes.
+    pub fn status(&self) -> &'a TerraformRunStatus {
+        self.status
     }
 
     /// Now, as the API server stores times.
@@ -114,6 +119,12 @@ impl<'a> Draft<'a> {
     pub fn close(&mut self) -> &mut Self {
         let at = self.time();
         self.set("attempt", json!({"open": false, "closedAt": at}))
+    }
+
+    /// Closes the attempt as one that does not count.
+    pub fn uncount(&mut self, attempt: &Attempt) -> &mut Self {
+        let at = self.time();
+        self.set("attempt", json!({"open": false, "closedAt": at, "tries": attempt.tries.saturating_sub(1)}))
     }
 
     /// Ends the run: phase, result, message, next step, failure, time, history and conditions.
@@ -197,7 +208,7 @@ impl<'a> Draft<'a> {
                     self.set("observedGeneration", generation);
                 }
             }
-            Kind::Approval | Kind::Conditions | Kind::Gone | Kind::Rerun => {}
+            Kind::Approval | Kind::Conditions | Kind::Gone | Kind::Rerun | Kind::Settled => {}
         }
         if self.conditions != self.status.conditions {
             let conditions = std::mem::take(&mut self.conditions);
@@ -210,7 +221,14 @@ impl<'a> Draft<'a> {
         let word = self.patch.get("result").and_then(Value::as_str);
         let ended = RunResult::ALL.into_iter().find(|r| Some(r.as_str()) == word).or(match kind {
             Kind::Close => self.status.result,
-            Kind::Begin | Kind::Open | Kind::End | Kind::Approval | Kind::Conditions | Kind::Gone | Kind::Rerun => None,
+            Kind::Begin
+            | Kind::Open
+            | Kind::End
+            | Kind::Approval
+            | Kind::Conditions
+            | Kind::Gone
+            | Kind::Rerun
+            | Kind::Settled => None,
         });
         let finished = ended.map(|result| (self.run.spec.operation, result));
         Write { kind, status: self.patch, notes: self.notes, finished }
@@ -244,6 +262,18 @@ fn next_step(run: &TerraformRun, result: RunResult) -> Option<String> {
 /// The command that asks for a fresh run of the same spec.
 pub(super) fn rerun_command(run: &TerraformRun) -> String {
     format!("kubectl annotate -n {} tfrun/{} {}=true", run.namespace().unwrap_or_default(), run.name_any(), names::RERUN)
+}
+
+/// The command that approves this plan, right for whoever pastes it.
+pub(super) fn approve_command(run: &TerraformRun, checksum: &str) -> String {
+    format!(
+        "kubectl annotate -n {} --overwrite tfrun/{} {}={checksum} {}=\"$(kubectl auth whoami -o \
+         jsonpath='{{.status.userInfo.username}}')\"",
+        run.namespace().unwrap_or_default(),
+        run.name_any(),
+        names::APPROVE,
+        names::APPROVED_BY
+    )
 }
 
 /// The word for an operation's tries: `attempt 2 of 4`.

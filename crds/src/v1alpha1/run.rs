@@ -114,9 +114,9 @@ pub struct TerraformRunSpec {
     pub workspace: String,
     /// Name of the stack: runs of one stack and workspace in a namespace share one managed state, which is used when neither
     /// the code nor `backend` says where the state is kept. Default: what names the repository and path of a git source; the
-    /// run's own name for an inline one.
+    /// run's own name for an inline one. Dots are allowed, as they are in names of runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"))]
     pub stack: Option<String>,
     /// Where the state is kept, in place of what the code says.
     #[serde(default, skip_serializing_if = "Option::is_none")]

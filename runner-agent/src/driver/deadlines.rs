@@ -27,14 +27,20 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let reserve = RESERVE.min(grace * 2 / 3);
         match self.state {
             State::Adopting => phase(ADOPTION),
-            State::Setup(_) | State::Restoring => phase(timeouts.setup.0),
+            State::Setup(_) => phase(timeouts.setup.0),
+            // The source is unpacked, and `init` runs.
+            State::Restoring => phase(timeouts.setup.0 + timeouts.init.0),
             State::RecordingInit(_) | State::Init(_) => phase(timeouts.init.0),
             State::RecordingPlan(_)
             | State::Planning(_)
             | State::RecordingResult(_)
             | State::Verifying(_)
             | State::Claiming(_, None) => phase(timeouts.plan.0),
-            State::Awaiting => self.expires_at.map(|at| (at, Event::Expired)),
+            State::Awaiting => {
+                let hold = self.hold_until.map(|at| (at, Event::HoldOver));
+                let expiry = self.expires_at.map(|at| (at, Event::Expired));
+                [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
+            }
             // An answer that does not come soon is not waited for when the process is wanted to end.
             State::Claiming(_, Some(_)) => Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::DeadlinePassed)),
             State::Stopping { killed, .. } => {

@@ -63,6 +63,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 if phase == Phase::AwaitingApproval {
                     let run = self.run.clone();
                     self.view.announce_hold(self.clock.now(), run.as_deref());
+                    self.hold_until = None;
                 }
                 self.write(Kind::Update, Done::Wrote);
             }
@@ -87,7 +88,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Effect::RunApply => {
                 self.begin_phase();
                 let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                self.start(async move { Done::Applied(work.apply(notices).await) });
+                if let Some(claim) = self.view.claimed() {
+                    self.start(async move { Done::Applied(work.apply(claim, notices).await) });
+                }
             }
             Effect::Interrupt => self.work.interrupt(),
             Effect::KillProviders => self.work.kill_providers(),
@@ -139,7 +142,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                             pod_uid: settings.pod_uid.clone(),
                             nonce: settings.nonce.clone(),
                         };
-                        view.adopt(&status, adopted, now);
+                        view.adopt(&status, adopted, settings.restores, now);
                         let outcome = writer.write(view.status(str::to_owned), Kind::Adopt).await;
                         return Done::Adopted(if let Outcome::Landed(run) = outcome { Some(run) } else { None });
                     }
@@ -194,7 +197,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Ending::Canceled | Ending::Deleted => Some(RunResult::Canceled),
             Ending::Expired => Some(RunResult::Expired),
             Ending::Failed(_) => Some(RunResult::Failed),
-            Ending::Attempt(_) => None,
+            Ending::Released | Ending::Attempt(_) => None,
         };
         let reason = self.levels.words(ending);
         self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
@@ -204,8 +207,11 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             &self.settings.termination_log,
             &termination::message(&self.settings, result, &text, status.failure.clone()),
         );
-        self.exit = result.map_or(contract::EXIT_NO_RESULT, contract::pod_exit_code);
+        let without = if self.view.is_released(ending) { 0 } else { contract::EXIT_NO_RESULT };
+        self.exit = result.map_or(without, contract::pod_exit_code);
         let (writer, work) = (self.writer.clone(), self.work.clone());
+        let claimed = self.view.claimed().is_some();
+        let message = termination::message(&self.settings, result, &text, status.failure.clone());
         self.start(async move {
             let log = async {
                 work.log(&format!("pawl: {text}")).await;
@@ -213,7 +219,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     tracing::error!(class = ?failure.class, reason = failure.reason, "failed");
                 }
             };
-            let (outcome, ()) = tokio::join!(writer.write(status.clone(), Kind::End), log);
+            // A second way for the result of what was claimed, should the first one fail.
+            let deliver = async {
+                if claimed && message.result.is_some() {
+                    work.deliver(message).await;
+                }
+            };
+            let (outcome, (), ()) = tokio::join!(writer.write(status.clone(), Kind::End), log, deliver);
             Done::Ended(outcome)
         });
     }

@@ -64,7 +64,9 @@ impl Levels {
             Ending::Canceled => because("cancelled", &self.cancelled),
             Ending::Deleted => "the run is being deleted".to_owned(),
             Ending::Expired => "nobody approved the plan in time".to_owned(),
-            Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Failed(_) | Ending::Attempt(_) => String::new(),
+            Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Released | Ending::Failed(_) | Ending::Attempt(_) => {
+                String::new()
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crds::{
-    Adopted, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, Progress, RunResult, Step, TerraformRun,
+    Adopted, Approval, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, Progress, RunResult, Step, TerraformRun,
     TerraformRunStatus, reason, whole_seconds,
 };
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::{
     machine::{Cause, Ending},
     ports::{ApplyReport, InitReport, PlanReport, SetupReport},
-    report::{self, Clocked},
+    report::{self, Clocked, Held},
     settings::Settings,
 };
 
@@ -25,6 +25,7 @@ pub(super) struct Projection {
     failure: Option<Failure>,
     before_claim: Option<TerraformRunStatus>,
     checksum: String,
+    approval: Approval,
 }
 
 impl Projection {
@@ -37,6 +38,7 @@ impl Projection {
             failure: None,
             before_claim: None,
             checksum: String::new(),
+            approval: Approval::default(),
         }
     }
 
@@ -63,11 +65,17 @@ impl Projection {
         self.checksum.clone()
     }
 
-    pub(super) fn adopt(&mut self, before: &TerraformRunStatus, adopted: Adopted, now: Timestamp) {
+    pub(super) fn adopt(&mut self, before: &TerraformRunStatus, adopted: Adopted, restores: bool, now: Timestamp) {
         self.status = before.clone();
         self.status.start_time.get_or_insert_with(|| whole_seconds(now));
-        self.status.phase = Some(Phase::Setup);
-        self.status.message = Some("the source is fetched and the tool found".to_owned());
+        if restores || self.restores() {
+            // It is the plan that waits, and it goes on waiting until it is claimed.
+            self.status.phase = Some(Phase::AwaitingApproval);
+            self.status.message = Some("the plan is taken to where it was made".to_owned());
+        } else {
+            self.status.phase = Some(Phase::Setup);
+            self.status.message = Some("the source is fetched and the tool found".to_owned());
+        }
         self.status.next_step = None;
         // A failure is of the newest attempt while the run goes on.
         self.status.failure = None;
@@ -80,6 +88,38 @@ impl Projection {
     pub(super) fn resume(&mut self, status: TerraformRunStatus, now: Timestamp) {
         self.status = status;
         self.since = Some(now);
+    }
+
+    /// Whether the attempt was opened for a plan that an earlier one made.
+    pub(super) fn restores(&self) -> bool {
+        self.status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some())
+    }
+
+    /// Whether the plan outlives this pod.
+    pub(super) fn is_stored(&self) -> bool {
+        self.status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some())
+    }
+
+    /// The claim of this process.
+    pub(super) fn claimed(&self) -> Option<Claim> {
+        self.status.claim.clone().filter(|claim| claim.nonce == self.settings.nonce)
+    }
+
+    /// When the plan is worth nothing any more.
+    pub(super) fn expires(&self, approval: Approval) -> Timestamp {
+        let made = self.status.plan.as_ref().and_then(|plan| plan.created_at.as_ref()).map_or_else(Timestamp::now, |at| at.0);
+        made.checked_add(approval.expires_after.0).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Whether an attempt that ends so leaves a plan that waits on.
+    pub(super) fn is_released(&self, ending: Ending) -> bool {
+        let waits = self.status.phase == Some(Phase::AwaitingApproval) && self.is_stored();
+        match ending {
+            Ending::Released => true,
+            // The plan is not the pod's: there is nothing to try again.
+            Ending::Attempt(Cause::Terminated) => waits,
+            _ => false,
+        }
     }
 
     /// Goes on with the plan that stands in the status, whichever process made it.
@@ -145,17 +185,22 @@ impl Projection {
             tool: self.setup.tool.clone(),
             revision: self.setup.revision.clone(),
             created_at: Some(whole_seconds(now)),
-            platform: None,
-            bundle: None,
+            platform: Some(plan.platform),
+            bundle: plan.bundle,
             changes: plan.lines,
         });
     }
 
     pub(super) fn announce_hold(&mut self, now: Timestamp, run: Option<&TerraformRun>) {
-        let expires = run.map(|run| run.spec.approval.expires_after.0).unwrap_or_default();
-        let until = now.checked_add(expires).unwrap_or(now);
-        let summary = self.status.plan.as_ref().map(|p| p.summary.clone()).unwrap_or_default();
-        self.status.message = Some(self.settings.commands().awaiting(&summary, until));
+        let approval = run.map(|run| run.spec.approval).unwrap_or_default();
+        let until = self.expires(approval);
+        let held = if self.is_stored() {
+            Held::Until(now.checked_add(approval.hold_for.0).unwrap_or(until).min(until))
+        } else {
+            Held::All
+        };
+        self.approval = approval;
+        self.status.message = Some(self.settings.commands().awaiting(&self.summary(), until, held));
         self.status.next_step = Some(self.settings.commands().approve(&self.checksum));
     }
 
@@ -232,8 +277,17 @@ impl Projection {
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let claimed = phase == Phase::Apply;
         let word = phase.as_str();
+        if self.is_released(ending) {
+            let hold = if ending == Ending::Released { "nobody approved yet" } else { "the pod was told to end" };
+            self.history("Hold", &format!("{hold}; the pod ends, the plan is kept"), now);
+            let until = self.expires(self.approval);
+            self.status.message = Some(commands.awaiting(&self.summary(), until, Held::No));
+            return;
+        }
         self.status.next_step = None;
         match ending {
+            // Said above.
+            Ending::Released => {}
             Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
             Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
             Ending::Applied => {

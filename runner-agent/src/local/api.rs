@@ -89,25 +89,36 @@ impl FileApi {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On disk first: a claim that is acknowledged has to be there after any crash.
+    /// On disk first: a claim that is acknowledged has to be there after any crash, and what came of it as well. What is lost of
+    /// anything else with the power is a run that changed nothing.
     fn commit(&self, stored: &mut Stored, mut run: TerraformRun) -> io::Result<()> {
         let version = stored.version + 1;
         run.metadata.resource_version = Some(version.to_string());
-        write(&stored.path, &run)?;
+        let counts = |run: &TerraformRun| run.status.as_ref().map(|status| (status.claim.is_some(), status.is_terminal()));
+        let durable = counts(&run).is_some_and(|(claimed, _)| claimed) && counts(&run) != counts(&stored.run);
+        write(&stored.path, &run, durable)?;
         (stored.run, stored.version) = (run, version);
         self.changed.send_replace(version);
         Ok(())
     }
 }
 
-/// Writes a run whole: the file is the old one or the new one at any moment.
-fn write(path: &Path, run: &TerraformRun) -> io::Result<()> {
+/// Writes a run whole: the file is the old one or the new one at any moment, and with `durable` the new one from now on.
+fn write(path: &Path, run: &TerraformRun, durable: bool) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;
-    serde_json::to_writer_pretty(&mut file, run)?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    std::fs::rename(&fresh, path)
+    let mut text = serde_json::to_vec_pretty(run)?;
+    text.push(b'\n');
+    file.write_all(&text)?;
+    if durable {
+        file.sync_all()?;
+    }
+    std::fs::rename(&fresh, path)?;
+    if durable && let Some(dir) = path.parent() {
+        // The name is in the directory.
+        File::open(dir)?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Reads a run.

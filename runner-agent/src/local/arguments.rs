@@ -1,8 +1,11 @@
 //! The command line of `runner-agent local`.
 
-use std::path::PathBuf;
+use std::{ffi::OsStr, path::PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args, ValueEnum, ValueHint,
+    builder::{PossibleValue, StringValueParser, TypedValueParser},
+};
 use crds::{Operation, ToolName};
 
 /// What to do with a stack.
@@ -37,43 +40,80 @@ impl Verb {
     }
 }
 
-/// Run a stack on this machine, without a cluster: the same state machine, the same plan checksum, the same results.
+/// What stands below the options, short help or long.
+macro_rules! after_help {
+    () => {
+        "\
+Exit codes:
+  0   applied, destroyed, planned, or nothing to do
+  1   failed
+  2   a plan waits for an answer
+  3   denied or cancelled; nothing was applied
+  4   it is not known what was applied
+  64  the command line makes no sense
+
+Ctrl-C once cancels: what runs is told to end and waited for. A running apply finishes what it has begun
+and saves its state, so a second Ctrl-C changes nothing."
+    };
+}
+
+const AFTER_HELP: &str = after_help!();
+
+const AFTER_LONG_HELP: &str = concat!(
+    "\
+Examples:
+  runner-agent local                                    plan this directory, ask, apply
+  runner-agent local plan stacks/network                plan, and change nothing
+  runner-agent local apply stacks/network < /dev/null   nobody to ask: the plan waits, exit code 2
+  runner-agent local apply stacks/network --approve sha256:…
+                                                        apply the plan that waits, and no other
+  runner-agent local 'https://git.example.com/stacks.git//network?ref=main'
+
+",
+    after_help!()
+);
+
+/// Run a stack on this machine, without a cluster
 ///
-/// Everything of a run is recorded in DIR/.pawl/runs, which git ignores. A plan that was not answered waits there: approve it
-/// later with --approve. The tool is the one on PATH when it satisfies the version that the code asks for.
+/// Plans a stack, shows the plan, asks, and applies exactly that plan: by the state machine of a pod,
+/// with the same plan checksum and the same results.
+///
+/// The tool is OpenTofu or Terraform on PATH, when it satisfies the version that the code asks for.
+/// Records and logs of every run are in DIR/.pawl/runs, which git ignores. A plan that nobody answered
+/// waits there: the next step of a CI job, or a person, applies it with --approve.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Exit codes: 0 applied, planned or nothing to do; 1 failed; 2 a plan waits; 3 denied or cancelled; \
-                        4 not known what was applied; 64 usage.\nCtrl-C once cancels: a running apply ends as soon as the tool \
-                        has saved its state.")]
+#[command(verbatim_doc_comment, after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
 pub struct Arguments {
-    /// plan, apply or destroy; apply when it is left out.
-    #[arg(value_name = "VERB|DIR")]
+    /// plan, apply or destroy; apply when it is left out
+    #[arg(value_name = "VERB|DIR", value_parser = VerbOrPlace, hide_possible_values = true, value_hint = ValueHint::DirPath)]
     pub first: Option<String>,
-    /// The stack's directory, or a git URL: https://HOST/REPO.git//DIR?ref=BRANCH; this directory when it is left out.
-    #[arg(value_name = "DIR|GIT_URL")]
+    /// The stack's directory, or a git URL; this directory when it is left out
+    ///
+    /// A git URL is written https://HOST/REPO.git//DIR?ref=BRANCH. The stack needs a backend then.
+    #[arg(value_name = "DIR|GIT_URL", value_hint = ValueHint::DirPath)]
     pub second: Option<String>,
-    /// Apply without asking.
+    /// Apply without asking
     #[arg(long, conflicts_with = "approve")]
     pub auto_approve: bool,
-    /// Apply the plan of an earlier run that waits, and no other.
+    /// Apply the plan of an earlier run that waits, and no other
     #[arg(long, value_name = "CHECKSUM", value_parser = checksum)]
     pub approve: Option<String>,
-    /// A variable, as NAME=VALUE; may be given several times.
+    /// A variable; may be given several times
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = variable)]
     pub variables: Vec<String>,
-    /// A file with variables; may be given several times.
-    #[arg(long = "var-file", value_name = "FILE")]
+    /// A file with variables; may be given several times
+    #[arg(long = "var-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub variable_files: Vec<PathBuf>,
-    /// The workspace; the one selected in the folder when it is left out.
-    #[arg(long)]
+    /// The workspace; the one selected in the folder when it is left out
+    #[arg(long, value_name = "NAME")]
     pub workspace: Option<String>,
-    /// The tool, as opentofu or terraform, with a version or constraint if need be: terraform@1.5.7, "opentofu@~> 1.10".
+    /// The tool, and a version or constraint: terraform@1.5.7, "opentofu@~> 1.10"
     #[arg(long, value_name = "TOOL[@VERSION]", value_parser = tool)]
     pub tool: Option<(ToolName, Option<String>)>,
-    /// Print the run's status as one line of JSON at each change, and nothing else.
+    /// Print the run's status as a line of JSON at each change, and nothing else
     #[arg(long)]
     pub json: bool,
-    /// No colour.
+    /// No colour; the same as NO_COLOR in the environment
     #[arg(long)]
     pub no_color: bool,
 }
@@ -108,6 +148,22 @@ impl Arguments {
             words.extend(["--tool".to_owned(), quoted(&format!("{}{version}", name.directory()))]);
         }
         words.join(" ")
+    }
+}
+
+/// Any word, of which completion offers the verbs.
+#[derive(Clone, Copy, Debug)]
+struct VerbOrPlace;
+
+impl TypedValueParser for VerbOrPlace {
+    type Value = String;
+
+    fn parse_ref(&self, command: &clap::Command, argument: Option<&clap::Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Verb::value_variants().iter().filter_map(Verb::to_possible_value)))
     }
 }
 

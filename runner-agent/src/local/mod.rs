@@ -19,7 +19,13 @@ pub mod target;
 pub mod tools;
 
 use std::{
-    ffi::OsString, fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::Path, path::PathBuf, sync::Arc, time::Duration,
+    ffi::OsString,
+    fs::OpenOptions,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -51,7 +57,7 @@ pub async fn run(arguments: &Arguments) -> u8 {
     let (verb, place) = match arguments.verb_and_place() {
         Ok(read) => read,
         Err(error) => {
-            eprintln!("error: {error}\nhint: runner-agent local --help");
+            complain(&format!("{error}\nhint: runner-agent local --help"));
             return contract::EXIT_USAGE;
         }
     };
@@ -60,10 +66,15 @@ pub async fn run(arguments: &Arguments) -> u8 {
         Ok(code) => code,
         Err(error) => {
             screen.rest();
-            eprintln!("error: {error:#}");
+            complain(&format!("{error:#}"));
             contract::exit_code(RunResult::Failed)
         }
     }
+}
+
+/// An error for people; one that nobody can read any more is no fault.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "error: {text}");
 }
 
 async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) -> Result<u8> {
@@ -144,15 +155,17 @@ fn fresh(
     command: &str,
     screen: &Screen,
 ) -> Result<Prepared> {
-    let (name, work) = folder.begin()?;
-    let tools = work.join("tools");
-    let at_hand = tools::link(&tools)?;
-    let (mut tool_name, version) = arguments.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
     let stack = target.folder();
-    if tool_name.is_none() && at_hand == [ToolName::Terraform] {
-        // Nothing in the code speaks for either, and only one of them is here.
-        tool_name = stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))).or(Some(ToolName::Terraform));
-    }
+    let (asked, version) = arguments.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
+    let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
+    // Where nothing speaks for either, it is the one that is here.
+    let only_terraform = tools::on_path(ToolName::OpenTofu).is_none() && tools::on_path(ToolName::Terraform).is_some();
+    let tool_name = asked.or_else(|| (said.is_none() && only_terraform).then_some(ToolName::Terraform));
+    // Code that is not here yet may ask for either.
+    let wanted = if stack.is_some() { said.or(tool_name).or(Some(ToolName::OpenTofu)) } else { tool_name };
+    let at_hand = tools::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
+    let (name, work) = folder.begin()?;
+    tools::link(&work.join("tools"), &at_hand)?;
     let selected = stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
     let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
     let workspace = arguments.workspace.clone().or(from_env).or(selected).unwrap_or_else(|| "default".to_owned());
@@ -270,6 +283,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         inherited: inherited.collect(),
         place: Place::Machine(machine),
         restores,
+        store: None,
         progress_every: Duration::from_millis(200),
     }
 }

@@ -40,13 +40,11 @@ impl Screen {
             (false, true) => Mode::Terminal { colour },
             (false, false) => Mode::Plain,
         };
-        let bar = matches!(mode, Mode::Terminal { .. }).then(|| {
-            let bar = ProgressBar::no_length();
-            bar.enable_steady_tick(Duration::from_millis(120));
-            bar
-        });
+        let bar = matches!(mode, Mode::Terminal { .. }).then(ProgressBar::no_length);
         let screen = Self { mode, bar };
+        // Before it is drawn for the first time.
         screen.spin("starts");
+        screen.wake();
         screen
     }
 
@@ -60,12 +58,13 @@ impl Screen {
         self.mode != Mode::Json && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
-    /// A line for people.
+    /// Lines for people.
     pub fn line(&self, text: &str) {
         match (&self.bar, self.mode) {
             (_, Mode::Json) => {}
-            (Some(bar), _) => bar.println(text),
-            (None, _) => println!("{text}"),
+            // Written by ourselves: the bar's own way pads lines to the terminal's width, and prints nothing where there is no bar.
+            (Some(bar), _) => bar.suspend(|| put(text)),
+            (None, _) => put(text),
         }
     }
 
@@ -79,39 +78,52 @@ impl Screen {
     }
 
     fn spin(&self, text: &str) {
-        if let Some(bar) = &self.bar {
-            bar.unset_length();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-                bar.set_style(style);
+        self.bar("{spinner} {msg} {elapsed}", text);
+    }
+
+    fn bar(&self, template: &str, text: &str) {
+        let Some(bar) = &self.bar else { return };
+        // The time is that of what is being done now.
+        if bar.prefix() != template {
+            bar.set_prefix(template.to_owned());
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("=> "));
             }
-            bar.set_message(text.to_owned());
+            bar.reset_elapsed();
+        } else if template.starts_with("{spinner} {msg}") && bar.message() != text {
+            bar.reset_elapsed();
         }
+        bar.set_message(text.to_owned());
     }
 
     /// Shows a status: history from `shown` on, and how far the tool is. How much of the history is shown now.
     pub fn show(&self, status: &TerraformRunStatus, shown: usize) -> usize {
         if self.mode == Mode::Json {
             if let Ok(text) = serde_json::to_string(status) {
-                println!("{text}");
+                put(&text);
             }
             return status.history.len();
         }
         for line in status.history.iter().skip(shown.min(status.history.len())) {
+            // The last word of the run says it again.
+            if status.failure.as_ref().is_some_and(|failure| line.ends_with(&failure.message)) {
+                continue;
+            }
             let text = line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest);
             self.line(&if self.has_colour() { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() });
         }
         let progress = status.progress.as_ref().filter(|p| p.total > 0 && status.phase == Some(Phase::Apply));
-        match (progress, &self.bar) {
-            (Some(progress), Some(bar)) => {
-                if let Ok(style) = ProgressStyle::with_template("{spinner} Apply [{bar:30}] {pos}/{len} {msg} {elapsed}") {
-                    bar.set_style(style.progress_chars("=> "));
-                }
-                bar.set_length(progress.total.into());
-                bar.set_position(progress.done.into());
-                bar.set_message(progress.current.clone().unwrap_or_default());
-            }
-            (None, Some(_)) => self.spin(status.message.as_deref().unwrap_or("works")),
-            (_, None) => {}
+        if let (Some(progress), Some(bar)) = (progress, &self.bar) {
+            bar.set_length(progress.total.into());
+            bar.set_position(progress.done.into());
+            self.bar(
+                "{spinner} apply [{bar:30}] {pos}/{len} {elapsed} {wide_msg}",
+                progress.current.as_deref().unwrap_or_default(),
+            );
+        } else if status.phase == Some(Phase::AwaitingApproval) && status.approval.is_some() {
+            self.spin("the plan is compared with what is on disk");
+        } else {
+            self.spin(status.message.as_deref().unwrap_or("starts"));
         }
         status.history.len()
     }
@@ -123,15 +135,32 @@ impl Screen {
             bar.finish_and_clear();
         }
     }
+
+    /// Brings the bar back.
+    pub fn wake(&self) {
+        if let Some(bar) = &self.bar {
+            bar.reset();
+            bar.enable_steady_tick(Duration::from_millis(120));
+        }
+    }
 }
 
-/// The log of a run: kept in a file, and shown line by line.
+/// Writes to standard output. That nobody reads there any more, be it a closed pipe or a terminal that is gone, is no reason to
+/// end in the middle of an apply.
+fn put(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// The log of a run: kept in a file without colours, and shown as it comes.
 #[derive(Debug)]
 pub struct Tee {
     file: File,
     screen: Screen,
     partial: Vec<u8>,
 }
+
+impl crate::process::LogSink for Tee {}
 
 impl Tee {
     /// Writes to both.
@@ -142,20 +171,48 @@ impl Tee {
 
 impl Write for Tee {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write_all(bytes)?;
         self.partial.extend_from_slice(bytes);
-        while let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.partial.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line[..end]);
-            // The last word of a run is shown with its result.
-            if !line.starts_with("pawl: ") {
-                self.screen.line(&line);
-            }
+        let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else { return Ok(bytes.len()) };
+        let whole: Vec<u8> = self.partial.drain(..=end).collect();
+        let text = String::from_utf8_lossy(&whole[..end]);
+        // The last word of a run is shown with its result.
+        let shown: Vec<&str> = text.split('\n').filter(|line| !line.starts_with("pawl: ")).collect();
+        if !shown.is_empty() {
+            self.screen.line(&shown.join("\n"));
         }
+        self.file.write_all(plain(&text).as_bytes())?;
+        self.file.write_all(b"\n")?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+/// A text without the sequences that set colours.
+fn plain(text: &str) -> String {
+    let mut parts = text.split("\x1b[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(part.len());
+        plain.push_str(if part[end..].starts_with('m') { &part[end + 1..] } else { part });
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_has_no_colours() {
+        assert_eq!(plain("\x1b[1m\x1b[32;1mok\x1b[0m and [0m\x1b[m"), "ok and [0m");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut tee = Tee::new(File::create(&path).unwrap(), Screen { mode: Mode::Json, bar: None });
+        tee.write_all(b"\x1b[1mone").unwrap();
+        tee.write_all(b"\x1b[0m\ntwo\npawl: three\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\npawl: three\n");
     }
 }

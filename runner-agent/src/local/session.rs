@@ -3,13 +3,14 @@
 use std::{
     io::{BufRead as _, Write as _},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Result;
 use crds::{Phase, RunResult, TerraformRunStatus, contract, names, whole_seconds};
 use jiff::Timestamp;
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 
@@ -22,10 +23,13 @@ use crate::{
     phases::PodWork,
     ports::SystemClock,
     process::{Children, Log, kill_others, reap_strangers},
+    report::{Commands, failed},
 };
 
 /// Exit code when a plan waits for an answer.
 const EXIT_WAITS: u8 = 2;
+/// How long the end of a run waits for its log, and for what is left of its processes.
+const FLUSH: Duration = Duration::from_secs(2);
 
 /// Who answers at this terminal.
 pub(super) fn person() -> String {
@@ -47,16 +51,19 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
     // The person's words reach the machine through the run, as they do in a cluster; the process has no other end.
     let (_stop, stops) = mpsc::unbounded_channel();
     let mut driver = tokio::spawn(driver.run(stops));
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut signals = Signals::listen()?;
     let (answers, mut answered) = mpsc::unbounded_channel();
     let (mut shown, mut asked, mut told) = (0, settings.restores, false);
     let mut waits = false;
     loop {
         let status = api.status();
+        if status.history.len() > shown {
+            // What the tool said comes before what is said of it.
+            log.flush(FLUSH).await;
+        }
         shown = screen.show(&status, shown);
         if status.phase == Some(Phase::AwaitingApproval) && !asked {
             asked = true;
-            log.flush(std::time::Duration::from_secs(2)).await;
             if !screen.can_ask() {
                 waits = true;
                 break;
@@ -67,30 +74,23 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
             _ = &mut driver => break,
             changed = changes.changed() => changed?,
             Some(yes) = answered.recv() => {
+                screen.wake();
                 let checksum = api.status().plan.map(|plan| plan.checksum).unwrap_or_default();
                 match yes {
                     Some(true) => api.approve(&checksum, &person())?,
-                    Some(false) => api.annotate(names::DENY, "denied at the question")?,
+                    Some(false) => api.annotate(names::DENY, "the question was answered with no")?,
                     None => {
                         waits = true;
                         break;
                     }
                 }
             }
-            _ = interrupt.recv() => match stop(screen, &api.status(), &mut told) {
+            why = signals.next() => match stop(screen, &api.status(), &mut told) {
                 Told::Leave => {
                     waits = true;
                     break;
                 }
-                Told::Cancel => api.annotate(names::CANCEL, "Ctrl-C")?,
-                Told::Again => {}
-            },
-            _ = terminate.recv() => match stop(screen, &api.status(), &mut told) {
-                Told::Leave => {
-                    waits = true;
-                    break;
-                }
-                Told::Cancel => api.annotate(names::CANCEL, "told to end")?,
+                Told::Cancel => api.annotate(names::CANCEL, why)?,
                 Told::Again => {}
             },
         }
@@ -98,15 +98,41 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
     if waits {
         driver.abort();
     }
-    kill_others(&children, std::time::Duration::from_secs(2)).await;
+    kill_others(&children, FLUSH).await;
     work.clean();
-    log.flush(std::time::Duration::from_secs(2)).await;
+    log.flush(FLUSH).await;
     reaper.abort();
-    close(&api)?;
+    close(&api, &settings.commands())?;
     let status = api.status();
     screen.show(&status, shown);
     screen.rest();
     Ok(say(screen, &status, &settings.work.display().to_string(), waits))
+}
+
+/// What tells a run to end. A terminal that is closed does; otherwise its end would be the end of the tool in mid-apply.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal, in words.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "Ctrl-C",
+            _ = self.terminate.recv() => "told to end",
+            _ = self.hangup.recv() => "the terminal was closed",
+        }
+    }
 }
 
 enum Told {
@@ -122,13 +148,24 @@ fn stop(screen: &Screen, status: &TerraformRunStatus, told: &mut bool) -> Told {
     if status.phase == Some(Phase::AwaitingApproval) && status.approval.is_none() {
         return Told::Leave;
     }
-    let text = if status.claim.is_some() {
-        "the tool was told to end and saves its state; to kill it now would lose what it has made"
-    } else {
-        "the tool was told to end; nothing was changed"
-    };
-    screen.strong(&format!("Cancelled: {text}."), false);
-    if std::mem::replace(told, true) { Told::Again } else { Told::Cancel }
+    let again = std::mem::replace(told, true);
+    screen.strong(&format!("\n{}: {}.", if again { "Still waiting" } else { "Cancelled" }, waits_for(status)), false);
+    if again { Told::Again } else { Told::Cancel }
+}
+
+/// What a run that was told to end waits for.
+fn waits_for(status: &TerraformRunStatus) -> &'static str {
+    match status.phase.unwrap_or(Phase::Pending) {
+        _ if status.claim.is_some() => {
+            "apply was told to end, once; it finishes what it has begun and saves its state, and to kill it now would lose that"
+        }
+        Phase::Init => "init was told to end and is waited for; nothing was changed",
+        Phase::Plan => "plan was told to end and is waited for; nothing was changed",
+        Phase::Pending | Phase::Setup => "the fetch of the source is waited for; nothing was changed",
+        Phase::AwaitingApproval | Phase::Apply | Phase::Succeeded | Phase::Failed | Phase::Canceled => {
+            "the run is about to end; nothing was applied"
+        }
+    }
 }
 
 /// Asks, and sends the answer; none when there is nobody to answer.
@@ -137,8 +174,9 @@ fn ask(screen: &Screen, status: &TerraformRunStatus, answers: mpsc::UnboundedSen
     screen.rest();
     let question = format!("Apply {} ({})? [y/N] ", plan.checksum, plan.summary);
     std::thread::spawn(move || {
-        print!("{question}");
-        let _ = std::io::stdout().flush();
+        let mut out = std::io::stdout().lock();
+        let _ = write!(out, "{question}").and_then(|()| out.flush());
+        drop(out);
         let mut line = String::new();
         let answer = match std::io::stdin().lock().read_line(&mut line) {
             Ok(0) | Err(_) => None,
@@ -149,7 +187,7 @@ fn ask(screen: &Screen, status: &TerraformRunStatus, answers: mpsc::UnboundedSen
 }
 
 /// Closes the attempt, as a controller would. Nothing is tried again by itself: a person is there to say so.
-fn close(api: &super::FileApi) -> Result<()> {
+fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
     api.change(|run| {
         let status = run.status.get_or_insert_default();
         if let Some(attempt) = &mut status.attempt {
@@ -161,6 +199,9 @@ fn close(api: &super::FileApi) -> Result<()> {
             return;
         }
         end_untold(status);
+        if let Some(failure) = &status.failure {
+            status.next_step = failed(commands, failure).next_step;
+        }
     })?;
     Ok(())
 }
@@ -177,7 +218,11 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
     }
     let result = status.result.unwrap_or(RunResult::Failed);
     let good = result.phase() == Phase::Succeeded;
-    screen.strong(&format!("{result}: {message}"), good);
+    let text = match result {
+        RunResult::Failed | RunResult::Indeterminate => format!("{result}: {message}"),
+        _ => sentence(&message),
+    };
+    screen.strong(&format!("\n{text}"), good);
     if !good {
         if let Some(next) = &status.next_step {
             screen.line(&format!("Next: {next}"));
@@ -185,4 +230,10 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
         screen.line(&format!("The log is in {record}/log"));
     }
     contract::exit_code(result)
+}
+
+/// A message as a sentence.
+fn sentence(message: &str) -> String {
+    let mut chars = message.chars();
+    chars.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), chars.as_str()))
 }

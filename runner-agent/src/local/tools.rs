@@ -1,6 +1,7 @@
 //! Tools of this machine: those on PATH, laid out as a directory of tools.
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -11,38 +12,152 @@ use anyhow::{Context, Result};
 use crds::ToolName;
 use serde::Deserialize;
 
-use crate::tool::Version;
+use crate::tool::{Stamp, Version};
 
-/// Makes `dir` a directory of tools that holds what is on PATH; which tools those are.
-pub fn link(dir: &Path) -> Result<Vec<ToolName>> {
-    let mut found = Vec::new();
-    for name in [ToolName::OpenTofu, ToolName::Terraform] {
-        let Some(binary) = on_path(name.binary()) else { continue };
-        let Some(version) = version_of(&binary) else { continue };
-        let place = dir.join(name.directory()).join(version.to_string());
-        let link = place.join(name.binary());
-        fs::create_dir_all(&place).with_context(|| format!("{} cannot be made", place.display()))?;
-        let _ = fs::remove_file(&link);
-        symlink(&binary, &link).with_context(|| format!("{} cannot be made", link.display()))?;
-        found.push(name);
-    }
-    Ok(found)
+/// A tool on PATH.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtHand {
+    /// The tool.
+    pub name: ToolName,
+    version: Version,
+    binary: PathBuf,
 }
 
-fn on_path(program: &str) -> Option<PathBuf> {
+/// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
+pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
+    let names = [ToolName::OpenTofu, ToolName::Terraform].into_iter().filter(|name| wanted.is_none_or(|wanted| wanted == *name));
+    let mut known = Versions::read();
+    let found = names
+        .filter_map(|name| {
+            let binary = on_path(name)?;
+            let version = known.of(&binary, dir)?;
+            Some(AtHand { name, version, binary })
+        })
+        .collect();
+    known.keep();
+    found
+}
+
+/// Makes `dir` a directory of tools that holds these.
+pub fn link(dir: &Path, tools: &[AtHand]) -> Result<()> {
+    for tool in tools {
+        let place = dir.join(tool.name.directory()).join(tool.version.to_string());
+        fs::create_dir_all(&place).with_context(|| format!("{} cannot be made", place.display()))?;
+        let link = place.join(tool.name.binary());
+        symlink(&tool.binary, &link).with_context(|| format!("{} cannot be made", link.display()))?;
+    }
+    Ok(())
+}
+
+/// The tool's executable on PATH.
+pub fn on_path(tool: ToolName) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| path.is_file() && nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok();
     let path = std::env::var_os("PATH")?;
-    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(is_program)?;
-    // The version's own file, so that the digest is of it and not of a link or of tenv's shim.
+    let found = std::env::split_paths(&path).map(|dir| dir.join(tool.binary())).find(is_program)?;
+    // The version's own file, so that the digest is of it and not of a link.
     found.canonicalize().ok()
 }
 
-fn version_of(binary: &Path) -> Option<Version> {
+fn version_of(binary: &Path, dir: &Path) -> Option<Version> {
     #[derive(Deserialize)]
     struct Said {
         terraform_version: String,
     }
-    let output =
-        Command::new(binary).args(["version", "-json"]).env("CHECKPOINT_DISABLE", "1").stdin(Stdio::null()).output().ok()?;
+    let output = Command::new(binary)
+        .args(["version", "-json"])
+        .current_dir(dir)
+        .env("CHECKPOINT_DISABLE", "1")
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
     serde_json::from_slice::<Said>(&output.stdout).ok()?.terraform_version.parse().ok()
+}
+
+/// Smaller programs are not the tool itself but choose it (tenv, tfenv), and may choose another one in another folder.
+const WHOLE: u64 = 32 << 20;
+/// How many files are remembered.
+const REMEMBERED: usize = 64;
+
+/// Versions of files that were asked before: a tool needs a tenth of a second to say its own.
+#[derive(Debug, Default)]
+struct Versions {
+    file: Option<PathBuf>,
+    known: BTreeMap<String, String>,
+    changed: bool,
+}
+
+impl Versions {
+    fn read() -> Self {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+        Self::of_file(cache.map(|cache| cache.join("pawl/tool-versions.json")))
+    }
+
+    fn of_file(file: Option<PathBuf>) -> Self {
+        let known = file.as_ref().and_then(|file| serde_json::from_slice(&fs::read(file).ok()?).ok()).unwrap_or_default();
+        Self { file, known, changed: false }
+    }
+
+    fn of(&mut self, binary: &Path, dir: &Path) -> Option<Version> {
+        let is_whole = fs::metadata(binary).is_ok_and(|meta| meta.len() >= WHOLE);
+        let Some(stamp) = Stamp::of(binary).ok().filter(|_| is_whole) else { return version_of(binary, dir) };
+        let key = format!("{} {stamp:?}", binary.display());
+        if let Some(version) = self.known.get(&key).and_then(|text| text.parse().ok()) {
+            return Some(version);
+        }
+        let version = version_of(binary, dir)?;
+        if self.known.len() >= REMEMBERED {
+            self.known.clear();
+        }
+        self.known.insert(key, version.to_string());
+        self.changed = true;
+        Some(version)
+    }
+
+    /// Keeps what is new. Without a place for it the tool is asked again next time.
+    fn keep(&self) {
+        let (Some(file), true) = (&self.file, self.changed) else { return };
+        let fresh = file.with_extension(format!("{}.new", std::process::id()));
+        let kept = file.parent().is_none_or(|dir| fs::create_dir_all(dir).is_ok())
+            && serde_json::to_vec(&self.known).is_ok_and(|text| fs::write(&fresh, text).is_ok())
+            && fs::rename(&fresh, file).is_ok();
+        if !kept {
+            tracing::debug!(file = %file.display(), "versions are not remembered");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    /// A program that says a version, and notes that it was asked.
+    fn tool(dir: &Path, version: &str, size: u64) -> PathBuf {
+        let path = dir.join("tofu");
+        let script =
+            format!("#!/bin/sh\necho asked >> {}/asked\necho '{{\"terraform_version\":\"{version}\"}}'\nexit\n", dir.display());
+        fs::write(&path, script).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_file_is_asked_once_and_a_chooser_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = || fs::read_to_string(dir.path().join("asked")).unwrap_or_default().lines().count();
+        let ask = |binary: &Path| {
+            let mut versions = Versions::of_file(Some(dir.path().join("cache/versions.json")));
+            let version = versions.of(binary, dir.path()).unwrap().to_string();
+            versions.keep();
+            version
+        };
+        let binary = tool(dir.path(), "1.10.6", WHOLE);
+        assert_eq!((ask(&binary).as_str(), ask(&binary).as_str(), asked()), ("1.10.6", "1.10.6", 1));
+        let binary = tool(dir.path(), "1.11.0", WHOLE + 1);
+        assert_eq!((ask(&binary).as_str(), asked()), ("1.11.0", 2), "another file at the same place");
+        let binary = tool(dir.path(), "1.9.0", 200);
+        assert_eq!((ask(&binary).as_str(), ask(&binary).as_str(), asked()), ("1.9.0", "1.9.0", 4));
+    }
 }

@@ -34,6 +34,8 @@ pub enum Ending {
     Deleted,
     /// Nobody approved in time.
     Expired,
+    /// The attempt ends and the plan waits on: it is kept outside of the pod.
+    Released,
     /// The run failed.
     Failed(Cause),
     /// The attempt failed; another may follow.

@@ -34,6 +34,8 @@ pub enum Event {
     DeletionRequested,
     /// The plan waited too long.
     Expired,
+    /// The pod was held long enough for an approval; the plan is kept outside of it.
+    HoldOver,
     /// What is on disk is what was approved.
     ManifestMatched,
     /// What is on disk is something else.

@@ -97,6 +97,7 @@ const fn stop_of(event: E) -> Option<Stop> {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
         | E::ClaimGranted
@@ -127,6 +128,7 @@ fn adopting(event: E) -> Step {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
         | E::ClaimGranted
@@ -164,6 +166,7 @@ fn working(state: State, event: E, done: bool, then: impl FnOnce() -> Step) -> S
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
         | E::ClaimGranted
@@ -209,6 +212,7 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
         | E::ClaimGranted
@@ -224,6 +228,7 @@ fn awaiting(event: E) -> Step {
     match event {
         E::Approved => (State::Verifying(Mode::Manual), vec![Effect::VerifyManifest]),
         E::Expired => end(Ending::Expired),
+        E::HoldOver => end(Ending::Released),
         E::StopRequested | E::DeadlinePassed | E::CancelRequested | E::Denied | E::DeletionRequested | E::Fenced => {
             stop_of(event).map_or_else(|| stay(State::Awaiting), stopped)
         }
@@ -261,6 +266,7 @@ fn verifying(mode: Mode, event: E) -> Step {
         }
         // Expiry counts until an approval is recorded.
         E::Expired
+        | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
         | E::AdoptionRefused
@@ -304,6 +310,7 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
         E::Withdrawn
         | E::Approved
         | E::Expired
+        | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
         | E::AdoptionRefused
@@ -345,6 +352,7 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
         | E::ClaimGranted
@@ -369,6 +377,7 @@ fn applying(event: E) -> Step {
         | E::Withdrawn
         | E::Approved
         | E::Expired
+        | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
         | E::AdoptionRefused
@@ -412,6 +421,7 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
         | E::Withdrawn
         | E::Approved
         | E::Expired
+        | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
         | E::AdoptionRefused
@@ -443,6 +453,7 @@ fn ending(state: State, event: E) -> Step {
         | E::CancelRequested
         | E::DeletionRequested
         | E::Expired
+        | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
         | E::ClaimGranted

@@ -32,6 +32,7 @@ fn events() -> Vec<Event> {
         Event::CancelRequested,
         Event::DeletionRequested,
         Event::Expired,
+        Event::HoldOver,
         Event::ManifestMatched,
         Event::ManifestDiffers,
         Event::ClaimGranted,
@@ -70,6 +71,7 @@ fn states() -> Vec<State> {
             Ending::Canceled,
             Ending::Deleted,
             Ending::Expired,
+            Ending::Released,
         ]
         .map(State::Ending),
     );

@@ -1,6 +1,6 @@
 //! Apply: the plan file, and nothing else.
 
-use crds::{Changed, Failure, reason};
+use crds::{Changed, Claim, Failure, reason};
 
 use super::PodWork;
 use crate::{
@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl PodWork {
-    pub(super) async fn run_apply(&self, notices: &Notices) -> Result<ApplyReport, Failure> {
+    pub(super) async fn run_apply(&self, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
+        self.record_claim(claim).await?;
         let file = self.settings.plan_file().display().to_string();
         let (planned, stack) = {
             let known = self.known();

@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Write as _,
+    fs::File,
+    io::{BufWriter, Write as _},
     path::PathBuf,
 };
 
@@ -35,6 +37,17 @@ struct Line {
     hook: Option<Hook>,
     #[serde(default)]
     outputs: Option<BTreeMap<String, Output>>,
+}
+
+impl Line {
+    /// Whether the plan as text, the list of outputs or the title of the tool says the same.
+    fn is_said_again(&self) -> bool {
+        match self.kind.as_str() {
+            "version" | "planned_change" | "resource_drift" | "outputs" => true,
+            "change_summary" => self.message.starts_with("Plan: "),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Deserialize, Debug)]
@@ -136,6 +149,7 @@ pub struct Events {
     redactor: Redactor,
     notices: Notices,
     render: Render,
+    brief: bool,
     out: Vec<u8>,
     said: Said,
     tail: VecDeque<String>,
@@ -143,6 +157,8 @@ pub struct Events {
     outputs: u32,
     current: Vec<String>,
     progressed: bool,
+    copy: Option<BufWriter<File>>,
+    copy_error: Option<std::io::Error>,
 }
 
 impl Events {
@@ -152,6 +168,7 @@ impl Events {
             redactor,
             notices,
             render: Render::Messages,
+            brief: false,
             out: Vec::new(),
             said: Said::default(),
             tail: VecDeque::new(),
@@ -159,6 +176,22 @@ impl Events {
             outputs: 0,
             current: Vec::new(),
             progressed: false,
+            copy: None,
+            copy_error: None,
+        }
+    }
+
+    /// What is shown goes into a file as well.
+    pub(super) fn copied(mut self, file: File) -> Self {
+        self.copy = Some(BufWriter::new(file));
+        self
+    }
+
+    /// The file is complete.
+    pub(super) fn finish_copy(&mut self) -> std::io::Result<()> {
+        match self.copy_error.take() {
+            Some(error) => Err(error),
+            None => self.copy.take().map_or(Ok(()), |mut copy| copy.flush()),
         }
     }
 
@@ -170,6 +203,12 @@ impl Events {
 
     pub(super) fn total(mut self, total: u32) -> Self {
         self.operations.total = total;
+        self
+    }
+
+    /// Leaves out what the text of the plan says again; for somebody who looks on.
+    pub(super) fn brief(mut self, brief: bool) -> Self {
+        self.brief = brief;
         self
     }
 
@@ -193,8 +232,15 @@ impl Events {
     }
 
     fn show(&mut self, text: &str) {
-        self.out.extend_from_slice(self.redactor.redact(text).as_bytes());
+        let text = self.redactor.redact(text);
+        self.out.extend_from_slice(text.as_bytes());
         self.out.push(b'\n');
+        if let Some(copy) = &mut self.copy
+            && let Err(error) = copy.write_all(text.as_bytes()).and_then(|()| copy.write_all(b"\n"))
+        {
+            self.copy = None;
+            self.copy_error = Some(error);
+        }
     }
 
     fn plain(&mut self, source: Source, line: &str) {
@@ -212,7 +258,7 @@ impl Events {
     fn event(&mut self, event: &Line) {
         if let Some(told) = &event.diagnostic {
             self.diagnostic(told);
-        } else {
+        } else if !(self.brief && event.is_said_again()) {
             self.show(&event.message);
         }
         if let Some(outputs) = event.outputs.as_ref().filter(|outputs| event.kind == "outputs" && !outputs.is_empty()) {
@@ -361,6 +407,23 @@ mod tests {
         assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n     1: input = var.nope\n"), "{text}");
         assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
         assert_eq!(said.tail, ["plain line with hunter22", "{\"broken"]);
+    }
+
+    #[test]
+    fn who_looks_on_is_told_once() {
+        let (notices, _seen) = mpsc::unbounded_channel();
+        let mut events = Events::new(Log::to(std::io::sink()), Redactor::default(), notices).brief(true);
+        for line in [
+            r#"{"@message":"Terraform 1.11.4","type":"version"}"#,
+            r#"{"@message":"a: Plan to create","type":"planned_change"}"#,
+            r#"{"@message":"Plan: 1 to add","type":"change_summary"}"#,
+            r#"{"@message":"a: Creating...","type":"apply_start"}"#,
+            r#"{"@message":"Apply complete!","type":"change_summary"}"#,
+            r#"{"@message":"Outputs: 1","outputs":{"o":{"sensitive":false,"value":1}},"type":"outputs"}"#,
+        ] {
+            events.line(Source::Out, line);
+        }
+        assert_eq!(String::from_utf8_lossy(&events.out), "a: Creating...\nApply complete!\n\nOutputs:\n\no = 1\n");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use crds::{Failure, FailureClass, reason};
+use crds::{Failure, FailureClass, datastore::StateId, reason};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -24,6 +24,19 @@ impl PodWork {
             let known = self.known();
             (known.stack.clone(), known.facts.workspace.clone())
         };
+        let unnamed = Backend::read(&stack).is_ok_and(|backend| !backend.named);
+        if self.remote.is_some() && unnamed && !self.known().managed {
+            // The word that was found in the code was no backend.
+            self.name_managed_state(&stack).await?;
+            args.push("-reconfigure");
+            self.tool_step("init", &args, notices).await?;
+        }
+        if self.known().managed {
+            // The backend has one workspace; the state is that of the run's all the same.
+            self.know_backend(&stack, &workspace)?;
+            let id = StateId::of(&self.settings.run, &self.run().spec);
+            return Ok(InitReport { backend: format!("managed (stack {})", id.stack), workspace });
+        }
         // A folder keeps the workspace that was selected in it last.
         let selected = fs::read_to_string(stack.join(".terraform/environment")).unwrap_or_else(|_| "default".to_owned());
         if workspace != selected.trim() {
@@ -45,7 +58,13 @@ impl PodWork {
         let backend = Backend::read(stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
         // A folder stays, and so does a state in it.
         if self.settings.in_place().is_none() {
-            backend.check()?;
+            backend.check().map_err(|mut failure| {
+                if self.settings.machine().is_some() {
+                    failure.message =
+                        "the code names no backend that keeps its state, and this copy of it is of this run only".to_owned();
+                }
+                failure
+            })?;
         }
         let mut known = self.known();
         workspace.clone_into(&mut known.facts.workspace);
@@ -55,7 +74,7 @@ impl PodWork {
     }
 
     /// Runs a command of the tool that has to end with 0.
-    async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
+    pub(super) async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
         let mut events = self.events(notices);
         let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
         if exit.code == 0 { Ok(()) } else { Err(classify::failure(name, exit, &events.said())) }

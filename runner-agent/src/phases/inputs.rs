@@ -150,7 +150,7 @@ pub(super) fn write(stack: &Path, spec: &TerraformRunSpec, variables: &Map<Strin
     Ok(())
 }
 
-fn put(path: &Path, value: &Value) -> Result<(), Failure> {
+pub(super) fn put(path: &Path, value: &Value) -> Result<(), Failure> {
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)

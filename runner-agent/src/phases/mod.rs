@@ -5,7 +5,10 @@ mod events;
 mod git;
 mod init;
 mod inputs;
+mod managed;
 mod plan;
+mod remote;
+mod restore;
 mod setup;
 mod show;
 mod source;
@@ -17,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{Changed, Failure, TerraformRun};
+use crds::{Changed, Claim, Failure, TerraformRun, termination::TerminationMessage};
 use jiff::Timestamp;
 
 use crate::{
@@ -30,6 +33,7 @@ use crate::{
     tool::{Found, Stamp, digest},
 };
 pub use events::{Events, Render};
+pub use remote::Remote;
 pub use show::{PlanFacts, read_plan};
 
 /// How much longer than a killed command its step may take, before it is no longer waited for.
@@ -57,6 +61,8 @@ struct Known {
     planned: u32,
     /// What was seen of the apply.
     changed: Changed,
+    /// The state is the datastore's.
+    managed: bool,
 }
 
 /// The work of an attempt in a pod.
@@ -66,13 +72,21 @@ pub struct PodWork {
     children: Children,
     redactor: Redactor,
     log: Log,
+    remote: Option<Remote>,
     known: Mutex<Known>,
 }
 
 impl PodWork {
     /// Work that has not begun.
     pub fn new(settings: Arc<Settings>, children: Children, log: Log) -> Self {
-        Self { settings, children, redactor: Redactor::default(), log, known: Mutex::default() }
+        Self { settings, children, redactor: Redactor::default(), log, remote: None, known: Mutex::default() }
+    }
+
+    /// The same work with a datastore.
+    #[must_use]
+    pub fn with_datastore(mut self, remote: Remote) -> Self {
+        self.remote = Some(remote);
+        self
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -119,7 +133,9 @@ impl PodWork {
     fn events(&self, notices: &Notices) -> Events {
         let stack = self.known().stack.clone();
         let below = stack.strip_prefix(self.settings.source_dir()).unwrap_or(&stack).to_path_buf();
-        Events::new(self.log.clone(), self.redactor.clone(), notices.clone()).below(below)
+        Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
+            .below(below)
+            .brief(self.settings.machine().is_some())
     }
 
     /// The checksum of what is on disk now.
@@ -219,19 +235,23 @@ fn stamped_digest(path: &std::path::Path) -> std::io::Result<(Stamp, String)> {
 impl Work for PodWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
+        self.log.enter("setup").await;
         self.run_setup(&notices).await
     }
 
-    async fn restore(&self, run: Arc<TerraformRun>, _notices: Notices) -> Result<SetupReport, Failure> {
+    async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
-        self.run_restore()
+        self.log.enter("setup").await;
+        if self.settings.machine().is_some() { self.run_restore() } else { self.run_restore_from_store(&notices).await }
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
+        self.log.enter("init").await;
         self.run_init(&notices).await
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
+        self.log.enter("plan").await;
         self.run_plan(&notices).await
     }
 
@@ -239,8 +259,13 @@ impl Work for PodWork {
         self.checksum().await
     }
 
-    async fn apply(&self, notices: Notices) -> Result<ApplyReport, Failure> {
-        self.run_apply(&notices).await
+    async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
+        self.log.enter("apply").await;
+        self.run_apply(&claim, &notices).await
+    }
+
+    async fn deliver(&self, message: TerminationMessage) {
+        self.deliver_result(&message).await;
     }
 
     fn interrupt(&self) {
@@ -298,6 +323,7 @@ mod tests {
             inherited: vec![("PATH".into(), "/usr/bin:/bin".into())],
             place: Place::Pod,
             restores: false,
+            store: None,
             progress_every: PROGRESS_EVERY,
         }
     }

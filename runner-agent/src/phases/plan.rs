@@ -1,6 +1,11 @@
 //! Plan: `plan`, then its reading: counts and changes, the text for people, and the checksum, side by side.
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    fs::{File, OpenOptions},
+    io::{BufWriter, Read, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+};
 
 use crds::{Failure, FailureClass, Operation, reason};
 
@@ -42,8 +47,12 @@ impl PodWork {
             return Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message));
         }
         text?;
+        let checksum = checksum?;
         self.known().planned = facts.counts.operations();
-        Ok(PlanReport { has_changes: exit.code == 2, counts: facts.counts, lines: facts.lines(), checksum: checksum? })
+        let has_changes = exit.code == 2;
+        let bundle = self.store_plan(has_changes).await?;
+        let platform = self.known().facts.platform.clone();
+        Ok(PlanReport { has_changes, counts: facts.counts, lines: facts.lines(), checksum, bundle, platform })
     }
 
     /// `show -json`, read as it comes.
@@ -53,7 +62,20 @@ impl PodWork {
         let file = self.settings.plan_file().display().to_string();
         let command = self.command(["show", "-json", &file])?;
         let (reader, writer) = std::io::pipe().map_err(|error| internal("no pipe", &error))?;
-        let facts = tokio::task::spawn_blocking(move || read_plan(reader));
+        // Kept for the datastore on its way: it may be large, and it is printed once.
+        let copy = self.remote.is_some().then(|| private(&self.plan_json())).transpose();
+        let copy = copy.map_err(|error| internal("the plan's JSON cannot be kept", &error))?;
+        let facts = tokio::task::spawn_blocking(move || match copy {
+            Some(copy) => {
+                let mut reader = Copying { reader, copy: BufWriter::new(copy) };
+                let facts = read_plan(&mut reader).map_err(std::io::Error::from)?;
+                // What follows the last value that is read, if anything.
+                std::io::copy(&mut reader, &mut std::io::sink())?;
+                reader.copy.flush()?;
+                Ok(facts)
+            }
+            None => read_plan(reader).map_err(std::io::Error::from),
+        });
         let mut events = self.events(notices).quiet();
         let _ = notices.send(Notice::Started("show", jiff::Timestamp::now()));
         let exit = self.children.run_into(&command, writer, &mut events).await;
@@ -70,12 +92,36 @@ impl PodWork {
     async fn print_plan(&self, notices: &Notices) -> Result<(), Failure> {
         let file = self.settings.plan_file().display().to_string();
         let mut events = self.events(notices);
+        if self.remote.is_some() {
+            let copy = private(&self.plan_text()).map_err(|error| internal("the plan's text cannot be kept", &error))?;
+            events = events.copied(copy);
+        }
         let mut args = vec!["show", "-no-color", &file];
         if self.settings.machine().is_some_and(|machine| machine.colour) {
             args.remove(1);
         }
         let exit = self.children.run(&self.command(args)?, &mut events).await;
         let exit = exit.map_err(|error| classify::not_run("show", &error))?;
+        events.finish_copy().map_err(|error| internal("the plan's text cannot be kept", &error))?;
         if exit.code == 0 { Ok(()) } else { Err(classify::failure("show", exit, &events.said())) }
+    }
+}
+
+/// A new file of our own that nobody else reads.
+fn private(path: &std::path::Path) -> std::io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+/// Reads, and keeps what was read.
+struct Copying<R> {
+    reader: R,
+    copy: BufWriter<File>,
+}
+
+impl<R: Read> Read for Copying<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        self.copy.write_all(&buffer[..count])?;
+        Ok(count)
     }
 }

@@ -19,12 +19,14 @@ use crate::{
 };
 
 /// A source that is on disk.
-struct Origin {
+pub(super) struct Origin {
     /// Where it is from, in words.
-    source: String,
-    revision: Option<String>,
-    stack: PathBuf,
-    root: PathBuf,
+    pub(super) source: String,
+    pub(super) revision: Option<String>,
+    pub(super) stack: PathBuf,
+    pub(super) root: PathBuf,
+    /// The very tool that has to be used.
+    pub(super) pinned: Option<crds::Tool>,
 }
 
 impl PodWork {
@@ -41,7 +43,8 @@ impl PodWork {
         let root = settings.source_dir();
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
             _ if settings.in_place().is_some() => {
-                return self.prepare(given, Origin { source: "folder".to_owned(), revision: None, stack: root.clone(), root });
+                let origin = Origin { source: "folder".to_owned(), revision: None, stack: root.clone(), root, pinned: None };
+                return self.prepare(given, origin);
             }
             (Some(git), None) => {
                 let checkout = self.fetch_git(git, notices).await?;
@@ -66,7 +69,10 @@ impl PodWork {
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
         remove_terraform_dir(&stack)?;
         inputs::write(&stack, spec, &given.variables)?;
-        self.prepare(given, Origin { source, revision, stack, root })
+        if self.wants_managed_state(&stack) {
+            self.name_managed_state(&stack).await?;
+        }
+        self.prepare(given, Origin { source, revision, stack, root, pinned: None })
     }
 
     /// Setup for a plan that is there already: nothing is fetched and nothing is written but where temporary files go.
@@ -81,15 +87,21 @@ impl PodWork {
         let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());
         let stack = source::stack(&root, path, "the plan's folder")?;
         let revision = run.status.as_ref().and_then(|status| status.plan.as_ref()).and_then(|plan| plan.revision.clone());
-        self.prepare(given, Origin { source: "the plan that waits".to_owned(), revision, stack, root })
+        self.prepare(given, Origin { source: "the plan that waits".to_owned(), revision, stack, root, pinned: None })
     }
 
     /// Finds the tool for a stack that is there, and keeps what later phases need to know.
-    fn prepare(&self, given: inputs::Inputs, origin: Origin) -> Result<SetupReport, Failure> {
+    pub(super) fn prepare(&self, given: inputs::Inputs, origin: Origin) -> Result<SetupReport, Failure> {
         let run = self.run();
         let (spec, settings) = (&run.spec, &self.settings);
         let top = settings.machine().filter(|machine| machine.stack.is_some()).map_or(&origin.root, |machine| &machine.root);
-        let found = tool::find(&spec.tool, &origin.stack, top, &settings.tools)?;
+        let found = match &origin.pinned {
+            Some(tool) => tool::Found {
+                why: "with which the plan was made".to_owned(),
+                ..tool::find(tool, &origin.stack, top, &settings.tools)?
+            },
+            None => tool::find(&spec.tool, &origin.stack, top, &settings.tools)?,
+        };
         let report =
             SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.why.clone() };
         let binary = found.binary.clone();
@@ -205,12 +217,12 @@ pub(super) fn cli_config(mirror: &Path) -> String {
     text
 }
 
-fn parent(path: &Path) -> PathBuf {
+pub(super) fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
 }
 
 /// An empty directory of our own. What a container that was started before left there is removed.
-fn make_empty(dir: &Path) -> std::io::Result<()> {
+pub(super) fn make_empty(dir: &Path) -> std::io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}

@@ -58,6 +58,15 @@ fn give(bytes: &[u8], cut: u64, line: &mut impl FnMut(&str)) {
     if cut == 0 { line(&text) } else { line(&format!("{text}… [{cut} more bytes of this line were cut]")) }
 }
 
+/// Where the log's thread writes to.
+pub trait LogSink: Write + Send + 'static {
+    /// A phase begins: what follows is of it.
+    fn enter(&mut self, _phase: &'static str) {}
+}
+
+impl LogSink for std::io::Stdout {}
+impl LogSink for std::io::Sink {}
+
 /// The way to our own log. Cloned freely; waits when the log is slow, so that memory stays bounded.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -67,12 +76,13 @@ pub struct Log {
 #[derive(Debug)]
 enum Chunk {
     Text(Vec<u8>),
+    Enter(&'static str),
     Flush(std_mpsc::SyncSender<()>),
 }
 
 impl Log {
     /// A log that a thread writes to `sink`.
-    pub fn to(mut sink: impl Write + Send + 'static) -> Self {
+    pub fn to(mut sink: impl LogSink) -> Self {
         // 32 chunks of at most 64 KiB (and a long line now and then) are all that waits for a slow reader.
         let (chunks, mut waiting) = mpsc::channel(32);
         // A log that cannot be written must not stop a run, so a thread that cannot be had only means no log.
@@ -85,6 +95,7 @@ impl Log {
                             let _ = sink.flush();
                         }
                     }
+                    Chunk::Enter(phase) => sink.enter(phase),
                     Chunk::Flush(done) => {
                         let _ = sink.flush();
                         let _ = done.try_send(());
@@ -100,6 +111,11 @@ impl Log {
         if !bytes.is_empty() {
             let _ = self.chunks.send(Chunk::Text(bytes)).await;
         }
+    }
+
+    /// A phase begins: what is written from here on is of it.
+    pub async fn enter(&self, phase: &'static str) {
+        let _ = self.chunks.send(Chunk::Enter(phase)).await;
     }
 
     /// Writes one line, waiting for room.

@@ -24,6 +24,8 @@ use super::{
 
 /// How long output is read after its command ended: a daemon that inherited the pipe does not hold a run up.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
+/// The same for a command that was told to end, and has said all it had to say.
+const DRAIN_TOLD: Duration = Duration::from_millis(500);
 
 /// What to run. The environment is exactly what is given.
 #[derive(Clone, Debug, Default)]
@@ -187,8 +189,9 @@ impl Children {
         while ended.is_none() || out.is_some() || err.is_some() {
             tokio::select! {
                 exit = self.end(child, pid), if ended.is_none() => {
+                    let told = exit.as_ref().is_ok_and(|exit| exit.told);
+                    until = Instant::now() + if told { DRAIN_TOLD } else { DRAIN };
                     ended = Some(exit);
-                    until = Instant::now() + DRAIN;
                 }
                 count = read(&mut out, &mut out_buffer), if out.is_some() => {
                     if count == 0 {

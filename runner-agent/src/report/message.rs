@@ -14,6 +14,17 @@ pub struct Text {
     pub next_step: Option<String>,
 }
 
+/// How long a pod is kept for a plan that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// As long as the plan waits: it would die with its pod.
+    All,
+    /// Until then.
+    Until(Timestamp),
+    /// No longer.
+    No,
+}
+
 /// Where a run is, and so the commands that people have for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Commands {
@@ -62,13 +73,15 @@ impl Commands {
     }
 
     /// A plan waits.
-    pub fn awaiting(&self, summary: &str, until: Timestamp) -> String {
-        let until = until.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC");
-        let pod = match self {
-            Self::Cluster { .. } => "; its pod is held until then (holdFor has no effect yet)",
-            Self::Folder { .. } => "",
+    pub fn awaiting(&self, summary: &str, until: Timestamp, held: Held) -> String {
+        let time = |at: Timestamp| at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+        let pod = match (self, held) {
+            (Self::Folder { .. }, _) => String::new(),
+            (Self::Cluster { .. }, Held::All) => "; without a datastore its pod is held as long".to_owned(),
+            (Self::Cluster { .. }, Held::Until(at)) => format!("; its pod is held until {}", time(at)),
+            (Self::Cluster { .. }, Held::No) => "; no pod is held, an approval gets a new one".to_owned(),
         };
-        format!("plan {summary} waits for approval until {until}{pod}")
+        format!("plan {summary} waits for approval until {}{pod}", time(until))
     }
 
     /// What an attempt runs in.
@@ -117,7 +130,10 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         .diagnostics
         .iter()
         .find_map(|d| d.file.as_ref().map(|file| d.line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"))));
+    let here = matches!(commands, Commands::Folder { .. });
     let first = match failure.reason.as_str() {
+        reason::NO_DURABLE_STATE if here => "add a backend to the code, or run in a clone of the repository",
+        reason::TOOL_NOT_FOUND if here => "put a tool that satisfies it on PATH, or name another with --tool",
         reason::SECRET_NOT_FOUND => "create the Secret or key that the message names",
         reason::CONFIG_MAP_NOT_FOUND => "create the ConfigMap or key that the message names",
         reason::SOURCE_UNAUTHORIZED => "correct the Secret of spec.source.git.secretRef",
@@ -133,6 +149,8 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         reason::STATE_LOCKED => "when the lock's owner has ended",
         reason::STATE_NOT_SAVED => "compare the state with what exists, then",
         reason::SOURCE_INVALID => "correct the source",
+        reason::DATASTORE_UNAVAILABLE => "see that the datastore runs and can be reached from pods",
+        reason::KEY_MISSING => "put the key that the message names back into the datastore's Secret",
         _ => "",
     };
     let first = match (first, place) {

@@ -267,6 +267,7 @@ pub(crate) struct Attempt {
 
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
+impl runner_agent::process::LogSink for Shared {}
 impl std::io::Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
@@ -296,6 +297,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         place: Place::Pod,
         restores: false,
+        store: None,
         progress_every: PROGRESS_EVERY,
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
 }
 
 /// When the tool of a pod began its apply, by its own clock, which is this machine's.
-async fn apply_start(lab: &Lab, pod: &str) -> Result<Timestamp> {
+pub(super) async fn apply_start(lab: &Lab, pod: &str) -> Result<Timestamp> {
     let begun = Instant::now();
     loop {
         let of_pod: Vec<_> = lab.state.ledger().into_iter().filter(|entry| entry.who == pod).collect();

@@ -21,10 +21,10 @@ pub(super) async fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let pod = run.status.and_then(|status| status.attempt).context("a run without an attempt")?.pod_name;
     let agent = of_pod(&lab.pods(&namespace).get(&pod).await?, "runner-agent")?;
-    let pods: Api<Pod> = Api::namespaced(lab.client.0.clone(), NAMESPACE);
-    let pods = pods.list(&ListParams::default()).await?;
-    let controller = of_pod(pods.items.first().context("no pod of the controller")?, "controller")?;
+    let controller = of_pod(&of_component(lab, "controller").await?, "controller")?;
+    let store = rss(datastore(lab).await?)?;
     table.bound("agent while it holds, RssAnon", format!("{:.1} MiB", mib(agent)), "at most 16 MiB", agent <= 16 << 10);
+    table.plain("datastore at rest, RssAnon", format!("{:.1} MiB", mib(store)));
     let runs = Api::<crds::TerraformRun>::all(lab.client.0.clone()).list(&ListParams::default()).await?.items.len();
     let figure = format!("controller with {runs} stored runs, RssAnon");
     table.bound(&figure, format!("{:.1} MiB", mib(controller)), "at most 100 MiB", controller <= 100 << 10);
@@ -37,16 +37,41 @@ fn mib(kib: u32) -> f64 {
 
 /// RssAnon in KiB of the process of a pod whose program has that name.
 fn of_pod(pod: &Pod, program: &str) -> Result<u32> {
+    rss(process(pod, program)?)
+}
+
+/// The process of a pod whose program has that name.
+pub(super) fn process(pod: &Pod, program: &str) -> Result<i32> {
     let uid = pod.uid().context("a pod without UID")?;
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let base = entry.path();
         if in_group(&base, &uid) && program_of(&base) == program {
-            let status = std::fs::read_to_string(base.join("status"))?;
-            let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon in /proc")?;
-            return line.split_whitespace().next().and_then(|kib| kib.parse().ok()).context("RssAnon is no number");
+            return entry.file_name().to_string_lossy().parse().context("a process without a number");
         }
     }
     anyhow::bail!("no process {program} in the pod {}", pod.name_any())
+}
+
+/// RssAnon of a process, in KiB.
+pub(super) fn rss(pid: i32) -> Result<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon in /proc")?;
+    line.split_whitespace().next().and_then(|kib| kib.parse().ok()).context("RssAnon is no number")
+}
+
+/// The process of the datastore.
+pub(super) async fn datastore(lab: &Lab) -> Result<i32> {
+    process(&of_component(lab, "datastore").await?, "controller")
+}
+
+async fn of_component(lab: &Lab, component: &str) -> Result<Pod> {
+    let pods: Api<Pod> = Api::namespaced(lab.client.0.clone(), NAMESPACE);
+    let listed = pods.list(&ListParams::default().labels(&format!("app.kubernetes.io/component={component}"))).await?;
+    listed
+        .items
+        .into_iter()
+        .find(|pod| pod.metadata.deletion_timestamp.is_none())
+        .with_context(|| format!("no pod of the {component}"))
 }
 
 /// Control groups have the pod's UID in their path, with underscores under systemd.

@@ -6,14 +6,19 @@
 
 mod approval;
 mod audit;
+mod bundles;
 mod containers;
+mod flood;
 mod lab;
+mod late;
+mod local;
 mod many;
 mod memory;
 mod pairs;
 mod requests;
 mod samples;
 mod stacks;
+mod states;
 mod table;
 
 use std::path::PathBuf;
@@ -41,6 +46,16 @@ pub enum Figure {
     Many,
     /// Memory of agent and controller.
     Memory,
+    /// Approval after the hold to the start of `apply`, against a bare pod's start.
+    Late,
+    /// Objects of 1 MiB, 100 MiB and 1 GiB, against curl and a plain file server.
+    Bundles,
+    /// Managed state against the `kubernetes` backend.
+    States,
+    /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
+    Flood,
+    /// Local mode against the bare tool; needs no cluster.
+    Local,
 }
 
 /// What is measured, and how often.
@@ -61,6 +76,10 @@ impl Options {
         self.only.is_empty() || self.only.contains(&figure)
     }
 
+    fn wants_only_local(&self) -> bool {
+        !self.only.is_empty() && self.only.iter().all(|figure| *figure == Figure::Local)
+    }
+
     /// Repetitions, by how long one takes.
     fn times(&self, many: usize) -> usize {
         if self.quick { many.div_ceil(4) } else { many }
@@ -70,7 +89,9 @@ impl Options {
 /// Measures, prints the table, and ends the cluster.
 pub async fn run(options: &Options) -> Result<()> {
     let result = Box::pin(measure(options)).await;
-    if options.keep {
+    if options.wants_only_local() {
+        // There is no cluster.
+    } else if options.keep {
         report::note("bench", "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`");
     } else {
         Cluster::down_by_name(CLUSTER)?;
@@ -84,11 +105,18 @@ pub async fn run(options: &Options) -> Result<()> {
 }
 
 async fn measure(options: &Options) -> Result<Table> {
-    let lab = Lab::up().await?;
     let mut table = Table::default();
     table.note(&machine());
+    // First, while no cluster keeps the machine busy.
+    if options.wants(Figure::Local) {
+        tokio::task::block_in_place(|| local::measure(options.times(20), &mut table))?;
+    }
+    if options.wants_only_local() {
+        return Ok(table);
+    }
+    let lab = Lab::up().await?;
     if options.wants(Figure::Pairs) {
-        pairs::measure(&lab, options.times(10), &mut table).await?;
+        Box::pin(pairs::measure(&lab, options.times(10), &mut table)).await?;
     }
     if options.wants(Figure::Approval) {
         approval::measure(&lab, options.times(12), &mut table).await?;
@@ -98,6 +126,19 @@ async fn measure(options: &Options) -> Result<Table> {
     }
     if options.wants(Figure::Memory) {
         memory::measure(&lab, &mut table).await?;
+    }
+    if options.wants(Figure::Late) {
+        late::measure(&lab, options.times(8), &mut table).await?;
+    }
+    if options.wants(Figure::States) {
+        states::measure(&lab, options.times(8), &mut table).await?;
+    }
+    if options.wants(Figure::Bundles) {
+        bundles::need("curl")?;
+        bundles::measure(&lab, options.times(4), &mut table).await?;
+    }
+    if options.wants(Figure::Flood) {
+        flood::measure(&lab, options.quick, &mut table).await?;
     }
     if options.wants(Figure::Many) {
         many::measure(&lab, options.times(4), &mut table).await?;

@@ -20,7 +20,7 @@ struct Arguments {
     /// Ends the cluster and its servers, and removes all that they left.
     #[arg(long, conflicts_with_all = ["yes", "fresh"])]
     down: bool,
-    /// Serves the repositories and states of the cluster with this state directory; started by the demo itself.
+    /// Serves the repositories of the cluster with this state directory; started by the demo itself.
     #[arg(long, hide = true, value_name = "STATE")]
     serve: Option<PathBuf>,
     /// The address to serve on.

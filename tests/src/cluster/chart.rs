@@ -11,6 +11,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::command::run;
+use super::datastore;
 use super::gobuild::{IN_PODS, Toolset};
 use super::images::{self, Builder, Image};
 use super::report;
@@ -39,17 +40,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// Installs or upgrades the chart and waits until the controller is ready.
+    /// Installs or upgrades the chart and waits until it is ready.
     pub async fn install_chart(&self, values: &Values) -> Result<()> {
         let step = report::step("pawl", "installing the chart");
+        self.make_datastore_volume()?;
         let mut command = self.helm(&["upgrade", "--install", "pawl"])?;
+        command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
         command.arg(images::root().join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
         for (path, value) in values {
             command.arg(format!("--set-string={path}={}", value.replace(',', "\\,")));
         }
         run(&mut command).context("helm cannot install the chart")?;
-        self.wait_controller().await?;
-        step.done_with("chart installed, controller ready");
+        self.wait_rolled_out().await?;
+        step.done_with("chart installed, all of it ready");
         Ok(())
     }
 
@@ -64,18 +67,20 @@ impl Cluster {
         Ok(command)
     }
 
-    async fn wait_controller(&self) -> Result<()> {
+    /// Waits until controller and datastore are ready.
+    async fn wait_rolled_out(&self) -> Result<()> {
         let deployments: Api<Deployment> = Api::namespaced(self.client().await?, NAMESPACE);
         for _ in 0..600 {
-            let all = deployments.list(&ListParams::default()).await.context("cannot read the controller's Deployment")?;
+            let all = deployments.list(&ListParams::default()).await.context("cannot read Pawl's Deployments")?;
             if !all.items.is_empty() && all.items.iter().all(is_rolled_out) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
-        let log = self.kubectl(&["-n", NAMESPACE, "logs", "deployment/pawl-controller", "--tail=10"]).unwrap_or_default();
-        bail!("the controller is not ready after 60 s:\n{seen}\n{log}")
+        let log = |name: &str| self.kubectl(&["-n", NAMESPACE, "logs", name, "--tail=10"]).unwrap_or_default();
+        let (controller, datastore) = (log("deployment/pawl-controller"), log("deployment/pawl-datastore"));
+        bail!("Pawl is not ready after 60 s:\n{seen}\n{controller}\n{datastore}")
     }
 }
 

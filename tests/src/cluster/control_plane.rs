@@ -259,6 +259,16 @@ impl Place<'_> {
             format!("--kubelet-client-key={}", pki.path("admin.key")),
             // By name would mean a look-up that nothing answers.
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            // The aggregation layer: requests for other API servers are passed on, in the name of who sent them.
+            format!("--requestheader-client-ca-file={}", pki.path("front-proxy-ca.crt")),
+            format!("--requestheader-allowed-names={}", pki::FRONT_PROXY),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            format!("--proxy-client-cert-file={}", pki.path(&format!("{}.crt", pki::FRONT_PROXY))),
+            format!("--proxy-client-key-file={}", pki.path(&format!("{}.key", pki::FRONT_PROXY))),
+            // Straight to the pods, which are reached from here, services or not.
+            "--enable-aggregator-routing=true".to_owned(),
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", self.audit_log.display()),
             // One file for the whole life of the cluster: readers need not follow a rotation.

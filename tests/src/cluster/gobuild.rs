@@ -113,24 +113,7 @@ impl Toolset {
     /// It may be killed at any time and called again; programs that are built stay.
     pub fn ensure(names: &[&str]) -> Result<Self> {
         let cache = Cache::open()?;
-        let wanted: Vec<&Tool> = names
-            .iter()
-            .map(|name| TOOLS.iter().find(|tool| tool.name == *name).with_context(|| format!("unknown tool {name}")))
-            .collect::<Result<_>>()?;
-        let mut set = Self::default();
-        let mut missing = Vec::new();
-        for tool in wanted {
-            let pin = Pin::read(tool)?;
-            set.versions.insert(tool.name.to_owned(), pin.version.trim_start_matches('v').to_owned());
-            let path = match from_assets(tool.name) {
-                Some(path) => path,
-                None => cache.path(format!("bin/{}-{}/{}", tool.group, pin.key, tool.name)),
-            };
-            if !path.exists() {
-                missing.push((tool, pin, path.clone()));
-            }
-            set.paths.insert(tool.name.to_owned(), path);
-        }
+        let (set, mut missing) = Self::look(names, &cache)?;
         if !missing.is_empty() {
             let _lock = cache.lock()?;
             missing.retain(|(_, _, path)| !path.exists());
@@ -147,6 +130,32 @@ impl Toolset {
             }
         }
         Ok(set)
+    }
+
+    /// These programs, if all of them are there; nothing is built.
+    pub fn at_hand(names: &[&str]) -> Result<Option<Self>> {
+        let (set, missing) = Self::look(names, &Cache::open()?)?;
+        Ok(missing.is_empty().then_some(set))
+    }
+
+    /// Where these programs are or will be, and those that are still to be built.
+    fn look(names: &[&str], cache: &Cache) -> Result<(Self, Vec<Missing>)> {
+        let mut set = Self::default();
+        let mut missing = Vec::new();
+        for name in names {
+            let tool = TOOLS.iter().find(|tool| tool.name == *name).with_context(|| format!("unknown tool {name}"))?;
+            let pin = Pin::read(tool)?;
+            set.versions.insert(tool.name.to_owned(), pin.version.trim_start_matches('v').to_owned());
+            let path = match from_assets(tool.name) {
+                Some(path) => path,
+                None => cache.path(format!("bin/{}-{}/{}", tool.group, pin.key, tool.name)),
+            };
+            if !path.exists() {
+                missing.push((tool, pin, path.clone()));
+            }
+            set.paths.insert(tool.name.to_owned(), path);
+        }
+        Ok((set, missing))
     }
 
     /// The path of a program of this set.
@@ -173,6 +182,9 @@ impl Toolset {
         Ok(())
     }
 }
+
+/// A program that is still to be built.
+type Missing = (&'static Tool, Pin, PathBuf);
 
 /// What a tool is built from.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ pub mod cache;
 pub mod chart;
 pub mod command;
 pub mod control_plane;
+pub mod datastore;
 pub mod gobuild;
 pub mod images;
 pub mod leftovers;

@@ -10,6 +10,9 @@ use rcgen::{
 
 use super::cache;
 
+/// Files and user of the certificate by which the API server is known to servers behind it.
+pub const FRONT_PROXY: &str = "front-proxy-client";
+
 /// The certificate authority of a cluster and the directory that its files lie in.
 pub struct Pki {
     directory: PathBuf,
@@ -39,17 +42,16 @@ pub struct Pair {
 }
 
 impl Pki {
-    /// Makes an authority, and the key that signs the tokens of service accounts (`sa.key`, `sa.pub`).
+    /// Makes an authority, the key that signs the tokens of service accounts (`sa.key`, `sa.pub`), and what the API server proves
+    /// itself with when it passes requests on to servers behind it (`front-proxy-ca.crt`, `front-proxy-client.crt`).
     pub fn create(directory: &Path) -> Result<Self> {
         cache::create_dir(directory)?;
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        params.distinguished_name.push(DnType::CommonName, "pawl-test-cluster");
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)
-            .context("cannot make the cluster's certificate authority")?;
         let tokens = KeyPair::generate()?;
-        let pki = Self { directory: directory.to_owned(), issuer };
+        // An authority of its own: whoever has a certificate of it may speak for anybody.
+        let front = Self { directory: directory.to_owned(), issuer: authority("pawl-test-front-proxy")? };
+        front.write("front-proxy-ca.crt", &front.issuer.pem())?;
+        front.issue(Identity { file: FRONT_PROXY, user: FRONT_PROXY, group: "pawl", hosts: &[] })?;
+        let pki = Self { directory: directory.to_owned(), issuer: authority("pawl-test-cluster")? };
         pki.write("ca.crt", &pki.issuer.pem())?;
         pki.write("sa.key", &tokens.serialize_pem())?;
         pki.write("sa.pub", &tokens.public_key_pem())?;
@@ -95,6 +97,15 @@ impl Pki {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .with_context(|| format!("cannot protect {}", path.display()))
     }
+}
+
+/// A certificate authority of that name.
+fn authority(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(params, KeyPair::generate()?).with_context(|| format!("cannot make the authority {name}"))
 }
 
 /// A kubeconfig with everything in it, so that the file can be copied anywhere.

@@ -1,6 +1,6 @@
 //! The demo: a cluster, a repository, a run, a person's approval, and what came of it.
 //!
-//! What it starts stays up when it ends: the cluster, and a process that serves repositories and states (`servers`). Every
+//! What it starts stays up when it ends: the cluster, and a process that serves repositories (`servers`). Every
 //! demo makes a new commit and a new run, so it can be repeated on the same cluster.
 
 mod approve;
@@ -71,7 +71,7 @@ pub async fn run(options: &Options) -> Result<u8> {
         .await
         .context("the cluster is not up; `cargo demo --fresh` begins anew, and its logs are in the directory named here")?;
     let servers = Servers::ensure(&cluster).await?;
-    step.done("node ready, git and state servers up");
+    step.done("node ready, git server up");
 
     let step = Step::begin(3, "pawl");
     cluster.install(&Values::new()).await.context("Pawl is not installed; `cargo demo --fresh` begins anew")?;

@@ -1,5 +1,4 @@
-//! The git server and the state server, in a process that outlives the demo: the cluster stays up to play with, and runs made
-//! by hand need both.
+//! The git server, in a process that outlives the demo: the cluster stays up to play with, and runs made by hand need it.
 //!
 //! The process notes itself in the cluster's state directory, and ends when that note is gone: whoever takes the cluster down,
 //! in whatever way, ends its servers too.
@@ -16,18 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, cache};
 use crate::servers::git::GitServer;
-use crate::servers::state::StateServer;
 
 /// Always the same, so that runs of yesterday find their repository after a restart. The address is the cluster's own.
 const GIT_PORT: u16 = 3080;
-const STATE_PORT: u16 = 3081;
 
 /// Where the servers of a cluster are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Servers {
     pid: i32,
     git: SocketAddr,
-    state: SocketAddr,
     /// The directory of the repositories.
     repositories: PathBuf,
 }
@@ -51,18 +47,18 @@ impl Servers {
             .stdout(log.try_clone().context("cannot share a log file")?)
             .stderr(log)
             .spawn()
-            .context("cannot start the git and state servers")?;
+            .context("cannot start the git server")?;
         for _ in 0..200 {
             if let Some(servers) = Self::find(cluster.state()) {
                 return Ok(servers);
             }
             if let Some(status) = child.try_wait()? {
                 let said = std::fs::read_to_string(&log_path).unwrap_or_default();
-                bail!("the git and state servers ended with {status}: {}; try `cargo demo --fresh`", said.trim());
+                bail!("the git server ended with {status}: {}; try `cargo demo --fresh`", said.trim());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        bail!("the git and state servers do not come up; see {}, then try `cargo demo --fresh`", log_path.display())
+        bail!("the git server does not come up; see {}, then try `cargo demo --fresh`", log_path.display())
     }
 
     /// Ends the servers of a cluster, if they run.
@@ -81,11 +77,6 @@ impl Servers {
     /// Where a repository is on disk.
     pub(super) fn repository(&self, repository: &str) -> PathBuf {
         self.repositories.join(format!("{repository}.git"))
-    }
-
-    /// The URL of a state.
-    pub(super) fn state_url(&self, path: &str) -> String {
-        format!("http://{}/state/{path}", self.state)
     }
 
     fn find(state: &Path) -> Option<Self> {
@@ -108,7 +99,7 @@ fn note(state: &Path) -> PathBuf {
     directory(state).join("servers.json")
 }
 
-/// Serves the repositories and states of the cluster with this state directory, until its note is gone.
+/// Serves the repositories of the cluster with this state directory, until its note is gone.
 pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
     // Of a session of its own: a terminal that closes, or Ctrl-C in it, is for the demo alone.
     nix::unistd::setsid().context("cannot leave the session")?;
@@ -118,12 +109,8 @@ pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
         Ok(server) => server,
         Err(_) => GitServer::start(at(0), &repositories).await?,
     };
-    let states = match StateServer::start(at(STATE_PORT)).await {
-        Ok(server) => server,
-        Err(_) => StateServer::start(at(0)).await?,
-    };
     let pid = i32::try_from(std::process::id()).context("a process id is out of range")?;
-    let servers = Servers { pid, git: git.addr(), state: states.addr(), repositories };
+    let servers = Servers { pid, git: git.addr(), repositories };
     let draft = directory(state).join(".servers.json");
     cache::write(&draft, serde_json::to_vec(&servers)?)?;
     std::fs::rename(&draft, note(state)).context("cannot note where the servers are")?;

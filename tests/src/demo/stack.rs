@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use crds::TerraformRun;
+use crds::{TerraformRun, datastore::StateId};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::servers::Servers;
-use crate::scripted_tool::http;
+use crate::cluster::Cluster;
 use crate::servers::repo::Repo;
 
 /// The namespace of the demo's runs.
@@ -51,12 +51,10 @@ pub(super) async fn next_number(client: &Client) -> Result<u32> {
 
 /// Creates the run.
 pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) -> Result<TerraformRun> {
-    let url = state_url(servers);
+    // Neither a backend nor a cloud: the state is with Pawl's own datastore.
     let spec = json!({
         "source": {"git": {"url": servers.git_url(REPOSITORY), "revision": "main", "path": DIRECTORY}},
         "tool": {"name": "OpenTofu"},
-        "backend": {"type": "http", "config": {"address": url, "lock_address": url, "unlock_address": url,
-            "lock_method": "LOCK", "unlock_method": "UNLOCK"}},
     });
     let run = TerraformRun::new(&format!("network-{number}"), serde_json::from_value(spec)?);
     let runs = Api::namespaced(client.clone(), NAMESPACE);
@@ -69,14 +67,11 @@ pub(super) fn origin(servers: &Servers) -> String {
 }
 
 /// The outputs of the stack as they are in its state.
-pub(super) async fn outputs(servers: &Servers) -> Result<BTreeMap<String, Value>> {
-    let url = state_url(servers);
-    let answer = tokio::task::spawn_blocking(move || http::request("GET", &url, None, b"")).await??;
-    let state: Value = serde_json::from_slice(&answer.body).context("the state server has no state of the stack")?;
+pub(super) fn outputs(cluster: &Cluster, run: &TerraformRun) -> Result<BTreeMap<String, Value>> {
+    let id = StateId::of(&run.name_any(), &run.spec);
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{NAMESPACE}/states/{}/download", id.stack);
+    let text = cluster.kubectl(&["get", "--raw", &path])?;
+    let state: Value = serde_json::from_str(&text).context("the datastore has no state of the stack")?;
     let outputs = state["outputs"].as_object().into_iter().flatten();
     Ok(outputs.map(|(name, output)| (name.clone(), output["value"].clone())).collect())
-}
-
-fn state_url(servers: &Servers) -> String {
-    servers.state_url(&format!("demo/{DIRECTORY}"))
 }

@@ -24,7 +24,6 @@ const ENV: &str = "eval \"$(cargo demo --env)\"";
 /// What the story is about.
 struct Scene<'a> {
     cluster: &'a Cluster,
-    servers: &'a Servers,
     client: Client,
     runs: Api<TerraformRun>,
     pods: Api<Pod>,
@@ -42,7 +41,6 @@ pub(super) async fn tell(cluster: &Cluster, servers: &Servers, approval: Approva
     let run = stack::create_run(&client, servers, number).await?;
     let scene = Scene {
         cluster,
-        servers,
         runs: Api::namespaced(client.clone(), NAMESPACE),
         pods: Api::namespaced(client.clone(), NAMESPACE),
         client,
@@ -107,7 +105,7 @@ impl Scene<'_> {
         let result = ended.result;
         if result == Some(RunResult::Applied) {
             let step = Step::begin(6, "outputs");
-            let outputs = stack::outputs(self.servers).await?;
+            let outputs = stack::outputs(self.cluster, &self.runs.get(&self.name).await?)?;
             let all: Vec<_> = outputs.iter().map(|(name, value)| format!("{name} = {value}")).collect();
             step.done(&format!("{}: {}", RunResult::Applied, all.join("  ")));
         }

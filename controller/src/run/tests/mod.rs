@@ -3,6 +3,8 @@
 mod approvals;
 mod beginnings;
 mod ends;
+mod kept;
+mod late;
 mod steady;
 
 use std::sync::Arc;
@@ -34,6 +36,10 @@ pub(super) struct World {
     pub(super) events: Vec<&'static str>,
     /// Status writes.
     pub(super) writes: Vec<Kind>,
+    /// The result that the datastore has.
+    pub(super) stored: Option<TerminationMessage>,
+    /// How often it was asked.
+    pub(super) asked: u32,
     /// The run's finalizer was removed, or the run deleted.
     pub(super) gone: bool,
 }
@@ -48,8 +54,19 @@ impl World {
             pod_live: true,
             gate: Gate::Proven,
             notes: Notes::default(),
+            newer: None,
+            proof: Proof::Unknown,
         };
-        Self { o, settings: Settings::default(), now: t0(), events: Vec::new(), writes: Vec::new(), gone: false }
+        Self {
+            o,
+            settings: Settings::default(),
+            now: t0(),
+            events: Vec::new(),
+            writes: Vec::new(),
+            gone: false,
+            stored: None,
+            asked: 0,
+        }
     }
 
     /// The same in Automatic mode.
@@ -94,8 +111,19 @@ impl World {
         let status = self.status_mut();
         status.adopted = Some(Adopted { attempt, pod_uid: POD.into(), nonce: NONCE.into() });
         status.phase = Some(phase);
-        if matches!(phase, Phase::AwaitingApproval | Phase::Apply) {
+        let restores = status.attempt.as_ref().and_then(|attempt| attempt.restores);
+        if matches!(phase, Phase::AwaitingApproval | Phase::Apply) && restores.is_none() {
             status.plan = Some(PlanStatus { checksum: SUM.into(), attempt, summary: "+1 ~0 -0".into(), ..PlanStatus::default() });
+        }
+        self
+    }
+
+    /// Its plan waits, and the datastore has a copy.
+    pub(super) fn kept(mut self) -> Self {
+        self = self.adopted(Phase::AwaitingApproval);
+        let at = whole_seconds(self.now);
+        if let Some(plan) = &mut self.status_mut().plan {
+            (plan.bundle, plan.created_at) = (Some(OTHER.into()), Some(at));
         }
         self
     }
@@ -180,6 +208,11 @@ impl World {
                 }
             }
             Action::ProveGate => self.o.gate = Gate::Proven,
+            Action::AskProof => {
+                self.asked += 1;
+                self.o.proof = self.stored.clone().map_or(Proof::Absent, |message| Proof::Found(Box::new(message)));
+                self.o.notes.proof = Some(proof::asked_again(self.o.notes.proof, self.now));
+            }
             Action::Write(write) => self.write(write),
             Action::CreatePod => {
                 assert!(self.attempt().open, "a pod of a closed attempt");
@@ -230,6 +263,8 @@ impl World {
         assert!(old.result.is_none() || old.result == new.result, "a result changed");
         assert_eq!(new.result.is_some(), new.is_terminal());
         assert_eq!(old.claim, new.claim, "the controller wrote a claim");
+        assert!(old.settled.is_none() || old.settled == new.settled, "what settled a run changed");
+        assert!(new.settled.is_none() || new.result == Some(RunResult::Indeterminate));
         if let Some(result) = new.result {
             assert_eq!(Some(result.phase()), new.phase);
             assert!(new.claim.is_some() || !result.needs_claim());

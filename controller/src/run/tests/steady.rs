@@ -10,6 +10,20 @@ fn worlds() -> Vec<(String, World)> {
         for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
             states.push((phase.to_string(), new().adopted(phase)));
         }
+        if mode == "manual" {
+            let held = new().kept();
+            let mut waiting = held.clone().pod_ended(Some(message(None, None)));
+            waiting.settle();
+            waiting.o.pod = PodState::Absent;
+            let mut restoring = waiting.clone().annotate(names::APPROVE, SUM);
+            restoring.settle();
+            let adopted = restoring.clone().adopted(Phase::AwaitingApproval);
+            let mut superseded = held.clone();
+            superseded.o.newer = Some("newer".into());
+            let kept =
+                [("held", held), ("waiting", waiting), ("restoring", restoring), ("restores", adopted), ("old", superseded)];
+            states.extend(kept.map(|(name, world)| (name.to_owned(), world)));
+        }
         for result in RunResult::ALL {
             let begun = if result.needs_claim() { new().claimed() } else { new().adopted(Phase::Plan) };
             states.push((result.to_string(), begun.finished(result)));

@@ -1,0 +1,144 @@
+//! When the APIService is to stand: a pure function of what the datastore and the API server answered, and when.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long it may be silent.
+const SILENCE: Duration = Duration::from_secs(6);
+/// How long the API server may take to find its way there.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often the APIService is looked at until it works, and then.
+const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
+/// How long nothing is tried after the API server has not found its way.
+const PAUSE: Duration = Duration::from_secs(300);
+
+/// What is to be done with the APIService.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Nothing.
+    Leave,
+    /// See to it that it stands, as it should.
+    Put,
+    /// See to it that it does not.
+    Remove,
+}
+
+/// What a look at the APIService showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It is not there.
+    Gone,
+    /// The API server reaches the datastore by it.
+    Works,
+    /// It does not, or has not tried yet.
+    Unreached,
+    /// It is somebody else's.
+    Foreign,
+}
+
+/// What is remembered between two ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guard {
+    /// The last answer of the datastore, or the beginning.
+    answered: Instant,
+    /// Whether it is known to stand, or known not to.
+    pub(super) stands: Option<bool>,
+    /// Since when the API server does not find its way.
+    unreached: Option<Instant>,
+    /// When to look again.
+    look: Instant,
+    /// Until when nothing is tried.
+    pause: Option<Instant>,
+}
+
+impl Guard {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { answered: now, stands: None, unreached: None, look: now, pause: None }
+    }
+
+    /// The datastore answered, or did not.
+    pub(super) fn tick(&mut self, answers: bool, now: Instant) -> Order {
+        if !answers {
+            let silent = now.duration_since(self.answered) >= SILENCE;
+            return if silent && self.stands != Some(false) { Order::Remove } else { Order::Leave };
+        }
+        self.answered = now;
+        let paused = self.pause.is_some_and(|until| now < until);
+        if !paused && (self.stands != Some(true) || now >= self.look) { Order::Put } else { Order::Leave }
+    }
+
+    /// It stands as it should, and was seen so.
+    pub(super) fn stands(&mut self, seen: Seen, now: Instant) -> Order {
+        (self.stands, self.pause) = (Some(true), None);
+        if seen != Seen::Unreached {
+            (self.unreached, self.look) = (None, now + LOOKS[1]);
+            return Order::Leave;
+        }
+        self.look = now + LOOKS[0];
+        if now.duration_since(*self.unreached.get_or_insert(now)) < PATIENCE {
+            return Order::Leave;
+        }
+        self.pause = Some(now + PAUSE);
+        Order::Remove
+    }
+
+    /// It does not stand any more.
+    pub(super) fn gone(&mut self) {
+        (self.stands, self.unreached) = (Some(false), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stands_while_the_datastore_answers() {
+        let t = Instant::now();
+        let at = |seconds| t + Duration::from_secs(seconds);
+        let mut guard = Guard::new(t);
+        assert_eq!(guard.tick(false, at(0)), Order::Leave, "it may only be starting");
+        assert_eq!(guard.tick(false, at(4)), Order::Leave);
+        assert_eq!(guard.tick(false, at(6)), Order::Remove, "an older process may have left it");
+        guard.gone();
+        assert_eq!(guard.tick(false, at(8)), Order::Leave, "once");
+        assert_eq!(guard.tick(true, at(10)), Order::Put);
+        assert_eq!(guard.stands(Seen::Unreached, at(10)), Order::Leave);
+        assert_eq!(guard.tick(true, at(12)), Order::Leave);
+        assert_eq!(guard.tick(true, at(15)), Order::Put, "looked at while it is new");
+        assert_eq!(guard.stands(Seen::Works, at(15)), Order::Leave);
+        assert_eq!(guard.tick(true, at(70)), Order::Leave);
+        assert_eq!(guard.tick(false, at(72)), Order::Leave, "one answer that is missing is none");
+        assert_eq!(guard.tick(true, at(75)), Order::Put, "and once a minute");
+        assert_eq!(guard.stands(Seen::Works, at(75)), Order::Leave);
+        for second in [77, 79] {
+            assert_eq!(guard.tick(false, at(second)), Order::Leave);
+        }
+        assert_eq!(guard.tick(false, at(81)), Order::Remove);
+        guard.gone();
+        assert_eq!(guard.tick(true, at(83)), Order::Put, "back at once");
+    }
+
+    #[test]
+    fn one_that_the_api_server_does_not_reach_is_taken_away_as_well() {
+        let t = Instant::now();
+        let at = |seconds| t + Duration::from_secs(seconds);
+        let mut guard = Guard::new(t);
+        assert_eq!(guard.tick(true, at(0)), Order::Put);
+        for second in [0, 5, 25] {
+            assert_eq!(guard.stands(Seen::Unreached, at(second)), Order::Leave);
+        }
+        assert_eq!(guard.stands(Seen::Unreached, at(30)), Order::Remove);
+        guard.gone();
+        assert_eq!(guard.tick(true, at(32)), Order::Leave);
+        assert_eq!(guard.tick(true, at(330)), Order::Put, "and tried again after a while");
+        assert_eq!(guard.stands(Seen::Works, at(330)), Order::Leave);
+        assert_eq!(guard.tick(true, at(390)), Order::Put);
+        assert_eq!(guard.stands(Seen::Unreached, at(390)), Order::Leave, "that may pass");
+        assert_eq!(guard.tick(true, at(395)), Order::Put, "and is looked at more closely");
+        assert_eq!(guard.stands(Seen::Works, at(395)), Order::Leave);
+        assert_eq!(guard.stands(Seen::Unreached, at(455)), Order::Leave);
+        assert_eq!(guard.stands(Seen::Unreached, at(485)), Order::Remove);
+    }
+}

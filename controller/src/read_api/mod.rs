@@ -1,0 +1,261 @@
+//! The APIService by which people read plans, logs and states (`design/0009-datastore.md`).
+//!
+//! While one stands whose server is down, the API server cannot list what is in any namespace, so none of the cluster's can be
+//! deleted. So it stands only while the datastore answers, and while the API server itself finds its way there.
+
+mod guard;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use k8s_openapi::{
+    ByteString,
+    api::rbac::v1::ClusterRole,
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+    kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec, ServiceReference},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::json;
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+
+use crds::names;
+
+use guard::{Guard, Order, Seen};
+
+use crate::{
+    datastore_client::Datastore,
+    error::{self, Error, ErrorKind},
+    settings::Settings,
+};
+
+/// The group that is read.
+pub const GROUP: &str = "read.pawl.run";
+/// Its version.
+pub const VERSION: &str = "v1alpha1";
+
+/// How often the datastore is asked, and for how long.
+const TICK: Duration = Duration::from_secs(2);
+
+/// What is registered, and in whose name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Where it is served; none when it is off.
+    service: Option<Place>,
+    /// The ClusterRole that it goes with: what an uninstalled release leaves behind is collected with it.
+    owner: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    namespace: String,
+    name: String,
+    port: i32,
+}
+
+impl Registration {
+    /// What the settings say.
+    ///
+    /// # Errors
+    /// When the service is not `NAMESPACE/NAME:PORT`.
+    pub fn of(settings: &Settings) -> anyhow::Result<Self> {
+        let owner = settings.read_api_owner.clone().filter(|owner| !owner.is_empty());
+        let text = settings.read_api_service.as_deref().unwrap_or_default();
+        if text.is_empty() {
+            return Ok(Self { service: None, owner });
+        }
+        let place = || {
+            let (namespace, rest) = text.split_once('/')?;
+            let (name, port) = rest.split_once(':')?;
+            let port = port.parse().ok().filter(|port| (1..=65535).contains(port))?;
+            let whole = !namespace.is_empty() && !name.is_empty();
+            whole.then(|| Place { namespace: namespace.into(), name: name.into(), port })
+        };
+        let place = place().with_context(|| format!("`{text}` is not NAMESPACE/NAME:PORT"))?;
+        Ok(Self { service: Some(place), owner })
+    }
+}
+
+/// Keeps the APIService until `stop` says otherwise, and takes it away then: nobody would watch over it.
+pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: Client, mut stop: watch::Receiver<bool>) {
+    let keeper = Keeper { api: Api::all(client.clone()), roles: Api::all(client), owner: what.owner };
+    let (Some(place), Some(datastore)) = (what.service, datastore) else {
+        if let Err(error) = keeper.remove().await {
+            tracing::debug!(%error, "nothing is known of an APIService of ours");
+        }
+        return;
+    };
+    let mut guard = Guard::new(Instant::now());
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => break,
+            _ = ticks.tick() => {}
+        }
+        let answers = matches!(timeout(TICK, datastore.ready()).await, Ok(Ok(())));
+        if let Err(error) = keeper.step(&mut guard, answers, &place, &datastore).await {
+            tracing::warn!(%error, "the APIService of {GROUP} is not as it should be");
+        }
+    }
+    let _ = timeout(Duration::from_secs(3), keeper.remove()).await;
+}
+
+struct Keeper {
+    api: Api<APIService>,
+    roles: Api<ClusterRole>,
+    owner: Option<String>,
+}
+
+impl Keeper {
+    async fn step(&self, guard: &mut Guard, answers: bool, place: &Place, datastore: &Datastore) -> Result<(), Error> {
+        let mut order = guard.tick(answers, Instant::now());
+        if order == Order::Put {
+            let fresh = guard.stands != Some(true);
+            let seen = self.put(place, &datastore.authority()?).await?;
+            order = guard.stands(seen, Instant::now());
+            match (seen, order) {
+                (Seen::Foreign, _) => tracing::warn!("the APIService of {GROUP} is another release's"),
+                (_, Order::Remove) => tracing::warn!(
+                    "the API server does not reach the datastore; is it let through by the NetworkPolicy? {GROUP} is taken away"
+                ),
+                _ if fresh => tracing::info!("{GROUP} stands"),
+                _ => {}
+            }
+        } else if order == Order::Remove {
+            tracing::warn!("the datastore does not answer; {GROUP} is taken away until it does");
+        }
+        if order == Order::Remove {
+            self.remove().await?;
+            guard.gone();
+        }
+        Ok(())
+    }
+
+    /// Makes it, or mends it.
+    async fn put(&self, place: &Place, authority: &str) -> Result<Seen, Error> {
+        let name = format!("{VERSION}.{GROUP}");
+        let wanted = spec(place, authority);
+        let Some(there) = error::call_opt("read APIService", self.api.get(&name)).await? else {
+            let owner = match &self.owner {
+                Some(role) => {
+                    let role = error::call("read ClusterRole", self.roles.get(role)).await?;
+                    Some(vec![OwnerReference {
+                        api_version: "rbac.authorization.k8s.io/v1".into(),
+                        kind: "ClusterRole".into(),
+                        name: role.name_any(),
+                        uid: role.uid().unwrap_or_default(),
+                        ..OwnerReference::default()
+                    }])
+                }
+                None => None,
+            };
+            let service = APIService {
+                metadata: ObjectMeta {
+                    name: Some(name),
+                    labels: Some([(names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned())].into()),
+                    owner_references: owner,
+                    ..ObjectMeta::default()
+                },
+                spec: Some(wanted),
+                status: None,
+            };
+            let params = PostParams { dry_run: false, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
+            error::call("create APIService", self.api.create(&params, &service)).await?;
+            return Ok(Seen::Unreached);
+        };
+        if !is_ours(self.owner.as_deref(), &there) {
+            return Ok(Seen::Foreign);
+        }
+        if there.spec.as_ref() != Some(&wanted) {
+            let patch = json!({"metadata": {"uid": there.metadata.uid}, "spec": wanted});
+            let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
+            error::call("mend APIService", self.api.patch(&name, &params, &Patch::Merge(patch))).await?;
+            return Ok(Seen::Unreached);
+        }
+        let conditions = there.status.and_then(|status| status.conditions).unwrap_or_default();
+        let works = conditions.iter().any(|c| c.type_ == "Available" && c.status == "True");
+        Ok(if works { Seen::Works } else { Seen::Unreached })
+    }
+
+    /// Takes it away, if it is ours.
+    async fn remove(&self) -> Result<Seen, Error> {
+        let name = format!("{VERSION}.{GROUP}");
+        let Some(there) = error::call_opt("read APIService", self.api.get(&name)).await? else { return Ok(Seen::Gone) };
+        if !is_ours(self.owner.as_deref(), &there) {
+            return Ok(Seen::Foreign);
+        }
+        let preconditions = Preconditions { uid: there.uid(), resource_version: None };
+        let params = DeleteParams::background().preconditions(preconditions);
+        match error::call_opt("delete APIService", self.api.delete(&name, &params)).await {
+            Ok(_) => Ok(Seen::Gone),
+            // Made anew by somebody in between: not the one that was looked at.
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(Seen::Foreign),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Made by the release of that ClusterRole.
+fn is_ours(owner: Option<&str>, service: &APIService) -> bool {
+    let label = service.labels().get(names::LABEL_MANAGED_BY).is_some_and(|value| value == names::MANAGED_BY);
+    let role = service.owner_references().iter().find(|owner| owner.kind == "ClusterRole");
+    label && role.map(|role| role.name.as_str()) == owner
+}
+
+fn spec(place: &Place, authority: &str) -> APIServiceSpec {
+    APIServiceSpec {
+        ca_bundle: Some(ByteString(authority.as_bytes().to_vec())),
+        group: Some(GROUP.into()),
+        version: Some(VERSION.into()),
+        group_priority_minimum: 100,
+        version_priority: 100,
+        service: Some(ServiceReference {
+            namespace: Some(place.namespace.clone()),
+            name: Some(place.name.clone()),
+            port: Some(place.port),
+        }),
+        insecure_skip_tls_verify: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(service: &str) -> Settings {
+        Settings { read_api_service: Some(service.into()), read_api_owner: Some("owner".into()), ..Settings::default() }
+    }
+
+    #[test]
+    fn a_service_is_named_whole_or_not_at_all() {
+        let place = Registration::of(&settings("pawl-system/store:443")).unwrap();
+        assert_eq!(place.service, Some(Place { namespace: "pawl-system".into(), name: "store".into(), port: 443 }));
+        assert_eq!(Registration::of(&settings("")).unwrap().service, None);
+        for odd in ["store", "a/b", "a/b:", "a/b:x", "/b:1", "a/:1", "a/b:0", "a/b:70000"] {
+            assert!(Registration::of(&settings(odd)).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn only_what_this_release_made_is_touched() {
+        let service = |label: &str, owner: Option<&str>| -> APIService {
+            let owners: Vec<_> = owner
+                .map(|name| json!({"apiVersion": "v1", "kind": "ClusterRole", "name": name, "uid": "u"}))
+                .into_iter()
+                .collect();
+            serde_json::from_value(json!({"metadata": {"labels": {names::LABEL_MANAGED_BY: label}, "ownerReferences": owners}}))
+                .unwrap()
+        };
+        assert!(is_ours(Some("a"), &service("pawl", Some("a"))));
+        assert!(!is_ours(Some("a"), &service("pawl", Some("b"))), "another release");
+        assert!(!is_ours(Some("a"), &service("Helm", Some("a"))));
+        assert!(is_ours(None, &service("pawl", None)));
+        assert!(!is_ours(None, &service("pawl", Some("a"))));
+    }
+}

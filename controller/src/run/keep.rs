@@ -1,0 +1,171 @@
+//! Plans that outlive their pods: what becomes of a plan whose bundle is in the datastore when its pod ends, and how an approval
+//! brings it back (`design/0001-run-protocol.md`, "A plan that waits without a pod").
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use kube::ResourceExt;
+
+use crds::{
+    ApprovalMode, Attempt, Failure, Phase, PlanStatus, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason,
+};
+
+use super::{
+    actions::{Action, Decision, Kind, Observed, PodView, Write},
+    approve, close,
+    decide::{after, backoff},
+    start::{self, Opening},
+    status::{Draft, End, approve_command, of_tries},
+};
+use crate::{pod, settings::Settings};
+
+/// The plan that this attempt may apply: the one that it made, or the one that it restores.
+pub(super) fn plan_of<'a>(status: &'a TerraformRunStatus, attempt: &Attempt) -> Option<&'a PlanStatus> {
+    status.plan.as_ref().filter(|plan| plan.attempt == attempt.number || attempt.restores == Some(plan.attempt))
+}
+
+/// The plan that waits for a person and needs no pod to do so.
+pub(super) fn kept(o: &Observed) -> Option<(&PlanStatus, &Attempt)> {
+    let (run, status) = (&o.run, o.status());
+    let waits =
+        status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && run.spec.approval.mode == ApprovalMode::Manual;
+    let attempt = status.attempt.as_ref().filter(|_| waits)?;
+    plan_of(status, attempt).filter(|plan| plan.bundle.is_some()).map(|plan| (plan, attempt))
+}
+
+/// Until when the plan waits for an approval.
+fn expires(run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) -> Timestamp {
+    let made = plan.created_at.as_ref().or(attempt.closed_at.as_ref()).or(attempt.opened_at.as_ref()).map_or(now, |t| t.0);
+    after(made, SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(SignedDuration::MAX))
+}
+
+/// Says that the plan waits, and how to approve it.
+fn waits(draft: &mut Draft<'_>, run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) {
+    let until = expires(run, plan, attempt, now).to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+    draft.message(&format!(
+        "plan {} waits for approval until {until}; no pod is held meanwhile: an approval starts one that applies this plan",
+        plan.summary
+    ));
+    draft.set("nextStep", approve_command(run, &plan.checksum));
+}
+
+/// An approval was taken back while no attempt was open: the plan waits again.
+pub(super) fn waits_again(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
+    if let Some(attempt) = o.status().attempt.as_ref().filter(|attempt| !attempt.open) {
+        waits(draft, &o.run, plan, attempt, now);
+    }
+}
+
+/// A newer run of the same workspace has made its plan, and nobody has approved this one's.
+pub(super) fn superseded(o: &Observed) -> Option<End> {
+    let status = o.status();
+    let waits = status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && status.approval.is_none();
+    let newer = o.newer.as_ref().filter(|_| waits)?;
+    let message = format!("superseded by {newer}, a newer run of the same workspace; nothing was applied");
+    Some(End { result: RunResult::Superseded, message, failure: None })
+}
+
+/// No attempt is open and the plan waits: it expires, is superseded, or is approved and gets a pod.
+pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings: &Settings, now: Timestamp) -> Decision {
+    let (run, status) = (&o.run, o.status());
+    if let Some(end) = superseded(o) {
+        return ends(o, &end, now);
+    }
+    let expiry = expires(run, plan, attempt, now);
+    if status.approval.is_none() && now >= expiry {
+        let message = "nobody approved the plan in time; nothing was applied".to_owned();
+        return ends(o, &End { result: RunResult::Expired, message, failure: None }, now);
+    }
+    let mut decision = approve::decide(o, plan, now);
+    let Some(by) = status.approval.as_ref().filter(|record| record.checksum.as_deref() == Some(&plan.checksum)) else {
+        if decision.actions.is_empty() {
+            let due = Decision::until(expiry, now).requeue;
+            decision.requeue = decision.requeue.into_iter().chain(due).min();
+        }
+        return decision;
+    };
+    if !decision.actions.is_empty() || decision.requeue.is_some() {
+        return decision;
+    }
+    if attempt.restores.is_some() && status.failure.is_some() {
+        let closed = attempt.closed_at.as_ref().map_or(now, |t| t.0);
+        let due = after(closed, backoff(attempt.tries));
+        if now < due {
+            return Decision::until(due, now);
+        }
+    }
+    Decision::act(Action::Write(restore(o, plan, attempt, &by.by, settings, now)))
+}
+
+fn ends(o: &Observed, end: &End, now: Timestamp) -> Decision {
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    draft.end(end);
+    Decision::act(Action::Write(draft.finish(Kind::End)))
+}
+
+/// Opens an attempt that applies the plan of an older one, in the image that made it. Making a plan used up none of its tries.
+fn restore(o: &Observed, plan: &PlanStatus, last: &Attempt, by: &str, settings: &Settings, now: Timestamp) -> Write {
+    let run = &o.run;
+    let tries = if last.restores == Some(plan.attempt) { last.tries + 1 } else { 1 };
+    let image = pod::attempt_image(run, last, settings);
+    let mut draft = Draft::new(run, o.status(), now);
+    let opening = Opening { number: last.number + 1, tries, image, restores: Some(plan.attempt) };
+    let name = start::begin(&mut draft, run, &opening);
+    let again = if tries > 1 { format!(" ({})", of_tries(run, tries)) } else { String::new() };
+    let text = format!("approved by {by}; pod {name} restores the plan and applies it{again}");
+    draft.message(&text).line("Restore", &text);
+    draft.finish(Kind::Open)
+}
+
+/// The pod of a plan that needs none has ended or is gone, without a result and without a failure that ends the run. `quiet`:
+/// it said that it ends as planned.
+pub(super) fn close(
+    o: &Observed,
+    pod: Option<&PodView>,
+    failure: Option<Failure>,
+    quiet: bool,
+    now: Timestamp,
+) -> Option<Decision> {
+    let (plan, attempt) = kept(o)?;
+    let (run, status) = (&o.run, o.status());
+    let mut draft = Draft::new(run, status, now);
+    draft.close();
+    let failure = failure.unwrap_or_else(|| close::lost(attempt, pod));
+    if attempt.restores.is_none() || (quiet && status.approval.is_none()) {
+        waits(&mut draft, run, plan, attempt, now);
+        draft.clear("failure");
+        draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+        if attempt.restores.is_some() {
+            // It waited for an approval that had been taken back, and failed at nothing.
+            draft.uncount(attempt);
+        }
+        if !quiet {
+            let text = format!("{}; the plan is kept and waits without it", failure.message);
+            draft.line("Kept", &text).note("PlanKept", false, text);
+        }
+        return Some(close::closing(o, attempt, draft.finish(Kind::Close)));
+    }
+    let tried = of_tries(run, attempt.tries);
+    if attempt.tries > run.spec.retry.limit {
+        let message = format!("{tried} to restore and apply the plan ended: {}; nothing was applied", failure.message);
+        draft.end(&End { result: RunResult::Failed, message, failure: Some(failure) });
+        return Some(close::closing(o, attempt, draft.finish(Kind::End)));
+    }
+    let next = after(now, backoff(attempt.tries));
+    let text = format!("{tried} to restore and apply the plan ended: {}", failure.message);
+    let text = if status.approval.is_some() {
+        let text = format!("{text}; the next begins at {}", next.strftime("%H:%M:%S"));
+        draft.message(&text);
+        text
+    } else {
+        waits(&mut draft, run, plan, attempt, now);
+        format!("{text}; the plan is kept and waits for an approval")
+    };
+    draft.failure(&failure).line("Retry", &text);
+    draft.condition_if_new(conditions::STALLED, Some(false), reason::RETRYING, &text);
+    draft.note("Retrying", true, text);
+    Some(close::closing(o, attempt, draft.finish(Kind::Close)))
+}
+
+/// The annotation approves this plan.
+pub(super) fn annotated(run: &TerraformRun, plan: &PlanStatus) -> bool {
+    run.annotations().get(names::APPROVE).is_some_and(|given| *given == plan.checksum)
+}

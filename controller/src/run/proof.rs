@@ -1,0 +1,89 @@
+//! Results that arrive by the datastore: instead of a termination message, or after a run was given up as Indeterminate.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crds::{
+    Phase, RunResult, Settled,
+    termination::{TerminationMessage, clip},
+    whole_seconds,
+};
+
+use super::{
+    actions::{Action, Decision, Kind, Observed, PodState, Proof, ProofAsked, Write},
+    decide::after,
+    status::Draft,
+};
+use crate::settings::Settings;
+
+/// For how long an Indeterminate run is asked about.
+const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// Between the first two questions; doubled each time.
+const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(10);
+/// The longest time between two questions.
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(1);
+
+/// The result in a message, when the process that claimed this run wrote it and it is one that a claimed run can have. A claimed
+/// run is never Canceled, and was neither without changes nor planned only: such a message is none.
+pub(super) fn of_claim(o: &Observed, message: &TerminationMessage) -> Option<RunResult> {
+    let claim = o.status().claim.as_ref()?;
+    let claimant = message.run_uid == o.run.uid().unwrap_or_default()
+        && message.attempt == claim.attempt
+        && message.pod_uid == claim.pod_uid
+        && message.nonce == claim.nonce;
+    let result = message.result.filter(|_| claimant)?;
+    let legal = (result.needs_claim() || result == RunResult::Failed) && Phase::Apply.may_become(result.phase());
+    legal.then_some(result)
+}
+
+/// Whether a run was given up and may still be explained.
+fn open_question(o: &Observed) -> bool {
+    let status = o.status();
+    status.result == Some(RunResult::Indeterminate) && status.settled.is_none() && status.claim.is_some()
+}
+
+/// Proof of how an Indeterminate apply ended, from its pod or from the datastore: recorded once.
+pub(super) fn settles(o: &Observed, now: Timestamp) -> Option<Write> {
+    let of_pod = match &o.pod {
+        PodState::Present(pod) => pod.ended.as_ref().and_then(|ended| ended.message.as_ref()),
+        PodState::Absent | PodState::Unknown => None,
+    };
+    let of_store = match &o.proof {
+        Proof::Found(message) => Some(&**message),
+        Proof::Absent | Proof::Unknown => None,
+    };
+    let proves = |message| of_claim(o, message).filter(|result| *result != RunResult::Indeterminate);
+    let (message, result) = [of_pod, of_store]
+        .into_iter()
+        .flatten()
+        .find_map(|message| Some((message, proves(message)?)))
+        .filter(|_| open_question(o))?;
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    let text = format!("{result}, as it turned out: {}", message.message);
+    draft.set("settled", Settled { result, message: clip(&message.message, 1024), at: whole_seconds(now) });
+    draft.line("Settled", &text).note("Settled", false, text);
+    Some(draft.finish(Kind::Settled))
+}
+
+/// Asks the datastore about an Indeterminate run, less and less often.
+pub(super) fn ask(o: &Observed, settings: &Settings, now: Timestamp) -> Option<Decision> {
+    let ended = o.status().completion_time.as_ref().map(|t| t.0)?;
+    if !open_question(o) || !settings.has_datastore() || now >= after(ended, ASKED_FOR) {
+        return None;
+    }
+    if matches!(&o.proof, Proof::Found(message) if of_claim(o, message).is_some()) {
+        // The agent itself could not say, and a result is written once.
+        return None;
+    }
+    Some(match o.notes.proof {
+        Some(asked) if now < asked.next_at => Decision::until(asked.next_at, now),
+        Some(_) | None => Decision::act(Action::AskProof),
+    })
+}
+
+/// The next time that the datastore is asked.
+pub(super) fn asked_again(before: Option<ProofAsked>, now: Timestamp) -> ProofAsked {
+    let times = before.map_or(1, |asked| asked.times.saturating_add(1));
+    let factor = 1_i32.checked_shl(times - 1).filter(|factor| (1..=1024).contains(factor)).unwrap_or(1024);
+    ProofAsked { times, next_at: after(now, (FIRST_WAIT * factor).min(LONGEST_WAIT)) }
+}

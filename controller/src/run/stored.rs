@@ -1,0 +1,59 @@
+//! What is asked of the datastore while a run is looked at. It says what it can, and never stands in the way.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crds::TerraformRun;
+
+use super::{
+    actions::{Observed, Proof},
+    proof,
+    reconcile::Context,
+};
+
+/// How long the deletion of a run waits for the datastore.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Asks the datastore how a claimed run ended. Without an answer nothing is known, and it is asked again some time.
+pub(super) async fn ask_proof(seen: &mut Observed, ctx: &Context) {
+    let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
+    seen.proof = Proof::Absent;
+    if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
+        match datastore.result(&namespace, &uid, claim.attempt).await {
+            Ok(Some(message)) => seen.proof = Proof::Found(Box::new(message)),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "nobody says how the apply ended"),
+        }
+    }
+    let asked = ctx.memory.update(&uid, |notes| {
+        let asked = proof::asked_again(notes.proof, Timestamp::now());
+        notes.proof = Some(asked);
+        asked
+    });
+    seen.notes.proof = Some(asked);
+}
+
+/// The bundles of a run that is finished go at once, in the background; the datastore's sweep finds what was missed.
+pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
+    let Some(datastore) = ctx.datastore.clone() else { return };
+    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
+    tokio::spawn(async move {
+        if let Err(error) = datastore.delete_bundles(&namespace, &uid).await {
+            tracing::info!(run.uid = uid, %error, "bundles are left to the datastore's sweep");
+        }
+    });
+}
+
+/// What the datastore has of a run that is deleted. Never in the way: the sweep finds what was missed.
+pub(super) async fn forget(run: &TerraformRun, ctx: &Context) {
+    let Some(datastore) = &ctx.datastore else { return };
+    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
+    let deleted = tokio::time::timeout(FORGET_TIMEOUT, datastore.delete_run(&namespace, &uid)).await;
+    match deleted {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::info!(%error, "the run's objects are left to the datastore's sweep"),
+        Err(_) => tracing::info!("the run's objects are left to the datastore's sweep: no answer in time"),
+    }
+}

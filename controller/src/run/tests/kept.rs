@@ -1,0 +1,355 @@
+//! Plans that outlive their pods: waiting without one, approved after the hold, expired, superseded.
+
+use super::*;
+use crds::reason;
+
+/// A plan with a bundle waits in its pod.
+fn held() -> World {
+    let mut world = World::new().kept();
+    world.settle();
+    assert_eq!(world.condition(conditions::PLANNED), is_true("Planned"));
+    world
+}
+
+/// The hold is over.
+fn waiting() -> World {
+    let mut world = held().pod_ended(Some(message(None, None)));
+    world.settle();
+    assert!(!world.attempt().open);
+    world.o.pod = PodState::Absent;
+    world
+}
+
+fn approve(world: World) -> World {
+    world.annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice")
+}
+
+/// An approval after the hold has opened an attempt and made its pod.
+fn restoring() -> World {
+    let mut world = approve(waiting());
+    world.settle();
+    assert!(world.attempt().open);
+    world
+}
+
+/// What the attempt's own process leaves behind.
+fn said(world: &World, result: Option<RunResult>, failure: Option<Failure>) -> TerminationMessage {
+    TerminationMessage { attempt: world.attempt().number, ..message(result, failure) }
+}
+
+#[test]
+fn after_the_hold_the_plan_waits_without_a_pod() {
+    let mut world = held();
+    world.status_mut().next_step = Some("kubectl annotate …".into());
+    world = world.pod_ended(Some(message(None, None)));
+    let before = (world.writes.len(), world.events.len());
+    assert_eq!(world.settle(), Some(72 * 3600), "and expires");
+    let status = world.status();
+    assert_eq!((status.phase, world.attempt().open, world.attempt().tries), (Some(Phase::AwaitingApproval), false, 1));
+    assert!(world.attempt().closed_at.is_some() && status.plan.is_some() && status.failure.is_none());
+    let text = status.message.clone().unwrap();
+    assert!(text.contains("2027-01-18 08:00:00 UTC") && text.contains("no pod is held"), "{text}");
+    assert!(status.next_step.as_ref().unwrap().contains(&format!("pawl.run/approve={SUM} pawl.run/approved-by=\"$(kubectl")));
+    assert_eq!(world.condition(conditions::PLANNED), is_true("Planned"));
+    assert_eq!(world.condition(conditions::APPROVED), is_false("WaitingForApproval"));
+    assert_eq!((world.writes.len(), world.events.len()), (before.0 + 1, before.1), "one write, and nothing to tell");
+    assert!(status.history.is_empty(), "the agent has said it");
+    assert!(matches!(&world.o.pod, PodState::Present(pod) if !pod.held), "released");
+}
+
+#[test]
+fn a_pod_that_dies_in_the_hold_leaves_its_plan_behind() {
+    let mut interrupted = held().pod_ended(Some(message(None, Some(failure(FailureClass::Interrupted)))));
+    interrupted.status_mut().failure = Some(failure(FailureClass::Interrupted));
+    for mut world in [held().pod_ended(None), held().pod_gone(), interrupted] {
+        world.settle();
+        let status = world.status();
+        assert_eq!((status.phase, world.attempt().open, world.attempt().tries), (Some(Phase::AwaitingApproval), false, 1));
+        assert!(status.failure.is_none() && status.message.as_ref().unwrap().contains("waits for approval until"));
+        assert!(status.history.last().unwrap().contains("the plan is kept"), "{:?}", status.history);
+        assert_eq!(world.events.last(), Some(&"PlanKept"));
+    }
+}
+
+#[test]
+fn a_plan_without_a_bundle_dies_with_its_pod() {
+    let mut world = World::new().adopted(Phase::AwaitingApproval).pod_ended(Some(message(None, None)));
+    assert_eq!(world.settle(), Some(10));
+    assert_eq!(world.status().phase, Some(Phase::Pending));
+}
+
+#[test]
+fn a_result_or_a_failure_for_good_ends_a_run_whose_plan_is_kept() {
+    let mut expired = held().pod_ended(Some(message(Some(RunResult::Expired), None)));
+    expired.settle();
+    assert_eq!(expired.status().result, Some(RunResult::Expired));
+    let mut broken = held().pod_ended(Some(message(None, Some(failure(FailureClass::Integrity)))));
+    broken.settle();
+    assert_eq!(broken.status().failure.as_ref().unwrap().class, FailureClass::Integrity);
+    assert_eq!(broken.status().result, Some(RunResult::Failed));
+}
+
+#[test]
+fn an_approval_after_the_hold_opens_an_attempt_that_restores_the_plan() {
+    let mut world = waiting().later(48 * 3600);
+    world.settings.runner_image = "a newer one".into();
+    world = approve(world);
+    let (mut cached, writes) = (world.clone(), world.writes.len());
+    (cached.o.run_live, cached.o.pod_live) = (false, false);
+    assert!(!cached.decide().needs_live(), "recorded from the cache");
+    world.settle();
+    assert_eq!(world.writes[writes..], [Kind::Approval, Kind::Open]);
+    let attempt = world.attempt();
+    assert_eq!((attempt.number, attempt.tries, attempt.open, attempt.restores), (2, 1, true, Some(1)));
+    assert_eq!(attempt.image.as_deref(), Some("pawl/runner-agent:dev"), "the image that made the plan");
+    assert!(attempt.closed_at.is_none());
+    let name = names::attempt_name("net", UID, 2);
+    let text = format!("approved by alice; pod {name} restores the plan and applies it");
+    assert_eq!(world.status().message.as_deref(), Some(text.as_str()));
+    assert_eq!(world.status().phase, Some(Phase::AwaitingApproval));
+    assert!(world.status().next_step.is_none() && world.status().history.last().unwrap().contains(&text));
+    assert!(matches!(&world.o.pod, PodState::Present(pod) if pod.name == name));
+    assert_eq!(world.condition(conditions::APPROVED), is_true("Approved"));
+    // Its agent adopts and claims as itself, with the plan of the attempt before.
+    world = world.adopted(Phase::AwaitingApproval);
+    assert_eq!(world.status().plan.as_ref().unwrap().attempt, 1);
+    world.settle();
+    let at = whole_seconds(world.now);
+    let status = world.status_mut();
+    (status.phase, status.claim) =
+        (Some(Phase::Apply), Some(Claim { checksum: SUM.into(), attempt: 2, pod_uid: POD.into(), nonce: NONCE.into(), at }));
+    world = world.finished(RunResult::Applied).pod_ended(None);
+    world.settle();
+    assert_eq!((world.status().result, world.attempt().open), (Some(RunResult::Applied), false));
+}
+
+#[test]
+fn an_approval_in_the_hold_whose_pod_died_before_its_claim_gets_another_pod_at_once() {
+    let mut world = approve(held());
+    world.settle();
+    assert!(world.status().approval.is_some());
+    world = world.pod_gone();
+    world.settle();
+    assert_eq!((world.attempt().number, world.attempt().tries, world.attempt().restores), (2, 1, Some(1)));
+    assert!(world.attempt().open && world.status().approval.is_some());
+}
+
+#[test]
+fn a_withdrawal_before_the_attempt_opens_opens_none() {
+    let mut world = approve(waiting());
+    let Some(Action::Write(record)) = world.decide().actions.pop() else { panic!("not recorded") };
+    world.apply(&Action::Write(record));
+    let attempts = |world: &World| world.attempt().number;
+    let mut withdrawn = world.clone().with(|run| run.metadata.annotations = None);
+    withdrawn.settle();
+    assert_eq!((attempts(&withdrawn), withdrawn.status().approval.is_none()), (1, true));
+    assert_eq!(withdrawn.condition(conditions::APPROVED), is_false("Withdrawn"));
+    assert!(withdrawn.status().message.as_ref().unwrap().contains("waits for approval until"));
+    let mut changed = world.annotate(names::APPROVE, OTHER);
+    changed.settle();
+    assert_eq!((attempts(&changed), changed.status().approval.is_none()), (1, true));
+    let mut again = approve(withdrawn);
+    again.settle();
+    assert_eq!((attempts(&again), again.attempt().restores), (2, Some(1)));
+}
+
+#[test]
+fn nothing_is_opened_without_the_proof_of_the_gate() {
+    let mut world = approve(waiting());
+    let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
+    world.o.gate = Gate::Refuted { missing: "x".into(), retry_at };
+    assert_eq!(world.settle(), Some(5));
+    assert_eq!((world.attempt().number, world.condition(STALLED)), (1, is_true("PolicyMissing")));
+    world = world.later(5);
+    world.settle();
+    assert_eq!(world.attempt().number, 2);
+}
+
+#[test]
+fn an_approval_that_is_taken_back_while_the_pod_starts_is_taken_from_the_record() {
+    let mut world = restoring();
+    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+    pod.trouble = Some(trouble(reason::UNSCHEDULABLE));
+    world.settle();
+    let mut world = world.with(|run| run.metadata.annotations = None);
+    world.settle();
+    assert!(world.status().approval.is_none() && world.attempt().open);
+    assert_eq!(world.condition(STALLED), is_true(reason::UNSCHEDULABLE));
+    // The pod comes, waits for its hold, and ends: that is no failed try.
+    world = world.adopted(Phase::AwaitingApproval);
+    let end = said(&world, None, None);
+    world = world.pod_ended(Some(end));
+    world.settle();
+    assert_eq!((world.attempt().open, world.attempt().tries), (false, 0));
+    assert!(world.status().failure.is_none());
+    world.o.pod = PodState::Absent;
+    let mut world = approve(world);
+    world.settle();
+    assert_eq!((world.attempt().number, world.attempt().tries, world.attempt().open), (3, 1, true));
+}
+
+#[test]
+fn an_attempt_that_restores_is_tried_again_with_a_limit_of_its_own() {
+    let mut world = World::new().with(|run| run.spec.retry.limit = 2).adopted(Phase::Plan).pod_ended(None);
+    assert_eq!(world.settle(), Some(10), "one try is used up by planning");
+    world = world.later(10);
+    world.o.pod = PodState::Absent;
+    world = world.kept();
+    world.settle();
+    world = world.pod_ended(Some(TerminationMessage { attempt: 2, ..message(None, None) }));
+    world.settle();
+    assert_eq!(world.attempt().tries, 2);
+    world.o.pod = PodState::Absent;
+    world = approve(world);
+    let mut waits = Vec::new();
+    for number in 3..=5 {
+        world.settle();
+        assert_eq!((world.attempt().number, world.attempt().tries), (number, number - 2));
+        assert_eq!(world.attempt().restores, Some(2));
+        let ends = [None, Some(said(&world, None, Some(failure(FailureClass::Transient)))), None];
+        world = world.adopted(Phase::AwaitingApproval).pod_ended(ends[number as usize - 3].clone());
+        let Some(wait) = world.settle() else { break };
+        assert_eq!(world.status().phase, Some(Phase::AwaitingApproval));
+        assert!(world.status().failure.is_some() && world.status().approval.is_some() && !world.attempt().open);
+        assert_eq!(world.condition(STALLED), is_false("Retrying"));
+        waits.push(wait);
+        world = world.later(i64::try_from(wait).unwrap());
+        world.o.pod = PodState::Absent;
+    }
+    assert_eq!(waits, [10, 20]);
+    assert_eq!(world.status().result, Some(RunResult::Failed));
+    assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::POD_LOST);
+    assert!(world.status().message.as_ref().unwrap().contains("nothing was applied"));
+}
+
+#[test]
+fn an_approval_that_is_taken_back_between_two_tries_ends_them() {
+    let mut world = restoring().adopted(Phase::AwaitingApproval).pod_gone();
+    assert_eq!(world.settle(), Some(10));
+    let mut world = world.with(|run| run.metadata.annotations = None).later(100);
+    world.settle();
+    assert_eq!((world.attempt().number, world.attempt().open), (2, false));
+    assert!(world.status().message.as_ref().unwrap().contains("waits for approval until"));
+    let mut world = approve(world);
+    world.settle();
+    assert_eq!((world.attempt().number, world.attempt().tries), (3, 2), "of the same plan");
+}
+
+#[test]
+fn a_restoring_pod_that_never_starts_fails_as_any() {
+    let mut world = restoring().later(600);
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Failed));
+    assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::POD_NOT_STARTED);
+}
+
+#[test]
+fn cancel_deny_and_deletion_end_a_plan_that_waits_without_a_pod() {
+    for (mut world, result) in [
+        (waiting().annotate(names::CANCEL, "x"), RunResult::Canceled),
+        (waiting().annotate(names::DENY, "x"), RunResult::Rejected),
+        (restoring().annotate(names::DENY, "x"), RunResult::Rejected),
+    ] {
+        world.settle();
+        assert_eq!((world.status().result, world.attempt().open), (Some(result), false));
+    }
+    let mut deleted = waiting().deleted();
+    deleted.settle();
+    assert!(deleted.gone && deleted.status().result == Some(RunResult::Canceled));
+}
+
+#[test]
+fn what_nobody_approved_in_time_expires() {
+    let mut world = waiting().later(72 * 3600 - 1);
+    assert_eq!(world.settle(), Some(1));
+    assert!(world.status().result.is_none());
+    let mut world = world.later(1);
+    assert!(world.decide().needs_live());
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Expired));
+    assert_eq!(world.status().message.as_deref(), Some("nobody approved the plan in time; nothing was applied"));
+    assert!(world.status().next_step.as_ref().unwrap().contains("pawl.run/rerun=true"));
+}
+
+#[test]
+fn a_recorded_approval_outlives_the_expiry_and_an_unrecorded_one_does_not() {
+    let mut recorded = approve(waiting());
+    let Some(Action::Write(record)) = recorded.decide().actions.pop() else { panic!("not recorded") };
+    recorded.apply(&Action::Write(record));
+    recorded = recorded.later(73 * 3600);
+    recorded.settle();
+    assert_eq!((recorded.status().result, recorded.attempt().open), (None, true));
+    let mut late = approve(waiting().later(73 * 3600));
+    late.settle();
+    assert_eq!(late.status().result, Some(RunResult::Expired));
+    let mut withdrawn = recorded.with(|run| run.metadata.annotations = None).adopted(Phase::AwaitingApproval);
+    withdrawn.settle();
+    withdrawn = withdrawn.pod_gone();
+    withdrawn.settle();
+    assert_eq!(withdrawn.status().result, Some(RunResult::Expired), "withdrawn after its time");
+}
+
+#[test]
+fn while_a_pod_holds_the_plan_its_expiry_is_the_agents() {
+    let mut world = held().later(73 * 3600);
+    world.settle();
+    assert!(world.attempt().open && world.status().result.is_none());
+}
+
+#[test]
+fn a_newer_run_takes_the_place_of_one_that_nobody_approved() {
+    let unbundled = World::new().adopted(Phase::AwaitingApproval);
+    let unrecorded = approve(held());
+    for (what, mut world) in [("held", held()), ("without a pod", waiting()), ("no bundle", unbundled), ("not yet", unrecorded)] {
+        world.o.newer = Some("net-2".into());
+        let open = world.attempt().open;
+        assert!(world.decide().needs_live(), "{what}");
+        let writes = world.writes.len();
+        world.settle();
+        assert_eq!(world.writes[writes..], [Kind::End], "{what}: one write");
+        assert_eq!(world.status().result, Some(RunResult::Superseded), "{what}");
+        let text = world.status().message.as_deref();
+        assert_eq!(text, Some("superseded by net-2, a newer run of the same workspace; nothing was applied"));
+        assert!(!world.attempt().open);
+        if open {
+            assert!(matches!(&world.o.pod, PodState::Present(pod) if pod.deleting), "{what}: its pod goes");
+        }
+    }
+}
+
+#[test]
+fn an_approval_or_a_claim_is_not_superseded() {
+    let mut recorded = approve(held());
+    recorded.settle();
+    for (what, mut world) in [
+        ("recorded", recorded),
+        ("restoring", restoring()),
+        ("claimed", World::new().claimed()),
+        ("automatic", World::automatic().claimed()),
+        ("planning", World::new().adopted(Phase::Plan)),
+    ] {
+        world.o.newer = Some("net-2".into());
+        world.settle();
+        assert!(world.status().result.is_none(), "{what}");
+    }
+    let mut withdrawn = restoring().with(|run| run.metadata.annotations = None);
+    withdrawn.o.newer = Some("net-2".into());
+    withdrawn.settle();
+    assert_eq!(withdrawn.status().result, Some(RunResult::Superseded), "once it is taken back");
+}
+
+#[test]
+fn nothing_of_it_needs_a_memory() {
+    let forget = |mut world: World| {
+        world.o.notes = Notes::default();
+        world
+    };
+    let mut world = forget(approve(forget(waiting())));
+    world.settle();
+    assert_eq!(world.attempt().restores, Some(1));
+    let mut closed = forget(world.adopted(Phase::AwaitingApproval).pod_gone());
+    assert_eq!(closed.settle(), Some(10));
+    let mut closed = forget(closed).later(10);
+    closed.settle();
+    assert_eq!((closed.attempt().number, closed.attempt().tries), (3, 2));
+}

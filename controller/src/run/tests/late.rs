@@ -1,0 +1,145 @@
+//! Results that arrive by the datastore.
+
+use super::*;
+use crds::reason;
+
+fn with_datastore() -> World {
+    let mut world = World::automatic();
+    world.settings.datastore_url = Some("https://datastore".into());
+    world.claimed()
+}
+
+fn indeterminate() -> World {
+    let mut world = with_datastore().pod_ended(None);
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    world.o.pod = PodState::Absent;
+    world
+}
+
+#[test]
+fn a_claim_without_a_word_is_asked_of_the_datastore_first() {
+    for result in [RunResult::Applied, RunResult::Failed] {
+        let mut ended = with_datastore().pod_ended(None);
+        let mut gone = with_datastore().pod_gone();
+        assert_eq!(gone.settle(), Some(60));
+        gone = gone.later(60);
+        let mut closed = with_datastore();
+        closed.status_mut().attempt.as_mut().unwrap().open = false;
+        closed.o.pod = PodState::Absent;
+        for world in [&mut ended, &mut gone, &mut closed] {
+            assert_eq!(world.asked, 0);
+            assert_eq!(world.decide().actions, [Action::AskProof]);
+            assert!(Action::AskProof.needs_live());
+            world.stored = Some(message(Some(result), None));
+            world.settle();
+            assert_eq!((world.status().result, world.asked), (Some(result), 1));
+            assert_eq!(world.status().message.as_deref(), Some("what the agent said"));
+            assert!(world.status().settled.is_none() && !world.attempt().open);
+        }
+    }
+}
+
+#[test]
+fn what_the_pod_says_needs_no_question() {
+    let mut world = with_datastore().pod_ended(Some(message(Some(RunResult::Applied), None)));
+    world.settle();
+    assert_eq!((world.status().result, world.asked), (Some(RunResult::Applied), 0));
+    let mut without = World::automatic().claimed().pod_ended(None);
+    without.settle();
+    assert_eq!((without.status().result, without.asked), (Some(RunResult::Indeterminate), 0));
+}
+
+#[test]
+fn a_result_of_anybody_else_proves_nothing() {
+    let foreign = [
+        None,
+        Some(message(None, None)),
+        Some(TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { pod_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { attempt: 2, ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { run_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
+        Some(message(Some(RunResult::Canceled), None)),
+        Some(message(Some(RunResult::NoChanges), None)),
+    ];
+    for stored in foreign {
+        let mut world = with_datastore().pod_ended(None);
+        world.stored.clone_from(&stored);
+        world.settle();
+        assert_eq!(world.status().result, Some(RunResult::Indeterminate), "{stored:?}");
+        world = world.later(10_000);
+        world.settle();
+        assert!(world.status().settled.is_none(), "{stored:?}");
+    }
+}
+
+#[test]
+fn proof_that_arrives_late_is_recorded_once_beside_the_result() {
+    let mut world = indeterminate();
+    let text = world.status().message.clone();
+    assert_eq!(world.settle(), Some(10));
+    world = world.later(10);
+    world.stored = Some(message(Some(RunResult::Applied), None));
+    assert_eq!(world.settle(), None, "and nothing more is asked");
+    let status = world.status();
+    let settled = status.settled.clone().unwrap();
+    assert_eq!((settled.result, settled.message.as_str()), (RunResult::Applied, "what the agent said"));
+    assert_eq!((status.phase, status.result), (Some(Phase::Failed), Some(RunResult::Indeterminate)));
+    assert_eq!(status.message, text);
+    assert_eq!(status.failure.as_ref().unwrap().reason, reason::APPLY_UNCONFIRMED);
+    assert_eq!(world.events.last(), Some(&"Settled"));
+    assert_eq!(world.writes.iter().filter(|kind| **kind == Kind::Settled).count(), 1);
+    assert!(
+        Action::Write(Write { kind: Kind::Settled, status: serde_json::Map::new(), notes: vec![], finished: None }).needs_live()
+    );
+}
+
+#[test]
+fn the_question_is_asked_less_and_less_often_for_a_week() {
+    let mut world = indeterminate();
+    let (mut waits, mut whole) = (Vec::new(), 0);
+    while let Some(wait) = world.settle() {
+        waits.push(wait);
+        whole += wait;
+        world = world.later(i64::try_from(wait).unwrap());
+    }
+    let week = 7 * 24 * 3600;
+    assert_eq!(waits[..10], [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600]);
+    assert!(waits[10..].iter().all(|wait| *wait == 3600) && (week..week + 3600).contains(&whole), "{whole}");
+    assert_eq!(world.asked as usize, waits.len());
+}
+
+#[test]
+fn a_restart_asks_anew() {
+    let mut world = indeterminate().later(5000);
+    world.settle();
+    let asked = world.asked;
+    (world.o.notes, world.o.proof) = (Notes::default(), Proof::Unknown);
+    assert_eq!(world.settle(), Some(10));
+    assert_eq!(world.asked, asked + 1);
+}
+
+#[test]
+fn an_agent_that_could_not_say_is_not_asked_again() {
+    let mut world = with_datastore().pod_ended(None);
+    world.stored = Some(message(Some(RunResult::Indeterminate), None));
+    assert_eq!(world.settle(), None);
+    assert_eq!((world.status().result, world.asked), (Some(RunResult::Indeterminate), 1));
+    assert!(world.status().settled.is_none());
+}
+
+#[test]
+fn a_pod_that_speaks_late_settles_its_run() {
+    // Another hand closed the attempt while its pod was still there.
+    let mut world = World::automatic().claimed();
+    world.status_mut().attempt.as_mut().unwrap().open = false;
+    let pod = world.o.pod.clone();
+    world.o.pod = PodState::Absent;
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    world.o.pod = pod;
+    world = world.pod_ended(Some(message(Some(RunResult::Applied), None)));
+    world.settle();
+    assert_eq!(world.status().settled.as_ref().unwrap().result, RunResult::Applied);
+    assert!(matches!(&world.o.pod, PodState::Present(pod) if !pod.held), "read before it was let go");
+}

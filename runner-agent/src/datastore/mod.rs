@@ -1,0 +1,45 @@
+//! The agent's side of the datastore (`design/0009-datastore.md`).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`client`] | the requests |
+//! | [`bundle`] | plan file, lock file and work directory in one archive, and back |
+//! | [`spool`] | the log on disk until the datastore has it |
+//! | [`shipper`] | sends the spool |
+//! | [`state`] | a managed state, offered to the tool on the pod's loopback |
+
+pub mod bundle;
+pub mod client;
+pub mod shipper;
+pub mod spool;
+pub mod state;
+
+pub use client::{Client, Trouble, patiently};
+
+use crds::{Failure, FailureClass, datastore as words, reason};
+
+use crate::classify::simple;
+
+/// The failure of a request before the claim: nothing was changed.
+pub fn failure(what: &str, trouble: &Trouble) -> Failure {
+    match trouble {
+        Trouble::Unavailable(text) => simple(
+            FailureClass::Transient,
+            reason::DATASTORE_UNAVAILABLE,
+            format!("{what}: the datastore does not answer: {text}"),
+        ),
+        Trouble::Refused(problem) => {
+            let (class, reason) = match problem.reason.as_str() {
+                words::CORRUPT | words::WRONG_DIGEST => (FailureClass::Integrity, reason::STORED_PLAN_CORRUPT),
+                words::KEY_MISSING => (FailureClass::Integrity, reason::KEY_MISSING),
+                words::NOT_FOUND => (FailureClass::Integrity, reason::STORED_PLAN_MISSING),
+                words::ALREADY_CLAIMED | words::ALREADY_EXISTS => (FailureClass::Integrity, reason::ALREADY_CLAIMED),
+                words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED => {
+                    (FailureClass::Credentials, reason::DATASTORE_REFUSED)
+                }
+                _ => (FailureClass::Internal, reason::DATASTORE_REFUSED),
+            };
+            simple(class, reason, format!("{what}: the datastore refuses: {problem}"))
+        }
+    }
+}

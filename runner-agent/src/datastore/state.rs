@@ -1,0 +1,197 @@
+//! A managed state, offered to the tool on the pod's loopback as an `http` backend.
+//!
+//! The tool reads its credentials once and a projected token lives an hour, so the tool has none: the agent adds the token of the
+//! moment, and goes on trying while the datastore is away. A write is held on disk until it is acknowledged.
+
+use std::{
+    fmt::Write as _,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{RawQuery, State},
+    http::{Method, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::any,
+};
+use crds::datastore::{LOCKED, MAX_SMALL, MAX_STATE, STATE_PORT, StateId};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::{fs::File, io::AsyncWriteExt as _, net::TcpListener, task::AbortHandle};
+
+use super::{Client, Trouble, patiently};
+
+/// How long a read or a lock is tried for. The tool itself has no deadline here.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a new state is tried for: behind it, the tool would write it to the pod's own disk.
+const WRITE_PATIENCE: Duration = Duration::from_secs(600);
+
+/// The server; it ends with this value.
+#[derive(Debug)]
+pub struct StateServer(AbortHandle);
+
+impl Drop for StateServer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Context {
+    client: Client,
+    dir: PathBuf,
+    writes: AtomicU64,
+}
+
+/// The backend's configuration for a state, as the code would have it.
+pub fn backend(namespace: &str, id: &StateId) -> Value {
+    let place = format!("{namespace}/{}/{}", id.stack, segment(&id.workspace));
+    let state = format!("http://127.0.0.1:{STATE_PORT}/state/{place}");
+    let lock = format!("http://127.0.0.1:{STATE_PORT}/lock/{place}");
+    json!({"terraform": {"backend": {"http": {
+        "address": state, "update_method": "PUT",
+        "lock_address": lock, "lock_method": "PUT",
+        "unlock_address": lock, "unlock_method": "DELETE",
+        // The agent tries again by itself, and knows for how long.
+        "retry_max": 0,
+    }}}})
+}
+
+/// A name as one segment of a path. Its own dots would be taken for directories.
+fn segment(name: &str) -> String {
+    if name.chars().all(|c| c == '.') {
+        return name.bytes().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "%{byte:02X}");
+            text
+        });
+    }
+    name.to_owned()
+}
+
+/// Begins to serve; states on their way are kept below `dir`.
+///
+/// # Errors
+/// When the port is taken or the directory cannot be made.
+pub async fn serve(client: Client, dir: &Path) -> io::Result<StateServer> {
+    tokio::fs::create_dir_all(dir).await?;
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, STATE_PORT))).await?;
+    let context = Arc::new(Context { client, dir: dir.to_owned(), writes: AtomicU64::new(0) });
+    let router = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
+    let task = tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the way to the managed state ended");
+        }
+    });
+    Ok(StateServer(task.abort_handle()))
+}
+
+async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, method: Method, body: Body) -> Response {
+    match method {
+        Method::GET => match patiently(READ_PATIENCE, || context.client.state()).await {
+            Ok(Some(found)) => Body::from_stream(found.bytes_stream()).into_response(),
+            Ok(None) => StatusCode::NO_CONTENT.into_response(),
+            Err(trouble) => said(&trouble),
+        },
+        Method::PUT => {
+            let id =
+                query.as_deref().unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("ID=")).unwrap_or_default();
+            let number = context.writes.fetch_add(1, Ordering::Relaxed);
+            let path = context.dir.join(format!("{number}.tfstate"));
+            let kept = keep(body, &path).await;
+            let answer = match kept {
+                Ok(digest) => match patiently(WRITE_PATIENCE, || context.client.put_state(id, &path, &digest)).await {
+                    Ok(()) => StatusCode::OK.into_response(),
+                    Err(trouble) => said(&trouble),
+                },
+                Err(error) => (StatusCode::INSUFFICIENT_STORAGE, error.to_string()).into_response(),
+            };
+            let _ = tokio::fs::remove_file(&path).await;
+            answer
+        }
+        _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
+    }
+}
+
+/// Writes a body to disk; its digest.
+async fn keep(body: Body, path: &Path) -> io::Result<String> {
+    let mut options = tokio::fs::OpenOptions::new();
+    let mut file: File = options.write(true).create(true).truncate(true).mode(0o600).open(path).await?;
+    let (mut hasher, mut size) = (Sha256::new(), 0);
+    let mut chunks = body.into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(io::Error::other)?;
+        size += chunk.len() as u64;
+        if size > MAX_STATE {
+            return Err(io::Error::other(format!("a state of more than {} MiB is not kept", MAX_STATE >> 20)));
+        }
+        hasher.update(&chunk);
+        file.write_all(&chunk).await?;
+    }
+    file.flush().await?;
+    Ok(format!("sha256:{}", crate::hex(&hasher.finalize())))
+}
+
+async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -> Response {
+    let Ok(info) = axum::body::to_bytes(body, usize::try_from(MAX_SMALL).unwrap_or(usize::MAX)).await else {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    };
+    let done = match method {
+        Method::PUT => patiently(READ_PATIENCE, || context.client.lock(info.clone())).await,
+        Method::DELETE => {
+            let id = lock_id(&info);
+            patiently(WRITE_PATIENCE, || context.client.unlock(&id)).await
+        }
+        _ => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
+    };
+    match done {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(trouble) => said(&trouble),
+    }
+}
+
+fn lock_id(info: &Bytes) -> String {
+    let info: Value = serde_json::from_slice(info).unwrap_or_default();
+    info["ID"].as_str().unwrap_or_default().to_owned()
+}
+
+/// What the tool is told. It understands 423 with the holder's lock info, and shows other texts.
+fn said(trouble: &Trouble) -> Response {
+    match trouble {
+        Trouble::Refused(problem) if problem.reason == LOCKED => match &problem.holder {
+            Some(holder) => {
+                (StatusCode::LOCKED, [(header::CONTENT_TYPE, "application/json")], holder.to_string()).into_response()
+            }
+            None => (StatusCode::CONFLICT, problem.message.clone()).into_response(),
+        },
+        Trouble::Refused(problem) => (StatusCode::FORBIDDEN, problem.to_string()).into_response(),
+        Trouble::Unavailable(text) => (StatusCode::SERVICE_UNAVAILABLE, text.clone()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_names_the_state() {
+        let id = |workspace: &str| StateId { stack: "net-abcde".into(), workspace: workspace.into() };
+        let of = |workspace| backend("team", &id(workspace))["terraform"]["backend"]["http"]["address"].clone();
+        assert_eq!(of("prod"), "http://127.0.0.1:9417/state/team/net-abcde/prod");
+        assert_eq!(of(".."), "http://127.0.0.1:9417/state/team/net-abcde/%2E%2E");
+    }
+
+    #[test]
+    fn the_lock_is_given_back_by_its_id() {
+        assert_eq!(lock_id(&Bytes::from_static(br#"{"ID":"a-b","Who":"x"}"#)), "a-b");
+        assert_eq!(lock_id(&Bytes::from_static(b"{")), "");
+    }
+}

@@ -1,0 +1,149 @@
+//! What an attempt leaves with the datastore: the plan before it waits, the claim before it is applied, the result, the log.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use crds::{
+    ApprovalMode, Changed, Claim, Failure, FailureClass, Operation, datastore::ObjectKind, reason,
+    termination::TerminationMessage,
+};
+
+use super::PodWork;
+use crate::{
+    classify::{internal, simple},
+    datastore::{Client, Trouble, bundle, failure, patiently, shipper::Shipper, spool::Spool, state::StateServer},
+    tool::digest,
+};
+
+/// How long the datastore may be away before the claim, at each of its calls.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the record of a claim is tried for: the plan is claimed already, so the apply does not depend on it.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a result and the rest of a log are tried for at the end.
+const END_PATIENCE: Duration = Duration::from_secs(15);
+
+/// The datastore, as an attempt uses it.
+#[derive(Debug)]
+pub struct Remote {
+    pub(super) client: Client,
+    spool: Arc<Spool>,
+    shipper: Shipper,
+    pub(super) state: std::sync::Mutex<Option<StateServer>>,
+}
+
+impl Remote {
+    /// Begins to send what is written to the spool.
+    pub fn start(client: Client, spool: Arc<Spool>) -> Self {
+        Self { shipper: Shipper::start(client.clone(), spool.clone()), client, spool, state: std::sync::Mutex::default() }
+    }
+}
+
+impl PodWork {
+    pub(super) fn plan_text(&self) -> PathBuf {
+        self.settings.work.join("plan").join("text")
+    }
+
+    pub(super) fn plan_json(&self) -> PathBuf {
+        self.settings.work.join("plan").join("json")
+    }
+
+    /// Leaves text and JSON of the plan with the datastore, and what has to be applied when it may wait. The bundle's digest.
+    pub(super) async fn store_plan(&self, has_changes: bool) -> Result<Option<String>, Failure> {
+        let Some(remote) = &self.remote else { return Ok(None) };
+        let run = self.run();
+        let waits = has_changes && run.spec.operation != Operation::Plan && run.spec.approval.mode == ApprovalMode::Manual;
+        let (text, json) = (self.plan_text(), self.plan_json());
+        let texts = async {
+            tokio::try_join!(self.store(remote, ObjectKind::Plan, text), self.store(remote, ObjectKind::PlanJson, json)).map(drop)
+        };
+        let bundle = async { if waits { self.store_bundle(remote).await.map(Some) } else { Ok(None) } };
+        let ((), bundle) = tokio::try_join!(texts, bundle)?;
+        self.log.flush(Duration::from_secs(2)).await;
+        let flushed = remote.shipper.flush(PATIENCE).await;
+        flushed.map_err(|trouble| failure("the log could not be kept", &trouble))?;
+        Ok(bundle)
+    }
+
+    async fn store(&self, remote: &Remote, kind: ObjectKind, path: PathBuf) -> Result<(), Failure> {
+        let file = path.clone();
+        let sum = tokio::task::spawn_blocking(move || digest(&file))
+            .await
+            .map_err(|error| internal("the plan's text cannot be read", &error))?
+            .map_err(|error| internal("the plan's text cannot be read", &error))?;
+        let sum = format!("sha256:{sum}");
+        let put = patiently(PATIENCE, || remote.client.put_file(kind, &path, &sum)).await;
+        let _ = std::fs::remove_file(&path);
+        put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
+    }
+
+    /// Packs the plan, sends it, and has it read back.
+    async fn store_bundle(&self, remote: &Remote) -> Result<String, Failure> {
+        let tool = self.tool()?;
+        let (root, plan, file) = (self.settings.source_dir(), self.settings.plan_file(), self.settings.work.join("bundle"));
+        let (stack, managed) = {
+            let known = self.known();
+            (known.stack.clone(), known.managed)
+        };
+        let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(&stack).to_path_buf();
+        let head =
+            bundle::Head { layout: 1, tool: tool.name.as_str().to_owned(), version: tool.version.to_string(), stack, managed };
+        let to = file.clone();
+        let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &to)).await;
+        let sum = packed
+            .map_err(|error| internal("the plan cannot be packed", &error))?
+            .map_err(|error| internal("the plan cannot be packed", &error))?;
+        let put = patiently(PATIENCE, || remote.client.put_file(ObjectKind::Bundle, &file, &sum)).await;
+        let _ = std::fs::remove_file(&file);
+        put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
+        let stored = patiently(PATIENCE, || remote.client.stored(ObjectKind::Bundle))
+            .await
+            .map_err(|trouble| failure("the plan that was kept could not be read back", &trouble))?;
+        if stored.digest != sum {
+            let message = format!("the datastore keeps {} in place of the plan {sum}", stored.digest);
+            return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, message));
+        }
+        Ok(sum)
+    }
+
+    /// Writes the record of the claim. A record of another process means that the plan may have been applied: then it is not.
+    pub(super) async fn record_claim(&self, claim: &Claim) -> Result<(), Failure> {
+        let Some(remote) = &self.remote else { return Ok(()) };
+        match patiently(CLAIM_PATIENCE, || remote.client.claim(claim)).await {
+            Ok(()) => Ok(()),
+            Err(trouble) if trouble.is(crds::datastore::ALREADY_CLAIMED) => {
+                let mut failure = failure("nothing was applied by this process", &trouble);
+                failure.changes = Changed::Unknown;
+                Err(failure)
+            }
+            Err(trouble) => {
+                // Behind the claim the apply goes on: it is the one that was approved, and nobody else can have it.
+                self.missing("the record of the claim", &trouble).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves the result of a claimed run with the datastore.
+    pub(super) async fn deliver_result(&self, message: &TerminationMessage) {
+        let Some(remote) = &self.remote else { return };
+        if let Err(trouble) = patiently(END_PATIENCE, || remote.client.result(message)).await {
+            self.missing("the result", &trouble).await;
+        }
+    }
+
+    async fn missing(&self, what: &str, trouble: &Trouble) {
+        tracing::warn!(%trouble, "{what} is not with the datastore");
+        self.log.line(&self.redactor.redact(&format!("pawl: {what} is not with the datastore: {trouble}"))).await;
+    }
+
+    /// The log is at its end: waits until the datastore has it, for a while.
+    pub async fn finish_log(&self) {
+        self.log.flush(Duration::from_secs(2)).await;
+        let Some(remote) = &self.remote else { return };
+        remote.spool.seal();
+        if let Err(trouble) = remote.shipper.flush(END_PATIENCE).await {
+            let (bytes, _) = remote.spool.waiting();
+            tracing::warn!(%trouble, bytes, "the end of the log is not with the datastore");
+            self.log.line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {trouble}")).await;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Restore: a plan of an earlier attempt is taken from the datastore to where it was made, and nothing is planned again.
+
+use std::fs;
+
+use crds::{Failure, FailureClass, Tool, ToolName, datastore::ObjectKind, reason};
+
+use super::{PodWork, inputs, setup, source};
+use crate::{
+    classify::{internal, simple},
+    datastore::{
+        bundle::{self, BundleError, Head},
+        failure, patiently,
+    },
+    ports::{Notices, SetupReport},
+};
+
+/// How long the datastore may be away.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+impl PodWork {
+    /// Takes the bundle, checks it against the digest in the status, unpacks it at the same path, and has the same tool take its
+    /// providers and its backend again.
+    pub(super) async fn run_restore_from_store(&self, notices: &Notices) -> Result<SetupReport, Failure> {
+        let run = self.run();
+        let settings = &self.settings;
+        let corrupt = |what: String| simple(FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, what);
+        let plan = run.status.as_ref().and_then(|status| status.plan.clone()).unwrap_or_default();
+        let (Some(remote), Some(wanted)) = (&self.remote, plan.bundle.clone()) else {
+            return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_MISSING, "the plan is not with any datastore"));
+        };
+        for dir in [settings.home(), settings.tmp(), setup::parent(&settings.plan_file()), settings.source_dir()] {
+            setup::make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
+        }
+        let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        let file = settings.work.join("bundle");
+        patiently(PATIENCE, || remote.client.get_file(ObjectKind::Bundle, plan.attempt, &file))
+            .await
+            .map_err(|trouble| failure("the plan could not be taken from the datastore", &trouble))?;
+        let root = settings.source_dir();
+        let (from, to, source_dir) = (file.clone(), settings.plan_file(), root.clone());
+        let unpacked = tokio::task::spawn_blocking(move || bundle::unpack(&from, &wanted, &to, &source_dir))
+            .await
+            .map_err(|error| internal("the plan cannot be unpacked", &error))?;
+        let _ = fs::remove_file(&file);
+        let head = unpacked.map_err(|error| match error {
+            BundleError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+                internal("the plan cannot be unpacked", &error)
+            }
+            other => corrupt(format!("what the datastore keeps is not the plan: {other}")),
+        })?;
+        source::check_links(&root)?;
+        let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
+        let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        if head.managed {
+            self.known().managed = true;
+            self.offer_state().await?;
+        }
+        let origin = setup::Origin {
+            source: format!("plan of attempt {}", plan.attempt),
+            revision: plan.revision.clone(),
+            stack: stack.clone(),
+            root,
+            pinned: Some(
+                pinned(&head).ok_or_else(|| corrupt(format!("the plan is of {}, which is no tool of ours", head.tool)))?,
+            ),
+        };
+        let report = self.prepare(given, origin)?;
+        let mut args = vec!["init", "-input=false", "-no-color", "-get=false", "-lockfile=readonly"];
+        if self.tool()?.has_init_json() {
+            args.push("-json");
+        }
+        self.tool_step("init", &args, notices).await?;
+        self.know_backend(&stack, &run.spec.workspace)?;
+        self.known().planned = plan.counts.operations();
+        Ok(report)
+    }
+}
+
+/// The very version that planned.
+fn pinned(head: &Head) -> Option<Tool> {
+    let name = [ToolName::OpenTofu, ToolName::Terraform].into_iter().find(|name| name.as_str() == head.tool)?;
+    Some(Tool { name: Some(name), version: Some(head.version.clone()) })
+}

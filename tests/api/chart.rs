@@ -1,0 +1,208 @@
+//! What the chart renders to, by Helm itself; nothing of it needs a cluster.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::cluster::gobuild::Toolset;
+
+use crate::world::{Test, World};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("chart::the_datastore_is_restricted_and_asks_for_little", false, datastore),
+        Test::new("chart::the_network_policy_lets_in_runners_and_controller", false, network_policy),
+        Test::new("chart::what_is_there_already_is_used", false, existing),
+        Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
+        Test::new("chart::secrets_are_of_the_shape_that_is_read", false, secrets),
+        Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
+    ]
+}
+
+/// Renders the chart with values in the words of `--set-json`.
+fn render(values: &[&str]) -> Result<Vec<Value>> {
+    let tools = Toolset::ensure(&["helm"])?;
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
+    let mut command = Command::new(tools.path("helm")?);
+    command.args(["template", "pawl", chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"]);
+    command.args(values.iter().map(|value| format!("--set-json={value}")));
+    let output = command.output().context("cannot run helm")?;
+    ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    let documents = text.split("\n---\n").filter(|part| part.lines().any(|line| !line.starts_with('#') && !line.is_empty()));
+    documents.map(|part| serde_saphyr::from_str(part.trim_start_matches("---\n")).context("YAML")).collect()
+}
+
+fn find<'a>(all: &'a [Value], kind: &str, name: &str) -> Option<&'a Value> {
+    all.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
+}
+
+fn get<'a>(all: &'a [Value], kind: &str, name: &str) -> Result<&'a Value> {
+    find(all, kind, name).with_context(|| format!("no {kind} {name}"))
+}
+
+fn container(deployment: &Value) -> &Value {
+    &deployment["spec"]["template"]["spec"]["containers"][0]
+}
+
+fn arguments(deployment: &Value) -> Vec<&str> {
+    container(deployment)["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+async fn datastore(_: World) -> Result<()> {
+    let all = render(&[])?;
+    let deployment = get(&all, "Deployment", "pawl-datastore")?;
+    let pod = &deployment["spec"]["template"]["spec"];
+    ensure!(deployment["spec"]["replicas"] == 1 && deployment["spec"]["strategy"]["type"] == "Recreate");
+    ensure!(pod["securityContext"]["runAsNonRoot"] == true);
+    ensure!(pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault");
+    let context = &container(deployment)["securityContext"];
+    ensure!(context["allowPrivilegeEscalation"] == false && context["capabilities"]["drop"] == json!(["ALL"]));
+    ensure!(context["readOnlyRootFilesystem"] == true);
+    ensure!(pod.get("hostNetwork").is_none() && pod.get("hostPID").is_none());
+    let controller = get(&all, "Deployment", "pawl-controller")?;
+    ensure!(container(deployment)["image"] == container(controller)["image"], "one image");
+    let wanted = "--controller-account=system:serviceaccount:pawl-system:pawl-controller";
+    ensure!(arguments(deployment).contains(&wanted), "{:?}", arguments(deployment));
+    for probe in ["livenessProbe", "readinessProbe"] {
+        ensure!(container(deployment)[probe]["httpGet"]["scheme"] == "HTTPS");
+    }
+    // The selectors of the two do not meet.
+    let labels = |deployment: &Value| deployment["spec"]["selector"]["matchLabels"].clone();
+    ensure!(labels(deployment) != labels(controller));
+    let service = get(&all, "Service", "pawl-datastore")?;
+    ensure!(service["spec"]["selector"] == labels(deployment) && service["spec"]["ports"][0]["port"] == 443);
+    // The controller finds it, and proves itself with a token for it alone.
+    for wanted in [
+        "--datastore-url=https://pawl-datastore.pawl-system.svc",
+        "--datastore-ca=/pawl/datastore/ca.crt",
+        "--datastore-token=/pawl/datastore/token",
+        "--read-api-service=pawl-system/pawl-datastore:443",
+    ] {
+        ensure!(arguments(controller).contains(&wanted), "{wanted}: {:?}", arguments(controller));
+    }
+    let sources = &controller["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"];
+    ensure!(sources[0]["secret"]["items"] == json!([{"key": "ca.crt", "path": "ca.crt"}]), "no private key");
+    ensure!(sources[1]["serviceAccountToken"]["audience"] == "pawl-datastore");
+    // All its rights in the cluster.
+    let rules = &get(&all, "ClusterRole", "pawl-datastore")?["rules"];
+    ensure!(*rules == json!([{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]));
+    let rules = &get(&all, "ClusterRole", "pawl-datastore-runs")?["rules"];
+    ensure!(*rules == json!([{"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "verbs": ["get"]}]));
+    let binding = get(&all, "RoleBinding", "pawl-datastore-pawl-system")?;
+    ensure!(binding["metadata"]["namespace"] == "kube-system");
+    ensure!(binding["roleRef"]["name"] == "extension-apiserver-authentication-reader");
+    Ok(())
+}
+
+async fn network_policy(_: World) -> Result<()> {
+    for (values, blocks) in [
+        (vec![], vec![]),
+        (vec!["datastore.networkPolicy.apiServerCIDRs=[\"10.1.0.0/24\",\"fd00::/64\"]"], vec!["10.1.0.0/24", "fd00::/64"]),
+    ] {
+        let all = render(&values)?;
+        let policy = get(&all, "NetworkPolicy", "pawl-datastore")?;
+        let spec = &policy["spec"];
+        ensure!(policy["metadata"]["namespace"] == "pawl-system" && spec["policyTypes"] == json!(["Ingress"]));
+        let template = |name: &str| -> Result<Value> {
+            Ok(get(&all, "Deployment", name)?["spec"]["template"]["metadata"]["labels"].clone())
+        };
+        ensure!(spec["podSelector"]["matchLabels"] == template("pawl-datastore")?);
+        let rules = spec["ingress"].as_array().context("no rules")?;
+        ensure!(rules.len() == 2 && rules.iter().all(|rule| rule["from"].as_array().is_some_and(|from| !from.is_empty())));
+        ensure!(rules[0]["ports"] == json!([{"port": "https", "protocol": "TCP"}]));
+        ensure!(rules[1]["ports"] == json!([{"port": "metrics", "protocol": "TCP"}]));
+        let mut wanted = vec![
+            // The labels that the controller gives to the pods of runs.
+            json!({"namespaceSelector": {}, "podSelector": {"matchLabels":
+                {"app.kubernetes.io/name": "pawl-runner", "app.kubernetes.io/component": "runner"}}}),
+            json!({"podSelector": {"matchLabels": template("pawl-controller")?}}),
+        ];
+        wanted.extend(blocks.iter().map(|block| json!({"ipBlock": {"cidr": block}})));
+        ensure!(rules[0]["from"] == Value::Array(wanted), "{}", rules[0]["from"]);
+    }
+    ensure!(find(&render(&["datastore.networkPolicy.enabled=false"])?, "NetworkPolicy", "pawl-datastore").is_none());
+    Ok(())
+}
+
+async fn existing(_: World) -> Result<()> {
+    let all = render(&[
+        "datastore.tls.existingSecret=\"cert\"",
+        "datastore.encryption.existingSecret=\"keys\"",
+        "datastore.persistence.existingClaim=\"claim\"",
+        "watchNamespaces=[\"a\",\"b\"]",
+        "readApi.enabled=false",
+    ])?;
+    ensure!(all.iter().all(|object| object["kind"] != "Secret" && object["kind"] != "PersistentVolumeClaim"));
+    let deployment = get(&all, "Deployment", "pawl-datastore")?;
+    let volumes = &deployment["spec"]["template"]["spec"]["volumes"];
+    ensure!(volumes[0]["secret"]["secretName"] == "keys" && volumes[1]["secret"]["secretName"] == "cert");
+    ensure!(volumes[3]["persistentVolumeClaim"]["claimName"] == "claim", "{volumes}");
+    ensure!(arguments(deployment).contains(&"--no-read-api"));
+    let controller = get(&all, "Deployment", "pawl-controller")?;
+    let sources = &controller["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"];
+    ensure!(sources[0]["secret"]["name"] == "cert");
+    ensure!(arguments(controller).iter().all(|argument| !argument.starts_with("--read-api-service")));
+    ensure!(arguments(controller).contains(&"--read-api-owner=pawl-controller-read-api"), "it takes away what it made");
+    let bound: Vec<_> = all
+        .iter()
+        .filter(|object| object["kind"] == "RoleBinding" && object["metadata"]["name"] == "pawl-datastore-runs")
+        .map(|object| object["metadata"]["namespace"].clone())
+        .collect();
+    ensure!(bound == ["a", "b"] && find(&all, "ClusterRoleBinding", "pawl-datastore-runs").is_none());
+
+    let bucket = render(&["datastore.store=\"s3://plans/pawl\"", "datastore.envFrom=[{\"secretRef\":{\"name\":\"aws\"}}]"])?;
+    let deployment = get(&bucket, "Deployment", "pawl-datastore")?;
+    ensure!(arguments(deployment).contains(&"--store=s3://plans/pawl"));
+    ensure!(container(deployment)["envFrom"][0]["secretRef"]["name"] == "aws");
+    ensure!(bucket.iter().all(|object| object["kind"] != "PersistentVolumeClaim"));
+    let passing = render(&["datastore.persistence.enabled=false"])?;
+    let volumes = &get(&passing, "Deployment", "pawl-datastore")?["spec"]["template"]["spec"]["volumes"];
+    ensure!(volumes[3] == json!({"name": "data", "emptyDir": {}}), "{volumes}");
+    Ok(())
+}
+
+async fn without(_: World) -> Result<()> {
+    let all = render(&["datastore.enabled=false"])?;
+    for object in &all {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        ensure!(!name.contains("datastore"), "{} {name}", object["kind"]);
+    }
+    let controller = get(&all, "Deployment", "pawl-controller")?;
+    ensure!(arguments(controller).iter().all(|a| !a.starts_with("--datastore") && !a.starts_with("--read-api-service")));
+    ensure!(controller["spec"]["template"]["spec"].get("volumes").is_none());
+    Ok(())
+}
+
+async fn secrets(_: World) -> Result<()> {
+    use k8s_openapi::ByteString;
+    let all = render(&[])?;
+    let value = |secret: &Value, key: &str| -> Result<Vec<u8>> {
+        let bytes: ByteString = serde_json::from_value(secret["data"][key].clone()).with_context(|| key.to_owned())?;
+        Ok(bytes.0)
+    };
+    let keys = get(&all, "Secret", "pawl-datastore-keys")?;
+    ensure!(keys["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep");
+    let active = String::from_utf8(value(keys, "active")?)?;
+    let key = String::from_utf8(value(keys, &active)?)?;
+    let key: ByteString = serde_json::from_value(key.into())?;
+    ensure!(key.0.len() == 32, "{} bytes", key.0.len());
+    let tls = get(&all, "Secret", "pawl-datastore-tls")?;
+    for (file, head) in [("ca.crt", "CERTIFICATE"), ("tls.crt", "CERTIFICATE"), ("tls.key", "PRIVATE KEY")] {
+        let text = String::from_utf8(value(tls, file)?)?;
+        ensure!(text.starts_with("-----BEGIN ") && text.lines().next().is_some_and(|line| line.contains(head)), "{file}");
+    }
+    Ok(())
+}
+
+async fn nonsense(_: World) -> Result<()> {
+    for value in [
+        "datastore.networkPolicy.apiServerCIDRs=[\"everywhere\"]",
+        "datastore.enabled=\"no\"",
+        "datastore.store=\"ftp://x\"",
+        "datastore.persistance={\"enabled\":true}",
+    ] {
+        ensure!(render(&[value]).is_err(), "{value} was let through");
+    }
+    Ok(())
+}

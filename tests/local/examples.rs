@@ -1,0 +1,110 @@
+//! Each example as a person works with it: planned, denied, applied, applied again, destroyed.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use crds::{Changed, RunResult};
+
+use crate::place::{Lab, Place, Test, holds};
+
+/// Stacks, with what they need on the command line, and how many resources their state has.
+const EXAMPLES: &[(&str, &[&str], usize)] = &[
+    ("hello", &[], 2),
+    ("many", &["--var", "count_of_them=7"], 1),
+    ("outputs", &[], 1),
+    ("module", &[], 1),
+    ("replace", &[], 2),
+    ("variables", &["--var", "required=it's here", "--var-file", "more.tfvars"], 1),
+    ("slow", &["--var", "seconds=1"], 4),
+    ("demo", &["--no-color"], 4),
+];
+
+pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for tool in lab.tools() {
+        for (stack, arguments, resources) in EXAMPLES {
+            let body = move |lab: &Lab| example(&lab.fixture(tool, stack)?, arguments, *resources);
+            tests.push(Test::new(format!("examples::{stack}_with_{tool}"), body));
+        }
+        tests.push(Test::new(format!("examples::failing_apply_with_{tool}"), move |lab| {
+            failing(&lab.fixture(tool, "failing-apply")?)
+        }));
+        for (stack, place) in [("broken-syntax", "main.tf line 5"), ("broken-reference", "main.tf line 6")] {
+            let body = move |lab: &Lab| broken(&lab.fixture(tool, stack)?, place);
+            tests.push(Test::new(format!("examples::{stack}_with_{tool}").replace('-', "_"), body));
+        }
+    }
+    tests.push(Test::new("examples::replacement_is_a_new_plan", |lab| replaced(&lab.fixture("tofu", "replace")?)));
+    tests
+}
+
+fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
+    fs::write(place.stack().join("more.tfvars"), "size = 3\n")?;
+    let with = |verb: &'static str| [&[verb][..], arguments].concat();
+
+    let (code, text) = place.run(&with("plan"))?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Planned), "{code}: {text}");
+    ensure!(place.resources()?.is_none(), "a plan changed something: {text}");
+
+    let mut terminal = place.at_terminal(&with("apply"))?;
+    terminal.answer("n")?;
+    let (code, text) = terminal.end()?;
+    ensure!(code == 3 && place.record()?.result == Some(RunResult::Rejected), "{code}: {text}");
+    holds(&text, "nothing was applied")?;
+    ensure!(place.resources()?.is_none(), "denied, and something was changed: {text}");
+
+    let mut terminal = place.at_terminal(&with("apply"))?;
+    terminal.answer("y")?;
+    let (code, text) = terminal.end()?;
+    let record = place.record()?;
+    ensure!(code == 0 && record.result == Some(RunResult::Applied), "{code}: {text}");
+    ensure!(place.resources()? == Some(resources), "the state has {:?} resources: {text}", place.resources()?);
+    let checksum = record.plan.map(|plan| plan.checksum).unwrap_or_default();
+    holds(&text, &format!("Apply {checksum} ("))?;
+    ensure!(record.claim.map(|claim| claim.checksum).as_deref() == Some(&checksum), "another plan was claimed");
+    ensure!(record.approval.map(|approval| approval.by).as_deref() == Some("alice"), "who answered is not in the record");
+
+    let (code, text) = place.at_terminal(&with("apply"))?.end()?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::NoChanges), "{code}: {text}");
+    ensure!(!text.contains("[y/N]"), "asked about nothing: {text}");
+
+    let (code, text) = place.run(&[&with("destroy")[..], &["--auto-approve"]].concat())?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Destroyed), "{code}: {text}");
+    ensure!(place.resources()? == Some(0), "something is left: {text}");
+    Ok(())
+}
+
+fn failing(place: &Place) -> Result<()> {
+    let mut terminal = place.at_terminal(&[])?;
+    terminal.answer("yes")?;
+    let (code, text) = terminal.end()?;
+    let record = place.record()?;
+    ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code}: {text}");
+    ensure!(record.failure.map(|failure| failure.changes) == Some(Changed::Some), "something was changed: {text}");
+    holds(&text, "some of the plan was carried out")?;
+    holds(&text, "Next: ")?;
+    ensure!(place.resources()? == Some(2), "what was created is in the state: {text}");
+    Ok(())
+}
+
+fn broken(place: &Place, line: &str) -> Result<()> {
+    let (code, text) = place.run(&[])?;
+    ensure!(code == 1 && place.record()?.result == Some(RunResult::Failed), "{code}: {text}");
+    holds(&text, line)?;
+    holds(&text, &format!("Next: correct {}", line.replace(" line ", ":")))?;
+    holds(&text, "nothing was changed")?;
+    ensure!(place.resources()?.is_none(), "{text}");
+    Ok(())
+}
+
+fn replaced(place: &Place) -> Result<()> {
+    let (code, text) = place.run(&["--auto-approve"])?;
+    ensure!(code == 0, "{text}");
+    let first = place.record()?.plan.map(|plan| plan.checksum);
+    let (code, text) = place.run(&["--var", "generation=2"])?;
+    ensure!(code == 2, "{code}: {text}");
+    let plan = place.record()?.plan.unwrap_or_default();
+    ensure!((plan.counts.replace, plan.counts.change) == (1, 1), "{plan:?}");
+    ensure!(Some(&plan.checksum) != first.as_ref(), "two plans have one checksum");
+    Ok(())
+}

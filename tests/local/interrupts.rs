@@ -1,0 +1,178 @@
+//! Ctrl-C in each phase, as a key at a terminal: it is said what is waited for, the tool gets one SIGINT however often the key
+//! is pressed, and exit code and record say what happened. A closed terminal counts as much.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{Phase, RunResult, reason};
+use nix::sys::signal::Signal;
+
+use crate::{
+    place::{Lab, Place, Test, approval, holds},
+    stalled::Stalled,
+    terminal::{CTRL_C, Terminal},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("interrupts::in_setup", in_setup),
+        Test::new("interrupts::in_init", in_init),
+        Test::new("interrupts::in_plan", in_plan),
+        Test::new("interrupts::at_the_question", at_the_question),
+        Test::new("interrupts::in_apply", in_apply),
+        Test::new("interrupts::a_closed_terminal_in_apply", closed_in_apply),
+        Test::new("interrupts::a_closed_terminal_at_the_question", closed_at_the_question),
+    ]
+}
+
+/// Two creations that take their time, one after the other.
+pub(crate) const SLOW: &str = r#"
+terraform {
+  required_providers {
+    time = {
+      source = "hashicorp/time"
+    }
+  }
+}
+resource "terraform_data" "first" {}
+resource "time_sleep" "second" {
+  create_duration = "6s"
+  depends_on      = [terraform_data.first]
+}
+resource "terraform_data" "third" {
+  depends_on = [time_sleep.second]
+}
+"#;
+
+/// A plan that reads from a server.
+pub(crate) fn reading(server: &Stalled) -> String {
+    format!(
+        "data \"terraform_remote_state\" \"other\" {{\n  backend = \"http\"\n  config = {{ address = \"{}\" }}\n}}\n\
+         resource \"terraform_data\" \"a\" {{}}\n",
+        server.url("state")
+    )
+}
+
+/// A run that was cancelled before anything was applied.
+fn is_cancelled(place: &Place, (code, text): &(i32, String)) -> Result<()> {
+    let record = place.record()?;
+    ensure!(*code == 3 && record.result == Some(RunResult::Canceled), "{code} {:?}: {text}", record.result);
+    // A plan that is interrupted writes a state, an empty one.
+    ensure!(record.claim.is_none() && place.resources()?.unwrap_or_default() == 0, "something was applied: {text}");
+    holds(text, "Cancelled: Ctrl-C; nothing was applied")
+}
+
+fn in_setup(lab: &Lab) -> Result<()> {
+    let (place, server) = (lab.place("tofu", &[])?, Stalled::start()?);
+    let mut terminal = place.at_terminal(&[&server.url("stacks.git")])?;
+    server.until_asked()?;
+    terminal.press(CTRL_C)?;
+    terminal.until("Cancelled: the fetch of the source is waited for")?;
+    let start = Instant::now();
+    let end = terminal.end()?;
+    ensure!(start.elapsed() < Duration::from_secs(5), "it took {:?} to end", start.elapsed());
+    is_cancelled(&place, &end)
+}
+
+fn in_init(lab: &Lab) -> Result<()> {
+    let server = Stalled::start()?;
+    let code = format!("module \"m\" {{\n  source = \"git::{}\"\n}}\n", server.url("m.git"));
+    let place = lab.place("tofu", &[("main.tf", &code)])?;
+    let mut terminal = place.at_terminal(&[])?;
+    server.until_asked()?;
+    terminal.press(CTRL_C)?;
+    terminal.until("Cancelled: init was told to end and is waited for; nothing was changed")?;
+    is_cancelled(&place, &terminal.end()?)
+}
+
+fn in_plan(lab: &Lab) -> Result<()> {
+    let server = Stalled::start()?;
+    let place = lab.place("tofu", &[("main.tf", &reading(&server))])?;
+    let mut terminal = place.at_terminal(&[])?;
+    server.until_asked()?;
+    terminal.press(CTRL_C)?;
+    terminal.until("Cancelled: plan was told to end and is waited for; nothing was changed")?;
+    terminal.until("Interrupt received")?;
+    for _ in 0..3 {
+        terminal.press(CTRL_C)?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    terminal.until("Still waiting: plan")?;
+    server.release();
+    let end = terminal.end()?;
+    one_signal(&end.1)?;
+    is_cancelled(&place, &end)
+}
+
+fn at_the_question(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let mut terminal = place.at_terminal(&[])?;
+    terminal.until("[y/N]")?;
+    terminal.press(CTRL_C)?;
+    let (code, text) = terminal.end()?;
+    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    ensure!(place.resources()?.is_none(), "{text}");
+    let (code, text) = place.paste(&approval(&text)?)?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    ensure!(place.records()?.len() == 1 && place.resources()? == Some(2), "it is not the plan that waited: {text}");
+    Ok(())
+}
+
+/// A terminal at which a slow apply has begun.
+fn applying(place: &Place) -> Result<Terminal> {
+    let mut terminal = place.at_terminal(&[])?;
+    terminal.answer("y")?;
+    terminal.until("time_sleep.second: Creating...")?;
+    Ok(terminal)
+}
+
+fn in_apply(lab: &Lab) -> Result<()> {
+    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
+    let mut terminal = applying(&place)?;
+    for _ in 0..3 {
+        terminal.press(CTRL_C)?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    terminal.until("Cancelled: apply was told to end, once; it finishes what it has begun and saves its state")?;
+    let (code, text) = terminal.end()?;
+    one_signal(&text)?;
+    interrupted(&place, code, &text)
+}
+
+fn closed_in_apply(lab: &Lab) -> Result<()> {
+    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
+    let terminal = applying(&place)?;
+    // What a terminal does that is closed; the program is told once more by the kernel when the last end is gone.
+    terminal.signal(Signal::SIGHUP)?;
+    let (code, text) = terminal.end()?;
+    interrupted(&place, code, &text)
+}
+
+/// The tool has ended by itself: what it made is in its state, and nobody holds the lock.
+fn interrupted(place: &Place, code: i32, text: &str) -> Result<()> {
+    let record = place.record()?;
+    ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code} {:?}: {text}", record.result);
+    let failure = record.failure.with_context(|| format!("no failure: {text}"))?;
+    ensure!(failure.reason == reason::APPLY_INTERRUPTED && failure.changes == crds::Changed::Some, "{failure:?}: {text}");
+    let resources = place.resources()?.unwrap_or_default();
+    ensure!((1..3).contains(&resources), "the state has {resources} resources: {text}");
+    ensure!(!place.stack().join(".terraform.tfstate.lock.info").exists(), "the state is still locked: {text}");
+    Ok(())
+}
+
+fn closed_at_the_question(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let terminal = place.at_terminal(&[])?;
+    terminal.until("[y/N]")?;
+    terminal.signal(Signal::SIGHUP)?;
+    let (code, text) = terminal.end()?;
+    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    Ok(())
+}
+
+/// The tools say so when they are told a second time, and drop their state then.
+fn one_signal(text: &str) -> Result<()> {
+    let told = text.matches("Interrupt received").count();
+    ensure!(told == 1 && !text.contains("Two interrupts"), "the tool was told {told} times: {text}");
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `runner-agent local`, the program itself, with the real tools, at a terminal and without one. Needs neither root nor a
+//! cluster.
+
+mod documents;
+mod examples;
+mod interrupts;
+mod output;
+mod place;
+mod repository;
+mod resumed;
+mod stalled;
+mod terminal;
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use place::{Lab, Test};
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    // The tools keep the processors busy.
+    arguments.test_threads.get_or_insert(3);
+    let lab = match Lab::open()? {
+        Ok(lab) => Arc::new(lab),
+        Err(reason) => {
+            println!("left out: local mode with the real tools ({reason})\n0 passed, 0 failed");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let all =
+        [documents::tests(), examples::tests(&lab), interrupts::tests(), output::tests(), repository::tests(), resumed::tests()];
+    let trials = all.into_iter().flatten().map(|test: Test| {
+        let lab = lab.clone();
+        Trial::test(test.name, move || (test.body)(&lab).map_err(|error| format!("{error:#}").into()))
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+    Ok(conclusion.exit_code())
+}

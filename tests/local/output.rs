@@ -1,0 +1,121 @@
+//! What is printed where: a bar and colours at a terminal, plain lines elsewhere, JSON and nothing else when asked for.
+
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{RunResult, TerraformRunStatus};
+
+use crate::{
+    interrupts::SLOW,
+    place::{Lab, Test, holds},
+    terminal::{Terminal, spawning},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("output::a_bar_and_colours_at_a_terminal", terminal),
+        Test::new("output::no_colour_when_asked", no_colour),
+        Test::new("output::a_terminal_that_can_nothing", dumb),
+        Test::new("output::plain_lines_without_a_terminal", plain),
+        Test::new("output::json_lines", json),
+        Test::new("output::nobody_reads", nobody_reads),
+    ]
+}
+
+const GREEN: &str = "\x1b[32m";
+
+/// Whether a text sets colours; a bar moves the cursor besides.
+fn is_coloured(text: &str) -> bool {
+    let ends = |rest: &str| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m');
+    text.split("\x1b[").skip(1).any(ends)
+}
+
+fn terminal(lab: &Lab) -> Result<()> {
+    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
+    let mut terminal = place.at_terminal(&[])?;
+    terminal.until("[y/N]")?;
+    let plan = terminal.text();
+    holds(&plan, &format!("{GREEN}+\x1b[0m"))?;
+    holds(&plan, "init runs")?;
+    ensure!(!plan.contains("Plan to create"), "the plan is shown twice:\n{plan}");
+    terminal.press("y\n")?;
+    // Resource by resource, with a bar below.
+    terminal.until_is("a bar with one of three done", |text| {
+        text.contains("] 1/3 ") && text.contains("time_sleep.second\x1b")
+            || text.contains("] 1/3 ") && text.contains("s time_sleep.second")
+    })?;
+    let (code, text) = terminal.end()?;
+    ensure!(code == 0, "{text}");
+    holds(&text, "apply [")?;
+    holds(&text, "terraform_data.first: Creating...\r\n")?;
+    let last = text.trim_end().lines().next_back().unwrap_or_default();
+    ensure!(last.contains("Applied +3 ~0 -0."), "the last line is `{last}`");
+    ensure!(!place.log()?.contains('\x1b'), "the log has colours");
+    holds(&place.log()?, "  # time_sleep.second will be created\n")
+}
+
+fn no_colour(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let (code, text) = place.at_terminal(&["plan", "--no-color"])?.end()?;
+    ensure!(code == 0 && !is_coloured(&text), "{text}");
+    let mut command = place.agent(&["plan"]);
+    let (code, text) = Terminal::start(command.env("NO_COLOR", "1"))?.end()?;
+    ensure!(code == 0 && !is_coloured(&text), "{text}");
+    let (code, text) = place.at_terminal(&["plan"])?.end()?;
+    ensure!(code == 0 && is_coloured(&text), "{text}");
+    Ok(())
+}
+
+fn dumb(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let mut terminal = Terminal::start(place.agent(&["--no-color"]).env("TERM", "dumb"))?;
+    terminal.answer("y")?;
+    let (code, text) = terminal.end()?;
+    ensure!(code == 0 && !text.contains('\x1b'), "{text}");
+    holds(&text, "# terraform_data.greeting will be created")?;
+    holds(&text, "Applied +2 ~0 -0.")
+}
+
+fn plain(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let (code, text) = place.run(&["--auto-approve"])?;
+    ensure!(code == 0 && !text.contains(['\x1b', '\r']), "{text}");
+    for line in ["terraform_data.greeting: Creating...", "Apply complete! Resources: 2 added", "Applied +2 ~0 -0."] {
+        holds(&text, line)?;
+    }
+    Ok(())
+}
+
+fn json(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "outputs")?;
+    for (arguments, code) in [(&["plan", "--json"][..], 0), (&["apply", "--json"], 2), (&["--auto-approve", "--json"], 0)] {
+        let guard = spawning();
+        let child = place.agent(arguments).spawn()?;
+        drop(guard);
+        let output = child.wait_with_output()?;
+        ensure!(output.status.code() == Some(code) && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+        let lines = String::from_utf8(output.stdout)?;
+        ensure!(!lines.contains("never-to-be-shown"), "a secret is in {lines}");
+        let parsed: Result<Vec<TerraformRunStatus>, _> = lines.lines().map(serde_json::from_str).collect();
+        let last = parsed.with_context(|| format!("not JSON: {lines}"))?.pop().context("no line")?;
+        ensure!(Some(last) == place.record().ok(), "the last line is not the record: {lines}");
+    }
+    // A terminal makes no difference.
+    let (code, text) = place.at_terminal(&["apply", "--json"])?.end()?;
+    ensure!(code == 0 && text.lines().all(|line| serde_json::from_str::<TerraformRunStatus>(line.trim()).is_ok()), "{text}");
+    Ok(())
+}
+
+fn nobody_reads(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    for (verb, result) in [("apply", RunResult::Applied), ("destroy", RunResult::Destroyed)] {
+        let guard = spawning();
+        let mut child = place.agent(&[verb, "--auto-approve"]).stderr(Stdio::null()).spawn()?;
+        // The reader of the pipe is gone before the first line.
+        drop(child.stdout.take());
+        drop(guard);
+        let status = child.wait()?;
+        ensure!(status.code() == Some(0) && place.record()?.result == Some(result), "{status}: {:?}", place.record()?);
+    }
+    Ok(())
+}

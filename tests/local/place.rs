@@ -1,0 +1,236 @@
+//! A person's machine: a home, tools on PATH, and the folder of a stack.
+
+use std::{
+    env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{TerraformRun, TerraformRunStatus};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::cluster::{cache, gobuild::Toolset};
+
+use crate::terminal::{Terminal, spawning};
+
+/// A test.
+pub(crate) struct Test {
+    pub(crate) name: String,
+    pub(crate) body: Box<dyn FnOnce(&Lab) -> Result<()> + Send>,
+}
+
+impl Test {
+    pub(crate) fn new(name: impl Into<String>, body: impl FnOnce(&Lab) -> Result<()> + Send + 'static) -> Self {
+        Self { name: name.into(), body: Box::new(body) }
+    }
+}
+
+/// What all tests share: the tools, the agent, and a mirror of providers.
+pub(crate) struct Lab {
+    tools: Toolset,
+    agent: PathBuf,
+    shared: TempDir,
+    terraform: bool,
+}
+
+impl Lab {
+    /// The tools, or why they are not there. Under `CI=true` nothing is left out: what is lacking is built.
+    pub(crate) fn open() -> Result<Result<Self, &'static str>> {
+        let (needed, all) = (["tofu", "terraform-provider-time"], ["tofu", "terraform-provider-time", "terraform"]);
+        let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
+        let tools = if wanted { Some(Toolset::ensure(&all)?) } else { Toolset::at_hand(&all)? };
+        let terraform = tools.is_some();
+        let Some(tools) = tools.map_or_else(|| Toolset::at_hand(&needed), |tools| Ok(Some(tools)))? else {
+            return Ok(Err("OpenTofu is not built yet; `cargo run --release --bin cluster -- tools` builds it"));
+        };
+        // Beside the directory of test programs.
+        let agent = env::current_exe()?.ancestors().nth(2).context("no target directory")?.join("runner-agent");
+        ensure!(agent.is_file(), "{} is not there; run `cargo build --release --workspace`", agent.display());
+        let lab = Self { tools, agent, shared: tempfile::tempdir()?, terraform };
+        lab.mirror()?;
+        Ok(Ok(lab))
+    }
+
+    /// Tools that are here.
+    pub(crate) fn tools(&self) -> Vec<&'static str> {
+        if self.terraform { vec!["tofu", "terraform"] } else { vec!["tofu"] }
+    }
+
+    /// A machine with a tool on its PATH, and a folder with files.
+    pub(crate) fn place(&self, tool: &str, files: &[(&str, &str)]) -> Result<Place> {
+        let dir = tempfile::tempdir()?;
+        for below in ["home", "bin", "stack"] {
+            fs::create_dir(dir.path().join(below))?;
+        }
+        symlink(self.tools.path(tool)?, dir.path().join("bin").join(tool))?;
+        symlink(&self.agent, dir.path().join("bin/runner-agent"))?;
+        for (name, text) in files {
+            cache::write(&dir.path().join("stack").join(name), text)?;
+        }
+        Ok(Place { dir, config: self.shared.path().join("tofurc") })
+    }
+
+    /// A machine with a tool, and a stack of the fixtures in its folder.
+    pub(crate) fn fixture(&self, tool: &str, stack: &str) -> Result<Place> {
+        let place = self.place(tool, &[])?;
+        copy(&fixtures().join(stack), &place.stack())?;
+        // The Terraform that is built here is the last one whose licence permits it.
+        let main = place.stack().join("main.tf");
+        let text = fs::read_to_string(&main)?.replace("required_version = \">= 1.6\"", "required_version = \">= 1.5\"");
+        fs::write(&main, text)?;
+        Ok(place)
+    }
+
+    /// A mirror with the one provider that stacks use, and the configuration that names it.
+    fn mirror(&self) -> Result<()> {
+        let (name, dir) = ("terraform-provider-time", self.shared.path().join("providers"));
+        let version = self.tools.version(name)?;
+        for host in ["registry.opentofu.org", "registry.terraform.io"] {
+            let place = dir.join(host).join("hashicorp/time").join(version).join(platform());
+            cache::create_dir(&place)?;
+            fs::copy(self.tools.path(name)?, place.join(format!("{name}_v{version}")))?;
+        }
+        let text = format!("provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n", dir.display());
+        cache::write(&self.shared.path().join("tofurc"), text)
+    }
+}
+
+fn platform() -> String {
+    format!("linux_{}", tests::cluster::gobuild::architecture())
+}
+
+/// The stacks that the tests run.
+pub(crate) fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/stacks")
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            fs::create_dir(&target)?;
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// A person's machine.
+pub(crate) struct Place {
+    dir: TempDir,
+    config: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn stack(&self) -> PathBuf {
+        self.dir.path().join("stack")
+    }
+
+    pub(crate) fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    /// A program of this machine, in the stack's folder.
+    pub(crate) fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .current_dir(self.stack())
+            .env_clear()
+            .env("HOME", self.home())
+            .env("PATH", format!("{}:/usr/bin:/bin", self.dir.path().join("bin").display()))
+            .env("TF_CLI_CONFIG_FILE", &self.config)
+            .env("CHECKPOINT_DISABLE", "1")
+            .env("USER", "alice")
+            .env("TERM", "xterm-256color")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// `runner-agent local` in the stack's folder.
+    pub(crate) fn agent(&self, arguments: &[&str]) -> Command {
+        let agent = self.dir.path().join("bin/runner-agent").display().to_string();
+        self.program(&agent, &[&["local"], arguments].concat())
+    }
+
+    /// Runs it at a terminal.
+    pub(crate) fn at_terminal(&self, arguments: &[&str]) -> Result<Terminal> {
+        Terminal::start(&self.agent(arguments))
+    }
+
+    /// Runs it without a terminal: exit code and all that it printed.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<(i32, String)> {
+        ended(&mut self.agent(arguments))
+    }
+
+    /// Runs a line in a shell, as a person who pastes it.
+    pub(crate) fn paste(&self, line: &str) -> Result<(i32, String)> {
+        ended(&mut self.program("/bin/sh", &["-c", line]))
+    }
+
+    /// Records of runs, oldest first.
+    pub(crate) fn records(&self) -> Result<Vec<TerraformRunStatus>> {
+        let mut dirs: Vec<_> = fs::read_dir(self.stack().join(".pawl/runs"))?.flatten().map(|entry| entry.path()).collect();
+        dirs.sort();
+        let status = |dir: &PathBuf| -> Result<TerraformRunStatus> {
+            let run: TerraformRun = serde_json::from_slice(&fs::read(dir.join("run.json"))?)?;
+            Ok(run.status.unwrap_or_default())
+        };
+        dirs.iter().map(status).collect()
+    }
+
+    /// The newest record.
+    pub(crate) fn record(&self) -> Result<TerraformRunStatus> {
+        self.records()?.pop().context("no record")
+    }
+
+    /// The log of the newest run.
+    pub(crate) fn log(&self) -> Result<String> {
+        let mut dirs: Vec<_> = fs::read_dir(self.stack().join(".pawl/runs"))?.flatten().map(|entry| entry.path()).collect();
+        dirs.sort();
+        Ok(fs::read_to_string(dirs.pop().context("no run")?.join("log"))?)
+    }
+
+    /// Resources in the state of the folder; none when there is no state.
+    pub(crate) fn resources(&self) -> Result<Option<usize>> {
+        let Ok(text) = fs::read(self.stack().join("terraform.tfstate")) else { return Ok(None) };
+        let state: Value = serde_json::from_slice(&text)?;
+        Ok(state["resources"].as_array().map(Vec::len))
+    }
+}
+
+/// Runs a program to its end: exit code and all that it printed.
+pub(crate) fn ended(command: &mut Command) -> Result<(i32, String)> {
+    let guard = spawning();
+    let child = command.spawn()?;
+    drop(guard);
+    let output = child.wait_with_output()?;
+    Ok((code(&output)?, text(&output)))
+}
+
+fn code(output: &Output) -> Result<i32> {
+    output.status.code().with_context(|| format!("ended by a signal: {}", text(output)))
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Fails unless a text holds another.
+pub(crate) fn holds(text: &str, part: &str) -> Result<()> {
+    ensure!(text.contains(part), "`{part}` is missing in:\n{text}");
+    Ok(())
+}
+
+/// The line that approves the plan that waits.
+pub(crate) fn approval(text: &str) -> Result<String> {
+    let line = text.lines().map(str::trim).find(|line| line.starts_with("runner-agent ") && line.contains(" --approve sha256:"));
+    line.map(str::to_owned).with_context(|| format!("no line that approves in:\n{text}"))
+}

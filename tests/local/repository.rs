@@ -1,0 +1,69 @@
+//! A stack that is fetched from a repository.
+
+use anyhow::{Result, ensure};
+use crds::{Phase, RunResult};
+use tests::servers::{git::GitServer, state::StateServer};
+
+use crate::place::{Lab, Test, approval, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("repository::planned_and_applied_later", planned_and_applied),
+        Test::new("repository::what_cannot_be", what_cannot_be),
+    ]
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
+}
+
+fn planned_and_applied(lab: &Lab) -> Result<()> {
+    let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
+    let loopback = "127.0.0.1:0".parse()?;
+    let (git, state) =
+        runtime.block_on(async { tokio::try_join!(GitServer::start(loopback, files.path()), StateServer::start(loopback)) })?;
+    let repo = git.create("stacks")?;
+    let address = state.url("network");
+    let code = format!(
+        "terraform {{\n  backend \"http\" {{\n    address        = \"{address}\"\n    lock_address   = \"{address}\"\n    \
+         unlock_address = \"{address}\"\n  }}\n}}\nresource \"terraform_data\" \"a\" {{}}\n"
+    );
+    let sha = repo.commit("next", &[("network/main.tf", &code), ("other/main.tf", "broken {")])?;
+    let url = format!("{}//network?ref=next", git.url("stacks"));
+
+    let (exit, text) = place.run(&["apply", &url])?;
+    let record = place.record()?;
+    ensure!(exit == 2 && record.phase == Some(Phase::AwaitingApproval), "{exit}: {text}");
+    ensure!(record.plan.and_then(|plan| plan.revision).as_deref() == Some(&sha), "another commit was planned");
+    ensure!(state.current("network").is_none(), "a plan changed something");
+
+    // The branch moves on; what was planned is what is applied.
+    repo.commit("next", &[("network/main.tf", &code.replace("\"a\"", "\"b\""))])?;
+    let asked = git.requests("stacks");
+    let (exit, text) = place.paste(&approval(&text)?)?;
+    ensure!(exit == 0 && place.record()?.result == Some(RunResult::Applied), "{exit}: {text}");
+    ensure!(git.requests("stacks") == asked, "fetched again");
+    let applied = state.current("network").unwrap_or_default();
+    ensure!(applied["resources"][0]["name"] == "a", "{applied}");
+    ensure!(state.lock("network").is_none(), "the lock is held");
+    Ok(())
+}
+
+fn what_cannot_be(lab: &Lab) -> Result<()> {
+    let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
+    let git = runtime.block_on(GitServer::start("127.0.0.1:0".parse()?, files.path()))?;
+    git.create("stacks")?.commit("main", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
+    let url = git.url("stacks");
+    for (place_of_it, said) in [
+        (format!("{url}?ref=main"), "the code names no backend that keeps its state"),
+        (format!("{url}?ref=nowhere"), "nowhere"),
+        (format!("{url}//network?ref=main"), "network"),
+        (url.replace("http://", "ssh://"), "not an http or https URL"),
+    ] {
+        let (code, text) = place.run(&["apply", &place_of_it])?;
+        ensure!(code == 1, "{code}: {text}");
+        holds(&text, said)?;
+        ensure!(!text.contains("spec.") && !text.contains("the pod"), "words of a cluster: {text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! A plan that waits outlives its process, however that ended, and is applied once.
+
+use anyhow::{Result, ensure};
+use crds::{Changed, Phase, RunResult};
+use nix::sys::signal::Signal;
+
+use crate::{
+    interrupts::reading,
+    place::{Lab, Test, approval, holds},
+    stalled::Stalled,
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("resumed::without_a_terminal_a_plan_waits", without_terminal),
+        Test::new("resumed::killed_in_plan", killed_in_plan),
+        Test::new("resumed::killed_at_the_question", killed_at_the_question),
+        Test::new("resumed::end_of_file_is_no_answer", end_of_file),
+    ]
+}
+
+fn without_terminal(lab: &Lab) -> Result<()> {
+    for tool in lab.tools() {
+        let place = lab.fixture(tool, "hello")?;
+        let (code, text) = place.run(&["apply"])?;
+        ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+        ensure!(place.resources()?.is_none() && !text.contains("[y/N]"), "{text}");
+        let line = approval(&text)?;
+        let checksum = place.record()?.plan.map(|plan| plan.checksum).unwrap_or_default();
+        let (code, text) = place.paste(&line.replace(&checksum, &format!("sha256:{}", "0".repeat(64))))?;
+        ensure!(code == 1 && place.resources()?.is_none(), "another plan was applied: {text}");
+        let (code, text) = place.paste(&line)?;
+        ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+        ensure!(place.resources()? == Some(2), "{text}");
+        let (code, text) = place.paste(&line)?;
+        ensure!(code == 1, "applied twice: {text}");
+        holds(&text, "no plan waits here")?;
+    }
+    Ok(())
+}
+
+fn killed_in_plan(lab: &Lab) -> Result<()> {
+    let server = Stalled::start()?;
+    let place = lab.place("tofu", &[("main.tf", &reading(&server))])?;
+    let terminal = place.at_terminal(&[])?;
+    server.until_asked()?;
+    terminal.signal(Signal::SIGKILL)?;
+    let (code, text) = terminal.end()?;
+    ensure!(code == 128 + Signal::SIGKILL as i32, "{code}: {text}");
+    // The tool goes on by itself, and lets go of the state's lock when it ends.
+    server.release();
+    let (code, text) = place.run(&["--auto-approve"])?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    holds(&text, "the process ended before anything was applied")?;
+    let first = place.records()?.swap_remove(0);
+    ensure!(first.result == Some(RunResult::Failed), "{first:?}");
+    ensure!(first.failure.map(|failure| failure.changes) == Some(Changed::None), "{:?}", first.message);
+    Ok(())
+}
+
+fn killed_at_the_question(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let terminal = place.at_terminal(&[])?;
+    terminal.until("[y/N]")?;
+    terminal.signal(Signal::SIGKILL)?;
+    terminal.end()?;
+    let record = place.record()?;
+    ensure!(record.phase == Some(Phase::AwaitingApproval) && place.resources()?.is_none(), "{record:?}");
+    let (code, text) = place.paste(&record.next_step.unwrap_or_default())?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    ensure!(place.records()?.len() == 1 && place.resources()? == Some(2), "it is not the plan that waited: {text}");
+    let history = place.record()?.history.join("\n");
+    ensure!(history.matches("  Plan  ").count() == 1, "planned again:\n{history}");
+    Ok(())
+}
+
+fn end_of_file(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let mut terminal = place.at_terminal(&[])?;
+    terminal.until("[y/N]")?;
+    terminal.press("\x04")?;
+    let (code, text) = terminal.end()?;
+    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    approval(&text).map(drop)
+}

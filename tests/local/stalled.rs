@@ -1,0 +1,76 @@
+//! A server that takes requests and answers only when it is told to: what it is asked by hangs in its phase until then.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+
+use crate::terminal::PATIENCE;
+
+/// An empty state, for those who ask for one.
+const STATE: &str = r#"{"version":4,"terraform_version":"1.5.7","serial":1,"lineage":"stalled","outputs":{},"resources":[]}"#;
+
+/// A server that answers late. It ends with the test program.
+pub(crate) struct Stalled {
+    address: String,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    asked: AtomicUsize,
+    released: AtomicUsize,
+}
+
+impl Stalled {
+    pub(crate) fn start() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let this = Self { address: listener.local_addr()?.to_string(), shared: Arc::default() };
+        let shared = this.shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = shared.clone();
+                std::thread::spawn(move || answer(stream, &shared));
+            }
+        });
+        Ok(this)
+    }
+
+    /// An address on it.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// Waits until it was asked.
+    pub(crate) fn until_asked(&self) -> Result<()> {
+        let start = Instant::now();
+        while self.shared.asked.load(Ordering::SeqCst) == 0 {
+            ensure!(start.elapsed() < PATIENCE, "nobody asked {}", self.address);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Answers all that wait, and at once from now on.
+    pub(crate) fn release(&self) {
+        self.shared.released.store(1, Ordering::SeqCst);
+    }
+}
+
+fn answer(mut stream: TcpStream, shared: &Shared) {
+    let mut buffer = [0; 4096];
+    let _ = stream.read(&mut buffer);
+    shared.asked.fetch_add(1, Ordering::SeqCst);
+    while shared.released.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", STATE.len());
+    let _ = stream.write_all(format!("{head}{STATE}").as_bytes());
+}

@@ -1,0 +1,145 @@
+//! What the datastore refuses, asked with real tokens of real pods.
+
+use anyhow::{Context, Result, ensure};
+use crds::{
+    Phase,
+    datastore::{AUDIENCE, HEADER_DIGEST, MAX_APPEND, Problem, attempt_path},
+};
+use kube::ResourceExt;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use tests::cluster::datastore::Datastore;
+
+use crate::suite::{LATER, Scene, Test};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("guard::only_the_run_s_own_pod_with_its_own_token", tokens),
+        Test::new("guard::a_replaced_attempt_writes_nothing", replaced),
+        Test::new("guard::hostile_requests_are_refused", hostile),
+    ]
+}
+
+/// A run that holds, its pod's account, its nonce.
+struct Held {
+    name: &'static str,
+    pod: String,
+    account: String,
+    nonce: String,
+}
+
+async fn held(scene: &Scene, name: &'static str, hold: &str) -> Result<Held> {
+    scene.scripted(name, json!({}), json!({"approval": {"holdFor": hold}})).await?;
+    let status = scene.phase(name, Phase::AwaitingApproval).await?;
+    let pod = scene.pod(name).await?;
+    Ok(Held {
+        name,
+        pod: pod.name_any(),
+        account: pod.spec.and_then(|s| s.service_account_name).context("no account")?,
+        nonce: status.adopted.context("not adopted")?.nonce,
+    })
+}
+
+impl Held {
+    fn token(&self, scene: &Scene) -> Result<String> {
+        scene.suite.cluster.pod_token(&scene.namespace, &self.account, Some(&self.pod), Some(AUDIENCE))
+    }
+
+    fn bundle(&self, scene: &Scene) -> String {
+        format!("{}/objects/bundle", attempt_path(&scene.namespace, self.name, 1))
+    }
+}
+
+async fn get(store: &Datastore, path: &str, token: &str, nonce: &str) -> Result<(StatusCode, String)> {
+    let answer = store.request(Method::GET, path, token, nonce).send().await?;
+    let status = answer.status();
+    let text = String::from_utf8_lossy(&answer.bytes().await?).into_owned();
+    let reason = serde_json::from_str::<Problem>(&text).map(|problem| problem.reason).unwrap_or_default();
+    Ok((status, reason))
+}
+
+async fn tokens(scene: Scene) -> Result<()> {
+    let store = scene.suite.cluster.reach_datastore().await?;
+    let (a, b) = (held(&scene, "a", "1h").await?, held(&scene, "b", "1h").await?);
+    let (token, cluster) = (a.token(&scene)?, &scene.suite.cluster);
+    let (status, _) = get(&store, &a.bundle(&scene), &token, &a.nonce).await?;
+    ensure!(status == StatusCode::OK, "its own bundle: {status}");
+    let of_account = |pod, audience| cluster.pod_token(&scene.namespace, &a.account, pod, audience);
+    for (what, path, token, nonce) in [
+        ("another run's bundle", b.bundle(&scene), token.clone(), &a.nonce),
+        ("another run's bundle with its nonce", b.bundle(&scene), token.clone(), &b.nonce),
+        ("another nonce", a.bundle(&scene), token.clone(), &b.nonce),
+        ("a token of the API server's audience", a.bundle(&scene), of_account(Some(&a.pod), None)?, &a.nonce),
+        ("a token of no pod", a.bundle(&scene), of_account(None, Some(AUDIENCE))?, &a.nonce),
+        ("no token of anybody", a.bundle(&scene), "abc.def.ghi".to_owned(), &a.nonce),
+    ] {
+        let (status, reason) = get(&store, &path, &token, nonce).await?;
+        ensure!(matches!(status.as_u16(), 401 | 403) && !reason.is_empty(), "{what}: {status} {reason}");
+    }
+    // A token dies with its pod.
+    scene.kubectl(&["delete", "pod", &a.pod, "--force", "--grace-period=0"])?;
+    super::stored::released(&scene, "a").await?;
+    let started = std::time::Instant::now();
+    while get(&store, &a.bundle(&scene), &token, &a.nonce).await?.0 == StatusCode::OK {
+        ensure!(started.elapsed() < LATER, "a pod that is gone still reads");
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+    Ok(())
+}
+
+async fn replaced(scene: Scene) -> Result<()> {
+    let store = scene.suite.cluster.reach_datastore().await?;
+    let a = held(&scene, "a", "3s").await?;
+    let token = a.token(&scene)?;
+    super::stored::released(&scene, "a").await?;
+    let path = format!("{}/log/apply?offset=0", attempt_path(&scene.namespace, "a", 1));
+    let answer = store.request(Method::PUT, &path, &token, &a.nonce).body("late").send().await?;
+    ensure!(answer.status() == StatusCode::FORBIDDEN, "a late line of the log: {}", answer.status());
+    let path = format!("{}/objects/result", attempt_path(&scene.namespace, "a", 1));
+    let digest = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+    let request = store.request(Method::PUT, &path, &token, &a.nonce).header(HEADER_DIGEST, digest).body("{}");
+    let answer = request.send().await?;
+    ensure!(answer.status() == StatusCode::FORBIDDEN, "a late result: {}", answer.status());
+    for rest in ["lock", "state"] {
+        let path = format!("{}/{rest}?lock=x", attempt_path(&scene.namespace, "a", 1));
+        let request = store.request(Method::PUT, &path, &token, &a.nonce).header(HEADER_DIGEST, digest).body("{}");
+        let answer = request.send().await?;
+        ensure!(answer.status() == StatusCode::FORBIDDEN, "a late {rest}: {}", answer.status());
+    }
+    Ok(())
+}
+
+async fn hostile(scene: Scene) -> Result<()> {
+    let store = scene.suite.cluster.reach_datastore().await?;
+    let a = held(&scene, "a", "1h").await?;
+    let token = a.token(&scene)?;
+    let own = attempt_path(&scene.namespace, "a", 1);
+    for path in [
+        format!("{own}/objects/..%2f..%2f..%2fb%2fa1%2fbundle"),
+        format!("{own}/objects/%2e%2e"),
+        format!("{own}/objects/bundle%00"),
+        format!("/v1/namespaces/{}%2f../runs/a/attempts/1/objects/bundle", scene.namespace),
+        format!("{}/objects/bundle", attempt_path(&scene.namespace, "a", 0)),
+        format!("/v1/namespaces/{}/runs/a/attempts/99999999999/objects/bundle", scene.namespace),
+        format!("/v1/namespaces/{}/uids/x/claim", scene.namespace),
+        "/apis/read.pawl.run/v1alpha1/namespaces/default/states".to_owned(),
+    ] {
+        let (status, _) = get(&store, &path, &token, &a.nonce).await?;
+        ensure!(matches!(status.as_u16(), 400 | 401 | 403 | 404), "{path}: {status}");
+    }
+    let uid = scene.get("a").await?.uid().unwrap_or_default();
+    let path = format!("/v1/namespaces/{}/uids/{uid}", scene.namespace);
+    let answer = store.request(Method::DELETE, &path, &token, &a.nonce).send().await?;
+    ensure!(matches!(answer.status().as_u16(), 401 | 403), "a pod deleted what is kept: {}", answer.status());
+    // Too large, and a claim that nobody made.
+    let large = vec![b'x'; usize::try_from(MAX_APPEND)? + 1];
+    let answer = store.request(Method::PUT, &format!("{own}/log/apply?offset=0"), &token, &a.nonce).body(large).send().await;
+    ensure!(answer.is_err() || answer.is_ok_and(|a| a.status() == StatusCode::PAYLOAD_TOO_LARGE));
+    let claim = json!({"checksum": format!("sha256:{}", "a".repeat(64)), "attempt": 1, "podUID": "x", "nonce": a.nonce, "at": "2026-01-01T00:00:00Z"});
+    let answer = store.request(Method::PUT, &format!("{own}/claim"), &token, &a.nonce).body(claim.to_string()).send().await?;
+    ensure!(answer.status().is_client_error(), "a claim that the run does not have: {}", answer.status());
+    // It is as it was.
+    let (status, _) = get(&store, &a.bundle(&scene), &token, &a.nonce).await?;
+    ensure!(status == StatusCode::OK);
+    Ok(())
+}

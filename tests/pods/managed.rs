@@ -1,0 +1,128 @@
+//! Managed state: a stack without a backend keeps its state with the datastore.
+
+use anyhow::{Context, Result, ensure};
+use crds::{FailureClass, RunResult, names, reason};
+use serde_json::{Value, json};
+
+use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("managed::the_next_run_finds_the_state", next_run),
+        Test::new("managed::a_rerun_finds_the_state", rerun),
+        Test::new("managed::terraform_with_a_backend_in_a_comment", terraform),
+        Test::new("managed::the_lock_names_who_holds_it", lock),
+        Test::new("managed::workspaces_are_kept_apart", workspaces),
+        Test::new("managed::a_state_in_the_source_is_not_left_behind", committed_state),
+        Test::new("managed::people_list_read_restore_and_unlock", people),
+    ]
+}
+
+const STACK: &str = "variable \"words\" {\n  default = \"one\"\n}\nresource \"terraform_data\" \"a\" {\n  input = var.words\n}\n\
+                     output \"words\" {\n  value = terraform_data.a.output\n}\n";
+
+/// A run of a stack without any backend.
+async fn run(scene: &Scene, name: &str, more: Value) -> Result<()> {
+    let mut spec = json!({"source": {"inline": {"files": {"main.tf": STACK}}}, "approval": {"mode": "Automatic"},
+        "tool": {"name": "OpenTofu", "version": "1.10.6"}, "backend": null});
+    crate::suite::merge(&mut spec, more);
+    scene.create(name, spec).await?;
+    Ok(())
+}
+
+async fn next_run(scene: Scene) -> Result<()> {
+    run(&scene, "first", json!({"stack": "words"})).await?;
+    let status = scene.ends("first", RunResult::Applied).await?;
+    ensure!(status.history.iter().any(|line| line.contains("managed (stack words)")), "{:?}", status.history);
+    run(&scene, "second", json!({"stack": "words"})).await?;
+    scene.ends("second", RunResult::NoChanges).await?;
+    run(&scene, "third", json!({"stack": "words", "variables": [{"name": "words", "value": "two"}]})).await?;
+    let status = scene.ends("third", RunResult::Applied).await?;
+    ensure!(status.plan.context("no plan")?.summary == "+0 ~1 -0");
+    run(&scene, "gone", json!({"stack": "words", "operation": "Destroy"})).await?;
+    scene.ends("gone", RunResult::Destroyed).await?;
+    run(&scene, "another", json!({"stack": "other"})).await?;
+    let status = scene.ends("another", RunResult::Applied).await?;
+    ensure!(status.plan.context("no plan")?.summary == "+1 ~0 -0");
+    Ok(())
+}
+
+async fn rerun(scene: Scene) -> Result<()> {
+    run(&scene, "a", json!({})).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
+    let answered = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(|s| s.rerun.is_some());
+    let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
+    scene.ends(&again, RunResult::NoChanges).await?;
+    Ok(())
+}
+
+async fn terraform(scene: Scene) -> Result<()> {
+    let files = json!({"main.tf": format!("# no backend here\n{STACK}")});
+    let more = json!({"source": {"inline": {"files": files}}, "tool": {"name": "Terraform", "version": null}, "stack": "words"});
+    for (name, result) in [("first", RunResult::Applied), ("second", RunResult::NoChanges)] {
+        run(&scene, name, more.clone()).await?;
+        scene.ends_within(name, result, LATER).await?;
+    }
+    Ok(())
+}
+
+async fn lock(scene: Scene) -> Result<()> {
+    let slow = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"sleep 25\"\n  }\n}\n";
+    let more = json!({"stack": "words", "source": {"inline": {"files": {"main.tf": slow}}}});
+    run(&scene, "holder", more.clone()).await?;
+    scene.phase("holder", crds::Phase::Apply).await?;
+    run(&scene, "second", more).await?;
+    let status = scene.fails("second", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
+    let said = format!("{:?}", status.failure);
+    holds(
+        &said,
+        &format!("holder-{}-a1", names::short_hash(&kube::ResourceExt::uid(&scene.get("holder").await?).unwrap_or_default())),
+    )?;
+    scene.ends_within("holder", RunResult::Applied, LATER).await?;
+    Ok(())
+}
+
+async fn workspaces(scene: Scene) -> Result<()> {
+    for workspace in ["default", "prod"] {
+        run(&scene, workspace, json!({"stack": "words", "workspace": workspace})).await?;
+        scene.ends(workspace, RunResult::Applied).await?;
+    }
+    run(&scene, "again", json!({"stack": "words", "workspace": "prod"})).await?;
+    scene.ends("again", RunResult::NoChanges).await?;
+    Ok(())
+}
+
+async fn committed_state(scene: Scene) -> Result<()> {
+    let files = json!({"main.tf": STACK, "terraform.tfstate": "{\"version\":4}"});
+    run(&scene, "a", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
+    scene.fails("a", FailureClass::Configuration, reason::NO_DURABLE_STATE, SOON).await?;
+    Ok(())
+}
+
+async fn people(scene: Scene) -> Result<()> {
+    for (name, words) in [("first", "one"), ("second", "two")] {
+        run(&scene, name, json!({"stack": "words", "variables": [{"name": "words", "value": words}]})).await?;
+        scene.ends(name, RunResult::Applied).await?;
+    }
+    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states", scene.namespace);
+    let get = |rest: &str| scene.kubectl(&["get", "--raw", &format!("{base}{rest}")]);
+    holds(&get("")?, "words")?;
+    let newest = get("/words/download")?;
+    ensure!(newest.contains("\"two\""), "{newest}");
+    let versions: Value = serde_json::from_str(&get("/words")?)?;
+    holds(&versions.to_string(), "version")?;
+    let first = get("/words/download?version=1")?;
+    ensure!(first.contains("\"one\"") && !first.contains("\"two\""), "{first}");
+    let post = |rest: &str, body: Value| -> Result<std::process::Output> {
+        let line = format!("echo '{body}' | kubectl create --raw '{base}{rest}' -f -",);
+        scene.paste(&line)
+    };
+    let without = post("/words/restore", json!({"version": 1}))?;
+    ensure!(!without.status.success(), "a restore without a reason was taken");
+    let output = post("/words/restore", json!({"version": 1, "reason": "the second was wrong"}))?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    run(&scene, "third", json!({"stack": "words"})).await?;
+    scene.ends("third", RunResult::NoChanges).await?;
+    Ok(())
+}

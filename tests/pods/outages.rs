@@ -1,0 +1,199 @@
+//! The datastore is away, comes back, or comes back with other keys. These tests take it from the whole cluster.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::{FailureClass, Phase, RunResult, reason};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::{Api, ResourceExt, api::ListParams};
+use serde_json::json;
+use tests::ledger::what;
+
+use crate::{
+    stored::{approve_waiting, released},
+    suite::{LATER, SOON, Scene, Test, holds},
+};
+
+pub(crate) fn alone() -> Vec<Test> {
+    vec![
+        Test::new("outages::away_for_a_while_before_the_plan_waits", for_a_while),
+        Test::new("outages::away_too_long_before_the_claim", too_long),
+        Test::new("outages::away_behind_the_claim", behind_the_claim),
+        Test::new("outages::away_when_a_managed_state_is_written", state_writes),
+        Test::new("outages::controller_and_datastore_restarted_before_the_approval", restarted),
+        Test::new("outages::a_namespace_is_deleted_while_it_is_away", namespace),
+        Test::new("outages::another_key_opens_nothing", another_key),
+    ]
+}
+
+const SYSTEM: &str = "pawl-system";
+const DEPLOYMENT: &str = "deployment/pawl-datastore";
+
+/// Takes the datastore away, and waits until it is.
+async fn away(scene: &Scene) -> Result<()> {
+    scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=0"])?;
+    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    let started = Instant::now();
+    loop {
+        let listed = pods.list(&ListParams::default().labels("app.kubernetes.io/component=datastore")).await?;
+        if listed.items.is_empty() {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < SOON, "the datastore does not end");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Brings it back, and waits until it answers.
+fn back(scene: &Scene) -> Result<()> {
+    let cluster = &scene.suite.cluster;
+    cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=1"])?;
+    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=60s"])?;
+    Ok(())
+}
+
+async fn for_a_while(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"commands": {"plan": [{"sleep_ms": 3000}]}}), json!({"approval": {"holdFor": "1h"}})).await?;
+    scene.phase("a", Phase::Plan).await?;
+    away(&scene).await?;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    ensure!(scene.status("a").await?.phase == Some(Phase::Plan), "the plan waits and is with no datastore");
+    back(&scene)?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    let status = scene.status("a").await?;
+    ensure!(status.attempt.as_ref().is_some_and(|a| a.number == 1) && scene.starts("a", "plan") == 1, "{status:?}");
+    approve_waiting(&scene, &status)?;
+    scene.ends("a", RunResult::Applied).await?;
+    Ok(())
+}
+
+async fn too_long(scene: Scene) -> Result<()> {
+    away(&scene).await?;
+    scene.scripted("a", json!({}), json!({"retry": {"limit": 0}})).await?;
+    let result = scene.fails("a", FailureClass::Transient, reason::DATASTORE_UNAVAILABLE, LATER).await;
+    back(&scene)?;
+    let status = result?;
+    ensure!(status.claim.is_none() && scene.starts("a", "apply") == 0);
+    holds(status.next_step.as_deref().unwrap_or_default(), "datastore")
+}
+
+async fn behind_the_claim(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 8, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    away(&scene).await?;
+    let result = scene.ends_within("a", RunResult::Applied, LATER).await;
+    let log = scene.log("a").await;
+    back(&scene)?;
+    result?;
+    holds(&log?, "not with the datastore")?;
+    ensure!(scene.starts("a", "apply") == 1);
+    Ok(())
+}
+
+async fn state_writes(scene: Scene) -> Result<()> {
+    let main = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"sleep 6\"\n  }\n}\n";
+    let spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "approval": {"mode": "Automatic"}, "backend": null,
+        "stack": "a", "tool": {"name": "OpenTofu", "version": "1.10.6"}});
+    scene.create("a", spec.clone()).await?;
+    scene.phase("a", Phase::Apply).await?;
+    away(&scene).await?;
+    // The tool ends meanwhile, and its state waits for the datastore.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let meanwhile = scene.status("a").await?;
+    back(&scene)?;
+    ensure!(meanwhile.phase == Some(Phase::Apply), "it ended without its state: {meanwhile:?}");
+    scene.ends_within("a", RunResult::Applied, LATER).await?;
+    scene.create("b", spec).await?;
+    scene.ends("b", RunResult::NoChanges).await?;
+    Ok(())
+}
+
+async fn restarted(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 2}), json!({"approval": {"holdFor": "0s"}})).await?;
+    let waiting = released(&scene, "a").await?;
+    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    for pod in pods.list(&ListParams::default()).await? {
+        for (pid, line) in crate::suite::host_processes(&pod.uid().context("no uid")?)? {
+            if line.starts_with("/controller") {
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
+            }
+        }
+        scene.suite.cluster.kubectl(&["-n", SYSTEM, "delete", "pod", &pod.name_any(), "--wait=false", "--grace-period=1"])?;
+    }
+    approve_waiting(&scene, &waiting)?;
+    scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
+    back(&scene)
+}
+
+async fn namespace(scene: Scene) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
+    let name = format!("{}-gone", scene.namespace);
+    scene.suite.cluster.kubectl(&["create", "namespace", &name])?;
+    away(&scene).await?;
+    let deleted = async {
+        scene.suite.cluster.kubectl(&["delete", "namespace", &name, "--wait=false"])?;
+        let started = Instant::now();
+        while namespaces.get_opt(&name).await?.is_some() {
+            ensure!(started.elapsed() < LATER, "the namespace cannot be deleted while the datastore is away");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Ok(())
+    }
+    .await;
+    back(&scene)?;
+    deleted?;
+    // And it is read again when it is back.
+    let started = Instant::now();
+    while scene.suite.cluster.kubectl(&["get", "--raw", "/apis/read.pawl.run/v1alpha1"]).is_err() {
+        ensure!(started.elapsed() < SOON, "the read API does not come back");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+async fn another_key(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
+    scene.scripted("b", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
+    released(&scene, "a").await?;
+    released(&scene, "b").await?;
+    let cluster = &scene.suite.cluster;
+    let secrets = cluster.kubectl(&["-n", SYSTEM, "get", "secret", "pawl-datastore-keys", "-o", "json"])?;
+    let secret: serde_json::Value = serde_json::from_str(&secrets)?;
+    let active = secret["data"].as_object().context("no data")?.keys().find(|key| *key != "active").context("no key")?.clone();
+    let put = |value: &str| -> Result<()> {
+        away_now(&scene)?;
+        let patch = json!({"data": {active.as_str(): value}}).to_string();
+        cluster.kubectl(&["-n", SYSTEM, "patch", "secret", "pawl-datastore-keys", "--type=merge", "-p", &patch])?;
+        back(&scene)
+    };
+    // 32 other bytes in base64, and that once more, as the Secret has it.
+    put("UVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRT0=")?;
+    let refused = async {
+        approve_waiting(&scene, &scene.status("a").await?)?;
+        scene.fails("a", FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, LATER).await
+    }
+    .await;
+    put(secret["data"][&active].as_str().context("no key")?)?;
+    let status = refused?;
+    ensure!(status.claim.is_none() && scene.starts("a", "apply") == 0);
+    approve_waiting(&scene, &scene.status("b").await?)?;
+    scene.ends_within("b", RunResult::Applied, LATER).await?;
+    Ok(())
+}
+
+fn away_now(scene: &Scene) -> Result<()> {
+    let cluster = &scene.suite.cluster;
+    cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=0"])?;
+    cluster.kubectl(&[
+        "-n",
+        SYSTEM,
+        "wait",
+        "--for=delete",
+        "pod",
+        "-l",
+        "app.kubernetes.io/component=datastore",
+        "--timeout=60s",
+    ])?;
+    Ok(())
+}

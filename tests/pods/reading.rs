@@ -1,0 +1,100 @@
+//! Plans and logs are read by people with RBAC, through the API server, whatever became of the pods.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult};
+use serde_json::json;
+
+use crate::suite::{LATER, Scene, Test, holds, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("reading::plan_and_log_outlive_the_pod", outlive),
+        Test::new("reading::a_log_is_followed_while_the_apply_runs", followed),
+        Test::new("reading::only_with_the_right", rights),
+    ]
+}
+
+fn path(scene: &Scene, name: &str, rest: &str) -> String {
+    format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/{name}/{rest}", scene.namespace)
+}
+
+async fn outlive(scene: Scene) -> Result<()> {
+    let main = "resource \"terraform_data\" \"words\" {\n  input = \"hello\"\n}\n";
+    scene.real("a", main, json!({"approval": {"holdFor": "0s"}})).await?;
+    let waiting = super::stored::released(&scene, "a").await?;
+    let plan = scene.kubectl(&["get", "--raw", &path(&scene, "a", "plan")])?;
+    holds(&plan, "terraform_data.words")?;
+    super::stored::approve_waiting(&scene, &waiting)?;
+    scene.ends_within("a", RunResult::Applied, LATER).await?;
+    scene.log("a").await?;
+    for pod in scene.pod_names("a").await? {
+        scene.kubectl(&["delete", "pod", &pod])?;
+    }
+    let log = scene.kubectl(&["get", "--raw", &path(&scene, "a", "log?phase=apply")])?;
+    holds(&log, "Creation complete")?;
+    ensure!(!log.contains("Initializing"), "{log}");
+    let whole = scene.kubectl(&["get", "--raw", &path(&scene, "a", "log")])?;
+    holds(&whole, "Creation complete")?;
+    holds(&whole, "Plan: 1 to add")?;
+    let json = scene.kubectl(&["get", "--raw", &path(&scene, "a", "planjson?attempt=1")])?;
+    ensure!(serde_json::from_str::<serde_json::Value>(&json)?["resource_changes"].is_array());
+    Ok(())
+}
+
+async fn followed(scene: Scene) -> Result<()> {
+    let script =
+        json!({"resources": [{"address": "terraform_data.first"}, {"address": "terraform_data.slow", "apply_ms": 12000}]});
+    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.phase("a", Phase::Apply).await?;
+    let mut follow = scene
+        .suite
+        .cluster
+        .kubectl_command(&["get", "--raw", &path(&scene, "a", "log?follow=true&phase=apply")])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let out = BufReader::new(follow.stdout.take().context("no output")?);
+    let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
+    std::thread::spawn(move || out.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
+    let mut seen = Vec::new();
+    while !seen.iter().any(|line: &String| line.contains("terraform_data.first: Creation complete")) {
+        let line = tokio::time::timeout(Duration::from_secs(20), lines.recv()).await.context("no line")?;
+        seen.push(line.with_context(|| format!("the log ended early: {seen:?}"))?);
+    }
+    // Seen while the apply runs, not after it.
+    ensure!(scene.status("a").await?.phase == Some(Phase::Apply));
+    scene.ends("a", RunResult::Applied).await?;
+    // It ends by itself.
+    while let Some(line) = tokio::time::timeout(Duration::from_secs(20), lines.recv()).await.context("the follow does not end")? {
+        seen.push(line);
+    }
+    ensure!(seen.iter().any(|line| line.contains("terraform_data.slow: Creation complete")), "{seen:?}");
+    ensure!(tokio::task::spawn_blocking(move || follow.wait()).await??.success());
+    Ok(())
+}
+
+async fn rights(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    let namespace = &scene.namespace;
+    scene.kubectl(&["create", "rolebinding", "viewer", "--clusterrole=pawl-viewer", "--user=viewer"])?;
+    let as_user = |user: &str, rest: &str| {
+        scene.suite.cluster.kubectl_command(&["get", "--raw", &path(&scene, "a", rest), "--as", user]).output()
+    };
+    let read = as_user("viewer", "plan")?;
+    ensure!(read.status.success(), "{}", stderr(&read));
+    for (user, rest) in [("stranger", "plan"), ("stranger", "log"), ("viewer", "planjson")] {
+        let output = as_user(user, rest)?;
+        ensure!(!output.status.success(), "{user} read the {rest}");
+        holds(&stderr(&output), "orbidden")?;
+    }
+    let other = format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}-other/terraformruns/a/plan");
+    let output = scene.suite.cluster.kubectl_command(&["get", "--raw", &other, "--as", "viewer"]).output()?;
+    ensure!(!output.status.success());
+    Ok(())
+}

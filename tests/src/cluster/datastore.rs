@@ -1,0 +1,96 @@
+//! The datastore of a cluster, as whoever holds a token of a pod reaches it.
+
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{Secret, Service};
+use kube::Api;
+use reqwest::{Certificate, Method, RequestBuilder};
+use serde_json::json;
+
+use super::whole::{Cluster, NAMESPACE};
+
+/// The claim of the datastore's volume.
+pub const CLAIM: &str = "pawl-data";
+/// The Service of the datastore.
+pub const SERVICE: &str = "pawl-datastore";
+
+/// A way to the datastore from this machine.
+#[derive(Clone, Debug)]
+pub struct Datastore {
+    http: reqwest::Client,
+    base: String,
+    /// The certificate authority, as PEM.
+    pub authority: Vec<u8>,
+    /// Where the service is reached.
+    pub address: SocketAddr,
+}
+
+impl Cluster {
+    /// Where the datastore of this cluster keeps its objects on this machine.
+    pub fn datastore(&self) -> PathBuf {
+        self.state().join("datastore")
+    }
+
+    /// Makes the volume that the datastore keeps its objects on: a directory of this machine, where tests can look.
+    pub(super) fn make_datastore_volume(&self) -> Result<()> {
+        let dir = self.datastore();
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        // The datastore runs as a user of its own.
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).with_context(|| format!("cannot open {}", dir.display()))?;
+        let size = json!({"storage": "10Gi"});
+        let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+            {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": CLAIM}, "spec": {
+                "capacity": size, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": "", "hostPath": {"path": dir, "type": "Directory"},
+                "claimRef": {"namespace": NAMESPACE, "name": CLAIM}}},
+            {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM, "namespace": NAMESPACE}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": CLAIM, "resources": {"requests": size}}},
+        ]});
+        let file = self.state().join("datastore-volume.json");
+        fs::write(&file, objects.to_string()).with_context(|| format!("cannot write {}", file.display()))?;
+        self.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()]).map(drop)
+    }
+
+    /// A way to the datastore; nothing is sent yet.
+    pub async fn reach_datastore(&self) -> Result<Datastore> {
+        let client = self.client().await?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        let secret = secrets.get(&format!("{SERVICE}-tls")).await.context("the datastore has no certificate")?;
+        let authority = secret.data.and_then(|mut data| data.remove("ca.crt")).context("the certificate has no authority")?.0;
+        let services: Api<Service> = Api::namespaced(client, NAMESPACE);
+        let spec = services.get(SERVICE).await?.spec.context("a service without a spec")?;
+        let (ip, port) =
+            (spec.cluster_ip.context("no address")?, spec.ports.and_then(|p| p.first().map(|p| p.port)).unwrap_or(443));
+        let address = SocketAddr::new(ip.parse()?, u16::try_from(port)?);
+        let name = format!("{SERVICE}.{NAMESPACE}.svc");
+        let http = reqwest::Client::builder()
+            .tls_certs_only([Certificate::from_pem(&authority)?])
+            .resolve(&name, address)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
+        Ok(Datastore { http, base: format!("https://{name}:{port}"), authority, address })
+    }
+
+    /// A token of a pod's account, bound to that pod, for an audience; none for the API server's own.
+    pub fn pod_token(&self, namespace: &str, account: &str, pod: Option<&str>, audience: Option<&str>) -> Result<String> {
+        let mut args = vec!["-n", namespace, "create", "token", account];
+        if let Some(pod) = pod {
+            args.extend(["--bound-object-kind=Pod", "--bound-object-name", pod]);
+        }
+        if let Some(audience) = audience {
+            args.extend(["--audience", audience]);
+        }
+        Ok(self.kubectl(&args)?.trim().to_owned())
+    }
+}
+
+impl Datastore {
+    /// A request in the name of a token's bearer.
+    pub fn request(&self, method: Method, path: &str, token: &str, nonce: &str) -> RequestBuilder {
+        let url = format!("{}{path}", self.base);
+        self.http.request(method, url).bearer_auth(token).header(crds::datastore::HEADER_NONCE, nonce)
+    }
+}
