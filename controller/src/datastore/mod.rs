@@ -15,8 +15,6 @@
 //! | [`read`] | what people see, through the API server | through the others |
 //! | [`metrics`], [`problem`] | what is counted; what is no success | no |
 
-#![allow(clippy::result_large_err, reason = "a problem is the answer itself, and moves a few times a request")]
-
 pub mod auth;
 pub mod claim;
 pub mod cluster;
