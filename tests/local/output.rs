@@ -40,13 +40,12 @@ fn terminal(lab: &Lab) -> Result<()> {
     ensure!(!plan.contains("Plan to create"), "the plan is shown twice:\n{plan}");
     terminal.press("y\n")?;
     // Resource by resource, with a bar below.
-    terminal.until_is("a bar with one of three done", |text| {
-        text.contains("] 1/3 ") && text.contains("time_sleep.second\x1b")
-            || text.contains("] 1/3 ") && text.contains("s time_sleep.second")
-    })?;
+    let bar = |text: &str| text.split_once("] 1/3 ").is_some_and(|(_, rest)| rest.contains("s time_sleep.second"));
+    terminal.until_is("a bar with one of three done", bar)?;
     let (code, text) = terminal.end()?;
     ensure!(code == 0, "{text}");
     holds(&text, "apply [")?;
+    ensure!(!text.contains('░'), "a bar of another style:\n{text}");
     holds(&text, "terraform_data.first: Creating...\r\n")?;
     let last = text.trim_end().lines().next_back().unwrap_or_default();
     ensure!(last.contains("Applied +3 ~0 -0."), "the last line is `{last}`");

@@ -15,10 +15,12 @@ use tests::cluster::{cache, gobuild::Toolset};
 
 use crate::terminal::{Terminal, spawning};
 
+type Body = Box<dyn FnOnce(&Lab) -> Result<()> + Send>;
+
 /// A test.
 pub(crate) struct Test {
     pub(crate) name: String,
-    pub(crate) body: Box<dyn FnOnce(&Lab) -> Result<()> + Send>,
+    pub(crate) body: Body,
 }
 
 impl Test {

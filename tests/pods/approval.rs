@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("approval::what_is_not_this_plan_is_refused_in_the_terminal", refused),
         Test::new("approval::nobody_approves_in_time", expiry),
         Test::new("approval::an_agent_killed_in_the_hold_leaves_its_plan", killed_in_the_hold),
+        Test::new("approval::a_newer_run_of_the_workspace_takes_its_place", superseded),
         Test::new("approval::code_changed_after_the_plan_is_not_applied", changed_code),
     ]
 }
@@ -114,6 +115,27 @@ async fn expiry(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), json!({"approval": {"expiresAfter": "3s"}})).await?;
     let status = scene.ends("a", RunResult::Expired).await?;
     ensure!(status.phase == Some(Phase::Canceled) && scene.starts("a", "apply") == 0);
+    Ok(())
+}
+
+async fn superseded(scene: Scene) -> Result<()> {
+    // One backend is one workspace, whatever its runs are called.
+    let stack = json!({"backend": scene.backend("shared")});
+    scene.scripted("a", json!({}), stack.clone()).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    scene.scripted("other", json!({}), json!({})).await?;
+    scene.scripted("plan", json!({}), json!({"backend": scene.backend("shared"), "operation": "Plan"})).await?;
+    scene.ends("plan", RunResult::Planned).await?;
+    scene.phase("other", Phase::AwaitingApproval).await?;
+    ensure!(scene.status("a").await?.phase == Some(Phase::AwaitingApproval), "neither takes its place");
+    scene.scripted("b", json!({}), stack).await?;
+    let status = scene.ends("a", RunResult::Superseded).await?;
+    holds(&status.message.unwrap_or_default(), "superseded by b, a newer run of the same workspace; nothing was applied")?;
+    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
+    ensure!(scene.approve("b").await?.status.success(), "the newest still waits");
+    scene.ends("b", RunResult::Applied).await?;
+    ensure!(scene.status("other").await?.phase == Some(Phase::AwaitingApproval));
+    scene.annotate("other", &[(names::CANCEL, Some("done"))]).await?;
     Ok(())
 }
 

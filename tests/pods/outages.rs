@@ -74,7 +74,7 @@ async fn too_long(scene: Scene) -> Result<()> {
     back(&scene)?;
     let status = result?;
     ensure!(status.claim.is_none() && scene.starts("a", "apply") == 0);
-    holds(status.next_step.as_deref().unwrap_or_default(), "datastore")
+    holds(status.message.as_deref().unwrap_or_default(), "the datastore does not answer")
 }
 
 async fn behind_the_claim(scene: Scene) -> Result<()> {

@@ -98,8 +98,12 @@ pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: 
             _ = stop.wait_for(|stop| *stop) => break,
             _ = ticks.tick() => {}
         }
-        let answers = matches!(timeout(TICK, datastore.ready()).await, Ok(Ok(())));
-        if let Err(error) = keeper.step(&mut guard, answers, &place, &datastore).await {
+        let silent = match timeout(TICK, datastore.ready()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("no answer in time".to_owned()),
+        };
+        if let Err(error) = keeper.step(&mut guard, silent, &place, &datastore).await {
             tracing::warn!(%error, "the APIService of {GROUP} is not as it should be");
         }
     }
@@ -113,8 +117,8 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn step(&self, guard: &mut Guard, answers: bool, place: &Place, datastore: &Datastore) -> Result<(), Error> {
-        let mut order = guard.tick(answers, Instant::now());
+    async fn step(&self, guard: &mut Guard, silent: Option<String>, place: &Place, datastore: &Datastore) -> Result<(), Error> {
+        let mut order = guard.tick(silent.is_none(), Instant::now());
         if order == Order::Put {
             let fresh = guard.stands != Some(true);
             let seen = self.put(place, &datastore.authority()?).await?;
@@ -128,7 +132,8 @@ impl Keeper {
                 _ => {}
             }
         } else if order == Order::Remove {
-            tracing::warn!("the datastore does not answer; {GROUP} is taken away until it does");
+            let error = silent.unwrap_or_default();
+            tracing::warn!(error, "the datastore does not answer; {GROUP} is taken away until it does");
         }
         if order == Order::Remove {
             self.remove().await?;

@@ -9,6 +9,9 @@ use std::{
 use crds::{Phase, TerraformRunStatus};
 use indicatif::{ProgressBar, ProgressStyle};
 
+const SPINNER: &str = "{spinner} {msg} {elapsed}";
+const BAR: &str = "{spinner} apply [{bar:30}] {pos}/{len} {elapsed} {wide_msg}";
+
 /// How things are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -78,19 +81,19 @@ impl Screen {
     }
 
     fn spin(&self, text: &str) {
-        self.bar("{spinner} {msg} {elapsed}", text);
+        self.bar(SPINNER, text);
     }
 
     fn bar(&self, template: &str, text: &str) {
         let Some(bar) = &self.bar else { return };
-        // The time is that of what is being done now.
+        // The prefix is not shown; it keeps which template is in use. The time is that of what is being done now.
         if bar.prefix() != template {
-            bar.set_prefix(template.to_owned());
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("=> "));
             }
+            bar.set_prefix(template.to_owned());
             bar.reset_elapsed();
-        } else if template.starts_with("{spinner} {msg}") && bar.message() != text {
+        } else if template == SPINNER && bar.message() != text {
             bar.reset_elapsed();
         }
         bar.set_message(text.to_owned());
@@ -116,10 +119,7 @@ impl Screen {
         if let (Some(progress), Some(bar)) = (progress, &self.bar) {
             bar.set_length(progress.total.into());
             bar.set_position(progress.done.into());
-            self.bar(
-                "{spinner} apply [{bar:30}] {pos}/{len} {elapsed} {wide_msg}",
-                progress.current.as_deref().unwrap_or_default(),
-            );
+            self.bar(BAR, progress.current.as_deref().unwrap_or_default());
         } else if status.phase == Some(Phase::AwaitingApproval) && status.approval.is_some() {
             self.spin("the plan is compared with what is on disk");
         } else {

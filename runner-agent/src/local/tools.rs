@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crds::ToolName;
 use serde::Deserialize;
 
-use crate::tool::{Stamp, Version};
+use crate::tool::{self, Stamp, Version};
 
 /// A tool on PATH.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct AtHand {
 /// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
 pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
     let names = [ToolName::OpenTofu, ToolName::Terraform].into_iter().filter(|name| wanted.is_none_or(|wanted| wanted == *name));
-    let mut known = Versions::read();
+    let mut known = Remembered::read();
     let found = names
         .filter_map(|name| {
             let binary = on_path(name)?;
@@ -73,24 +73,33 @@ fn version_of(binary: &Path, dir: &Path) -> Option<Version> {
     serde_json::from_slice::<Said>(&output.stdout).ok()?.terraform_version.parse().ok()
 }
 
+/// The digest of a tool, from memory where its file is the same. For a plan that is about to be made: a plan that waited is compared
+/// with the bytes themselves, since what ran in between may have written to our memory.
+pub fn digest(binary: &Path) -> io::Result<(Stamp, String)> {
+    let mut known = Remembered::read();
+    let digest = known.digest(binary);
+    known.keep();
+    digest
+}
+
 /// Smaller programs are not the tool itself but choose it (tenv, tfenv), and may choose another one in another folder.
 const WHOLE: u64 = 32 << 20;
 /// How many files are remembered.
 const REMEMBERED: usize = 64;
 
-/// Versions of files that were asked before: a tool needs a tenth of a second to say its own.
+/// What is known of files that do not change: a tool needs a tenth of a second to say its version, and its digest takes as long.
 #[derive(Debug, Default)]
-struct Versions {
+struct Remembered {
     file: Option<PathBuf>,
     known: BTreeMap<String, String>,
     changed: bool,
 }
 
-impl Versions {
+impl Remembered {
     fn read() -> Self {
         let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-        Self::of_file(cache.map(|cache| cache.join("pawl/tool-versions.json")))
+        Self::of_file(cache.map(|cache| cache.join("pawl/tools.json")))
     }
 
     fn of_file(file: Option<PathBuf>) -> Self {
@@ -98,6 +107,7 @@ impl Versions {
         Self { file, known, changed: false }
     }
 
+    /// The version of a file.
     fn of(&mut self, binary: &Path, dir: &Path) -> Option<Version> {
         let is_whole = fs::metadata(binary).is_ok_and(|meta| meta.len() >= WHOLE);
         let Some(stamp) = Stamp::of(binary).ok().filter(|_| is_whole) else { return version_of(binary, dir) };
@@ -106,12 +116,31 @@ impl Versions {
             return Some(version);
         }
         let version = version_of(binary, dir)?;
+        self.remember(key, version.to_string());
+        Some(version)
+    }
+
+    /// The digest of a file, with the stamp it has.
+    fn digest(&mut self, binary: &Path) -> io::Result<(Stamp, String)> {
+        let stamp = Stamp::of(binary)?;
+        let key = format!("sha256 of {} {stamp:?}", binary.canonicalize()?.display());
+        if let Some(digest) = self.known.get(&key) {
+            return Ok((stamp, digest.clone()));
+        }
+        let digest = tool::digest(binary)?;
+        // A file that changed while it was read is not remembered.
+        if Stamp::of(binary)? == stamp {
+            self.remember(key, digest.clone());
+        }
+        Ok((stamp, digest))
+    }
+
+    fn remember(&mut self, key: String, value: String) {
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
-        self.known.insert(key, version.to_string());
+        self.known.insert(key, value);
         self.changed = true;
-        Some(version)
     }
 
     /// Keeps what is new. Without a place for it the tool is asked again next time.
@@ -122,7 +151,7 @@ impl Versions {
             && serde_json::to_vec(&self.known).is_ok_and(|text| fs::write(&fresh, text).is_ok())
             && fs::rename(&fresh, file).is_ok();
         if !kept {
-            tracing::debug!(file = %file.display(), "versions are not remembered");
+            tracing::debug!(file = %file.display(), "tools are not remembered");
         }
     }
 }
@@ -130,10 +159,10 @@ impl Versions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::PermissionsExt;
 
     /// A program that says a version, and notes that it was asked.
-    fn tool(dir: &Path, version: &str, size: u64) -> PathBuf {
+    fn program(dir: &Path, version: &str, size: u64) -> PathBuf {
         let path = dir.join("tofu");
         let script =
             format!("#!/bin/sh\necho asked >> {}/asked\necho '{{\"terraform_version\":\"{version}\"}}'\nexit\n", dir.display());
@@ -148,16 +177,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let asked = || fs::read_to_string(dir.path().join("asked")).unwrap_or_default().lines().count();
         let ask = |binary: &Path| {
-            let mut versions = Versions::of_file(Some(dir.path().join("cache/versions.json")));
+            let mut versions = Remembered::of_file(Some(dir.path().join("cache/versions.json")));
             let version = versions.of(binary, dir.path()).unwrap().to_string();
             versions.keep();
             version
         };
-        let binary = tool(dir.path(), "1.10.6", WHOLE);
+        let binary = program(dir.path(), "1.10.6", WHOLE);
         assert_eq!((ask(&binary).as_str(), ask(&binary).as_str(), asked()), ("1.10.6", "1.10.6", 1));
-        let binary = tool(dir.path(), "1.11.0", WHOLE + 1);
+        let binary = program(dir.path(), "1.11.0", WHOLE + 1);
         assert_eq!((ask(&binary).as_str(), asked()), ("1.11.0", 2), "another file at the same place");
-        let binary = tool(dir.path(), "1.9.0", 200);
+        let digest = || {
+            let mut known = Remembered::of_file(Some(dir.path().join("cache/versions.json")));
+            let digest = known.digest(&binary).unwrap().1;
+            known.keep();
+            (digest, known.changed)
+        };
+        let real = tool::digest(&binary).unwrap();
+        assert_eq!((digest(), digest()), ((real.clone(), true), (real.clone(), false)));
+        fs::OpenOptions::new().append(true).open(&binary).unwrap().set_len(WHOLE + 2).unwrap();
+        assert!(digest().1 && digest().0 != real, "its bytes are other ones now");
+        let binary = program(dir.path(), "1.9.0", 200);
         assert_eq!((ask(&binary).as_str(), ask(&binary).as_str(), asked()), ("1.9.0", "1.9.0", 4));
     }
 }

@@ -60,8 +60,8 @@ impl PodWork {
         if self.settings.in_place().is_none() {
             backend.check().map_err(|mut failure| {
                 if self.settings.machine().is_some() {
-                    failure.message =
-                        "the code names no backend that keeps its state, and this copy of it is of this run only".to_owned();
+                    let why = "the code names no backend that keeps its state, and this copy of it is of this run only";
+                    why.clone_into(&mut failure.message);
                 }
                 failure
             })?;

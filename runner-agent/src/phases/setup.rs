@@ -13,6 +13,7 @@ use crds::{Failure, FailureClass, Operation, reason};
 use super::{PodWork, inputs, source, stamped_digest};
 use crate::{
     classify::{internal, simple},
+    local,
     manifest::Facts,
     ports::{Notices, SetupReport},
     tool,
@@ -105,6 +106,7 @@ impl PodWork {
         let report =
             SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.why.clone() };
         let binary = found.binary.clone();
+        let digest_of = if settings.machine().is_some() && !settings.restores { local::tools::digest } else { stamped_digest };
         let env = self.tool_env(&given.env);
         let mut known = self.known();
         known.facts = Facts {
@@ -128,7 +130,7 @@ impl PodWork {
         known.tool = Some(found);
         known.tool_digest = None;
         // Tools are large: their digest is computed beside `init` and is at hand when the plan is.
-        known.tool_digest_task = Some(tokio::task::spawn_blocking(move || stamped_digest(&binary)));
+        known.tool_digest_task = Some(tokio::task::spawn_blocking(move || digest_of(&binary)));
         Ok(report)
     }
 

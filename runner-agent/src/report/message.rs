@@ -133,6 +133,8 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
     let here = matches!(commands, Commands::Folder { .. });
     let first = match failure.reason.as_str() {
         reason::NO_DURABLE_STATE if here => "add a backend to the code, or run in a clone of the repository",
+        reason::SOURCE_UNAUTHORIZED if here => "clone the repository with your own credentials and run in the clone",
+        reason::UNAUTHORIZED if here => "correct the credentials in the environment",
         reason::TOOL_NOT_FOUND if here => "put a tool that satisfies it on PATH, or name another with --tool",
         reason::SECRET_NOT_FOUND => "create the Secret or key that the message names",
         reason::CONFIG_MAP_NOT_FOUND => "create the ConfigMap or key that the message names",
@@ -200,6 +202,14 @@ mod tests {
         let text = failed(&cluster(), &f);
         assert_eq!(text.message, "plan failed: x; nothing was changed");
         assert_eq!(text.next_step.unwrap(), "correct main.tf:7, then: kubectl annotate -n team tfrun/vpc pawl.run/rerun=true");
+    }
+
+    #[test]
+    fn a_laptop_has_no_spec_and_no_image() {
+        for reason in reason::ALL.iter().filter(|reason| **reason != reason::SECRET_NOT_FOUND) {
+            let text = failed(&folder(), &failure(FailureClass::Configuration, reason)).next_step.unwrap();
+            assert!(!text.contains("spec") && !text.contains("pod") && !text.contains("image"), "{reason}: {text}");
+        }
     }
 
     #[test]
