@@ -152,7 +152,7 @@ pub struct Problem {
     pub length: Option<u64>,
     /// The lock info of the holder, with [`LOCKED`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<serde_json::Value>,
+    pub holder: Option<Box<serde_json::Value>>,
 }
 
 /// The path of an attempt's requests.

@@ -233,6 +233,9 @@ impl Logs {
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn lines_before_end(&self, key: &LogKey, index: &Index, lines: u64) -> Result<u64, Problem> {
         let mut left = lines;
+        if lines == 0 {
+            return Ok(index.length);
+        }
         for &(start, end) in index.segments.iter().rev() {
             let bytes = match self.segment(key, start, end).await {
                 Ok(bytes) => bytes,
@@ -245,9 +248,6 @@ impl Logs {
                 if left == 0 {
                     return Ok(start + at as u64 + 1);
                 }
-            }
-            if lines == 0 {
-                return Ok(index.length);
             }
         }
         Ok(0)

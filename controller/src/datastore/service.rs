@@ -186,12 +186,13 @@ impl Service {
         self.downloads.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
     }
 
-    /// Whether the store can be written; the answer is good for some seconds.
+    /// Whether the store can be written; the answer is good for half a minute, a bad one for two seconds.
     async fn ready(&self) -> Result<(), Problem> {
-        const GOOD: std::time::Duration = std::time::Duration::from_secs(5);
+        const GOOD: std::time::Duration = std::time::Duration::from_secs(30);
+        const BAD: std::time::Duration = std::time::Duration::from_secs(2);
         let mut last = self.ready.lock().await;
         match &*last {
-            Some((at, result)) if at.elapsed() < GOOD => result.clone(),
+            Some((at, result)) if at.elapsed() < if result.is_ok() { GOOD } else { BAD } => result.clone(),
             _ => {
                 let name = names::below(&names::top("probes"), &self.probe);
                 let written = self.sealed.overwrite_bytes(&name, b"ready").await;

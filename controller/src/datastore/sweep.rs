@@ -20,6 +20,7 @@ use super::{
     service::Service,
     store::Entry,
 };
+use crate::error::ErrorKind;
 
 /// How long after it was first found gone a run's objects stay.
 const OBJECTS: SignedDuration = SignedDuration::from_hours(24);
@@ -53,12 +54,11 @@ pub enum Verdict {
 /// Decides on a run that is there or gone now, and was marked then.
 pub fn verdict(gone: bool, marked: Option<Timestamp>, now: Timestamp) -> Verdict {
     match (gone, marked) {
-        (false, None) => Verdict::Keep,
         (false, Some(_)) => Verdict::Unmark,
         (true, None) => Verdict::Mark,
         (true, Some(at)) if now.duration_since(at) >= CLAIMS => Verdict::DeleteAll,
         (true, Some(at)) if now.duration_since(at) >= OBJECTS => Verdict::DeleteObjects,
-        (true, Some(_)) => Verdict::Keep,
+        (false, None) | (true, Some(_)) => Verdict::Keep,
     }
 }
 
@@ -106,8 +106,12 @@ pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
 
 async fn sweep_namespace(service: &Service, namespace: &str, now: Timestamp) -> Result<(), Problem> {
     let store = service.sealed.store();
-    // One list spares a read of each run that is there.
-    let there = service.cluster.uids(namespace).await.map_err(|error| unavailable("the API server", &error))?;
+    // One list spares a read of each run that is there; without the right to list, each is read.
+    let there = match service.cluster.uids(namespace).await {
+        Ok(uids) => uids,
+        Err(error) if error.kind() == ErrorKind::Forbidden => HashSet::new(),
+        Err(error) => return Err(unavailable("the API server", &error)),
+    };
     let below = |top: &'static str| names::below(&names::top(top), namespace);
     let (runs, _) = store.children(&below("runs")).await?;
     let (_, claims) = store.children(&below("claims")).await?;

@@ -75,6 +75,13 @@ const TOOLS: &[Tool] = &[
         stamp: |version| format!("-X main.version={}", version.trim_start_matches('v')),
     },
     Tool {
+        name: "versitygw",
+        group: "s3",
+        package: "github.com/versity/versitygw/cmd/versitygw",
+        module: "github.com/versity/versitygw",
+        stamp: |_| String::new(),
+    },
+    Tool {
         name: "terraform",
         group: "terraform",
         package: "github.com/hashicorp/terraform",
@@ -83,6 +90,8 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
+/// An S3-compatible server, for the datastore's store.
+pub const BUCKETS: &[&str] = &["versitygw"];
 /// An API server without nodes.
 pub const CONTROL_PLANE: &[&str] = &["etcd", "kube-apiserver", "kubectl"];
 /// A whole node, and what installs the chart.

@@ -18,10 +18,13 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The most runs that are kept.
 const KEPT: usize = 1024;
 
+/// Runs by namespace and name, and when each was read.
+type Seen = HashMap<(String, String), (Instant, Arc<RunView>)>;
+
 /// Looks at runs.
 pub struct Lookup {
     cluster: Arc<dyn Cluster>,
-    seen: Mutex<HashMap<(String, String), (Instant, Arc<RunView>)>>,
+    seen: Mutex<Seen>,
 }
 
 impl Lookup {

@@ -30,6 +30,7 @@ const LONGEST: usize = 16 << 10;
 /// The most reviews at a time.
 const AT_ONCE: usize = 16;
 
+#[derive(Clone)]
 struct Answer {
     until: Instant,
     identity: Option<Arc<Identity>>,
@@ -60,12 +61,12 @@ impl Tokens {
         let token = token.filter(|token| !token.is_empty() && token.len() <= LONGEST).ok_or_else(refused)?;
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if let Some(known) = self.known(&hash) {
-            return known.ok_or_else(refused);
+            return known.identity.ok_or_else(refused);
         }
         let _permit = self.asking.acquire().await.map_err(|error| unavailable("the API server", &error))?;
         // Another request may have asked meanwhile.
         if let Some(known) = self.known(&hash) {
-            return known.ok_or_else(refused);
+            return known.identity.ok_or_else(refused);
         }
         let begun = Instant::now();
         let answer = self.cluster.review(token).await.map_err(|error| unavailable("the API server", &error))?;
@@ -75,9 +76,9 @@ impl Tokens {
         identity.ok_or_else(refused)
     }
 
-    fn known(&self, hash: &[u8; 32]) -> Option<Option<Arc<Identity>>> {
+    fn known(&self, hash: &[u8; 32]) -> Option<Answer> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.get(hash).filter(|answer| Instant::now() < answer.until).map(|answer| answer.identity.clone())
+        answers.get(hash).filter(|answer| Instant::now() < answer.until).cloned()
     }
 
     fn remember(&self, hash: [u8; 32], answer: Answer) {

@@ -135,13 +135,6 @@ impl Keys {
             }
         }
     }
-
-    /// As if a minute had passed.
-    #[cfg(test)]
-    pub(crate) fn expire(&self) {
-        let mut ring = self.ring.lock().unwrap();
-        *ring = read(&self.directory).unwrap();
-    }
 }
 
 fn read(directory: &Path) -> Result<Ring, KeysError> {

@@ -31,13 +31,14 @@ pub struct Incoming<'a> {
     limit: u64,
     read: u64,
     begun: Instant,
+    ended: bool,
     metrics: &'a Metrics,
 }
 
 impl<'a> Incoming<'a> {
     /// A body of at most `limit` bytes.
     pub fn new(body: Body, limit: u64, metrics: &'a Metrics) -> Self {
-        Self { body, limit, read: 0, begun: Instant::now(), metrics }
+        Self { body, limit, read: 0, begun: Instant::now(), ended: false, metrics }
     }
 
     /// The next piece; none at the end.
@@ -45,9 +46,12 @@ impl<'a> Incoming<'a> {
     /// # Errors
     /// `TooLarge`; `Invalid` when the client stopped or is too slow.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        loop {
+        while !self.ended {
             let frame = tokio::time::timeout(IDLE, self.body.frame()).await;
-            let Some(frame) = frame.map_err(|_| invalid("the body did not go on"))? else { return Ok(None) };
+            let Some(frame) = frame.map_err(|_| invalid("the body did not go on"))? else {
+                self.ended = true;
+                break;
+            };
             let frame = frame.map_err(|_| invalid("the body was cut off"))?;
             let Ok(piece) = frame.into_data() else { continue };
             if piece.is_empty() {
@@ -64,6 +68,7 @@ impl<'a> Incoming<'a> {
             }
             return Ok(Some(piece));
         }
+        Ok(None)
     }
 
     /// All of it.

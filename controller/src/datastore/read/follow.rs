@@ -18,8 +18,10 @@ use crate::datastore::{
 const POLL: Duration = Duration::from_millis(400);
 /// The least time between two looks at a log.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a log that nobody ended may say nothing after the next phase began.
+/// How long a log that nobody ended may say nothing after a later phase began.
 const SILENT: Duration = Duration::from_secs(2);
+/// The same for a log that has not begun.
+const EMPTY: Duration = Duration::from_millis(500);
 
 /// One reader of logs.
 pub struct Follow {
@@ -132,7 +134,7 @@ impl Follow {
             if !self.follow || over {
                 return if index.gap { Err(corrupt(format!("{} has a gap at byte {at}", key.prefix())).into()) } else { Ok(()) };
             }
-            if heard.elapsed() > SILENT && self.later_began(key).await? {
+            if heard.elapsed() > (if index.length == 0 { EMPTY } else { SILENT }) && self.later_began(key).await? {
                 over = true;
                 continue;
             }

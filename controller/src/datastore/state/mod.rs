@@ -145,7 +145,7 @@ impl Head {
         match &self.lock {
             None => problem(LOCKED, "nobody holds the lock of this state"),
             Some(held) => Problem {
-                holder: Some(held.info.clone()),
+                holder: Some(Box::new(held.info.clone())),
                 ..problem(
                     LOCKED,
                     format!("run {} attempt {} holds the lock of this state since {}", held.run, held.attempt, held.at),

@@ -85,14 +85,13 @@ fn value_end(bytes: &[u8], start: usize) -> Option<usize> {
                 continue;
             }
             b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 0 => return Some(at),
+            b'}' | b']' | b',' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return Some(at),
             b'}' | b']' => {
                 depth -= 1;
                 if depth == 0 {
                     return Some(at + 1);
                 }
             }
-            b',' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return Some(at),
             _ => {}
         }
         at += 1;

@@ -1,0 +1,80 @@
+//! An S3-compatible server on this machine, on a folder of its own.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+/// The bucket's name.
+pub(crate) const NAME: &str = "pawl";
+const ACCESS: &str = "pawl-test";
+const SECRET: &str = "pawl-test-secret";
+
+/// The server; dropping it ends it.
+pub(crate) struct Bucket {
+    server: Child,
+    address: String,
+    folder: TempDir,
+}
+
+impl Bucket {
+    /// Starts the server and waits until it answers.
+    pub(crate) fn start(program: &Path) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let (data, metadata) = (folder.path().join("data"), folder.path().join("metadata"));
+        fs::create_dir_all(data.join(NAME))?;
+        fs::create_dir_all(&metadata)?;
+        let log = File::create(folder.path().join("log"))?;
+        // Free now, and taken by the server in a moment.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let server = Command::new(program)
+            .args(["--access", ACCESS, "--secret", SECRET, "--port", &address, "--quiet", "--keep-alive", "posix", "--sidecar"])
+            .args([&metadata, &data])
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let mut bucket = Self { server, address, folder };
+        let begun = Instant::now();
+        while TcpStream::connect(&bucket.address).is_err() {
+            if let Some(status) = bucket.server.try_wait()? {
+                let log = fs::read_to_string(bucket.folder.path().join("log")).unwrap_or_default();
+                bail!("the S3 server ended with {status}: {log}");
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                bail!("the S3 server does not answer");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(bucket)
+    }
+
+    /// The variables that the datastore's pod would have.
+    pub(crate) fn variables(&self) -> HashMap<String, String> {
+        [
+            ("AWS_ACCESS_KEY_ID", ACCESS),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ENDPOINT", &format!("http://{}", self.address)),
+            ("AWS_ALLOW_HTTP", "true"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}

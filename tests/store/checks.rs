@@ -1,0 +1,288 @@
+//! What every store has to do.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
+use controller::{
+    datastore::{
+        auth::lookup::Lookup,
+        cluster::{Cluster, FrontProxyConfig, Identity, RunView},
+        names::{LogKey, RunKey, StateKey, below, top},
+        objects::{Objects, Wrote},
+        state::{States, lock::Holder},
+        store::collect,
+    },
+    error::Error,
+};
+use crds::datastore::{LOCKED, ObjectKind, Problem, StateId, UNAVAILABLE, WRONG_DIGEST};
+use futures::{StreamExt as _, future::BoxFuture, stream};
+use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
+use sha2::{Digest as _, Sha256};
+
+use crate::{Check, Place};
+
+pub(crate) const ALL: &[(&str, Check)] = &[
+    ("of many who create an object one does", |place| Box::pin(one_creates(place))),
+    ("what is listed is there", |place| Box::pin(listed(place))),
+    ("a large object in parts is what was written", |place| Box::pin(large(place))),
+    ("an object that is given up is never seen", |place| Box::pin(given_up(place))),
+    ("an object is written once by many", |place| Box::pin(once(place))),
+    ("a log grows through two replicas", |place| Box::pin(log(place))),
+    ("of many who want a lock one has it", |place| Box::pin(lock(place))),
+    ("versions follow each other and none is lost", |place| Box::pin(versions(place))),
+    ("a run is deleted whole", |place| Box::pin(deleted(place))),
+    ("a stranger reads and writes nothing", |place| Box::pin(stranger(place))),
+];
+
+/// An API server that knows of nothing.
+struct Nobody;
+
+impl Cluster for Nobody {
+    fn review<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<Identity>, Error>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn run<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<RunView>, Error>> {
+        Box::pin(async { Ok(Some(run())) })
+    }
+    fn uids<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, Error>> {
+        Box::pin(async { Ok(HashSet::new()) })
+    }
+    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, Error>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+fn run() -> RunView {
+    RunView {
+        namespace: "team".into(),
+        name: "net".into(),
+        uid: "u1".into(),
+        attempt: Some((1, "net-abcde-a1".into(), true)),
+        adopted: None,
+        claim: None,
+        terminal: false,
+        state: StateId { stack: "net".into(), workspace: "default".into() },
+    }
+}
+
+fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+fn digest(bytes: &[u8]) -> String {
+    controller::datastore::sealed::hex_digest(&Sha256::digest(bytes))
+}
+
+fn body(bytes: &[u8]) -> impl futures::Stream<Item = Result<Bytes, Problem>> + use<> {
+    let pieces: Vec<_> = bytes.chunks(50_000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+    stream::iter(pieces)
+}
+
+fn key() -> Result<RunKey> {
+    Ok(RunKey::new("team", "u1")?)
+}
+
+async fn one_creates(place: Arc<Place>) -> Result<()> {
+    for round in 0..5 {
+        let name = below(&top("probes"), &format!("n{round}"));
+        let creators = (0..16_u8).map(|n| {
+            let (place, name) = (place.clone(), name.clone());
+            tokio::spawn(async move { anyhow::Ok((n, place.store()?.create(&name, vec![n; 1000]).await?)) })
+        });
+        let mut created = Vec::new();
+        for outcome in futures::future::join_all(creators).await {
+            let (n, did) = outcome??;
+            if did {
+                created.push(n);
+            }
+        }
+        ensure!(created.len() == 1, "round {round}: created by {created:?}");
+        let there = place.store()?.read(&name, 1000).await?.context("nothing is there")?;
+        ensure!(there == vec![created[0]; 1000], "round {round}: another's content than the one who was told so");
+    }
+    Ok(())
+}
+
+async fn listed(place: Arc<Place>) -> Result<()> {
+    let store = place.store()?;
+    let prefix = top("probes");
+    ensure!(store.list(&prefix).await?.is_empty() && store.children(&prefix).await? == (Vec::new(), Vec::new()));
+    for name in ["b/x", "b/y", "a", "c/d/e"] {
+        let name = name.split('/').fold(prefix.clone(), |name, word| below(&name, word));
+        store.overwrite(&name, b"1".to_vec()).await?;
+        store.overwrite(&name, b"22".to_vec()).await?;
+    }
+    let (directories, objects) = store.children(&prefix).await?;
+    ensure!(directories == ["b", "c"] && objects == ["a"], "{directories:?} {objects:?}");
+    let all = store.list(&prefix).await?;
+    ensure!(all.len() == 4 && all.iter().all(|entry| entry.size == 2), "{all:?}");
+    for entry in &all {
+        store.delete(&entry.name).await?;
+        store.delete(&entry.name).await?;
+    }
+    ensure!(store.list(&prefix).await?.is_empty());
+    ensure!(store.read(&below(&prefix, "a"), 10).await?.is_none());
+    Ok(())
+}
+
+async fn large(place: Arc<Place>) -> Result<()> {
+    let objects = Objects::new(place.open()?);
+    // Around the edges of a part, with the header and the tags of the segments.
+    for (attempt, size) in [(1, 20 << 20), (2, 8 << 20), (3, (8 << 20) - 128 * 16 - 60), (4, 200_000)] {
+        let content = noise(size, attempt.into());
+        let (stored, wrote) = objects.put(&key()?, attempt, ObjectKind::Bundle, &digest(&content), body(&content)).await?;
+        ensure!(wrote == Wrote::Created && stored.size == size as u64);
+        ensure!(objects.verify(&key()?, attempt, ObjectKind::Bundle).await? == stored);
+        let read = objects.get(&key()?, attempt, ObjectKind::Bundle).await?.context("nothing is there")?;
+        ensure!(collect(read.content).await? == content, "{size}");
+    }
+    Ok(())
+}
+
+async fn given_up(place: Arc<Place>) -> Result<()> {
+    let sealed = place.open()?;
+    let objects = Objects::new(sealed.clone());
+    let content = noise(20 << 20, 1);
+    let refused = objects.put(&key()?, 1, ObjectKind::Bundle, &digest(b"other"), body(&content)).await;
+    ensure!(refused.is_err_and(|problem| problem.reason == WRONG_DIGEST));
+    let cut = body(&content).take(300).chain(stream::iter([Err(Problem::default())]));
+    ensure!(objects.put(&key()?, 1, ObjectKind::Bundle, &digest(&content), cut).await.is_err());
+    let left = sealed.store().list(&key()?.prefix()).await?;
+    ensure!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
+async fn once(place: Arc<Place>) -> Result<()> {
+    let writers = (0..6_u64).map(|n| {
+        let place = place.clone();
+        tokio::spawn(async move {
+            let content = noise(300_000, n);
+            let put = Objects::new(place.open()?).put(&key()?, 1, ObjectKind::Plan, &digest(&content), body(&content)).await;
+            anyhow::Ok(put.ok().map(|_| content))
+        })
+    });
+    let mut written = Vec::new();
+    for outcome in futures::future::join_all(writers).await {
+        written.extend(outcome??);
+    }
+    ensure!(written.len() == 1, "{} were told that they wrote it", written.len());
+    let sealed = place.open()?;
+    let read = Objects::new(sealed.clone()).get(&key()?, 1, ObjectKind::Plan).await?.context("nothing is there")?;
+    ensure!(collect(read.content).await? == written[0]);
+    let blobs = sealed.store().list(&key()?.blobs()).await?.len();
+    ensure!(blobs == 1, "{blobs} blobs");
+    Ok(())
+}
+
+async fn log(place: Arc<Place>) -> Result<()> {
+    let open = || anyhow::Ok(Arc::new(controller::datastore::log::Logs::new(place.open()?)));
+    let (one, two) = (open()?, open()?);
+    let (key, whole) = (LogKey { run: key()?, attempt: 1, phase: "plan" }, noise(900_000, 2));
+    for (n, piece) in whole.chunks(90_000).enumerate() {
+        let logs = if n % 3 == 0 { &one } else { &two };
+        logs.append(&key, n as u64 * 90_000, piece, n == 9).await?;
+    }
+    let third = open()?;
+    let index = third.index(&key).await?;
+    ensure!((index.length, index.ended, index.gap) == (900_000, true, false), "{index:?}");
+    ensure!(collect(third.read(&key, &index, 0)).await? == whole);
+    Ok(())
+}
+
+async fn lock(place: Arc<Place>) -> Result<()> {
+    let state = StateKey::new("team", run().state)?;
+    let lockers = (0..10).map(|n| {
+        let (place, state) = (place.clone(), state.clone());
+        tokio::spawn(async move {
+            let (run, pod_uid) = (run(), format!("pod-{n}"));
+            let holder = Holder { run: &run, attempt: 1, pod_uid: &pod_uid };
+            let info = format!(r#"{{"ID": "lock-{n}"}}"#);
+            let lookup = Lookup::new(Arc::new(Nobody));
+            anyhow::Ok(States::new(place.open()?).lock(&state, &holder, info.as_bytes(), &lookup).await)
+        })
+    });
+    let mut winners = 0;
+    for outcome in futures::future::join_all(lockers).await {
+        match outcome?? {
+            Ok(()) => winners += 1,
+            Err(problem) => ensure!(problem.reason == LOCKED && problem.holder.is_some(), "{problem}"),
+        }
+    }
+    ensure!(winners == 1, "{winners} have the lock");
+    Ok(())
+}
+
+async fn versions(place: Arc<Place>) -> Result<()> {
+    let (run, state) = (run(), StateKey::new("team", run().state)?);
+    let holder = Holder { run: &run, attempt: 1, pod_uid: "pod-1" };
+    let states = States::new(place.open()?);
+    states.lock(&state, &holder, br#"{"ID": "a"}"#, &Lookup::new(Arc::new(Nobody))).await?;
+    // Several writers under one lock: whatever their order, each that was told so is among the versions.
+    let acknowledged = Arc::new(Mutex::new(Vec::new()));
+    let writers = (0..4_u64).map(|writer| {
+        let (place, state, run, acknowledged) = (place.clone(), state.clone(), run.clone(), acknowledged.clone());
+        tokio::spawn(async move {
+            let states = States::new(place.open()?);
+            let holder = Holder { run: &run, attempt: 1, pod_uid: "pod-1" };
+            for n in 0..5 {
+                let content = noise(if n % 2 == 0 { 1000 } else { 300_000 }, writer * 100 + n);
+                let written = states.receive(&state, body(&content), None).await?;
+                states.put(&state, &holder, "a", written).await?;
+                acknowledged.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.push(digest(&content));
+            }
+            anyhow::Ok(())
+        })
+    });
+    for outcome in futures::future::join_all(writers).await {
+        outcome??;
+    }
+    let versions = states.newest(&state).await?.head.versions;
+    ensure!(versions.iter().enumerate().all(|(n, version)| version.number == n as u64 + 1), "numbers");
+    let acknowledged = acknowledged.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.clone();
+    for digest in &acknowledged {
+        ensure!(versions.iter().any(|version| version.digest == *digest), "an acknowledged version is lost");
+    }
+    ensure!(acknowledged.len() == 20 && versions.len() == 20, "{} and {}", acknowledged.len(), versions.len());
+    for version in &versions {
+        let (_, content) = states.get(&state, Some(version.number)).await?.context("not there")?;
+        ensure!(digest(&collect(content).await?) == version.digest, "version {}", version.number);
+    }
+    states.unlock(&state, &holder, "a").await?;
+    ensure!(states.list("team").await? == [state]);
+    Ok(())
+}
+
+async fn deleted(place: Arc<Place>) -> Result<()> {
+    let sealed = place.open()?;
+    let objects = Objects::new(sealed.clone());
+    objects.name(&key()?, "net").await?;
+    for kind in ObjectKind::ALL {
+        let content = noise(if kind == ObjectKind::Result { 100 } else { 200_000 }, 1);
+        objects.put(&key()?, 1, kind, &digest(&content), body(&content)).await?;
+    }
+    objects.delete_bundles(&key()?).await?;
+    ensure!(objects.get(&key()?, 1, ObjectKind::Bundle).await?.is_none());
+    ensure!(objects.get(&key()?, 1, ObjectKind::PlanJson).await?.is_some());
+    objects.delete_all(&key()?).await?;
+    let left = sealed.store().list(&key()?.prefix()).await?;
+    ensure!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
+async fn stranger(place: Arc<Place>) -> Result<()> {
+    let name = below(&top("probes"), "x");
+    place.store()?.overwrite(&name, b"1".to_vec()).await?;
+    let Some(stranger) = place.of_a_stranger() else { return Ok(()) };
+    let stranger = stranger?;
+    let refused = |problem: &Problem| problem.reason == UNAVAILABLE;
+    ensure!(stranger.read(&name, 10).await.is_err_and(|problem| refused(&problem)));
+    ensure!(stranger.create(&below(&top("probes"), "y"), b"1".to_vec()).await.is_err_and(|problem| refused(&problem)));
+    ensure!(place.store()?.read(&below(&top("probes"), "y"), 10).await?.is_none());
+    Ok(())
+}

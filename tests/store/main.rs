@@ -1,0 +1,96 @@
+//! The datastore's store, the same checks on a folder and on an S3-compatible server: conditional writes, uploads in parts, logs,
+//! claims, states and their locks. Needs neither root nor a cluster.
+
+mod bucket;
+mod checks;
+
+use std::{collections::HashMap, env, future::Future, pin::Pin, process::ExitCode, sync::Arc};
+
+use anyhow::{Context, Result};
+use bucket::Bucket;
+use controller::datastore::{crypt::keys::Keys, sealed::Sealed, store::Store};
+use libtest_mimic::{Arguments, Trial};
+use tempfile::TempDir;
+use tests::cluster::gobuild::{BUCKETS, Toolset};
+
+/// A store of its own for one check.
+pub(crate) struct Place {
+    url: String,
+    variables: HashMap<String, String>,
+    keys: TempDir,
+    _folder: Option<TempDir>,
+}
+
+impl Place {
+    fn folder() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let url = format!("file://{}", folder.path().display());
+        Ok(Self { url, variables: HashMap::new(), keys: keys()?, _folder: Some(folder) })
+    }
+
+    fn bucket(bucket: &Bucket, prefix: &str) -> Result<Self> {
+        Ok(Self { url: format!("s3://{}/{prefix}", bucket::NAME), variables: bucket.variables(), keys: keys()?, _folder: None })
+    }
+
+    /// As a process opens it; each replica has a connection of its own.
+    pub(crate) fn open(&self) -> Result<Sealed> {
+        Ok(Sealed::new(self.store()?, Arc::new(Keys::open(self.keys.path())?)))
+    }
+
+    /// The store below.
+    pub(crate) fn store(&self) -> Result<Store> {
+        Ok(Store::open(&self.url, &self.variables)?)
+    }
+
+    /// The same place, asked by somebody with a wrong secret.
+    pub(crate) fn of_a_stranger(&self) -> Option<Result<Store>> {
+        let mut variables = self.variables.clone();
+        variables.insert("AWS_SECRET_ACCESS_KEY".into(), "wrong".into()).map(|_| Ok(Store::open(&self.url, &variables)?))
+    }
+}
+
+fn keys() -> Result<TempDir> {
+    let keys = tempfile::tempdir()?;
+    // Base64 of 32 zero bytes.
+    std::fs::write(keys.path().join("k1"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")?;
+    std::fs::write(keys.path().join("active"), "k1")?;
+    Ok(keys)
+}
+
+type Check = fn(Arc<Place>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(2);
+    // Fails only when one is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
+    let tools = if wanted { Some(Toolset::ensure(BUCKETS)?) } else { Toolset::at_hand(BUCKETS)? };
+    let bucket = match tools {
+        Some(tools) if !arguments.list => Some(Arc::new(Bucket::start(tools.path("versitygw")?)?)),
+        Some(_) => None,
+        None => {
+            println!("left out: the checks on S3 (its server is not built yet; `PAWL_SUITES=1` builds it)");
+            None
+        }
+    };
+    let mut trials = Vec::new();
+    for (name, check) in checks::ALL {
+        trials.push(Trial::test(format!("folder: {name}"), move || run(*check, Place::folder())));
+        if let Some(bucket) = bucket.clone() {
+            let prefix = name.replace(' ', "-");
+            trials.push(Trial::test(format!("s3: {name}"), move || run(*check, Place::bucket(&bucket, &prefix))));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+    Ok(conclusion.exit_code())
+}
+
+fn run(check: Check, place: Result<Place>) -> Result<(), libtest_mimic::Failed> {
+    let checked = place.and_then(|place| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("no runtime")?;
+        runtime.block_on(check(Arc::new(place)))
+    });
+    checked.map_err(|error| format!("{error:#}").into())
+}
