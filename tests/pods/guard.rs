@@ -104,9 +104,10 @@ async fn replaced(scene: Scene) -> Result<()> {
     let request = store.request(Method::PUT, &path, &token, &a.nonce).header(HEADER_DIGEST, digest).body("{}");
     let answer = request.send().await?;
     ensure!(answer.status() == StatusCode::FORBIDDEN, "a late result: {}", answer.status());
-    for rest in ["lock", "state"] {
-        let path = format!("{}/{rest}?lock=x", attempt_path(&scene.namespace, "a", 1));
-        let request = store.request(Method::PUT, &path, &token, &a.nonce).header(HEADER_DIGEST, digest).body("{}");
+    let info = json!({"ID": "11111111-2222", "Operation": "OperationTypeApply", "Who": "late"}).to_string();
+    for (rest, body) in [("lock", info.as_str()), ("state?lock=11111111-2222", "{}")] {
+        let path = format!("{}/{rest}", attempt_path(&scene.namespace, "a", 1));
+        let request = store.request(Method::PUT, &path, &token, &a.nonce).header(HEADER_DIGEST, digest).body(body.to_owned());
         let answer = request.send().await?;
         ensure!(answer.status() == StatusCode::FORBIDDEN, "a late {rest}: {}", answer.status());
     }
