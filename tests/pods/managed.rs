@@ -115,7 +115,7 @@ async fn people(scene: Scene) -> Result<()> {
     let first = get("/words/download?version=1")?;
     ensure!(first.contains("\"one\"") && !first.contains("\"two\""), "{first}");
     let post = |rest: &str, body: Value| -> Result<std::process::Output> {
-        let line = format!("echo '{body}' | kubectl create --raw '{base}{rest}' -f -",);
+        let line = format!("echo '{body}' | kubectl create --raw '{base}{rest}' -f -");
         scene.paste(&line)
     };
     let without = post("/words/restore", json!({"version": 1}))?;

@@ -244,10 +244,10 @@ mod tests {
 
     #[test]
     fn nothing_is_written_outside() {
+        type Entries = Vec<(&'static str, tar::EntryType, &'static str)>;
         let back = tempfile::tempdir().unwrap();
         let outside = back.path().join("outside");
         fs::create_dir(&outside).unwrap();
-        type Entries = Vec<(&'static str, tar::EntryType, &'static str)>;
         let cases: Vec<Entries> = vec![
             vec![("source/../../evil", tar::EntryType::Regular, "")],
             vec![("/etc/evil", tar::EntryType::Regular, "")],

@@ -164,7 +164,8 @@ fn sum_of(path: &Path) -> Result<String> {
         }
         hasher.update(&buffer[..count]);
     }
-    Ok(format!("sha256:{}", hasher.finalize().iter().map(|b| format!("{b:02x}")).collect::<String>()))
+    let nibbles = hasher.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    Ok(format!("sha256:{}", nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16)).collect::<String>()))
 }
 
 /// A plain file server: bodies go to files and come from there, nothing else.

@@ -4,6 +4,7 @@ mod access;
 mod damage;
 mod kill;
 mod logs;
+mod memory;
 mod objects;
 mod reading;
 mod retention;
