@@ -20,6 +20,7 @@ pub(crate) fn alone() -> Vec<Test> {
         Test::new("outages::away_too_long_before_the_claim", too_long),
         Test::new("outages::away_behind_the_claim", behind_the_claim),
         Test::new("outages::away_when_a_managed_state_is_written", state_writes),
+        Test::new("outages::away_when_a_plan_is_taken_back", restore),
         Test::new("outages::controller_and_datastore_restarted_before_the_approval", restarted),
         Test::new("outages::a_namespace_is_deleted_while_it_is_away", namespace),
         Test::new("outages::another_key_opens_nothing", another_key),
@@ -105,6 +106,24 @@ async fn state_writes(scene: Scene) -> Result<()> {
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     scene.create("b", spec).await?;
     scene.ends("b", RunResult::NoChanges).await?;
+    Ok(())
+}
+
+async fn restore(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
+    let waiting = released(&scene, "a").await?;
+    away(&scene).await?;
+    approve_waiting(&scene, &waiting)?;
+    let adopted =
+        |r: &crds::TerraformRun| r.status.as_ref().and_then(|s| s.adopted.as_ref()).is_some_and(|adopted| adopted.attempt == 2);
+    let begun = scene.until("a", "taken up again", SOON, adopted).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let meanwhile = scene.status("a").await?;
+    back(&scene)?;
+    begun?;
+    ensure!(meanwhile.phase == Some(Phase::AwaitingApproval) && meanwhile.claim.is_none(), "{meanwhile:?}");
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 2) && scene.starts("a", "plan") == 1);
     Ok(())
 }
 

@@ -75,6 +75,8 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
+            // The server closes what is idle for a minute.
+            .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(4)
             .build()
             .context("no client for the datastore")?;

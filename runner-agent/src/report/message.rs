@@ -151,7 +151,7 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         reason::STATE_LOCKED => "when the lock's owner has ended",
         reason::STATE_NOT_SAVED => "compare the state with what exists, then",
         reason::SOURCE_INVALID => "correct the source",
-        reason::DATASTORE_UNAVAILABLE => "see that the datastore runs and can be reached from pods",
+        reason::DATASTORE_UNAVAILABLE => "see that the datastore runs and can be reached",
         reason::KEY_MISSING => "put the key that the message names back into the datastore's Secret",
         _ => "",
     };

@@ -45,6 +45,18 @@ async fn a_state_is_written_under_its_lock_only() {
 }
 
 #[tokio::test]
+async fn a_state_of_a_hundred_mebibytes() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    let body = state(1, 100 << 20);
+    assert_eq!(lab.put("state?lock=a", &body).await.code, 200);
+    assert!(lab.get("state").await.body.as_deref() == Some(body.as_slice()));
+    assert_eq!(lab.put("state?lock=a", &state(2, 10)).await.code, 200);
+    let old = lab.of_person("GET", "states/net/download?version=1", b"").await;
+    assert!(old.body.as_deref() == Some(body.as_slice()), "an older version of that size is read as well");
+}
+
+#[tokio::test]
 async fn of_many_that_want_a_lock_one_has_it() {
     let lab = Lab::new();
     let key = StateKey::new("team", StateId { stack: "net".into(), workspace: "default".into() }).unwrap();
