@@ -1,11 +1,17 @@
 //! What an attempt leaves with the datastore: the plan before it waits, the claim before it is applied, the result, the log.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use crds::{
     ApprovalMode, Changed, Claim, Failure, FailureClass, Operation, datastore::ObjectKind, reason,
     termination::TerminationMessage,
 };
+
+use tokio::task::JoinHandle;
 
 use super::PodWork;
 use crate::{
@@ -27,13 +33,16 @@ pub struct Remote {
     pub(super) client: Client,
     spool: Arc<Spool>,
     shipper: Shipper,
-    pub(super) state: std::sync::Mutex<Option<StateServer>>,
+    pub(super) state: Mutex<Option<StateServer>>,
+    /// The plan's texts on their way.
+    sending: Mutex<Option<JoinHandle<Result<(), Failure>>>>,
 }
 
 impl Remote {
     /// Begins to send what is written to the spool.
     pub fn start(client: Client, spool: Arc<Spool>) -> Self {
-        Self { shipper: Shipper::start(client.clone(), spool.clone()), client, spool, state: std::sync::Mutex::default() }
+        let shipper = Shipper::start(client.clone(), spool.clone());
+        Self { client, spool, shipper, state: Mutex::default(), sending: Mutex::default() }
     }
 }
 
@@ -47,32 +56,24 @@ impl PodWork {
     }
 
     /// Leaves text and JSON of the plan with the datastore, and what has to be applied when it may wait. The bundle's digest.
+    ///
+    /// Where nobody waits for the plan, its texts are sent while the run goes on, and waited for at its end.
     pub(super) async fn store_plan(&self, has_changes: bool) -> Result<Option<String>, Failure> {
         let Some(remote) = &self.remote else { return Ok(None) };
         let run = self.run();
-        let waits = has_changes && run.spec.operation != Operation::Plan && run.spec.approval.mode == ApprovalMode::Manual;
-        let (text, json) = (self.plan_text(), self.plan_json());
-        let texts = async {
-            tokio::try_join!(self.store(remote, ObjectKind::Plan, text), self.store(remote, ObjectKind::PlanJson, json)).map(drop)
-        };
+        let manual = run.spec.approval.mode == ApprovalMode::Manual;
+        let waits = has_changes && run.spec.operation != Operation::Plan && manual;
+        let texts = store_texts(remote.client.clone(), self.plan_text(), self.plan_json());
+        if !manual && run.spec.operation != Operation::Plan {
+            *remote.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(texts));
+            return Ok(None);
+        }
         let bundle = async { if waits { self.store_bundle(remote).await.map(Some) } else { Ok(None) } };
         let ((), bundle) = tokio::try_join!(texts, bundle)?;
         self.log.flush(Duration::from_secs(2)).await;
         let flushed = remote.shipper.flush(PATIENCE).await;
         flushed.map_err(|trouble| failure("the log could not be kept", &trouble))?;
         Ok(bundle)
-    }
-
-    async fn store(&self, remote: &Remote, kind: ObjectKind, path: PathBuf) -> Result<(), Failure> {
-        let file = path.clone();
-        let sum = tokio::task::spawn_blocking(move || digest(&file))
-            .await
-            .map_err(|error| internal("the plan's text cannot be read", &error))?
-            .map_err(|error| internal("the plan's text cannot be read", &error))?;
-        let sum = format!("sha256:{sum}");
-        let put = patiently(PATIENCE, || remote.client.put_file(kind, &path, &sum)).await;
-        let _ = std::fs::remove_file(&path);
-        put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
     }
 
     /// Packs the plan, sends it, and has it read back.
@@ -139,6 +140,14 @@ impl PodWork {
     pub async fn finish_log(&self) {
         self.log.flush(Duration::from_secs(2)).await;
         let Some(remote) = &self.remote else { return };
+        let sending = remote.sending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sending) = sending {
+            let sent = tokio::time::timeout(END_PATIENCE, sending).await;
+            if let Ok(Ok(Err(failure))) = sent {
+                self.log.line(&self.redactor.redact(&format!("pawl: {}", failure.message))).await;
+            }
+        }
+        self.log.flush(Duration::from_secs(2)).await;
         remote.spool.seal();
         if let Err(trouble) = remote.shipper.flush(END_PATIENCE).await {
             let (bytes, _) = remote.spool.waiting();
@@ -146,4 +155,21 @@ impl PodWork {
             self.log.line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {trouble}")).await;
         }
     }
+}
+
+/// Sends text and JSON of the plan, which are removed then.
+async fn store_texts(client: Client, text: PathBuf, json: PathBuf) -> Result<(), Failure> {
+    tokio::try_join!(store(&client, ObjectKind::Plan, text), store(&client, ObjectKind::PlanJson, json)).map(drop)
+}
+
+async fn store(client: &Client, kind: ObjectKind, path: PathBuf) -> Result<(), Failure> {
+    let file = path.clone();
+    let sum = tokio::task::spawn_blocking(move || digest(&file))
+        .await
+        .map_err(|error| internal("the plan's text cannot be read", &error))?
+        .map_err(|error| internal("the plan's text cannot be read", &error))?;
+    let sum = format!("sha256:{sum}");
+    let put = patiently(PATIENCE, || client.put_file(kind, &path, &sum)).await;
+    let _ = std::fs::remove_file(&path);
+    put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
 }

@@ -49,7 +49,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
                 "--cacert".to_owned(),
                 authority.display().to_string(),
                 "--resolve".to_owned(),
-                format!("{}:{}", target.name, store.address),
+                format!("{}:{}:{}", target.name, store.address.port(), store.address.ip()),
                 "-H".to_owned(),
                 format!("Authorization: Bearer {}", target.token),
                 "-H".to_owned(),
