@@ -18,6 +18,7 @@ pub(crate) fn alone() -> Vec<Test> {
     vec![
         Test::new("outages::away_for_a_while_before_the_plan_waits", for_a_while),
         Test::new("outages::away_too_long_before_the_claim", too_long),
+        Test::new("outages::away_when_the_claim_is_recorded", at_the_claim),
         Test::new("outages::away_behind_the_claim", behind_the_claim),
         Test::new("outages::away_when_a_managed_state_is_written", state_writes),
         Test::new("outages::away_when_a_plan_is_taken_back", restore),
@@ -76,6 +77,22 @@ async fn too_long(scene: Scene) -> Result<()> {
     let status = result?;
     ensure!(status.claim.is_none() && scene.starts("a", "apply") == 0);
     holds(status.message.as_deref().unwrap_or_default(), "the datastore does not answer")
+}
+
+async fn at_the_claim(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
+    let waiting = scene.phase("a", Phase::AwaitingApproval).await?;
+    away(&scene).await?;
+    let ended = async {
+        approve_waiting(&scene, &waiting)?;
+        scene.ends_within("a", RunResult::Applied, LATER).await
+    }
+    .await;
+    let log = scene.log("a").await;
+    back(&scene)?;
+    let status = ended?;
+    ensure!(status.claim.is_some() && scene.starts("a", "apply") == 1);
+    holds(&log?, "the record of the claim is not with the datastore")
 }
 
 async fn behind_the_claim(scene: Scene) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use crds::Phase;
+use crds::{Phase, contract};
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 use serde_json::json;
@@ -22,7 +22,7 @@ prepare)
   mkdir -p /tmp/k && cd /tmp/k
   printf 'terraform {\n  backend "kubernetes" {\n    secret_suffix = "bench"\n    namespace = "%s"\n    in_cluster_config = true\n  }\n}\n' "$2" > main.tf
   "$tool" init -input=false -no-color > /dev/null
-  cd /pawl/work/src && "$tool" state pull > /tmp/managed.tfstate ;;
+  ;;
 *)
   cd "$1"
   begin=$(cut -d ' ' -f 1 /proc/uptime)
@@ -67,12 +67,13 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
         let pod = pod.name_any();
         lab.cluster.kubectl(&[&n[..], &["exec", &pod, "--", "sh", "-c", SCRIPT, "sh"], args].concat())
     };
+    let source = format!("{}/src", contract::WORK_DIR);
     exec(&["prepare", &namespace])?;
     exec(&["/tmp/k", "push"])?;
     for what in ["pull", "push"] {
         let (mut managed, mut kubernetes, mut ratio) = (Samples::default(), Samples::default(), Samples::default());
         for _ in 0..times {
-            let ours = seconds(&exec(&["/pawl/work/src", what])?)?;
+            let ours = seconds(&exec(&[&source, what])?)?;
             let theirs = seconds(&exec(&["/tmp/k", what])?)?;
             managed.push(ours);
             kubernetes.push(theirs);
