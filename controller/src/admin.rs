@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -20,23 +20,31 @@ use crate::metrics::Metrics;
 
 /// How many caches are still to be filled before the controller is ready.
 #[derive(Debug, Default)]
-pub struct Readiness(AtomicUsize);
+pub struct Readiness {
+    caches: AtomicUsize,
+    stands_by: AtomicBool,
+}
 
 impl Readiness {
     /// Waits for so many caches.
     pub fn awaiting(caches: usize) -> Self {
-        Self(AtomicUsize::new(caches))
+        Self { caches: AtomicUsize::new(caches), stands_by: AtomicBool::new(false) }
     }
 
     /// One of them is filled.
     pub fn filled(&self) {
         // Saturates: a cache says so once, but a bug here must not make a ready controller unready.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        let _ = self.caches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 
-    /// Whether all are.
+    /// Another controller leads, and this one is ready to.
+    pub fn stands_by(&self, stands_by: bool) {
+        self.stands_by.store(stands_by, Ordering::Relaxed);
+    }
+
+    /// Whether all are, or none is needed yet.
     pub fn is_ready(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.stands_by.load(Ordering::Relaxed) || self.caches.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -84,6 +92,10 @@ mod tests {
     fn ready_when_every_cache_is() {
         let readiness = Readiness::awaiting(2);
         readiness.filled();
+        assert!(!readiness.is_ready());
+        readiness.stands_by(true);
+        assert!(readiness.is_ready(), "the caches are filled when it leads");
+        readiness.stands_by(false);
         assert!(!readiness.is_ready());
         readiness.filled();
         readiness.filled();

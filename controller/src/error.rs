@@ -123,7 +123,10 @@ impl Error {
             Self::Refused { status, .. } => match status.code {
                 409 if status.is_already_exists() => ErrorKind::AlreadyExists,
                 409 => ErrorKind::Conflict,
-                404 => ErrorKind::NotFound,
+                // Only the API server's own word for it: while it does not serve a kind yet, as after a restart, it answers 404 to
+                // everything.
+                404 if status.reason == "NotFound" => ErrorKind::NotFound,
+                404 => ErrorKind::Server,
                 401 | 403 => ErrorKind::Forbidden,
                 429 => ErrorKind::Throttled,
                 code if code >= 500 => ErrorKind::Server,

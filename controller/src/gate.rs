@@ -72,7 +72,7 @@ impl Gatekeeper {
         };
         let _making = proof.making.lock().await;
         // Counted from before the first request: the proof is of that moment at the latest.
-        let begun = Timestamp::now();
+        let begun = (ctx.now)();
         match proof.state(begun) {
             Gate::Proven => return Ok(Gate::Proven),
             Gate::Refuted { missing, retry_at } if begun < retry_at => return Ok(Gate::Refuted { missing, retry_at }),
@@ -85,7 +85,7 @@ impl Gatekeeper {
             Err(missing) => tracing::warn!(missing, "the admission policies do not stand"),
         }
         *proof.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((begun, found));
-        Ok(proof.state(Timestamp::now()))
+        Ok(proof.state((ctx.now)()))
     }
 }
 

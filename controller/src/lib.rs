@@ -5,10 +5,13 @@
 //! | [`run`] | the reconciler: observe, decide, execute |
 //! | [`pod`], [`account`] | what an attempt is made of |
 //! | [`gate`] | the proof that the admission policies stand |
-//! | [`rerun`], [`prune`] | fresh runs of the same spec; runs whose time is over |
+//! | [`rerun`], [`recovery`], [`prune`] | fresh runs of the same spec, runs that recover; runs whose time is over |
 //! | [`watch`], [`pods`] | watches and caches |
 //! | [`datastore_client`] | what is asked of the datastore |
 //! | [`read_api`] | the APIService by which people read plans and logs |
+//! | [`locks`] | locks of states that dead pods left |
+//! | [`leader`] | which of several controllers works |
+//! | [`leases`], [`queue`] | one apply at a time on a state: who has it, who waits |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -21,11 +24,16 @@ pub mod datastore_client;
 pub mod error;
 pub mod events;
 pub mod gate;
+pub mod leader;
+pub mod leases;
+pub mod locks;
 pub mod metrics;
 pub mod pod;
 pub mod pods;
 pub mod prune;
+pub mod queue;
 pub mod read_api;
+pub mod recovery;
 pub mod rerun;
 pub mod run;
 pub mod settings;

@@ -1,6 +1,6 @@
 //! The program `controller`.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -17,8 +17,11 @@ use controller::{
     datastore_client::Datastore,
     events::Events,
     gate::Gatekeeper,
+    leader::Candidate,
+    locks::Released,
     metrics::Metrics,
     pods::Pods,
+    queue::Queue,
     read_api::{self, Registration},
     run::{Context, Memory},
     settings::Settings,
@@ -76,18 +79,43 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len()));
     let (listen, routes) = (settings.listen, admin::router(metrics.clone(), readiness.clone()));
+    let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "controller".into());
+    let candidate =
+        settings.leader_lease.as_ref().filter(|name| !name.is_empty()).map(|name| Candidate::new(client.clone(), name, &pod));
     let ctx = Arc::new(Context {
         client: client.clone(),
         pods: Pods::awaiting(scopes.len()),
         memory: Memory::default(),
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
+        queue: Queue::new(settings.has_datastore()),
+        released: Released::default(),
         datastore: Datastore::of(&settings).map(Arc::new),
         events: Events::new(client.clone()),
-        metrics,
+        metrics: metrics.clone(),
+        now: jiff::Timestamp::now,
         settings,
     });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?ctx.settings.watch_namespaces, "started");
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut admin = std::pin::pin!(admin::serve(listen, routes));
+    let unheard = || format!("cannot listen on {listen}");
+    let mut lost: Pin<Box<dyn Future<Output = String>>> = Box::pin(std::future::pending());
+    if let Some(candidate) = &candidate {
+        readiness.stands_by(true);
+        tracing::info!(identity = candidate.identity(), "stands by");
+        let (lease, since) = tokio::select! {
+            won = candidate.wins() => won,
+            served = &mut admin => return served.with_context(unheard),
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        };
+        tracing::info!(identity = candidate.identity(), "leads");
+        readiness.stands_by(false);
+        lost = Box::pin(candidate.loses(lease, since));
+    }
+    metrics.leads();
 
     let (stop, stopped) = watch::channel(false);
     let watches = scopes.into_iter().map(|scope| {
@@ -97,19 +125,28 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
     let watches = futures::future::join_all(watches.chain([tokio::spawn(reading)]));
     let mut watches = std::pin::pin!(watches);
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
-        served = admin::serve(listen, routes) => {
-            return served.with_context(|| format!("cannot listen on {listen}"));
-        }
+        served = &mut admin => return served.with_context(unheard),
         _ = &mut watches => anyhow::bail!("the watches ended"),
+        // At once, without an end to what is under way: another may begin any moment.
+        why = &mut lost => anyhow::bail!("leads no more: {why}"),
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     tracing::info!("stopping");
     stop.send_replace(true);
-    if tokio::time::timeout(Duration::from_secs(20), watches).await.is_err() {
-        tracing::warn!("looks at runs were still under way");
+    tokio::select! {
+        ended = tokio::time::timeout(Duration::from_secs(20), watches) => {
+            if ended.is_err() {
+                tracing::warn!("looks at runs were still under way");
+            }
+        }
+        // It is renewed while looks at runs come to their end.
+        why = &mut lost => anyhow::bail!("leads no more: {why}"),
+    }
+    drop(lost);
+    if let Some(candidate) = &candidate {
+        candidate.releases().await;
     }
     Ok(())
 }

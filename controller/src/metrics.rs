@@ -36,6 +36,7 @@ pub struct Metrics {
     reconciles: Histogram,
     errors: Family<ErrorLabels, Counter>,
     gate: Gauge,
+    leads: Gauge,
 }
 
 impl Metrics {
@@ -54,7 +55,9 @@ impl Metrics {
             gate.clone(),
         );
         gate.set(-1);
-        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, gate }
+        let leads = Gauge::default();
+        registry.register("leads", "1 while this controller works, 0 while it stands by", leads.clone());
+        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, gate, leads }
     }
 
     /// A run ended.
@@ -87,17 +90,27 @@ impl Metrics {
         self.gate.set(i64::from(proven));
     }
 
+    /// This controller works.
+    pub fn leads(&self) {
+        self.leads.set(1);
+    }
+
     /// All of them in the OpenMetrics text format.
     pub fn encode(&self) -> String {
-        let mut text = String::new();
-        if let Ok(registry) = self.registry.lock() {
-            // Writing to a String cannot fail; a half text would be worse than an empty one.
-            if encode(&mut text, &registry).is_err() {
-                text.clear();
-            }
-        }
-        text
+        encoded(&self.registry)
     }
+}
+
+/// A registry in the OpenMetrics text format.
+pub(crate) fn encoded(registry: &Mutex<Registry>) -> String {
+    let mut text = String::new();
+    if let Ok(registry) = registry.lock() {
+        // Writing to a String cannot fail; a half text would be worse than an empty one.
+        if encode(&mut text, &registry).is_err() {
+            text.clear();
+        }
+    }
+    text
 }
 
 impl Default for Metrics {
@@ -117,12 +130,14 @@ mod tests {
         metrics.attempt_opened();
         metrics.failed(&Error::Timeout { what: "test" });
         metrics.gate(true);
+        metrics.leads();
         let text = metrics.encode();
         for line in [
             r#"pawl_runs_finished_total{operation="Apply",result="Applied"} 1"#,
             "pawl_attempts_opened_total 1",
             r#"pawl_api_errors_total{kind="timeout"} 1"#,
             "pawl_gate_proven 1",
+            "pawl_leads 1",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }

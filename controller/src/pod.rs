@@ -22,6 +22,11 @@ const TOKEN_SECONDS: i64 = 3600;
 /// Files of Secrets and ConfigMaps: readable by whatever user the image has, writable by none.
 const FILE_MODE: i32 = 0o444;
 
+/// How long a pod of this run has to end, in seconds.
+pub fn grace_seconds(run: &TerraformRun) -> i64 {
+    run.spec.runner.termination_grace_period_seconds
+}
+
 /// The image of the run's pods.
 pub fn image<'a>(run: &'a TerraformRun, settings: &'a Settings) -> &'a str {
     run.spec.runner.image.as_deref().unwrap_or(&settings.runner_image)
@@ -73,7 +78,7 @@ pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, da
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             restart_policy: Some("Never".into()),
-            termination_grace_period_seconds: Some(runner.termination_grace_period_seconds),
+            termination_grace_period_seconds: Some(grace_seconds(run)),
             image_pull_secrets: some(pull_secrets.into_iter().map(|name| LocalObjectReference { name }).collect()),
             node_selector: some_map(node_selector),
             tolerations: some(runner.tolerations.clone()),
@@ -166,7 +171,7 @@ fn environment(run: &TerraformRun, attempt: u32, store: Option<&Handout>) -> Vec
         value(contract::ENV_ATTEMPT, attempt.to_string()),
         field(contract::ENV_POD_NAME, "metadata.name"),
         field(contract::ENV_POD_UID, "metadata.uid"),
-        value(contract::ENV_GRACE, run.spec.runner.termination_grace_period_seconds.to_string()),
+        value(contract::ENV_GRACE, grace_seconds(run).to_string()),
     ];
     if let Some(Handout { url, ca }) = store {
         env.extend([value(datastore::ENV_URL, url.clone()), value(datastore::ENV_CA, ca.clone())]);

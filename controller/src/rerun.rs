@@ -18,6 +18,11 @@ pub fn answer(o: &Observed, now: Timestamp) -> Decision {
 
 /// The fresh run. Its name follows from the old one's UID, so asking twice makes one.
 pub fn fresh_run(run: &TerraformRun) -> TerraformRun {
+    same_spec(run, names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default()), names::RERUN_OF)
+}
+
+/// A run of that name with the same spec and the same managed state; `origin` is the annotation that names this one.
+pub(crate) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
     let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY;
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
@@ -27,10 +32,10 @@ pub fn fresh_run(run: &TerraformRun) -> TerraformRun {
     let labels = run.labels().iter().filter(|(key, _)| !own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
     TerraformRun {
         metadata: ObjectMeta {
-            name: Some(names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default())),
+            name: Some(name),
             namespace: run.namespace(),
             labels: Some(labels),
-            annotations: Some([(names::RERUN_OF.to_owned(), run.name_any())].into()),
+            annotations: Some([(origin.to_owned(), run.name_any())].into()),
             ..ObjectMeta::default()
         },
         spec,

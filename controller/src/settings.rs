@@ -28,6 +28,9 @@ pub struct Settings {
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "PAWL_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
+    /// Lease of the controller's namespace that names the one of several controllers which works; all work when empty.
+    #[arg(long, env = "PAWL_LEADER_LEASE")]
+    pub leader_lease: Option<String>,
     /// How many runs are worked on at a time.
     #[arg(long, env = "PAWL_CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub concurrency: u16,
@@ -76,6 +79,7 @@ impl Default for Settings {
             watch_namespaces: Vec::new(),
             default_ttl_seconds: None,
             listen: SocketAddr::from(([0, 0, 0, 0], 8080)),
+            leader_lease: None,
             concurrency: 16,
             datastore_url: None,
             datastore_ca: None,

@@ -24,19 +24,22 @@ use crds::{RunResult, Settled, TerraformRun, conditions, names};
 use crate::{
     admin::Readiness,
     pods::Feed,
-    run::{Context, on_error, reconcile},
+    run::{Context, PodView, let_go, on_error, reconcile},
 };
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store();
+    let known = reader.clone();
     let (runs_readiness, mut listed) = (readiness.clone(), false);
     let (runs_ctx, mut workspaces) = (ctx.clone(), ctx.workspaces.feed());
     let (wake, woken) = mpsc::unbounded();
+    let mut line = ctx.queue.feed(scope.clone(), wake.clone());
     let runs = watcher(api::<DeserializeGuard<TerraformRun>>(&ctx.client, scope.as_deref()), watcher::Config::default())
         .backoff(backoff())
         .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
         .inspect_ok(move |event| {
+            runs_ctx.queue.apply(&mut line, event);
             for older in runs_ctx.workspaces.apply(&mut workspaces, event) {
                 // Nobody listens any more when the controller ends.
                 let _ = wake.unbounded_send(older);
@@ -62,6 +65,9 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
             if pods_ctx.pods.apply(&mut feed, event) {
                 pods_readiness.filled();
             }
+            if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = event {
+                orphaned(pod, &known, &pods_ctx);
+            }
         })
         .touched_objects();
 
@@ -84,6 +90,20 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
             }
         })
         .await;
+}
+
+/// Looks after a pod that has ended and whose run the cache does not know.
+fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context>) {
+    let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
+    let Some(view) = PodView::of(pod).filter(|view| view.held && view.ended.is_some()) else { return };
+    if known.get(&run).is_some_and(|there| there.uid().as_deref() == Some(&uid)) {
+        return;
+    }
+    let ctx = ctx.clone();
+    tokio::spawn(async move {
+        let namespace = run.namespace.unwrap_or_default();
+        let_go(&namespace, &run.name, &uid, &view, &ctx).await;
+    });
 }
 
 /// Between failures of a watch. A controller that is installed before its rights or its CRD is not to be late for a minute.
@@ -143,13 +163,18 @@ fn run_of(pod: &Pod) -> Option<ObjectRef<TerraformRun>> {
 
 /// What the cache does without: whatever only a live read is used for. A run that is finished for good keeps little more than
 /// its name.
-fn prune(run: &mut TerraformRun) {
+pub fn prune(run: &mut TerraformRun) {
     let meta = run.meta_mut();
     meta.managed_fields = None;
-    meta.labels = None;
+    if let Some(labels) = &mut meta.labels {
+        labels.retain(|key, _| crate::prune::KEPT_BY.contains(&key.as_str()));
+        if labels.is_empty() {
+            meta.labels = None;
+        }
+    }
     meta.generate_name = None;
     if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| key.starts_with("pawl.run/"));
+        annotations.retain(|key, _| key.starts_with("pawl.run/") || crate::prune::KEPT_BY.contains(&key.as_str()));
         if annotations.is_empty() {
             meta.annotations = None;
         }
@@ -192,7 +217,7 @@ fn prune(run: &mut TerraformRun) {
 }
 
 /// A hash of what decisions depend on. Progress, steps and our own conditions are no reason to look at a run.
-fn interesting(run: &TerraformRun) -> u64 {
+pub fn interesting(run: &TerraformRun) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = run.meta();
     (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
@@ -209,6 +234,8 @@ fn interesting(run: &TerraformRun) -> u64 {
             (&approval.checksum, &approval.by, &approval.comment).hash(&mut hasher);
         }
         status.claim.is_some().hash(&mut hasher);
+        status.lease.as_ref().map(|lease| &lease.name).hash(&mut hasher);
+        status.state_lock.as_ref().map(|lock| &lock.id).hash(&mut hasher);
         status.plan.as_ref().map(|plan| (plan.attempt, &plan.checksum)).hash(&mut hasher);
     }
     hasher.finish()
@@ -225,7 +252,7 @@ mod tests {
         let mut run = testing::run();
         run.status = Some(TerraformRunStatus { phase: Some(Phase::Apply), ..TerraformRunStatus::default() });
         let before = interesting(&run);
-        run.status.as_mut().unwrap().progress = Some(Progress { done: 3, total: 7, current: None });
+        run.status.as_mut().unwrap().progress = Some(Progress { done: 3, total: 7, current: None, quiet_since: None });
         assert_eq!(interesting(&run), before);
         run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
         assert_ne!(interesting(&run), before);

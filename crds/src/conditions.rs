@@ -11,6 +11,8 @@ use crate::{termination::clip, whole_seconds};
 pub const PLANNED: &str = "Planned";
 /// The plan may be applied.
 pub const APPROVED: &str = "Approved";
+/// The run holds the lease on the state that it applies to.
+pub const STATE_LEASED: &str = "StateLeased";
 /// How the run went; Unknown while it goes on.
 pub const SUCCEEDED: &str = "Succeeded";
 /// True however the run ended.
@@ -19,7 +21,7 @@ pub const FINISHED: &str = "Finished";
 pub const STALLED: &str = "Stalled";
 
 /// All types.
-pub const ALL: [&str; 5] = [PLANNED, APPROVED, SUCCEEDED, FINISHED, STALLED];
+pub const ALL: [&str; 6] = [PLANNED, APPROVED, STATE_LEASED, SUCCEEDED, FINISHED, STALLED];
 
 /// Sets a condition; the transition time stays while the status does. Returns whether anything changed.
 pub fn set(

@@ -9,14 +9,16 @@
 //! | `GET objects/KIND` | reads an object of any attempt of the caller's own run |
 //! | `GET objects/KIND/digest` | reads it back from the store, opens it, and answers [`Stored`] |
 //! | `PUT log/PHASE?offset=N[&end=true]` | appends at most [`MAX_APPEND`] bytes; answers [`Length`]; 409 [`WRONG_OFFSET`] names the length |
+//! | `PUT log/journal?offset=N` | the same for the journal ([`crate::journal`]) |
+//! | `GET recover` | the journal of the run that the caller's own `spec.recover` names; 409 [`NOT_ENDED`] while it works |
 //! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
 //! | `GET state` | the newest state; 204 when there is none |
 //! | `PUT state?lock=ID` | a new version of the state, under its lock; 423 [`LOCKED`] otherwise |
 //! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |
 //! | `DELETE lock?lock=ID` | gives the lock back |
 //!
-//! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `GET /v1/namespaces/NS/uids/UID/claim`, and
-//! deletes `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
+//! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `…/attempts/N/journal` (a [`crate::Journal`],
+//! compared with the run's managed state), `GET /v1/namespaces/NS/uids/UID/claim`, and deletes `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -60,11 +62,13 @@ pub enum ObjectKind {
     PlanJson,
     /// The termination message of an attempt.
     Result,
+    /// The state that the tool could not save.
+    ErroredState,
 }
 
 impl ObjectKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Bundle, Self::Plan, Self::PlanJson, Self::Result];
+    pub const ALL: [Self; 5] = [Self::Bundle, Self::Plan, Self::PlanJson, Self::Result, Self::ErroredState];
 
     /// The word in a path.
     pub const fn as_str(self) -> &'static str {
@@ -73,6 +77,7 @@ impl ObjectKind {
             Self::Plan => "plan",
             Self::PlanJson => "planjson",
             Self::Result => "result",
+            Self::ErroredState => "erroredstate",
         }
     }
 
@@ -87,12 +92,16 @@ impl ObjectKind {
             Self::Bundle => 8 << 30,
             Self::Plan | Self::PlanJson => 2 << 30,
             Self::Result => 64 << 10,
+            Self::ErroredState => MAX_STATE,
         }
     }
 }
 
 /// Phases that have a log, in the order of a run.
 pub const LOG_PHASES: [&str; 4] = ["setup", "init", "plan", "apply"];
+
+/// The journal's word, where those of phases stand.
+pub const JOURNAL: &str = "journal";
 
 /// What stands in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +131,8 @@ pub const NOT_FOUND: &str = "NotFound";
 pub const ALREADY_EXISTS: &str = "AlreadyExists";
 /// Another process claimed: 409.
 pub const ALREADY_CLAIMED: &str = "AlreadyClaimed";
+/// The run has not ended: 409.
+pub const NOT_ENDED: &str = "NotEnded";
 /// A log has another length: 409.
 pub const WRONG_OFFSET: &str = "WrongOffset";
 /// Too large: 413.
@@ -158,6 +169,27 @@ pub struct Problem {
 /// The path of an attempt's requests.
 pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
     format!("/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}")
+}
+
+/// `sha256:` and the hexadecimal digits of a digest.
+pub fn hex_digest(digest: &[u8]) -> String {
+    use std::fmt::Write as _;
+    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The text of an error with those of its causes: that of an HTTP client leaves them out, and only they help.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }
 
 /// Which managed state a run has; within its namespace.

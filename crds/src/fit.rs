@@ -9,14 +9,16 @@ pub const MAX_STATUS_BYTES: usize = 16 * 1024;
 pub fn fit(status: &mut TerraformRunStatus) {
     clip_texts(status);
     // Each step gives something up only when the ones before were not enough.
-    let steps: [fn(&mut TerraformRunStatus); 9] = [
+    let steps: [fn(&mut TerraformRunStatus); 11] = [
         |s| shorten_changes(s, 25),
         |s| clip_details(s, 200),
+        |s| shorten_journal(s, 10),
         |s| keep_last(&mut s.history, 16),
         |s| keep_last(&mut s.steps, 12),
         |s| shorten_changes(s, 8),
         |s| s.failure.iter_mut().for_each(|f| f.diagnostics.truncate(1)),
         |s| clip_details(s, 60),
+        |s| shorten_journal(s, 3),
         |s| s.history.iter_mut().for_each(|line| *line = clip(line, 100)),
         |s| s.message.iter_mut().chain(&mut s.next_step).for_each(|text| *text = clip(text, 500)),
     ];
@@ -25,6 +27,16 @@ pub fn fit(status: &mut TerraformRunStatus) {
             return;
         }
         step(status);
+    }
+}
+
+/// Shortens the lists of the journal, and nothing else, until the status fits or they have one line each.
+pub fn fit_journal(status: &mut TerraformRunStatus) {
+    for limit in [20, 10, 5, 3, 1] {
+        shorten_journal(status, limit);
+        if size(status) <= MAX_STATUS_BYTES {
+            return;
+        }
     }
 }
 
@@ -48,6 +60,22 @@ fn clip_texts(status: &mut TerraformRunStatus) {
         plan.tool = clip(&plan.tool, 64);
     }
     shorten_changes(status, 50);
+    if let Some(lock) = &mut status.state_lock {
+        lock.id = clip(&lock.id, 128);
+        lock.who = clip(&lock.who, 256);
+        for text in [&mut lock.operation, &mut lock.created].into_iter().flatten() {
+            *text = clip(text, 64);
+        }
+    }
+    if let Some(journal) = &mut status.journal {
+        journal.summary = clip(&journal.summary, 512);
+        for list in [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded] {
+            for line in list {
+                *line = clip(line, 256);
+            }
+        }
+    }
+    shorten_journal(status, 20);
     if let Some(failure) = &mut status.failure {
         failure.message = clip(&failure.message, 1024);
         failure.diagnostics.truncate(5);
@@ -78,12 +106,24 @@ fn keep_last<T>(list: &mut Vec<T>, limit: usize) {
 
 /// Keeps at most `limit` changes; a last line says how many more there are, also when the list was shortened before.
 fn shorten_changes(status: &mut TerraformRunStatus, limit: usize) {
-    let Some(plan) = &mut status.plan else { return };
-    let hidden: usize = plan.changes.last().map_or(0, |line| more(line));
-    let shown = plan.changes.len() - usize::from(hidden > 0);
+    status.plan.iter_mut().for_each(|plan| shorten(&mut plan.changes, limit));
+}
+
+/// The same for each list of the journal.
+fn shorten_journal(status: &mut TerraformRunStatus, limit: usize) {
+    if let Some(journal) = &mut status.journal {
+        for list in [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded] {
+            shorten(list, limit);
+        }
+    }
+}
+
+fn shorten(list: &mut Vec<String>, limit: usize) {
+    let hidden: usize = list.last().map_or(0, |line| more(line));
+    let shown = list.len() - usize::from(hidden > 0);
     if shown > limit {
-        plan.changes.truncate(limit);
-        plan.changes.push(format!("and {} more", shown - limit + hidden));
+        list.truncate(limit);
+        list.push(format!("and {} more", shown - limit + hidden));
     }
 }
 

@@ -9,6 +9,8 @@
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`contract`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
+//! | [`journal`] | what an apply did to each object, compared with a state |
+//! | [`state_key`] | which runs have the same state |
 //! | [`termination`] | the termination message |
 //! | [`reason`] | the reasons of failures and conditions |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
@@ -21,8 +23,10 @@ pub mod crd;
 pub mod datastore;
 pub mod duration;
 pub mod fit;
+pub mod journal;
 pub mod names;
 pub mod reason;
+pub mod state_key;
 pub mod termination;
 pub mod v1alpha1;
 

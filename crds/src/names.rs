@@ -20,6 +20,15 @@ pub const RERUN: &str = "pawl.run/rerun";
 /// Annotation on a run made for `pawl.run/rerun`: name of the run that asked for it.
 pub const RERUN_OF: &str = "pawl.run/rerun-of";
 
+/// Annotation, set with the finalizer: UID of the run that it was set on. On a run of another UID it says that it was made again,
+/// from a backup or a copy.
+pub const LIFE: &str = "pawl.run/life";
+
+/// Annotation: `true` asks for a run that takes what this one created and did not record into the state.
+pub const RECOVER: &str = "pawl.run/recover";
+/// Annotation on a run made for `pawl.run/recover`: name of the run that asked for it.
+pub const RECOVERY_OF: &str = "pawl.run/recovery-of";
+
 /// Finalizer of a run: set before its first pod, removable by the verb `control` only.
 pub const RUN_FINALIZER: &str = "pawl.run/run";
 /// Finalizer of an attempt's pod, until the controller has read its end.
@@ -81,10 +90,48 @@ pub fn attempt_name(run: &str, uid: &str, attempt: u32) -> String {
 
 /// The name of the run that answers `pawl.run/rerun=true` on this one; the same each time it is asked for.
 pub fn rerun_name(run: &str, uid: &str) -> String {
-    let hash = short_hash(&format!("rerun of {uid}"));
+    derived_name(run, &format!("rerun of {uid}"))
+}
+
+fn derived_name(run: &str, of: &str) -> String {
+    let hash = short_hash(of);
     let room = MAX_RUN_NAME - hash.len() - 1;
     let stem: String = run.chars().take(room).collect();
     format!("{}-{hash}", stem.trim_end_matches(['-', '.']))
+}
+
+/// The name of the run that answers `pawl.run/recover=true` on this one; the same each time it is asked for.
+pub fn recovery_name(run: &str, uid: &str) -> String {
+    derived_name(run, &format!("recovery of {uid}"))
+}
+
+/// The name of the Lease of a state: `pawl-state-` and half of the digits of its key.
+pub fn lease_name(state_key: &str) -> String {
+    let digits = state_key.strip_prefix("sha256:").unwrap_or(state_key);
+    format!("pawl-state-{}", digits.get(..32).unwrap_or(digits))
+}
+
+/// The command that approves a plan of a run, right for whoever pastes it.
+pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
+    format!(
+        "kubectl annotate -n {namespace} --overwrite tfrun/{run} {APPROVE}={checksum} \
+         {APPROVED_BY}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
+    )
+}
+
+/// The command that asks for a fresh run of the same spec.
+pub fn rerun_command(namespace: &str, run: &str) -> String {
+    format!("kubectl annotate -n {namespace} tfrun/{run} {RERUN}=true")
+}
+
+/// The command that asks for a run which takes what this one created and did not record into the state.
+pub fn recover_command(namespace: &str, run: &str) -> String {
+    format!("kubectl annotate -n {namespace} tfrun/{run} {RECOVER}=true")
+}
+
+/// The command that fetches the state which an apply of this run could not save.
+pub fn errored_state_command(namespace: &str, run: &str) -> String {
+    format!("kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/erroredstate")
 }
 
 #[cfg(test)]
@@ -110,5 +157,6 @@ mod tests {
         let name = rerun_name(&format!("{}.b", "n".repeat(45)), UID);
         assert!(name.len() <= MAX_RUN_NAME && !name.contains(".-"), "{name}");
         assert_ne!(rerun_name("a", UID), rerun_name("a", "other"));
+        assert_ne!(rerun_name("a", UID), recovery_name("a", UID));
     }
 }

@@ -123,6 +123,22 @@ reasons! {
     WITHDRAWN = "Withdrawn";
     /// Nothing needs an approval.
     NOT_NEEDED = "NotNeeded";
+    /// The run holds the lease on its state.
+    LEASED = "Leased";
+    /// Another run applies to the same state; this one waits for its turn.
+    QUEUED = "Queued";
+    /// The controller may not take the lease on the state.
+    LEASE_REFUSED = "LeaseRefused";
+    /// The run was made again from one of an earlier life; it applies nothing by itself.
+    MADE_AGAIN = "MadeAgain";
+    /// What the other run created cannot be found out.
+    JOURNAL_MISSING = "JournalMissing";
+    /// A recovery run would create what may be there already, and nobody is asked.
+    RECOVERY_UNCERTAIN = "RecoveryUncertain";
+    /// A Secret or ConfigMap changed since the plan.
+    INPUTS_CHANGED = "InputsChanged";
+    /// The object that was to be created exists already.
+    ALREADY_EXISTS = "AlreadyExists";
     /// Nothing is held up.
     PROGRESSING = "Progressing";
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crds::{Changed, Diagnostic, Failure, FailureClass, reason, termination::clip};
+use crds::{Changed, Diagnostic, Failure, FailureClass, StateLock, reason, termination::clip};
 
 use crate::process::{Exit, RunError};
 
@@ -268,6 +268,35 @@ fn lock_owner(detail: &str) -> Option<String> {
     })
 }
 
+/// The lock that kept a step from the state, as its holder describes itself. `own` is the name of this pod: Terraform tells of its
+/// own lock where an `http` backend has told it of another's, of which it then knows the ID only.
+pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
+    if failure.reason != reason::STATE_LOCKED {
+        return None;
+    }
+    let field = |name: &str| {
+        let lines = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).flat_map(str::lines).map(str::trim);
+        lines.filter_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).find(|value| !value.is_empty())
+    };
+    let who = field("Who:").unwrap_or_default();
+    let told = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).find_map(|detail| {
+        let rest = detail.split_once("already locked: ID=")?.1;
+        Some(rest.split_whitespace().next().unwrap_or_default().to_owned())
+    });
+    let mine = who.rsplit_once('@').is_some_and(|(_, host)| host == own);
+    let id = told.or_else(|| field("ID:"))?;
+    if mine {
+        return Some(StateLock { id: clip(&id, 128), who: "unknown".to_owned(), operation: None, created: None });
+    }
+    let (operation, created) = (field("Operation:"), field("Created:"));
+    Some(StateLock {
+        id: clip(&id, 128),
+        who: clip(&who, 256),
+        operation: operation.map(|text| clip(&text, 64)),
+        created: created.map(|text| clip(&text, 64)),
+    })
+}
+
 /// A file as it is called in the source, wherever in it the tool ran: what a person opens to correct it.
 fn in_source(below: &Path, file: &str) -> String {
     let whole = below.join(file);
@@ -467,5 +496,26 @@ mod tests {
         assert_eq!(f.message, "plan was ended by signal 9");
         let f = failure("plan", Exit { code: 137, signal: Some(9), told: true }, &Said::default());
         assert_eq!(f.class, Configuration, "a tool we killed says nothing of its own");
+    }
+
+    #[test]
+    fn a_lock_says_who_holds_it() {
+        let detail = |first: &str, who: &str| {
+            format!(
+                "Error message: {first}\nLock Info:\n  ID:        l1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       {who}\n  Version:   1.10.6\n  Created:   2026-11-21 10:00:00 +0000 UTC\n  Info:      \n"
+            )
+        };
+        let of = |first: &str, who: &str| {
+            let exit = Exit { code: 1, signal: None, told: false };
+            let diagnostics = vec![diagnostic("Error acquiring the state lock", &detail(first, who), None)];
+            lock(&failure("plan", exit, &Said { diagnostics, ..Said::default() }), "net-2xbdf-a2")
+        };
+        let known = of("HTTP remote state already locked: ID=l1", "pawl@net-2xbdf-a1").unwrap();
+        assert_eq!((known.id.as_str(), known.who.as_str()), ("l1", "pawl@net-2xbdf-a1"));
+        assert_eq!(known.created.as_deref(), Some("2026-11-21 10:00:00 +0000 UTC"));
+        // Terraform tells of its own.
+        let unknown = of("HTTP remote state already locked: ID=l9", "pawl@net-2xbdf-a2").unwrap();
+        assert_eq!((unknown.id.as_str(), unknown.who.as_str(), unknown.created), ("l9", "unknown", None));
+        assert_eq!(lock(&simple(Transient, reason::THROTTLED, "x"), "a"), None);
     }
 }

@@ -72,6 +72,8 @@ pub struct Driver<A, W, C> {
     hold_until: Option<Instant>,
     progress_written: Instant,
     progress_due: bool,
+    /// The lock that the work was told of last.
+    released: Option<String>,
     exit: u8,
 }
 
@@ -103,6 +105,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             hold_until: None,
             progress_written: now,
             progress_due: false,
+            released: None,
             exit: contract::EXIT_NO_RESULT,
         }
     }
@@ -182,16 +185,26 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             State::Awaiting => {
                 let now = self.clock.now();
                 self.view.awaiting(now);
-                let approval = self.run.as_ref().map(|run| run.spec.approval).unwrap_or_default();
-                let left = self.view.expires(approval).duration_since(now);
+                let left = self.view.expires().duration_since(now);
                 let left = std::time::Duration::try_from(left).unwrap_or_default();
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
-                if self.view.is_stored() {
-                    self.hold_until.get_or_insert_with(|| Instant::now() + approval.hold_for.0);
+                if let (true, Some(run)) = (self.view.is_stored(), &self.run) {
+                    self.hold_until.get_or_insert_with(|| Instant::now() + run.spec.approval.hold_for.0);
                 }
                 // An approval may have come before the acknowledgement of the plan.
                 if self.levels.approved {
                     self.events.push_back(Event::Approved);
+                }
+            }
+            State::Leasing => {
+                let left = self.view.expires().duration_since(self.clock.now());
+                let left = std::time::Duration::try_from(left).unwrap_or_default();
+                self.expires_at.get_or_insert_with(|| Instant::now() + left);
+                // What was said of the lease before the acknowledgement of the plan.
+                if self.levels.leased {
+                    self.events.push_back(Event::Leased);
+                } else if self.levels.queued.is_some() {
+                    self.events.push_back(Event::Queued);
                 }
             }
             State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
@@ -297,6 +310,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     | State::Restoring
                     | State::Init(_)
                     | State::Planning(_)
+                    | State::Leasing
                     | State::Awaiting
                     | State::Verifying(_)
                     | State::Stopping { .. }
@@ -312,9 +326,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     fn adopted(&mut self, run: Arc<TerraformRun>) -> Event {
         let status = run.status.clone().unwrap_or_default();
-        self.view.resume(status, self.clock.now());
+        self.view.resume(status, run.spec.approval, self.clock.now());
         let version = run.metadata.resource_version.clone().unwrap_or_default();
-        self.follower = Some(tokio::spawn(follow(self.api.clone(), version, self.seen.0.clone())));
+        self.follower = Some(tokio::spawn(follow(self.api.clone(), self.settings.nonce.clone(), version, self.seen.0.clone())));
         self.look(Some(&Seen::Run(run.clone())));
         self.run = Some(run);
         if self.settings.restores || self.view.restores() {
@@ -332,8 +346,21 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Some(Seen::Gone) => Levels { fenced: true, ..self.levels.clone() },
             Some(Seen::Lost) | None => return,
         };
+        if let Some(Seen::Run(run)) = seen
+            && let Some(release) = run.status.as_ref().and_then(|status| status.lock_release.as_ref())
+            && self.released.as_ref() != Some(&release.id)
+        {
+            self.released = Some(release.id.clone());
+            self.work.may_unlock(&release.id, &release.holder);
+        }
         self.events.extend(levels.news(&self.levels));
+        let waits = levels.recorded && levels.queued != self.levels.queued || levels.recorded != self.levels.recorded;
         self.levels = levels;
+        if waits && self.state == State::Awaiting && !self.levels.approved {
+            // Said, not decided on: a write that is lost is no loss.
+            self.view.turn(self.levels.queued.as_deref().filter(|_| self.levels.recorded), self.clock.now());
+            self.write_progress();
+        }
     }
 
     fn note(&mut self, notice: Notice) {
@@ -343,6 +370,16 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Notice::Progress(progress) => {
                 self.view.progress(progress);
                 self.progress_due = true;
+            }
+            Notice::Journal(journal) => self.view.journal(*journal),
+            Notice::Locked(lock) => {
+                if self.view.locked(lock) {
+                    self.write_progress();
+                }
+            }
+            Notice::Unlocked(text) => {
+                self.view.unlocked(&text, self.clock.now());
+                self.write_progress();
             }
         }
     }

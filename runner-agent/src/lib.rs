@@ -14,7 +14,7 @@
 //! | [`manual`] | completion for shells, and pages for `man` |
 //! | [`process`] | child processes, signals, reaping, output |
 //! | [`report`] | what people read |
-//! | [`classify`] | from the tool's words to a class of failure |
+//! | [`classify`], [`exists`] | from the tool's words to a class of failure |
 //! | [`redact`] | keeps secrets out of texts |
 //! | [`termination`] | the termination message |
 
@@ -22,6 +22,7 @@ pub mod api;
 pub mod classify;
 pub mod datastore;
 pub mod driver;
+pub mod exists;
 pub mod local;
 pub mod machine;
 pub mod manifest;

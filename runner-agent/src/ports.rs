@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crds::{Changes, Claim, Failure, Progress, TerraformRun, termination::TerminationMessage};
+use crds::{Changes, Claim, Failure, Progress, StateLock, TerraformRun, termination::TerminationMessage};
 use futures::Stream;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -48,6 +48,12 @@ pub enum Notice {
     Ended(&'static str, Timestamp, i32),
     /// How far the tool is.
     Progress(Progress),
+    /// What became of the objects of an apply that did not end well.
+    Journal(Box<crds::Journal>),
+    /// Somebody holds the state's lock, and the step waits for it.
+    Locked(StateLock),
+    /// A lock was released, in words.
+    Unlocked(String),
 }
 
 /// Where notices go.
@@ -90,6 +96,10 @@ pub struct PlanReport {
     pub bundle: Option<String>,
     /// `linux_amd64`.
     pub platform: String,
+    /// What else people have to know of it; a line of the history each.
+    pub notes: Vec<String>,
+    /// Key of the state it is of; none where nobody else can work on it through Pawl.
+    pub state_key: Option<String>,
 }
 
 /// What Apply did.
@@ -117,6 +127,8 @@ pub trait Work: Send + Sync + 'static {
     fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
     /// Sends the one SIGINT to what runs, and starts nothing any more.
     fn interrupt(&self);
+    /// The controller's word that a lock was left by an ended process of ours: no other lock is meant.
+    fn may_unlock(&self, _id: &str, _holder: &str) {}
     /// Kills the providers of what runs.
     fn kill_providers(&self);
     /// Kills what runs.

@@ -497,3 +497,50 @@ async fn the_work_directory_is_empty_afterwards() {
     a.work.clean();
     assert_eq!(fs::read_dir(&a.settings.work).unwrap().count(), 0);
 }
+
+#[tokio::test]
+async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
+    let _one = ONE.lock().await;
+    let mut a = start(&json!({}), &[], |_, api| api.behind(Some("else/b, in place 1")));
+    assert_eq!(a.end().await, 0);
+    let status = a.api.status();
+    assert_eq!((status.phase, status.result), (Some(Phase::Plan), None), "the controller goes on from here");
+    assert!(status.claim.is_none() && status.failure.is_none() && a.ran("apply") == 0);
+    let message = status.message.unwrap();
+    assert!(message.contains("behind else/b, in place 1; it plans anew when it is its turn"), "{message}");
+    let said = a.message().unwrap();
+    assert!(said.result.is_none() && said.failure.is_none(), "nothing failed: {said:?}");
+}
+
+#[tokio::test]
+async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
+    let _one = ONE.lock().await;
+    let manual = json!({"approval": {"mode": "Manual", "expiresAfter": "2s"}});
+    let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
+    a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.api.approve();
+    let says = |s: &crds::TerraformRunStatus| {
+        s.message.as_deref().is_some_and(|m| m.contains("is approved; waits for its turn on the state behind else/b"))
+    };
+    a.api.until("the message of a run that waits for its turn", says).await;
+    // An approval that is recorded does not expire.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!((a.ran("apply"), a.api.status().phase), (0, Some(Phase::AwaitingApproval)));
+    a.api.behind(None);
+    assert_eq!(a.end().await, 0);
+    assert_eq!((a.api.status().result, a.ran("apply"), a.ran("plan")), (Some(RunResult::Applied), 1, 1));
+}
+
+#[tokio::test]
+async fn what_ends_a_run_ends_one_that_waits_for_its_turn() {
+    let _one = ONE.lock().await;
+    for (annotation, result) in [(names::CANCEL, RunResult::Canceled), (names::DENY, RunResult::Rejected)] {
+        let manual = json!({"approval": {"mode": "Manual"}});
+        let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
+        a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+        a.api.approve();
+        a.api.annotate(annotation, "no");
+        a.end().await;
+        assert_eq!((a.api.status().result, a.ran("apply")), (Some(result), 0));
+    }
+}

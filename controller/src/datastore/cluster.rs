@@ -58,6 +58,10 @@ pub struct RunView {
     pub terminal: bool,
     /// Its managed state.
     pub state: StateId,
+    /// The run whose journal it may read.
+    pub recovers: Option<String>,
+    /// ID of the lock that the controller says was left by an ended process of ours, and that this run may release.
+    pub released: Option<String>,
 }
 
 impl RunView {
@@ -73,6 +77,8 @@ impl RunView {
             adopted: status.adopted,
             claim: status.claim,
             state: StateId::of(&name, &run.spec),
+            released: run.status.as_ref().and_then(|status| status.lock_release.as_ref()).map(|release| release.id.clone()),
+            recovers: run.spec.recover.as_ref().map(|recover| recover.from_run.clone()),
             name,
         }
     }

@@ -4,10 +4,12 @@ use std::sync::Mutex;
 
 use axum::http::StatusCode;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+
+use crate::metrics::encoded;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RequestLabels {
@@ -86,14 +88,7 @@ impl Metrics {
 
     /// All of them in the OpenMetrics text format.
     pub fn encode(&self) -> String {
-        let mut text = String::new();
-        if let Ok(registry) = self.registry.lock() {
-            // Writing to a String cannot fail; a half text would be worse than an empty one.
-            if encode(&mut text, &registry).is_err() {
-                text.clear();
-            }
-        }
-        text
+        encoded(&self.registry)
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`crypt`] | keys and sealed streams | no |
 //! | [`store`], [`sealed`] | bytes; records and blobs that are sealed | yes |
 //! | [`objects`], [`log`], [`claim`], [`state`] | what is kept | through `sealed` |
+//! | [`journal`] | journals, compared and read by the runs that recover | through the others |
 //! | [`sweep`] | what runs left that are gone | yes |
 //! | [`read`] | what people see, through the API server | through the others |
 //! | [`metrics`], [`problem`] | what is counted; what is no success | no |
@@ -20,6 +21,7 @@ pub mod claim;
 pub mod cluster;
 pub mod crypt;
 pub mod http;
+pub mod journal;
 pub mod log;
 pub mod metrics;
 pub mod names;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use object_store::path::Path;
 
-use crds::datastore::{LOG_PHASES, ObjectKind, Problem, StateId};
+use crds::datastore::{JOURNAL, LOG_PHASES, ObjectKind, Problem, StateId};
 
 use super::problem::invalid;
 
@@ -86,6 +86,11 @@ pub fn phase(text: &str) -> Result<&'static str, Problem> {
     LOG_PHASES.into_iter().find(|phase| *phase == text).ok_or_else(|| invalid("that is no phase with a log"))
 }
 
+/// What an attempt appends to: the log of a phase, or the journal.
+pub fn stream(text: &str) -> Result<&'static str, Problem> {
+    if text == JOURNAL { Ok(JOURNAL) } else { phase(text) }
+}
+
 /// What of a run is kept under its UID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunKey {
@@ -155,7 +160,7 @@ pub struct LogKey {
     pub run: RunKey,
     /// Its attempt.
     pub attempt: u32,
-    /// One of [`LOG_PHASES`].
+    /// One of [`LOG_PHASES`], or [`JOURNAL`].
     pub phase: &'static str,
 }
 

@@ -11,12 +11,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crds::datastore::{ALREADY_EXISTS, ObjectKind, Problem, Stored, WRONG_DIGEST};
+use crds::datastore::{ALREADY_EXISTS, ObjectKind, Problem, Stored, WRONG_DIGEST, hex_digest};
 
 use super::{
     names::{self, RunKey},
     problem::{corrupt, not_found, problem},
-    sealed::{Sealed, hex_digest},
+    sealed::Sealed,
     store::ByteStream,
 };
 

@@ -7,8 +7,8 @@ use axum::{
 };
 
 use crds::datastore::{
-    ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, INVALID, KEY_MISSING, LOCKED, NOT_FOUND, Problem, REPLACED, TOO_LARGE,
-    UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST, WRONG_OFFSET,
+    ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, INVALID, KEY_MISSING, LOCKED, NOT_ENDED, NOT_FOUND, Problem, REPLACED,
+    TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST, WRONG_OFFSET,
 };
 
 /// A problem with one of the reasons of [`crds::datastore`].
@@ -43,7 +43,7 @@ pub fn status(reason: &str) -> StatusCode {
         UNAUTHENTICATED => StatusCode::UNAUTHORIZED,
         FORBIDDEN | REPLACED => StatusCode::FORBIDDEN,
         NOT_FOUND => StatusCode::NOT_FOUND,
-        ALREADY_EXISTS | ALREADY_CLAIMED | WRONG_OFFSET => StatusCode::CONFLICT,
+        ALREADY_EXISTS | ALREADY_CLAIMED | NOT_ENDED | WRONG_OFFSET => StatusCode::CONFLICT,
         TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
         WRONG_DIGEST => StatusCode::UNPROCESSABLE_ENTITY,
         INVALID => StatusCode::BAD_REQUEST,
@@ -94,6 +94,7 @@ mod tests {
             (ALREADY_EXISTS, 409),
             (ALREADY_CLAIMED, 409),
             (WRONG_OFFSET, 409),
+            (NOT_ENDED, 409),
             (TOO_LARGE, 413),
             (WRONG_DIGEST, 422),
             (INVALID, 400),

@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt as _};
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 
-use crds::datastore::{KEY_MISSING, Problem, TOO_LARGE};
+use crds::datastore::{KEY_MISSING, Problem, TOO_LARGE, hex_digest};
 
 use super::{
     crypt::{
@@ -203,16 +203,6 @@ async fn give_up(writer: Option<BlobWriter>) {
     if let Some(writer) = writer {
         writer.upload.abort().await;
     }
-}
-
-/// `sha256:` and the hexadecimal digits.
-pub fn hex_digest(digest: &[u8]) -> String {
-    use std::fmt::Write as _;
-    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Length of the JSON in four bytes, the JSON, the content.

@@ -6,7 +6,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
 
-use crds::{Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
+use super::{
+    lease::{Nodes, Waits},
+    locks::Left,
+};
+use crate::queue::Ahead;
+use crds::{Journal, Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
 
 /// Everything a decision is made of, the clock and the settings apart.
 #[derive(Clone, Debug)]
@@ -27,6 +32,14 @@ pub struct Observed {
     pub newer: Option<String>,
     /// What the datastore has of the end of a claimed run.
     pub proof: Proof,
+    /// The state whose lease was taken for the run as it is here.
+    pub taken: Option<String>,
+    /// Who comes before it, when it wants a lease.
+    pub ahead: Option<Ahead>,
+    /// What the nodes say of a pod that is gone.
+    pub nodes: Nodes,
+    /// Whose lock keeps it waiting.
+    pub left: Left,
 }
 
 /// What the datastore has of the end of a claimed run.
@@ -137,6 +150,14 @@ pub struct Notes {
     pub errors: u32,
     /// When the datastore was asked how a claimed run ended.
     pub proof: Option<ProofAsked>,
+    /// What it said of the objects of a claimed run, and whether the run was settled by then.
+    pub journal: Option<(bool, Box<Journal>)>,
+    /// Why the lease on its state was not to be had.
+    pub waits: Option<Waits>,
+    /// When the nodes were asked, and which could not answer.
+    pub nodes_asked: Option<(Timestamp, String)>,
+    /// Which lock was asked about, and when.
+    pub lock_asked: Option<(String, Timestamp)>,
 }
 
 /// Questions to the datastore that had no answer.
@@ -189,10 +210,16 @@ pub enum Kind {
     Conditions,
     /// Names the wait for a claimed attempt's pod that is gone.
     Gone,
-    /// Names the run that answers a rerun.
+    /// Names the run that answers a rerun or a recovery.
     Rerun,
+    /// Says what became of the objects of an apply whose agent could not.
+    Journal,
     /// Records how an Indeterminate run ended after all.
     Settled,
+    /// Records, or gives back, the lease on a state, or says who has it.
+    Lease,
+    /// Says that a lock may be released.
+    Lock,
 }
 
 /// One write of the status: a merge patch with the run's resourceVersion.
@@ -220,6 +247,15 @@ pub enum Action {
     ProveGate,
     /// Ask the datastore how a claimed run ended.
     AskProof,
+    /// Take the lease on a state.
+    TakeLease {
+        /// The state.
+        key: String,
+    },
+    /// Ask whether all nodes are Ready.
+    AskNodes,
+    /// Find out who left the lock that the run waits for.
+    AskLock,
     /// Write the status.
     Write(Write),
     /// Create account and pod of the open attempt, as far as they do not exist.
@@ -249,6 +285,8 @@ pub enum Action {
     RemoveFinalizer,
     /// Create the run that answers `pawl.run/rerun=true`.
     CreateRerun,
+    /// Create the run that answers `pawl.run/recover=true`.
+    CreateRecovery,
     /// Delete the run.
     Prune,
 }
@@ -259,10 +297,26 @@ impl Action {
     pub const fn needs_live(&self) -> bool {
         match self {
             Self::Write(write) => match write.kind {
-                Kind::Begin | Kind::Open | Kind::Close | Kind::End | Kind::Gone | Kind::Rerun | Kind::Settled => true,
+                Kind::Begin
+                | Kind::Open
+                | Kind::Close
+                | Kind::End
+                | Kind::Gone
+                | Kind::Rerun
+                | Kind::Journal
+                | Kind::Settled
+                | Kind::Lease
+                | Kind::Lock => true,
                 Kind::Approval | Kind::Conditions => false,
             },
-            Self::CreatePod | Self::DeletePod { .. } | Self::CreateRerun | Self::AskProof => true,
+            Self::CreatePod
+            | Self::DeletePod { .. }
+            | Self::CreateRerun
+            | Self::CreateRecovery
+            | Self::AskProof
+            | Self::TakeLease { .. }
+            | Self::AskNodes
+            | Self::AskLock => true,
             Self::AddFinalizer { .. }
             | Self::ProveGate
             | Self::DeleteAccount { .. }

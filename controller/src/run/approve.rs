@@ -9,6 +9,7 @@ use crds::{PlanStatus, conditions, names, reason, termination::clip, whole_secon
 use super::{
     actions::{Action, Decision, Gate, Kind, Observed},
     keep,
+    lease::{self, Turn},
     status::Draft,
 };
 
@@ -36,10 +37,22 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         .as_ref()
         .is_some_and(|record| record.checksum.as_deref() == Some(&plan.checksum) && record.by == by && record.comment == comment)
     {
+        if let (true, Some(key)) = (draft.is_empty(), &plan.state_key)
+            && let Some(decision) = lease::before_claim(o, key, now)
+        {
+            return decision;
+        }
         return settle(draft);
     }
     match &o.gate {
         Gate::Proven => {
+            // Approval and lease are one write, so that a pod that is held may go on at once.
+            match plan.state_key.as_ref().map(|key| (key, lease::turn(o, key, now))) {
+                None | Some((_, Turn::Has(false))) => {}
+                Some((key, Turn::Has(true))) => lease::record(&mut draft, key),
+                Some((key, Turn::Take)) => return Decision::act(Action::TakeLease { key: key.clone() }),
+                Some((_, Turn::Waits(waits))) => lease::say(&mut draft, &waits),
+            }
             let at = whole_seconds(now);
             draft.set(
                 "approval",
@@ -85,6 +98,7 @@ pub(super) fn withdrawal(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Opt
 fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
     if o.status().approval.is_some() {
         draft.clear("approval");
+        lease::give_back(draft);
         keep::waits_again(draft, o, plan, now);
     }
     match o.run.annotations().get(names::APPROVE) {

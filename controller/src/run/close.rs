@@ -10,7 +10,7 @@ use crds::{
 use super::{
     actions::{Action, Decision, Kind, Observed, PodState, PodView, Proof, Write},
     decide::{GONE_WAIT, after, backoff, finish_conditions},
-    keep, proof,
+    journal, keep, lease, proof,
     status::{Draft, End, of_tries, operation},
 };
 use crate::settings::Settings;
@@ -58,17 +58,17 @@ fn undescribed(message: &TerminationMessage, changes: Changed) -> Failure {
 pub(super) fn close_claimed(o: &Observed, pod: &PodView, settings: &Settings, now: Timestamp) -> Decision {
     let message = pod.ended.as_ref().and_then(|ended| ended.message.as_ref());
     if let Some((message, result)) = message.and_then(|message| Some((message, proof::of_claim(o, message)?))) {
-        return delivered(o, message, result, now);
+        return delivered(o, message, result, settings, now);
     }
     let text = pod.ended.as_ref().map_or("its pod ended", |ended| ended.text.as_str());
     unconfirmed(o, text, settings, now)
 }
 
 /// The end of a claimed run, in the words of the process that claimed it.
-fn delivered(o: &Observed, message: &TerminationMessage, result: RunResult, now: Timestamp) -> Decision {
+fn delivered(o: &Observed, message: &TerminationMessage, result: RunResult, settings: &Settings, now: Timestamp) -> Decision {
     let failed = result.phase() == Phase::Failed;
     let failure = message.failure.clone().or_else(|| failed.then(|| undescribed(message, Changed::Unknown)));
-    end_claimed(o, &End { result, message: message.message.clone(), failure }, now)
+    end_claimed(o, &End { result, message: message.message.clone(), failure }, settings, now)
 }
 
 /// The pod does not say how the apply ended: what the datastore says, and without an answer Indeterminate.
@@ -79,19 +79,22 @@ pub(super) fn unconfirmed(o: &Observed, text: &str, settings: &Settings, now: Ti
         Proof::Found(message) => proof::of_claim(o, message).map(|result| (message, result)),
     };
     match found {
-        Some((message, result)) => delivered(o, message, result, now),
-        None => indeterminate(o, text, now),
+        Some((message, result)) => delivered(o, message, result, settings, now),
+        None => indeterminate(o, text, settings, now),
     }
 }
 
 /// Ends a claimed run, and closes its attempt when another hand has not done so.
-fn end_claimed(o: &Observed, end: &End, now: Timestamp) -> Decision {
+fn end_claimed(o: &Observed, end: &End, settings: &Settings, now: Timestamp) -> Decision {
     let mut draft = Draft::new(&o.run, o.status(), now);
+    lease::give_back_at_end(&mut draft, o, end.result);
     if let Some(attempt) = o.status().attempt.as_ref().filter(|attempt| attempt.open) {
         draft.close().end(end);
+        journal::tell(&mut draft, o, end.result, settings);
         return closing(o, attempt, draft.finish(Kind::End));
     }
     draft.end(end);
+    journal::tell(&mut draft, o, end.result, settings);
     Decision::act(Action::Write(draft.finish(Kind::End)))
 }
 
@@ -125,7 +128,7 @@ pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, settings: &Setti
 }
 
 /// Nobody can say how the apply ended.
-fn indeterminate(o: &Observed, text: &str, now: Timestamp) -> Decision {
+fn indeterminate(o: &Observed, text: &str, settings: &Settings, now: Timestamp) -> Decision {
     let status = o.status();
     let claim = status.claim.as_ref();
     let holder = status.attempt.as_ref().map_or("its pod", |attempt| attempt.pod_name.as_str());
@@ -143,13 +146,14 @@ fn indeterminate(o: &Observed, text: &str, now: Timestamp) -> Decision {
         changes: Changed::Unknown,
         diagnostics: Vec::new(),
     };
-    end_claimed(o, &End { result: RunResult::Indeterminate, message, failure: Some(failure) }, now)
+    end_claimed(o, &End { result: RunResult::Indeterminate, message, failure: Some(failure) }, settings, now)
 }
 
 /// Row 5: cancelled, denied, deleted or superseded before the claim.
 pub(super) fn close_early(o: &Observed, attempt: &Attempt, end: &End, now: Timestamp) -> Decision {
     let mut draft = Draft::new(&o.run, o.status(), now);
     draft.close().end(end);
+    lease::give_back(&mut draft);
     closing(o, attempt, draft.finish(Kind::End))
 }
 
@@ -184,20 +188,26 @@ pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodV
     if let Some((message, result)) = delivered {
         let failure = (result.phase() == Phase::Failed).then(|| failure.unwrap_or_else(|| undescribed(message, Changed::None)));
         draft.end(&End { result, message: message.message.clone(), failure });
+        lease::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
     if let Some(failure) = failure.as_ref().filter(|failure| !failure.class.is_retried()) {
         draft.end(&End { result: RunResult::Failed, message: failure.message.clone(), failure: Some(failure.clone()) });
+        lease::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
     if let Some(decision) = keep::close(o, pod, failure.clone(), quiet, now) {
         return decision;
+    }
+    if let Some(write) = lease::queued(o, now).filter(|_| quiet) {
+        return closing(o, attempt, write);
     }
     let failure = failure.unwrap_or_else(|| lost(attempt, pod));
     let tried = of_tries(&o.run, attempt.tries);
     if attempt.tries > o.run.spec.retry.limit {
         let message = format!("{tried} ended: {}; nothing was applied", failure.message);
         draft.end(&End { result: RunResult::Failed, message, failure: Some(failure) });
+        lease::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
     let next = after(now, backoff(attempt.tries));
@@ -210,6 +220,7 @@ pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodV
         if status.approval.is_some() {
             draft.clear("approval");
         }
+        lease::give_back(&mut draft);
         draft.condition_if_new(conditions::APPROVED, Some(false), reason::RETRYING, "");
     }
     draft.note("Retrying", true, text);

@@ -9,7 +9,7 @@ use crds::{ApprovalMode, Attempt, Phase, RunResult, TerraformRun, conditions, na
 
 use super::{
     actions::{Action, Decision, Gate, Kind, Observed, PodState, PodView},
-    approve, close, keep, proof, rerun, start,
+    approve, close, journal, keep, lease, locks, proof, recovery, rerun, start,
     status::{Draft, End, of_tries},
 };
 use crate::settings::Settings;
@@ -50,7 +50,13 @@ pub(super) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
     } else if run.metadata.deletion_timestamp.is_some() {
         Some((RunResult::Canceled, "the run was deleted".into()))
     } else {
-        None
+        let life = annotation(names::LIFE).filter(|life| run.uid().as_ref() != Some(*life))?;
+        // One that has begun has a status of its own, and was not made from anything.
+        run.status
+            .as_ref()
+            .and_then(|status| status.attempt.as_ref())
+            .is_none()
+            .then(|| (RunResult::Canceled, format!("made again from the run of UID {life}, out of a backup or a copy")))
     }
 }
 
@@ -114,12 +120,15 @@ pub(super) fn finish_conditions(o: &Observed, kind: Kind, now: Timestamp) -> sup
     }
     let failure = status.failure.as_ref().map(|f| f.reason.as_str());
     draft.ended_conditions(result, failure, status.message.as_deref().unwrap_or_default());
+    if kind == Kind::Close {
+        lease::give_back_at_end(&mut draft, o, result);
+    }
     draft.finish(kind)
 }
 
 /// The run has ended and no attempt is open: tidy up, answer a rerun, prune.
 fn ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
-    let (run, status) = (&o.run, o.status());
+    let run = &o.run;
     // Before its pod is let go: what it says may be the proof that an Indeterminate run waits for.
     if let Some(write) = proof::settles(o, now) {
         return Decision::act(Action::Write(write));
@@ -128,16 +137,36 @@ fn ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     if !release.is_empty() {
         return Decision::all(release);
     }
-    if run.metadata.deletion_timestamp.is_some() {
-        return remove(run);
+    let lease = lease::unconfirmed(o, now);
+    if let Some(decision) = lease.as_ref().filter(|decision| !decision.actions.is_empty()) {
+        return decision.clone();
     }
+    if run.metadata.deletion_timestamp.is_some() {
+        return lease.unwrap_or_else(|| remove(run));
+    }
+    let mut decision = at_rest(o, settings, now);
+    if decision.actions.is_empty() {
+        decision.requeue = decision.requeue.into_iter().chain(lease.and_then(|lease| lease.requeue)).min();
+    }
+    decision
+}
+
+/// The run has ended and nothing of it is left: conditions, a rerun that is asked for, late proof, its time.
+fn at_rest(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let (run, status) = (&o.run, o.status());
     if conditions::status(&status.conditions, conditions::FINISHED) != Some(true) {
         return Decision::act(Action::Write(finish_conditions(o, Kind::Conditions, now)));
     }
     if run.annotations().get(names::RERUN).is_some_and(|value| value == "true") && status.rerun.is_none() {
         return rerun::answer(o, now);
     }
-    if let Some(decision) = proof::ask(o, settings, now) {
+    if recovery::is_asked(run, status) {
+        return recovery::answer(o, now);
+    }
+    if let Some(write) = journal::adds(o, now) {
+        return Decision::act(Action::Write(write));
+    }
+    if let Some(decision) = proof::ask(o, settings, now).or_else(|| journal::ask(o, settings, now)) {
         return decision;
     }
     crate::prune::decide(run, status, settings, now)
@@ -199,6 +228,7 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
         }
         let mut draft = Draft::new(run, status, now);
         draft.end(&End { result, message: format!("{message}; nothing was applied"), failure: None });
+        lease::give_back(&mut draft);
         return Decision::act(Action::Write(draft.finish(Kind::End)));
     }
     let automatic = run.spec.approval.mode == ApprovalMode::Automatic;
@@ -213,7 +243,7 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     if let Some((plan, attempt)) = keep::kept(o) {
         return keep::wait(o, plan, attempt, settings, now);
     }
-    if let Some(attempt) = &status.attempt {
+    if let Some(attempt) = status.attempt.as_ref().filter(|_| status.failure.is_some()) {
         let closed = attempt.closed_at.as_ref().map_or(now, |t| t.0);
         let due = after(closed, backoff(attempt.tries));
         if now < due {
@@ -230,6 +260,12 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
             }
             Gate::Unknown | Gate::Refuted { .. } => return Decision::act(Action::ProveGate),
         }
+    }
+    if automatic
+        && let Some(want) = lease::wants(run, false, settings.has_datastore())
+        && let Some(decision) = lease::before_opening(o, &want.key, now)
+    {
+        return decision;
     }
     Decision::act(Action::Write(start::open(o, settings, now)))
 }
@@ -311,6 +347,15 @@ fn progress(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
         && let Some(plan) = plan
     {
         return approve::decide(o, plan, now);
+    }
+    if let Some(decision) = locks::decide(o, now) {
+        return decision;
+    }
+    if let (None, Some(key)) = (&status.claim, plan.and_then(|plan| plan.state_key.as_deref()))
+        && run.spec.approval.mode == ApprovalMode::Automatic
+        && let Some(decision) = lease::before_claim(o, key, now)
+    {
+        return decision;
     }
     let mut draft = Draft::new(run, status, now);
     draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
     rbac::v1::{Role, RoleBinding},
@@ -17,14 +16,16 @@ use crds::{Attempt, TerraformRun, names, reason, termination::clip};
 
 use super::{
     actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
-    observe::version,
+    lease::{self, Nodes},
+    locks::Left,
+    observe::{ahead, version},
     reconcile::Context,
     start, stored,
 };
 use crate::{
     account::{self, Account},
     error::{Error, ErrorKind},
-    pod, rerun,
+    leases, locks, pod, recovery, rerun,
 };
 
 /// What is known afterwards.
@@ -51,11 +52,17 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
             }
             Action::ProveGate => seen.gate = ctx.gate.prove(&seen.run, ctx).await?,
             Action::AskProof => stored::ask_proof(&mut seen, ctx).await,
+            Action::TakeLease { key } => take_lease(&mut seen, key, ctx).await?,
+            Action::AskNodes => ask_nodes(&mut seen, ctx).await?,
+            Action::AskLock => ask_lock(&mut seen, ctx).await?,
             Action::Write(write) => {
-                let opens = write.kind == Kind::Open;
+                let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
                 let run = write_status(&seen.run, &write, ctx).await?;
                 report(&run, write, ctx);
                 wrote(&mut seen, run, ctx);
+                if leases {
+                    seen.taken = None;
+                }
                 if opens {
                     // Nobody has created the pod of an attempt that was opened just now.
                     (seen.pod, seen.pod_live) = (PodState::Absent, true);
@@ -80,8 +87,10 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                 }
             }
             Action::Cleanup => {
-                let (cleaned, ()) = tokio::join!(cleanup(&seen.run, ctx), stored::forget(&seen.run, ctx));
+                let (cleaned, leases, ()) =
+                    tokio::join!(cleanup(&seen.run, ctx), leases::remove(&seen.run, ctx), stored::forget(&seen.run, ctx));
                 cleaned?;
+                leases?;
             }
             Action::RemoveFinalizer => {
                 let rest: Vec<_> = seen.run.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
@@ -93,11 +102,8 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                 .await?;
                 return Ok(Outcome::Gone);
             }
-            Action::CreateRerun => {
-                let fresh = rerun::fresh_run(&seen.run);
-                let created = ctx.call("create rerun", ctx.runs(&namespace).create(&PostParams::default(), &fresh)).await;
-                already(created)?;
-            }
+            Action::CreateRerun => create_run(&rerun::fresh_run(&seen.run), ctx).await?,
+            Action::CreateRecovery => create_run(&recovery::fresh_run(&seen.run), ctx).await?,
             Action::Prune => {
                 let preconditions =
                     Preconditions { uid: seen.run.uid(), resource_version: seen.run.metadata.resource_version.clone() };
@@ -110,6 +116,40 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
         }
     }
     Ok(Outcome::Seen(Box::new(seen)))
+}
+
+/// What was taken is known of the run as it was read, and no longer than that: it is not remembered.
+async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
+    let taken = leases::take(&seen.run, &key, ctx).await?;
+    let waits = lease::refused(&taken, key.clone(), (ctx.now)());
+    seen.taken = waits.is_none().then_some(key);
+    ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));
+    seen.notes.waits = waits;
+    Ok(())
+}
+
+async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
+    match leases::nodes(ctx).await? {
+        Ok(()) => seen.nodes = Nodes::Quiet,
+        Err(text) => {
+            let asked = Some(((ctx.now)(), text));
+            ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.nodes_asked.clone_from(&asked));
+            seen.notes.nodes_asked = asked;
+        }
+    }
+    Ok(())
+}
+
+async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
+    let Some(lock) = seen.status().state_lock.clone() else { return Ok(()) };
+    match locks::left_by(&seen.run, &lock, ctx).await? {
+        Ok(holder) => seen.left = Left::Behind(holder),
+        Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
+    }
+    let asked = Some((lock.id, (ctx.now)()));
+    ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.lock_asked.clone_from(&asked));
+    seen.notes.lock_asked = asked;
+    Ok(())
 }
 
 fn params() -> PatchParams {
@@ -125,6 +165,8 @@ fn wrote(seen: &mut Observed, run: TerraformRun, ctx: &Context) {
     let version = version(&run);
     ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.version = version);
     seen.notes.version = version;
+    // The cached run is small, and does not say which state it is of.
+    seen.ahead = ahead(&run, ctx);
     (seen.run, seen.run_live) = (Arc::new(run), true);
 }
 
@@ -137,7 +179,8 @@ fn metadata_patch(run: &TerraformRun, mut metadata: Value) -> Value {
 async fn add_finalizer(run: &TerraformRun, ctx: &Context) -> Result<TerraformRun, Error> {
     let mut finalizers = run.finalizers().to_vec();
     finalizers.push(names::RUN_FINALIZER.into());
-    let patch = metadata_patch(run, json!({"finalizers": finalizers}));
+    let life = json!({names::LIFE: run.uid()});
+    let patch = metadata_patch(run, json!({"finalizers": finalizers, "annotations": life}));
     let api = ctx.runs(&run.namespace().unwrap_or_default());
     ctx.call("add finalizer", api.patch(&run.name_any(), &params(), &Patch::Merge(patch))).await
 }
@@ -160,13 +203,20 @@ fn report(run: &TerraformRun, write: Write, ctx: &Context) {
         Kind::End => tracing::info!("run ended"),
         Kind::Approval => tracing::info!("approval settled"),
         Kind::Settled => tracing::info!("settled"),
-        Kind::Begin | Kind::Conditions | Kind::Gone | Kind::Rerun => tracing::debug!(kind = ?write.kind, "status written"),
+        Kind::Begin | Kind::Conditions | Kind::Gone | Kind::Rerun | Kind::Journal | Kind::Lease | Kind::Lock => {
+            tracing::debug!(kind = ?write.kind, "status written");
+        }
     }
     if let Some((operation, result)) = write.finished {
         ctx.metrics.run_finished(operation, result);
         stored::drop_bundles(run, ctx);
     }
     ctx.events.publish(run, write.notes);
+}
+
+async fn create_run(fresh: &TerraformRun, ctx: &Context) -> Result<(), Error> {
+    let api = ctx.runs(&fresh.namespace().unwrap_or_default());
+    already(ctx.call("create run", api.create(&PostParams::default(), fresh)).await).map(drop)
 }
 
 /// "It exists already" is success for objects whose names are ours.
@@ -186,7 +236,7 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     match Box::pin(try_create(&seen.run, &attempt, ctx)).await {
         Ok(view) => {
             tracing::info!(pod = view.name, "pod created");
-            let created = Some((number, Timestamp::now()));
+            let created = Some((number, (ctx.now)()));
             ctx.memory.update(&uid, |notes| (notes.created, notes.refused) = (created, None));
             (seen.notes.created, seen.notes.refused) = (created, None);
             (seen.pod, seen.pod_live) = (PodState::Present(view), true);
@@ -196,7 +246,7 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
             let Some(trouble) = refusal(&error) else { return Err(error) };
             tracing::warn!(%error, "pod refused");
             let refused = ctx.memory.update(&uid, |notes| {
-                let refused = start::refused_again(notes.refused.as_ref(), number, trouble, Timestamp::now());
+                let refused = start::refused_again(notes.refused.as_ref(), number, trouble, (ctx.now)());
                 notes.refused = Some(refused.clone());
                 refused
             });
@@ -264,7 +314,7 @@ fn refusal(error: &Error) -> Option<Trouble> {
     }
 }
 
-async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<(), Error> {
+pub(super) async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<(), Error> {
     let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), namespace);
     let roles: Api<Role> = Api::namespaced(ctx.client.clone(), namespace);
     let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), namespace);
@@ -281,7 +331,7 @@ async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<()
 }
 
 /// Takes our finalizer from a pod; other finalizers are others' business.
-async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Context) -> Result<(), Error> {
+pub(super) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Context) -> Result<(), Error> {
     let api = ctx.pod_api(namespace);
     // Almost always the only one: one request, which fails when it is not as expected.
     let patch = json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER]}});

@@ -12,8 +12,9 @@ use super::{
     actions::{Action, Decision, Kind, Observed, PodView, Write},
     approve, close,
     decide::{after, backoff},
+    lease,
     start::{self, Opening},
-    status::{Draft, End, approve_command, of_tries},
+    status::{Draft, End, of_tries},
 };
 use crate::{pod, settings::Settings};
 
@@ -40,11 +41,13 @@ fn expires(run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timest
 /// Says that the plan waits, and how to approve it.
 fn waits(draft: &mut Draft<'_>, run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) {
     let until = expires(run, plan, attempt, now).to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+    let caution = plan.caution().map(|caution| format!("; {caution}")).unwrap_or_default();
     draft.message(&format!(
-        "plan {} waits for approval until {until}; no pod is held meanwhile: an approval starts one that applies this plan",
+        "plan {} waits for approval until {until}; no pod is held meanwhile: an approval starts one that applies this plan{caution}",
         plan.summary
     ));
-    draft.set("nextStep", approve_command(run, &plan.checksum));
+    let command = names::approve_command(&run.namespace().unwrap_or_default(), &run.name_any(), &plan.checksum);
+    draft.set("nextStep", command);
 }
 
 /// An approval was taken back while no attempt was open: the plan waits again.
@@ -98,6 +101,7 @@ pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings:
 fn ends(o: &Observed, end: &End, now: Timestamp) -> Decision {
     let mut draft = Draft::new(&o.run, o.status(), now);
     draft.end(end);
+    lease::give_back(&mut draft);
     Decision::act(Action::Write(draft.finish(Kind::End)))
 }
 
@@ -147,6 +151,7 @@ pub(super) fn close(
     if attempt.tries > run.spec.retry.limit {
         let message = format!("{tried} to restore and apply the plan ended: {}; nothing was applied", failure.message);
         draft.end(&End { result: RunResult::Failed, message, failure: Some(failure) });
+        lease::give_back(&mut draft);
         return Some(close::closing(o, attempt, draft.finish(Kind::End)));
     }
     let next = after(now, backoff(attempt.tries));

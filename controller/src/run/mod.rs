@@ -6,17 +6,24 @@
 //! | [`podview`] | reads what a pod says of itself | no |
 //! | [`decide`] | says what is to be done | no |
 //! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
-//! | [`keep`], [`proof`] | its parts: plans that outlive their pods; results that arrive by the datastore | no |
+//! | [`locks`] | its part: locks of states that dead pods left | no |
+//! | [`lease`] | its part: one apply at a time on a state | no |
+//! | [`keep`], [`proof`], [`journal`] | its parts: plans that outlive their pods; results and journals that arrive by the datastore | no |
 //! | [`status`] | drafts of status writes | no |
 //! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
+//! | [`orphan`] | lets go of pods whose run is gone | yes |
 
 mod actions;
 mod approve;
 mod close;
 mod decide;
 mod execute;
+mod journal;
 mod keep;
+pub mod lease;
+pub mod locks;
 mod observe;
+mod orphan;
 mod podview;
 mod proof;
 mod reconcile;
@@ -31,7 +38,8 @@ pub use actions::{
 };
 pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
 pub use observe::Memory;
+pub use orphan::let_go;
 pub use reconcile::{Context, on_error, reconcile};
 pub use status::{Draft, End};
 
-use crate::rerun;
+use crate::{recovery, rerun};

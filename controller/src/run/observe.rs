@@ -13,10 +13,12 @@ use crds::TerraformRun;
 use super::{
     actions::{Notes, Observed, PodState, PodView, Proof},
     decide::asked,
+    lease::{self, Nodes},
+    locks::Left,
     reconcile::Context,
     start,
 };
-use crate::{account, error::Error};
+use crate::{account, error::Error, queue::Ahead};
 
 /// What this process remembers of runs that are worked on, by UID.
 #[derive(Default)]
@@ -68,7 +70,21 @@ pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> O
     };
     let gate = ctx.gate.state(&namespace, now);
     let newer = ctx.workspaces.newer(&uid);
-    Some(Observed { run, run_live: false, pod, pod_live: false, gate, notes, newer, proof: Proof::Unknown })
+    let ahead = ahead(&run, ctx);
+    Some(Observed {
+        run,
+        run_live: false,
+        pod,
+        pod_live: false,
+        gate,
+        notes,
+        newer,
+        proof: Proof::Unknown,
+        taken: None,
+        ahead,
+        nodes: Nodes::Unknown,
+        left: Left::Unknown,
+    })
 }
 
 /// From the API server. `None` when the run is gone, or another has its name.
@@ -88,12 +104,30 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
             Some(_) | None => PodState::Absent,
         },
     };
-    let now = Timestamp::now();
+    let now = (ctx.now)();
     let notes = notes(&fresh, &uid, ctx, now);
     let gate = ctx.gate.state(&namespace, now);
     let newer = ctx.workspaces.newer(&uid);
-    let run = Arc::new(fresh);
-    Ok(Some(Observed { run, run_live: true, pod, pod_live: true, gate, notes, newer, proof: Proof::Unknown }))
+    let (ahead, run) = (ahead(&fresh, ctx), Arc::new(fresh));
+    Ok(Some(Observed {
+        run,
+        run_live: true,
+        pod,
+        pod_live: true,
+        gate,
+        notes,
+        newer,
+        proof: Proof::Unknown,
+        taken: None,
+        ahead,
+        nodes: Nodes::Unknown,
+        left: Left::Unknown,
+    }))
+}
+
+/// Who comes before the run, when it wants a lease, or will as soon as its approval is recorded.
+pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
+    lease::wants(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
 }
 
 /// What is remembered, with the moment at which an end was asked for.

@@ -61,7 +61,8 @@ pub(super) fn settles(o: &Observed, now: Timestamp) -> Option<Write> {
     let mut draft = Draft::new(&o.run, o.status(), now);
     let text = format!("{result}, as it turned out: {}", message.message);
     draft.set("settled", Settled { result, message: clip(&message.message, 1024), at: whole_seconds(now) });
-    draft.line("Settled", &text).note("Settled", false, text);
+    // What was said of the objects was said before this: it is asked for again.
+    draft.clear("journal").line("Settled", &text).note("Settled", false, text);
     Some(draft.finish(Kind::Settled))
 }
 

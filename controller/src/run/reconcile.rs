@@ -23,8 +23,10 @@ use crate::{
     error::{self, Error, ErrorKind},
     events::Events,
     gate::Gatekeeper,
+    locks::Released,
     metrics::Metrics,
     pods::Pods,
+    queue::Queue,
     settings::Settings,
     workspaces::Workspaces,
 };
@@ -48,12 +50,18 @@ pub struct Context {
     pub gate: Gatekeeper,
     /// Runs by workspace.
     pub workspaces: Workspaces,
+    /// Runs by the state that they apply to.
+    pub queue: Queue,
+    /// Locks that runs were told to release.
+    pub released: Released,
     /// The datastore, when there is one.
     pub datastore: Option<Arc<Datastore>>,
     /// Events.
     pub events: Events,
     /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// The time of day; a simulator has another.
+    pub now: fn() -> Timestamp,
 }
 
 impl Context {
@@ -112,11 +120,11 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<cont
 
 async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Action, Error> {
     let uid = run.uid().unwrap_or_default();
-    let Some(mut seen) = observe::cached(run.clone(), ctx, Timestamp::now()) else {
+    let Some(mut seen) = observe::cached(run.clone(), ctx, (ctx.now)()) else {
         return Ok(controller::Action::requeue(CACHE_LAG));
     };
     for _ in 0..MAX_STEPS {
-        let decision = decide(&seen, &ctx.settings, Timestamp::now());
+        let decision = decide(&seen, &ctx.settings, (ctx.now)());
         if decision.actions.is_empty() {
             rest(&uid, &seen, ctx, decision.requeue);
             return Ok(decision.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue));

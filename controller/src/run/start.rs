@@ -13,6 +13,7 @@ use super::{
     actions::{Action, Decision, Kind, Observed, PodView, Refused, Trouble, Write},
     close,
     decide::{CREATION_LAG, after, opened_message},
+    lease,
     status::{Draft, End, of_tries},
 };
 use crate::{pod, settings::Settings};
@@ -63,6 +64,9 @@ pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
         }
         ApprovalMode::Manual => (false, reason::WAITING),
     };
+    if let Some(key) = &o.taken {
+        lease::record(&mut draft, key);
+    }
     draft.condition_if_new(conditions::PLANNED, Some(false), reason::RUNNING, "");
     draft.condition_if_new(conditions::APPROVED, Some(approved), why, "");
     draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
@@ -147,6 +151,7 @@ fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings:
     };
     let mut draft = Draft::new(&o.run, o.status(), now);
     draft.close().end(&End { result: RunResult::Failed, message, failure: Some(failure) });
+    lease::give_back(&mut draft);
     close::closing(o, attempt, draft.finish(Kind::End))
 }
 

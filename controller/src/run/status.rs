@@ -93,6 +93,12 @@ impl<'a> Draft<'a> {
         self.condition_if_new(type_, status, reason, message)
     }
 
+    /// Removes a condition.
+    pub fn forget(&mut self, type_: &str) -> &mut Self {
+        self.conditions.retain(|c| c.type_ != type_);
+        self
+    }
+
     /// Adds a line to the history.
     pub fn line(&mut self, word: &str, text: &str) -> &mut Self {
         self.history.push(clip(&format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")), 256));
@@ -208,7 +214,14 @@ impl<'a> Draft<'a> {
                     self.set("observedGeneration", generation);
                 }
             }
-            Kind::Approval | Kind::Conditions | Kind::Gone | Kind::Rerun | Kind::Settled => {}
+            Kind::Approval
+            | Kind::Conditions
+            | Kind::Gone
+            | Kind::Rerun
+            | Kind::Journal
+            | Kind::Settled
+            | Kind::Lease
+            | Kind::Lock => {}
         }
         if self.conditions != self.status.conditions {
             let conditions = std::mem::take(&mut self.conditions);
@@ -228,7 +241,10 @@ impl<'a> Draft<'a> {
             | Kind::Conditions
             | Kind::Gone
             | Kind::Rerun
-            | Kind::Settled => None,
+            | Kind::Journal
+            | Kind::Settled
+            | Kind::Lease
+            | Kind::Lock => None,
         });
         let finished = ended.map(|result| (self.run.spec.operation, result));
         Write { kind, status: self.patch, notes: self.notes, finished }
@@ -247,33 +263,16 @@ impl<'a> Draft<'a> {
 }
 
 /// The one command to run next.
-fn next_step(run: &TerraformRun, result: RunResult) -> Option<String> {
+pub(super) fn next_step(run: &TerraformRun, result: RunResult) -> Option<String> {
     match result {
         RunResult::Failed
         | RunResult::Indeterminate
         | RunResult::Canceled
         | RunResult::Rejected
         | RunResult::Expired
-        | RunResult::Superseded => Some(rerun_command(run)),
+        | RunResult::Superseded => Some(names::rerun_command(&run.namespace().unwrap_or_default(), &run.name_any())),
         RunResult::NoChanges | RunResult::Planned | RunResult::Applied | RunResult::Destroyed | RunResult::Drifted => None,
     }
-}
-
-/// The command that asks for a fresh run of the same spec.
-pub(super) fn rerun_command(run: &TerraformRun) -> String {
-    format!("kubectl annotate -n {} tfrun/{} {}=true", run.namespace().unwrap_or_default(), run.name_any(), names::RERUN)
-}
-
-/// The command that approves this plan, right for whoever pastes it.
-pub(super) fn approve_command(run: &TerraformRun, checksum: &str) -> String {
-    format!(
-        "kubectl annotate -n {} --overwrite tfrun/{} {}={checksum} {}=\"$(kubectl auth whoami -o \
-         jsonpath='{{.status.userInfo.username}}')\"",
-        run.namespace().unwrap_or_default(),
-        run.name_any(),
-        names::APPROVE,
-        names::APPROVED_BY
-    )
 }
 
 /// The word for an operation's tries: `attempt 2 of 4`.

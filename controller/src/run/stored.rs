@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crds::TerraformRun;
@@ -16,19 +15,25 @@ use super::{
 /// How long the deletion of a run waits for the datastore.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Asks the datastore how a claimed run ended. Without an answer nothing is known, and it is asked again some time.
+/// Asks the datastore how a claimed run ended, and what became of its objects. Without an answer nothing is known, and it is asked again some time.
 pub(super) async fn ask_proof(seen: &mut Observed, ctx: &Context) {
     let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
     seen.proof = Proof::Absent;
     if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
-        match datastore.result(&namespace, &uid, claim.attempt).await {
+        let (result, journal) =
+            tokio::join!(datastore.result(&namespace, &uid, claim.attempt), datastore.journal(&namespace, &uid, claim.attempt));
+        let journal = journal.inspect_err(|error| tracing::warn!(%error, "nobody says what became of the objects of the apply"));
+        let told = journal.ok().map(|journal| (seen.status().settled.is_some(), Box::new(journal)));
+        ctx.memory.update(&uid, |notes| notes.journal.clone_from(&told));
+        seen.notes.journal = told;
+        match result {
             Ok(Some(message)) => seen.proof = Proof::Found(Box::new(message)),
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "nobody says how the apply ended"),
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {
-        let asked = proof::asked_again(notes.proof, Timestamp::now());
+        let asked = proof::asked_again(notes.proof, (ctx.now)());
         notes.proof = Some(asked);
         asked
     });

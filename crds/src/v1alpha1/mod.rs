@@ -12,11 +12,11 @@ mod values;
 
 pub use phase::{Phase, RunResult};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};
-pub use run::{Operation, TerraformRun, TerraformRunSpec, Tool, ToolName};
+pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
 pub use source::{GitSource, InlineSource, Source};
 pub use status::{
-    Adopted, ApprovalRecord, Attempt, Changed, Changes, Claim, Diagnostic, Failure, FailureClass, PlanStatus, Progress, Settled,
-    Step, TerraformRunStatus, whole_seconds,
+    Adopted, ApprovalRecord, Attempt, Changed, Changes, Claim, Diagnostic, Failure, FailureClass, Journal, LockRelease,
+    PlanStatus, Progress, Settled, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,
 };
 pub use values::{Backend, EnvVar, KeyRef, SecretName, ValueFrom, Variable};

@@ -28,11 +28,15 @@ pub struct Approval {
     /// How long a plan may wait for an approval before the run ends as Expired; at least 1 s, at most 720 h.
     #[serde(default = "expires_after")]
     pub expires_after: Span,
+    /// Whether a plan may be applied although a Secret or ConfigMap that the run takes values from has changed since the plan.
+    /// Otherwise the plan is stale then. The values of variables are those of the plan in either case.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_rotation: bool,
 }
 
 impl Default for Approval {
     fn default() -> Self {
-        Self { mode: ApprovalMode::Manual, hold_for: hold_for(), expires_after: expires_after() }
+        Self { mode: ApprovalMode::Manual, hold_for: hold_for(), expires_after: expires_after(), allow_rotation: false }
     }
 }
 

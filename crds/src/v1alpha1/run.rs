@@ -73,6 +73,16 @@ pub struct Tool {
     pub version: Option<String>,
 }
 
+/// Whose objects a run takes into the state.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Recover {
+    /// Name of a run of the same namespace that ended without its state: what it created and the state does not know is imported
+    /// by the plan.
+    #[schemars(length(min = 1, max = 52))]
+    pub from_run: String,
+}
+
 /// One run of Terraform or OpenTofu: one plan, and at most one apply of it. The spec never changes; annotate the run with
 /// `pawl.run/rerun=true` for a fresh run of the same spec.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -129,6 +139,9 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub env: Vec<EnvVar>,
+    /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recover: Option<Recover>,
     /// How a plan with changes comes to be applied.
     #[serde(default)]
     pub approval: Approval,

@@ -1,8 +1,8 @@
 //! What a run says of itself.
 //!
 //! Each field has one writer (`design/0002-status-ownership.md`). While an attempt is open, `phase result message nextStep
-//! history failure startTime completionTime` belong to its pod, otherwise to the controller; `attempt approval conditions
-//! observedGeneration settled rerun` are the controller's for ever, all others the agent's.
+//! history failure journal startTime completionTime` belong to its pod, otherwise to the controller; `attempt approval conditions
+//! observedGeneration settled rerun lease lockRelease recovery` are the controller's for ever, all others the agent's.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -66,6 +66,22 @@ pub struct TerraformRunStatus {
     /// What went wrong: of the run when it has ended, otherwise of the newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// What became of the objects of an apply that did not end well; of the open attempt's pod, otherwise the controller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<Journal>,
+    /// Who holds the lock of the state, when that keeps this run waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_lock: Option<StateLock>,
+    /// The controller's word that a state lock was left by an ended process of ours and may be released.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock_release: Option<LockRelease>,
+    /// The lease on the state that this run applies to; without it there is no claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<StateLease>,
+    /// Name of the run that answered `pawl.run/recover=true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 52))]
+    pub recovery: Option<String>,
     /// Proof of how an Indeterminate apply ended, when it arrived after all; recorded once, phase and result stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Settled>,
@@ -76,7 +92,7 @@ pub struct TerraformRunStatus {
     /// Generation of the spec that this status is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Planned Approved Succeeded Finished Stalled`.
+    /// `Planned Approved StateLeased Succeeded Finished Stalled`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub conditions: Vec<Condition>,
@@ -116,6 +132,11 @@ pub struct PlanStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub bundle: Option<String>,
+    /// Digest of which state the plan is of: backend, without credentials, and workspace. Runs with the same key apply one after
+    /// the other, across namespaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub state_key: Option<String>,
     /// One line a resource, destroys first; bounded, the last line says how many more there are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 51), inner(length(max = 256)))]
@@ -269,13 +290,89 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub current: Option<String>,
+    /// Since when nothing has happened, once that is longer than a minute: no line of output and no event of the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_since: Option<Time>,
+}
+
+/// What became of the objects of an apply that did not end well: the tool's own events, compared with the state. Lines are
+/// `ADDRESS` or `ADDRESS id=ID`, with what was begun in brackets where the end is not known: `ADDRESS (create)`. Each list is bounded, its
+/// last line then says how many more there are, and the datastore has all.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Journal {
+    /// In short: `3 created and not recorded, 1 uncertain; state serial 4`, or why the state could not be read.
+    #[schemars(length(max = 512))]
+    pub summary: String,
+    /// Whether the events could be compared with the state.
+    pub compared: bool,
+    /// Objects that were created and are in the state.
+    pub recorded: u32,
+    /// Objects that were created and are not in the state: a recovery run imports them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 21), inner(length(max = 256)))]
+    pub not_recorded: Vec<String>,
+    /// Objects whose creation, change or destruction was begun, and whose end nobody saw.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 21), inner(length(max = 256)))]
+    pub uncertain: Vec<String>,
+    /// Objects that were destroyed and are still in the state: the next plan's refresh finds them gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 21), inner(length(max = 256)))]
+    pub still_recorded: Vec<String>,
+}
+
+/// The lock of a state, as its holder describes itself.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StateLock {
+    /// The lock's ID.
+    #[schemars(length(max = 128))]
+    pub id: String,
+    /// `user@host` of the holder; the host of a pod of ours is its name.
+    #[schemars(length(max = 256))]
+    pub who: String,
+    /// What the holder does: `OperationTypeApply`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub operation: Option<String>,
+    /// Since when, as the holder wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub created: Option<String>,
+}
+
+/// The controller's word that a lock may be released: its holder's pod is confirmed gone, and its attempt closed.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LockRelease {
+    /// The lock's ID; no other lock is meant.
+    #[schemars(length(max = 128))]
+    pub id: String,
+    /// Whose it was: `NAMESPACE/RUN, attempt 1`.
+    #[schemars(length(max = 256))]
+    pub holder: String,
+}
+
+/// The lease on a state.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StateLease {
+    /// The state: equal to `plan.stateKey` of the run that may claim.
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub state_key: String,
+    /// Name of the Lease object in the controller's namespace.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// When it was taken.
+    pub at: Time,
 }
 
 /// A command that ran.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// `source`, `init`, `workspace`, `plan`, `show`, `apply`.
+    /// `source`, `init`, `workspace`, `plan`, `show`, `apply`, `force-unlock`.
     #[schemars(length(max = 32))]
     pub name: String,
     /// The attempt it belongs to.

@@ -6,4 +6,4 @@ mod write;
 
 pub use client::KubeApi;
 pub use watch::follow;
-pub use write::{Kind, Outcome, Writer, backoff, is_approved};
+pub use write::{Kind, Outcome, Writer, backoff, backoff_of, is_approved, is_leased};

@@ -11,7 +11,8 @@ use crate::ports::{Api, Seen};
 const SILENCE: Duration = Duration::from_secs(270);
 
 /// Follows the run from `version` on and puts what is seen into `newest`, until nobody looks any more.
-pub async fn follow<A: Api>(api: Arc<A>, version: String, newest: watch::Sender<Option<Seen>>) {
+/// `nonce` is that of the process, and spreads its waits.
+pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest: watch::Sender<Option<Seen>>) {
     let mut version = Some(version);
     let mut failures = 0_u32;
     while !newest.is_closed() {
@@ -31,7 +32,7 @@ pub async fn follow<A: Api>(api: Arc<A>, version: String, newest: watch::Sender<
                         return;
                     }
                     tracing::debug!(%error, "could not read the run");
-                    tokio::time::sleep(super::backoff(failures)).await;
+                    tokio::time::sleep(super::backoff_of(failures, &nonce)).await;
                     continue;
                 }
             },
@@ -54,12 +55,12 @@ pub async fn follow<A: Api>(api: Arc<A>, version: String, newest: watch::Sender<
                 }
                 // A watch that ends at once must not become a loop of requests.
                 failures += 1;
-                tokio::time::sleep(super::backoff(failures.min(3))).await;
+                tokio::time::sleep(super::backoff_of(failures.min(3), &nonce)).await;
             }
             Err(error) => {
                 failures += 1;
                 tracing::debug!(%error, "could not watch the run");
-                tokio::time::sleep(super::backoff(failures)).await;
+                tokio::time::sleep(super::backoff_of(failures, &nonce)).await;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The writer: each write tests that the attempt is open and this process's own, and after any error the run is read again.
 
 use std::{
+    hash::{Hash, Hasher},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -11,13 +12,14 @@ use serde_json::{Map, Value, json};
 use crate::{ports::Api, settings::Settings};
 
 /// The fields of the status that an agent writes.
-const OWN: [&str; 13] = [
+const OWN: [&str; 15] = [
     "phase",
     "result",
     "message",
     "nextStep",
     "history",
     "failure",
+    "journal",
     "startTime",
     "completionTime",
     "plan",
@@ -25,6 +27,7 @@ const OWN: [&str; 13] = [
     "claim",
     "progress",
     "steps",
+    "stateLock",
 ];
 
 /// What a write is for: decides on its tests, and on when it is given up.
@@ -135,7 +138,7 @@ impl<A: Api> Writer<A> {
                 return Outcome::GivenUp;
             }
             tries += 1;
-            tokio::time::sleep(backoff(tries)).await;
+            tokio::time::sleep(backoff_of(tries, &self.settings.nonce)).await;
         }
     }
 
@@ -156,7 +159,7 @@ impl<A: Api> Writer<A> {
                 }
             }
             *tries += 1;
-            tokio::time::sleep(backoff(*tries)).await;
+            tokio::time::sleep(backoff_of(*tries, &self.settings.nonce)).await;
         }
     }
 
@@ -191,7 +194,7 @@ impl<A: Api> Writer<A> {
                 let own = Some(claim) == wanted.claim.as_ref();
                 return Some(if own { Outcome::Landed(run.clone()) } else { Outcome::Fenced });
             }
-            if approved.as_ref().is_some_and(|sum| !is_approved(run, sum)) || is_stopped(run) {
+            if approved.as_ref().is_some_and(|sum| !is_approved(run, sum)) || is_stopped(run) || !is_leased(run) {
                 return Some(Outcome::Refused(run.clone()));
             }
         }
@@ -262,6 +265,8 @@ fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kin
     wanted.attempt.clone_from(&known.attempt);
     wanted.conditions.clone_from(&known.conditions);
     wanted.rerun.clone_from(&known.rerun);
+    wanted.lease.clone_from(&known.lease);
+    wanted.lock_release.clone_from(&known.lock_release);
     wanted.observed_generation = known.observed_generation;
     if *kind != Kind::Adopt {
         wanted.adopted.clone_from(&known.adopted);
@@ -282,6 +287,13 @@ fn differing(known: &TerraformRunStatus, wanted: &TerraformRunStatus) -> Vec<(&'
         .filter(|field| known.get(*field) != wanted.get(*field))
         .map(|field| (field, wanted.get(field).cloned()))
         .collect()
+}
+
+/// Whether the run holds the lease on the state of its plan. A plan without a key needs none.
+pub fn is_leased(run: &TerraformRun) -> bool {
+    let Some(status) = &run.status else { return false };
+    let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
+    key.is_none_or(|key| status.lease.as_ref().is_some_and(|lease| lease.state_key == *key))
 }
 
 /// Whether a person's approval of this plan stands, as annotation and as the controller's record.
@@ -308,6 +320,17 @@ fn shorten(status: &mut TerraformRunStatus) {
 
 /// How long to wait before the next try: 100 ms doubling to 10 s, half of it by chance.
 pub fn backoff(tries: u32) -> Duration {
+    spread(tries, rand::random())
+}
+
+/// As [`backoff`], where chance is that of a process: what its nonce says, so that a simulated one waits the same again.
+pub fn backoff_of(tries: u32, nonce: &str) -> Duration {
+    let mut hasher = std::hash::DefaultHasher::new();
+    (nonce, tries).hash(&mut hasher);
+    spread(tries, hasher.finish())
+}
+
+fn spread(tries: u32, chance: u64) -> Duration {
     let most = 100_u64.saturating_mul(1 << tries.clamp(1, 8).saturating_sub(1)).min(10_000);
-    Duration::from_millis(most / 2 + rand::random_range(0..=most / 2))
+    Duration::from_millis(most / 2 + chance % (most / 2 + 1))
 }

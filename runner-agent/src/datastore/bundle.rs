@@ -9,6 +9,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use crds::datastore::hex_digest;
+
+use super::sealed_inputs::SealedInputs;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -26,6 +29,9 @@ pub struct Head {
     pub stack: PathBuf,
     /// Whether the state is the datastore's.
     pub managed: bool,
+    /// What the plan took from Secrets and ConfigMaps.
+    #[serde(default)]
+    pub inputs: SealedInputs,
 }
 
 /// The layout that is written.
@@ -71,7 +77,7 @@ pub fn pack(head: &Head, plan: &Path, source: &Path, to: &Path) -> Result<String
     append(&mut archive, source, Path::new(""), &head.stack)?;
     let mut file = archive.into_inner()?;
     file.inner.flush()?;
-    Ok(format!("sha256:{}", crate::hex(&file.digest.finalize())))
+    Ok(hex_digest(&file.digest.finalize()))
 }
 
 /// Whether a fresh pod makes this by itself.
@@ -106,7 +112,7 @@ fn append<W: Write>(archive: &mut tar::Builder<W>, source: &Path, below: &Path, 
 pub fn unpack(from: &Path, wanted: &str, plan: &Path, source: &Path) -> Result<Head, BundleError> {
     let mut hasher = Sha256::new();
     io::copy(&mut BufReader::with_capacity(256 << 10, File::open(from)?), &mut Hashing(&mut hasher))?;
-    let found = format!("sha256:{}", crate::hex(&hasher.finalize()));
+    let found = hex_digest(&hasher.finalize());
     if found != wanted {
         return Err(BundleError::Digest { found, wanted: wanted.to_owned() });
     }
@@ -190,7 +196,14 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn head() -> Head {
-        Head { layout: 1, tool: "OpenTofu".into(), version: "1.10.6".into(), stack: "live/a".into(), managed: true }
+        Head {
+            layout: 1,
+            tool: "OpenTofu".into(),
+            version: "1.10.6".into(),
+            stack: "live/a".into(),
+            managed: true,
+            inputs: SealedInputs::default(),
+        }
     }
 
     fn source(dir: &Path) {
@@ -270,7 +283,7 @@ mod tests {
                 archive.append(&header, io::empty()).unwrap();
             }
             archive.into_inner().unwrap();
-            let digest = format!("sha256:{}", crate::hex(&Sha256::digest(fs::read(&file).unwrap())));
+            let digest = hex_digest(&Sha256::digest(fs::read(&file).unwrap()));
             let restored = tempfile::tempdir_in(back.path()).unwrap();
             assert!(unpack(&file, &digest, &back.path().join("out"), restored.path()).is_err(), "{entries:?}");
             assert!(fs::read_dir(&outside).unwrap().next().is_none() && !Path::new("/etc/evil").exists(), "{entries:?}");

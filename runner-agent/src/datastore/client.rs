@@ -10,9 +10,11 @@ use bytes::Bytes;
 use crds::{
     Claim,
     datastore::{self as words, HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Problem, Stored},
+    journal::Replay,
     termination::TerminationMessage,
 };
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, header};
+use sha2::{Digest as _, Sha256};
 use tokio::{
     fs::File,
     io::AsyncWriteExt as _,
@@ -142,6 +144,17 @@ impl Client {
         json::<Length>(response).await.map(|length| length.length)
     }
 
+    /// The journal of the run that this run's own spec names, as far as it can be read.
+    pub async fn recovered_journal(&self) -> Result<Replay, Trouble> {
+        let mut response = answer(self.own(Method::GET, "recover")?).await?;
+        let mut replay = Replay::default();
+        while let Some(chunk) = response.chunk().await.map_err(|error| unavailable(&error))? {
+            replay.feed(&chunk);
+        }
+        replay.finish();
+        Ok(replay)
+    }
+
     /// The write-once record of the claim.
     pub async fn claim(&self, claim: &Claim) -> Result<(), Trouble> {
         let body = serde_json::to_vec(claim).unwrap_or_default();
@@ -153,7 +166,7 @@ impl Client {
         let body = message.to_bytes();
         let request = self
             .own(Method::PUT, &format!("objects/{}", ObjectKind::Result.as_str()))?
-            .header(HEADER_DIGEST, digest_of(&body))
+            .header(HEADER_DIGEST, words::hex_digest(&Sha256::digest(&body)))
             .timeout(SMALL)
             .body(body);
         answer(request).await.map(drop)
@@ -208,26 +221,12 @@ impl QueryPair for RequestBuilder {
     }
 }
 
-/// `sha256:` and the hexadecimal digest.
-pub fn digest_of(bytes: &[u8]) -> String {
-    use sha2::{Digest as _, Sha256};
-    format!("sha256:{}", crate::hex(&Sha256::digest(bytes)))
-}
-
 fn local(path: &Path, error: &std::io::Error) -> Trouble {
     Trouble::Unavailable(format!("{}: {error}", path.display()))
 }
 
 fn unavailable(error: &reqwest::Error) -> Trouble {
-    use std::error::Error as _;
-    // The cause says more than the outermost words.
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    Trouble::Unavailable(text)
+    Trouble::Unavailable(words::causes(error))
 }
 
 /// Sends, and sorts answers: what may be another the next time, and what will not.

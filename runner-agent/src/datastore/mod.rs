@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`client`] | the requests |
 //! | [`bundle`] | plan file, lock file and work directory in one archive, and back |
+//! | [`sealed_inputs`] | whether a plan's Secrets and ConfigMaps are as they were |
 //! | [`spool`] | the log on disk until the datastore has it |
 //! | [`shipper`] | sends the spool |
 //! | [`state`] | a managed state, offered to the tool on the pod's loopback |
 
 pub mod bundle;
 pub mod client;
+pub mod sealed_inputs;
 pub mod shipper;
 pub mod spool;
 pub mod state;

@@ -23,7 +23,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use crds::datastore::{LOCKED, MAX_SMALL, MAX_STATE, STATE_PORT, StateId};
+use crds::datastore::{LOCKED, MAX_SMALL, MAX_STATE, STATE_PORT, StateId, hex_digest};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -137,7 +137,7 @@ async fn keep(body: Body, path: &Path) -> io::Result<String> {
         file.write_all(&chunk).await?;
     }
     file.flush().await?;
-    Ok(format!("sha256:{}", crate::hex(&hasher.finalize())))
+    Ok(hex_digest(&hasher.finalize()))
 }
 
 async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -> Response {

@@ -36,9 +36,11 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             | State::RecordingResult(_)
             | State::Verifying(_)
             | State::Claiming(_, None) => phase(timeouts.plan.0),
+            State::Leasing => self.expires_at.map(|at| (at, Event::Expired)),
             State::Awaiting => {
                 let hold = self.hold_until.map(|at| (at, Event::HoldOver));
-                let expiry = self.expires_at.map(|at| (at, Event::Expired));
+                // An approval that is recorded does not expire while it waits for its turn.
+                let expiry = self.expires_at.filter(|_| !self.levels.recorded).map(|at| (at, Event::Expired));
                 [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
             }
             // An answer that does not come soon is not waited for when the process is wanted to end.

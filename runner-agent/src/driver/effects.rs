@@ -61,9 +61,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
                 self.view.enter(phase);
                 if phase == Phase::AwaitingApproval {
-                    let run = self.run.clone();
-                    self.view.announce_hold(self.clock.now(), run.as_deref());
-                    self.hold_until = None;
+                    self.view.announce_hold(self.clock.now());
                 }
                 self.write(Kind::Update, Done::Wrote);
             }
@@ -149,7 +147,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     Err(error) => {
                         tracing::info!(code = error.code, %error, "the run cannot be read yet");
                         tries += 1;
-                        tokio::time::sleep(crate::api::backoff(tries)).await;
+                        tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
                     }
                 }
             }
@@ -197,21 +195,18 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Ending::Canceled | Ending::Deleted => Some(RunResult::Canceled),
             Ending::Expired => Some(RunResult::Expired),
             Ending::Failed(_) => Some(RunResult::Failed),
-            Ending::Released | Ending::Attempt(_) => None,
+            Ending::Released | Ending::Queued | Ending::Attempt(_) => None,
         };
         let reason = self.levels.words(ending);
         self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
         let status = self.view.status(|text| self.work.redact(text));
         let text = status.message.clone().unwrap_or_default();
-        termination::write(
-            &self.settings.termination_log,
-            &termination::message(&self.settings, result, &text, status.failure.clone()),
-        );
+        let message = termination::message(&self.settings, result, &text, status.failure.clone());
+        termination::write(&self.settings.termination_log, &message);
         let without = if self.view.is_released(ending) { 0 } else { contract::EXIT_NO_RESULT };
         self.exit = result.map_or(without, contract::pod_exit_code);
         let (writer, work) = (self.writer.clone(), self.work.clone());
         let claimed = self.view.claimed().is_some();
-        let message = termination::message(&self.settings, result, &text, status.failure.clone());
         self.start(async move {
             let log = async {
                 work.log(&format!("pawl: {text}")).await;

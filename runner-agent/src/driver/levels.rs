@@ -1,9 +1,9 @@
 //! The run as it concerns an attempt at work: levels, of which the machine hears when they change.
 
-use crds::{TerraformRun, names, termination::clip};
+use crds::{TerraformRun, conditions, names, reason, termination::clip};
 
 use crate::{
-    api::is_approved,
+    api::{is_approved, is_leased},
     machine::{Ending, Event},
 };
 
@@ -13,7 +13,14 @@ pub(super) struct Levels {
     pub(super) deleted: bool,
     pub(super) cancelled: Option<String>,
     pub(super) denied: Option<String>,
+    /// The approval of this plan is recorded.
+    pub(super) recorded: bool,
+    /// And the run holds the lease on the plan's state.
     pub(super) approved: bool,
+    /// The plan stands in the run, and the run holds the lease on its state.
+    pub(super) leased: bool,
+    /// Behind whom the run waits for that lease.
+    pub(super) queued: Option<String>,
     pub(super) approver: Option<String>,
     pub(super) fenced: bool,
 }
@@ -21,11 +28,22 @@ pub(super) struct Levels {
 impl Levels {
     pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
         let annotation = |name| run.metadata.annotations.as_ref().and_then(|a| a.get(name)).map(|text| clip(text, 200));
+        let planned = checksum.filter(|sum| !sum.is_empty());
+        let recorded = planned.is_some_and(|sum| is_approved(run, sum));
+        let stands =
+            planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
+        let leased = stands && is_leased(run);
+        let conditions = run.status.iter().flat_map(|status| &status.conditions);
+        let queued =
+            conditions.filter(|c| c.type_ == conditions::STATE_LEASED && c.status == "False" && c.reason == reason::QUEUED);
         Self {
             deleted: run.metadata.deletion_timestamp.is_some(),
             cancelled: annotation(names::CANCEL),
             denied: annotation(names::DENY),
-            approved: checksum.is_some_and(|sum| !sum.is_empty() && is_approved(run, sum)),
+            recorded,
+            approved: recorded && leased,
+            leased,
+            queued: queued.map(|c| clip(&c.message, 300)).next().filter(|_| stands && !leased),
             approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
             fenced: !is_own(run),
         }
@@ -50,6 +68,8 @@ impl Levels {
         when(self.deleted && !before.deleted, Event::DeletionRequested);
         when(!self.approved && before.approved, Event::Withdrawn);
         when(self.approved && !before.approved, Event::Approved);
+        when(self.leased && !before.leased, Event::Leased);
+        when(self.queued.is_some() && before.queued.is_none(), Event::Queued);
         events
     }
 
@@ -63,7 +83,10 @@ impl Levels {
             Ending::Rejected => because("denied", &self.denied),
             Ending::Canceled => because("cancelled", &self.cancelled),
             Ending::Deleted => "the run is being deleted".to_owned(),
+            Ending::Expired if self.recorded => "the lease on its state was not to be had in time".to_owned(),
             Ending::Expired => "nobody approved the plan in time".to_owned(),
+            Ending::Queued => self.queued.clone().unwrap_or_default(),
+            Ending::Released if self.recorded => self.queued.clone().unwrap_or_default(),
             Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Released | Ending::Failed(_) | Ending::Attempt(_) => {
                 String::new()
             }
@@ -80,7 +103,8 @@ mod tests {
         let (before, mut after) = (Levels::default(), Levels::default());
         after.cancelled = Some("why".into());
         after.approved = true;
-        assert_eq!(after.news(&before), [Event::CancelRequested, Event::Approved]);
+        after.queued = Some("behind b".into());
+        assert_eq!(after.news(&before), [Event::CancelRequested, Event::Approved, Event::Queued]);
         assert!(after.news(&after).is_empty());
         assert_eq!(before.news(&Levels { cancelled: None, ..after.clone() }), [Event::Withdrawn]);
         assert_eq!(after.words(Ending::Canceled), "cancelled: why");

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crds::{
-    Adopted, Approval, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, Progress, RunResult, Step, TerraformRun,
+    Adopted, Approval, Changed, Claim, Failure, FailureClass, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
     TerraformRunStatus, reason, whole_seconds,
 };
 use jiff::Timestamp;
@@ -48,6 +48,10 @@ impl Projection {
         let lists = status.history.iter_mut().chain(status.plan.iter_mut().flat_map(|plan| &mut plan.changes));
         let texts = lists.chain(status.message.iter_mut()).chain(status.progress.iter_mut().filter_map(|p| p.current.as_mut()));
         texts.for_each(|text| *text = redact(text));
+        if let Some(journal) = &mut status.journal {
+            let lists = [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded];
+            lists.into_iter().flatten().chain([&mut journal.summary]).for_each(|text| *text = redact(text));
+        }
         if let Some(failure) = &mut status.failure {
             failure.message = redact(&failure.message);
             for d in &mut failure.diagnostics {
@@ -80,13 +84,15 @@ impl Projection {
         // A failure is of the newest attempt while the run goes on.
         self.status.failure = None;
         self.status.progress = None;
+        self.status.state_lock = None;
         let text = self.settings.commands().start(adopted.attempt, &self.settings.pod_name);
         self.status.history.push(report::line(Clocked { since: now, took: Duration::ZERO }, "Start", &text));
         self.status.adopted = Some(adopted);
     }
 
-    pub(super) fn resume(&mut self, status: TerraformRunStatus, now: Timestamp) {
+    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, now: Timestamp) {
         self.status = status;
+        self.approval = approval;
         self.since = Some(now);
     }
 
@@ -106,16 +112,16 @@ impl Projection {
     }
 
     /// When the plan is worth nothing any more.
-    pub(super) fn expires(&self, approval: Approval) -> Timestamp {
+    pub(super) fn expires(&self) -> Timestamp {
         let made = self.status.plan.as_ref().and_then(|plan| plan.created_at.as_ref()).map_or_else(Timestamp::now, |at| at.0);
-        made.checked_add(approval.expires_after.0).unwrap_or(Timestamp::MAX)
+        made.checked_add(self.approval.expires_after.0).unwrap_or(Timestamp::MAX)
     }
 
     /// Whether an attempt that ends so leaves a plan that waits on.
     pub(super) fn is_released(&self, ending: Ending) -> bool {
         let waits = self.status.phase == Some(Phase::AwaitingApproval) && self.is_stored();
         match ending {
-            Ending::Released => true,
+            Ending::Released | Ending::Queued => true,
             // The plan is not the pod's: there is nothing to try again.
             Ending::Attempt(Cause::Terminated) => waits,
             _ => false,
@@ -175,7 +181,11 @@ impl Projection {
         let short: String = plan.checksum.chars().take(19).collect();
         self.checksum.clone_from(&plan.checksum);
         let summary = plan.counts.summary();
+        self.status.state_lock = None;
         self.history("Plan", &format!("{summary}; {short}…"), now);
+        for note in &plan.notes {
+            self.history("Recover", note, now);
+        }
         self.status.progress = None;
         self.status.plan = Some(PlanStatus {
             checksum: plan.checksum,
@@ -187,21 +197,40 @@ impl Projection {
             created_at: Some(whole_seconds(now)),
             platform: Some(plan.platform),
             bundle: plan.bundle,
+            state_key: plan.state_key,
             changes: plan.lines,
         });
     }
 
-    pub(super) fn announce_hold(&mut self, now: Timestamp, run: Option<&TerraformRun>) {
-        let approval = run.map(|run| run.spec.approval).unwrap_or_default();
-        let until = self.expires(approval);
+    pub(super) fn announce_hold(&mut self, now: Timestamp) {
+        let until = self.expires();
         let held = if self.is_stored() {
-            Held::Until(now.checked_add(approval.hold_for.0).unwrap_or(until).min(until))
+            Held::Until(now.checked_add(self.approval.hold_for.0).unwrap_or(until).min(until))
         } else {
             Held::All
         };
-        self.approval = approval;
-        self.status.message = Some(self.settings.commands().awaiting(&self.summary(), until, held));
+        self.status.message = Some(self.waits(until, held));
         self.status.next_step = Some(self.settings.commands().approve(&self.checksum));
+    }
+
+    /// The plan waits, with a word of caution where one is due.
+    fn waits(&self, until: Timestamp, held: Held) -> String {
+        let text = self.settings.commands().awaiting(&self.summary(), until, held);
+        match self.status.plan.as_ref().and_then(PlanStatus::caution) {
+            Some(caution) => format!("{text}; {caution}"),
+            None => text,
+        }
+    }
+
+    /// The plan is approved and waits for its turn on the state, or waits for its approval again.
+    pub(super) fn turn(&mut self, behind: Option<&str>, now: Timestamp) {
+        match behind {
+            Some(behind) => {
+                self.status.message = Some(format!("plan {} is approved; {behind}", self.summary()));
+                self.status.next_step = None;
+            }
+            None => self.announce_hold(now),
+        }
     }
 
     pub(super) fn awaiting(&mut self, now: Timestamp) {
@@ -229,14 +258,35 @@ impl Projection {
 
     pub(super) fn applied(&mut self, apply: &ApplyReport) {
         let total = self.status.progress.as_ref().map_or(apply.done, |p| p.total);
-        self.status.progress = Some(Progress { done: apply.done, total, current: None });
+        self.status.progress = Some(Progress { done: apply.done, total, current: None, quiet_since: None });
     }
 
     pub(super) fn progress(&mut self, progress: Progress) {
         self.status.progress = Some(progress);
     }
 
+    /// Somebody holds the state's lock; whether that is news.
+    pub(super) fn locked(&mut self, lock: StateLock) -> bool {
+        let since = lock.created.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
+        self.status.message =
+            Some(format!("plan waits for the state, which is locked by {}{since} (lock {})", lock.who, lock.id));
+        let news = self.status.state_lock.as_ref() != Some(&lock);
+        self.status.state_lock = Some(lock);
+        news
+    }
+
+    pub(super) fn unlocked(&mut self, text: &str, now: Timestamp) {
+        self.status.state_lock = None;
+        self.status.message = Some("plan runs".to_owned());
+        self.history("Unlock", text, now);
+    }
+
     pub(super) fn step_started(&mut self, name: &str, at: Timestamp) {
+        // Tries of a command that waits for a lock are one step.
+        let again = |s: &Step| s.name == name && s.attempt == self.settings.attempt && s.exit_code.is_some_and(|code| code != 0);
+        if self.status.state_lock.is_some() && self.status.steps.last().is_some_and(again) {
+            self.status.steps.pop();
+        }
         let step = Step {
             name: name.into(),
             attempt: self.settings.attempt,
@@ -255,6 +305,11 @@ impl Projection {
             step.finished_at = Some(whole_seconds(at));
             step.exit_code = Some(code);
         }
+    }
+
+    /// What became of the objects of the apply.
+    pub(super) fn journal(&mut self, journal: Journal) {
+        self.status.journal = Some(journal);
     }
 
     pub(super) fn failed(&mut self, failure: Failure) {
@@ -277,17 +332,28 @@ impl Projection {
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let claimed = phase == Phase::Apply;
         let word = phase.as_str();
+        if ending == Ending::Queued {
+            self.history("Queue", &format!("{why}; the pod ends, a further one plans anew when it is this run's turn"), now);
+            self.status.message = Some(format!("{why}; it plans anew when it is its turn"));
+            return;
+        }
         if self.is_released(ending) {
+            if !why.is_empty() {
+                self.history("Hold", &format!("{why}; the pod ends, the approved plan is kept"), now);
+                self.status.message = Some(format!("plan {} is approved; {why}; no pod is held", self.summary()));
+                self.status.next_step = None;
+                return;
+            }
             let hold = if ending == Ending::Released { "nobody approved yet" } else { "the pod was told to end" };
             self.history("Hold", &format!("{hold}; the pod ends, the plan is kept"), now);
-            let until = self.expires(self.approval);
-            self.status.message = Some(commands.awaiting(&self.summary(), until, Held::No));
+            let until = self.expires();
+            self.status.message = Some(self.waits(until, Held::No));
             return;
         }
         self.status.next_step = None;
         match ending {
             // Said above.
-            Ending::Released => {}
+            Ending::Released | Ending::Queued => {}
             Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
             Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
             Ending::Applied => {
@@ -306,7 +372,10 @@ impl Projection {
                 let failure = self.caused(cause, claimed, changed, now);
                 self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
                 if result.is_some() {
-                    let text = report::failed(&commands, &failure);
+                    let mut text = report::failed(&commands, &failure);
+                    if claimed {
+                        report::accounted(&mut text, &commands, self.status.progress.as_ref(), self.status.journal.as_ref());
+                    }
                     self.status.message = Some(text.message);
                     self.status.next_step = text.next_step;
                 } else {
@@ -336,6 +405,10 @@ impl Projection {
         let commands = self.settings.commands();
         let (class, reason, text) = match cause {
             Cause::Step | Cause::Mismatch => {
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+            }
+            // What it waited for is what it failed of.
+            Cause::Deadline if said.as_ref().is_some_and(|said| said.reason == reason::STATE_LOCKED) => {
                 return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
             }
             Cause::Deadline => {

@@ -36,6 +36,8 @@ pub enum Ending {
     Expired,
     /// The attempt ends and the plan waits on: it is kept outside of the pod.
     Released,
+    /// The attempt ends, since another run applies to the state; when it is this run's turn, a further one plans anew.
+    Queued,
     /// The run failed.
     Failed(Cause),
     /// The attempt failed; another may follow.

@@ -22,8 +22,12 @@ pub enum Event {
         /// Whether there is anything to apply.
         changes: bool,
     },
-    /// A person approved this plan, and the controller recorded it.
+    /// A person approved this plan, the controller recorded it, and the run holds the lease on its state.
     Approved,
+    /// The run holds the lease on the state of its plan.
+    Leased,
+    /// Another run holds it.
+    Queued,
     /// The approval is gone.
     Withdrawn,
     /// A person denied the plan.

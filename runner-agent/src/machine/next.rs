@@ -40,9 +40,8 @@ pub fn next(state: &State, event: &E) -> Step {
         State::RecordingInit(terms) => recording(state, event, || (State::Init(terms), vec![Effect::RunInit])),
         State::RecordingPlan(terms) => recording(state, event, || (State::Planning(terms), vec![Effect::RunPlan])),
         State::RecordingResult(Mode::Manual) => recording(state, event, || (State::Awaiting, vec![])),
-        State::RecordingResult(Mode::Automatic) => {
-            recording(state, event, || (State::Verifying(Mode::Automatic), vec![Effect::VerifyManifest]))
-        }
+        State::RecordingResult(Mode::Automatic) => recording(state, event, || (State::Leasing, vec![])),
+        State::Leasing => leasing(event),
         State::Awaiting => awaiting(event),
         State::Verifying(mode) => verifying(mode, event),
         State::Claiming(mode, stop) => claiming(mode, stop, event),
@@ -97,6 +96,8 @@ const fn stop_of(event: E) -> Option<Stop> {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
@@ -128,6 +129,8 @@ fn adopting(event: E) -> Step {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
@@ -166,6 +169,8 @@ fn working(state: State, event: E, done: bool, then: impl FnOnce() -> Step) -> S
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
@@ -212,6 +217,8 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
@@ -221,6 +228,37 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
         | E::StepFailed { .. }
         | E::GraceOver
         | E::Reported => stay(state),
+    }
+}
+
+/// Nobody is asked: what is waited for is the lease, or the word that another run has it. Then this plan will be of a state that
+/// has changed, so no pod is held for it.
+fn leasing(event: E) -> Step {
+    match event {
+        E::Leased => (State::Verifying(Mode::Automatic), vec![Effect::VerifyManifest]),
+        E::Queued => end(Ending::Queued),
+        E::Expired => end(Ending::Expired),
+        E::StopRequested | E::DeadlinePassed | E::CancelRequested | E::Denied | E::DeletionRequested | E::Fenced => {
+            stop_of(event).map_or_else(|| stay(State::Leasing), stopped)
+        }
+        E::Adopted(_)
+        | E::AdoptedPlan
+        | E::AdoptionRefused
+        | E::Recorded
+        | E::SetupDone
+        | E::InitDone
+        | E::PlanDone { .. }
+        | E::Approved
+        | E::Withdrawn
+        | E::HoldOver
+        | E::ManifestMatched
+        | E::ManifestDiffers
+        | E::ClaimGranted
+        | E::ClaimRefused
+        | E::ApplyDone
+        | E::StepFailed { .. }
+        | E::GraceOver
+        | E::Reported => stay(State::Leasing),
     }
 }
 
@@ -239,6 +277,8 @@ fn awaiting(event: E) -> Step {
         | E::SetupDone
         | E::InitDone
         | E::PlanDone { .. }
+        | E::Leased
+        | E::Queued
         | E::Withdrawn
         | E::ManifestMatched
         | E::ManifestDiffers
@@ -266,6 +306,8 @@ fn verifying(mode: Mode, event: E) -> Step {
         }
         // Expiry counts until an approval is recorded.
         E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
@@ -297,7 +339,7 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
         E::ClaimRefused => match (stop, mode) {
             (Some(stop), _) => stopped(stop),
             (None, Mode::Manual) => (State::Awaiting, vec![]),
-            (None, Mode::Automatic) => (State::Verifying(mode), vec![Effect::VerifyManifest]),
+            (None, Mode::Automatic) => (State::Leasing, vec![]),
         },
         // Whether the claim stands is not known, so the end must be one that a claimed run may have.
         E::DeadlinePassed => end(Ending::Failed(Cause::Deadline)),
@@ -310,6 +352,8 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
         E::Withdrawn
         | E::Approved
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
@@ -352,6 +396,8 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
         | E::Approved
         | E::Withdrawn
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers
@@ -377,6 +423,8 @@ fn applying(event: E) -> Step {
         | E::Withdrawn
         | E::Approved
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
@@ -421,6 +469,8 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
         | E::Withdrawn
         | E::Approved
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::Adopted(_)
         | E::AdoptedPlan
@@ -453,6 +503,8 @@ fn ending(state: State, event: E) -> Step {
         | E::CancelRequested
         | E::DeletionRequested
         | E::Expired
+        | E::Leased
+        | E::Queued
         | E::HoldOver
         | E::ManifestMatched
         | E::ManifestDiffers

@@ -84,7 +84,9 @@ pub enum State {
     Planning(Terms),
     /// The plan and the phase that follows it are being acknowledged.
     RecordingResult(Mode),
-    /// The plan waits for a person.
+    /// The plan of an Automatic run waits for the lease on its state.
+    Leasing,
+    /// The plan waits for a person, and then for the lease on its state.
     Awaiting,
     /// The manifest is computed again.
     Verifying(Mode),
@@ -124,6 +126,7 @@ impl State {
             Self::RecordingPlan(_) => "RecordingPlan",
             Self::Planning(_) => "Planning",
             Self::RecordingResult(_) => "RecordingResult",
+            Self::Leasing => "Leasing",
             Self::Awaiting => "Awaiting",
             Self::Verifying(_) => "Verifying",
             Self::Claiming(..) => "Claiming",

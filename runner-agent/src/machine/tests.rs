@@ -27,6 +27,8 @@ fn events() -> Vec<Event> {
         Event::PlanDone { changes: true },
         Event::PlanDone { changes: false },
         Event::Approved,
+        Event::Leased,
+        Event::Queued,
         Event::Withdrawn,
         Event::Denied,
         Event::CancelRequested,
@@ -50,7 +52,7 @@ fn events() -> Vec<Event> {
 }
 
 fn states() -> Vec<State> {
-    let mut states = vec![State::Adopting, State::Restoring, State::Awaiting, State::Applying, State::Ended];
+    let mut states = vec![State::Adopting, State::Restoring, State::Leasing, State::Awaiting, State::Applying, State::Ended];
     for t in terms() {
         states.extend([State::Setup(t), State::RecordingInit(t), State::Init(t), State::RecordingPlan(t), State::Planning(t)]);
     }
@@ -72,6 +74,7 @@ fn states() -> Vec<State> {
             Ending::Deleted,
             Ending::Expired,
             Ending::Released,
+            Ending::Queued,
         ]
         .map(State::Ending),
     );
@@ -117,6 +120,7 @@ struct Trace {
     claims_out: bool,
     stop_seen: bool,
     unapproved: bool,
+    leased: bool,
 }
 
 fn step(trace: Trace, event: Event) -> Trace {
@@ -127,6 +131,9 @@ fn step(trace: Trace, event: Event) -> Trace {
         Event::ClaimGranted if t.claims_out => t.granted = true,
         Event::Withdrawn => t.unapproved = true,
         Event::Approved => t.unapproved = false,
+        Event::Leased => t.leased |= before == State::Leasing,
+        // The policy may have refused for want of the lease.
+        Event::ClaimRefused if matches!(before, State::Claiming(..)) => t.leased = false,
         _ => {}
     }
     if is_stop(event) && !matches!(before, State::Ended) {
@@ -142,6 +149,10 @@ fn step(trace: Trace, event: Event) -> Trace {
                 assert!(
                     !t.unapproved || matches!(before, State::Verifying(Mode::Automatic)),
                     "claim after a withdrawal: {trace:?}"
+                );
+                assert!(
+                    t.leased || matches!(before, State::Verifying(Mode::Manual)),
+                    "an automatic claim without a lease: {trace:?}"
                 );
                 t.claims_out = true;
             }
@@ -180,6 +191,7 @@ fn explore() -> BTreeMap<Trace, BTreeSet<Trace>> {
         claims_out: false,
         stop_seen: false,
         unapproved: false,
+        leased: false,
     };
     let mut graph = BTreeMap::new();
     let mut queue = VecDeque::from([first]);
@@ -278,6 +290,7 @@ fn table() -> String {
         State::Planning(Terms { plan_only: true, ..manual }),
         State::RecordingResult(Mode::Manual),
         State::RecordingResult(Mode::Automatic),
+        State::Leasing,
         State::Awaiting,
         State::Verifying(Mode::Manual),
         State::Claiming(Mode::Manual, None),

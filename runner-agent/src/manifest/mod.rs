@@ -6,6 +6,10 @@
 mod tree;
 mod work;
 
+use crds::{
+    datastore::hex_digest,
+    state_key::{canonical, without_userinfo},
+};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -68,23 +72,7 @@ pub fn checksum(facts: &Facts, digests: &Digests) -> String {
         "variables": pairs(&facts.variables),
         "env": pairs(&facts.env),
     });
-    format!("sha256:{}", crate::hex(&Sha256::digest(canonical(&manifest).as_bytes())))
-}
-
-/// JSON with sorted keys and without spaces: one text for one value.
-pub fn canonical(value: &Value) -> String {
-    fn sorted(value: &Value) -> Value {
-        match value {
-            Value::Object(map) => {
-                let mut entries: Vec<_> = map.iter().collect();
-                entries.sort_by_key(|(key, _)| *key);
-                Value::Object(entries.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
-            }
-            Value::Array(list) => list.iter().map(sorted).collect(),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
-        }
-    }
-    sorted(value).to_string()
+    hex_digest(&Sha256::digest(canonical(&manifest).as_bytes()))
 }
 
 /// Arguments of backends that name the place of a state. A list of what is kept, since nobody can list every credential.
@@ -120,21 +108,11 @@ pub fn place(config: &Value) -> Value {
     let Value::Object(config) = config else { return Value::Null };
     let kept = config.iter().filter(|(key, value)| PLACE.contains(&key.as_str()) && !value.is_null());
     Value::Object(
-        kept.map(|(key, value)| (key.clone(), value.as_str().map_or_else(|| value.clone(), without_userinfo)))
-            .collect::<Map<_, _>>(),
+        kept.map(|(key, value)| {
+            (key.clone(), value.as_str().map_or_else(|| value.clone(), |text| without_userinfo(text).into()))
+        })
+        .collect::<Map<_, _>>(),
     )
-}
-
-/// A URL without user, password and query; any other text as it is.
-fn without_userinfo(text: &str) -> Value {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    match path {
-        Some(path) => format!("{scheme}://{host}/{path}").into(),
-        None => format!("{scheme}://{host}").into(),
-    }
 }
 
 #[cfg(test)]

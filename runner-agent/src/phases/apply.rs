@@ -4,8 +4,8 @@ use crds::{Changed, Claim, Failure, reason};
 
 use super::PodWork;
 use crate::{
-    classify,
-    ports::{ApplyReport, Notices},
+    classify, exists,
+    ports::{ApplyReport, Notice, Notices},
 };
 
 impl PodWork {
@@ -17,7 +17,7 @@ impl PodWork {
             (known.planned, known.stack.clone())
         };
         let command = self.command(["apply", "-json", "-input=false", &file])?;
-        let mut events = self.events(notices).total(planned);
+        let mut events = self.events(notices).total(planned).journaled(self.open_journal());
         // Until its end is seen nobody can say what it changed.
         self.known().changed = Changed::Unknown;
         let exit = self.step("apply", &command, &mut events, notices).await.inspect_err(|failure| {
@@ -29,18 +29,27 @@ impl PodWork {
         let operations = events.operations();
         let changed = if exit.signal.is_some() && operations.done == 0 { Changed::Unknown } else { operations.changed() };
         self.known().changed = changed;
+        let rescue = stack.join("errored.tfstate");
+        let mut journal = events.journal();
+        if let Some(journal) = &mut journal {
+            journal.ended(exit, !rescue.is_file());
+        }
         if exit.code == 0 {
             return Ok(ApplyReport { done: operations.done, outputs: events.outputs() });
         }
         let mut failure = classify::failure("apply", exit, &events.said());
         failure.changes = changed;
-        let rescue = stack.join("errored.tfstate");
+        if let Some(code) = exists::recognise(&mut failure) {
+            self.log.line(&self.redactor.redact(&format!("pawl: the object is adopted by\n{code}"))).await;
+        }
         if rescue.is_file() {
             reason::STATE_NOT_SAVED.clone_into(&mut failure.reason);
-            let place = if self.settings.machine().is_some() { "" } else { " of the pod, which ends with it" };
-            failure.message = format!("the state could not be saved and is in {}{place}; {}", rescue.display(), failure.message);
+            failure.message = format!("the state could not be saved; {}; {}", self.rescue_state(&rescue).await, failure.message);
             // The tool changed something, or there would be nothing to save.
             failure.changes = Changed::Some;
+        }
+        if let Some(journal) = journal {
+            let _ = notices.send(Notice::Journal(Box::new(self.account(journal).await)));
         }
         Err(failure)
     }

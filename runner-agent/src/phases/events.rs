@@ -12,6 +12,7 @@ use crds::{Changed, Diagnostic, Progress};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::journal::{Journal, Touched};
 use crate::{
     classify::Said,
     ports::{Notice, Notices},
@@ -29,6 +30,8 @@ const DIAGNOSTICS: usize = 16;
 struct Line {
     #[serde(rename = "@message", default)]
     message: String,
+    #[serde(rename = "@timestamp", default)]
+    at: String,
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
@@ -93,12 +96,21 @@ struct Hook {
     resource: Option<Resource>,
     #[serde(default)]
     action: String,
+    #[serde(default)]
+    id_key: String,
+    #[serde(default)]
+    id_value: String,
 }
 
-#[derive(Deserialize, Debug)]
+#[derive(Deserialize, Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "the tool's own words")]
 struct Resource {
     #[serde(default)]
     addr: String,
+    #[serde(default)]
+    resource_type: String,
+    #[serde(default)]
+    implied_provider: String,
 }
 
 #[derive(Deserialize, Debug)]
@@ -159,6 +171,7 @@ pub struct Events {
     progressed: bool,
     copy: Option<BufWriter<File>>,
     copy_error: Option<std::io::Error>,
+    journal: Option<Journal>,
 }
 
 impl Events {
@@ -178,7 +191,19 @@ impl Events {
             progressed: false,
             copy: None,
             copy_error: None,
+            journal: None,
         }
+    }
+
+    /// What becomes of each object goes into a journal.
+    pub(super) fn journaled(mut self, journal: Journal) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
+    /// The journal, as far as it came.
+    pub(super) fn journal(&mut self) -> Option<Journal> {
+        self.journal.take()
     }
 
     /// What is shown goes into a file as well.
@@ -266,7 +291,22 @@ impl Events {
         }
         if let Some(hook) = &event.hook {
             self.hook(&event.kind, hook);
+            self.record(event, hook);
         }
+    }
+
+    fn record(&mut self, event: &Line, hook: &Hook) {
+        let (Some(journal), Some(resource)) = (&mut self.journal, &hook.resource) else { return };
+        let touched = Touched {
+            action: &hook.action,
+            address: &resource.addr,
+            kind: &resource.resource_type,
+            provider: &resource.implied_provider,
+            id_key: &hook.id_key,
+            id: &hook.id_value,
+            at: &event.at,
+        };
+        journal.told(&event.kind, touched);
     }
 
     fn diagnostic(&mut self, told: &Told) {
@@ -359,8 +399,12 @@ impl Sink for Events {
 
     async fn chunk(&mut self) {
         if std::mem::take(&mut self.progressed) {
-            let progress =
-                Progress { done: self.operations.done, total: self.operations.total, current: self.current.first().cloned() };
+            let progress = Progress {
+                done: self.operations.done,
+                total: self.operations.total,
+                current: self.current.first().cloned(),
+                quiet_since: None,
+            };
             let _ = self.notices.send(Notice::Progress(progress));
         }
         if !self.out.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use crds::{Failure, FailureClass, datastore::StateId, reason};
+use crds::{Failure, FailureClass, datastore::StateId, reason, state_key};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -66,7 +66,16 @@ impl PodWork {
                 failure
             })?;
         }
+        let (namespace, id) = (&self.settings.namespace, StateId::of(&self.settings.run, &self.run().spec));
         let mut known = self.known();
+        // On a person's machine nobody gives leases; the state's own lock is what there is.
+        known.state_key = self.settings.machine().is_none().then(|| {
+            if known.managed {
+                state_key::managed(namespace, &id)
+            } else {
+                state_key::foreign(&backend.kind, &backend.config, workspace, namespace, &id)
+            }
+        });
         workspace.clone_into(&mut known.facts.workspace);
         known.facts.backend.clone_from(&backend.kind);
         known.facts.backend_place = place(&backend.config);

@@ -1,6 +1,7 @@
 //! Variables, environment and backend: where their values come from, and how they are given to the tool.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     io::{Read, Write},
     os::unix::fs::OpenOptionsExt,
@@ -42,6 +43,8 @@ pub(super) struct Inputs {
     pub(super) variable_origins: Vec<(String, String)>,
     pub(super) env: Vec<(String, String)>,
     pub(super) env_origins: Vec<(String, String)>,
+    /// Values of Secrets and ConfigMaps, by what wants them: `variable db_password`.
+    pub(super) taken: BTreeMap<String, String>,
 }
 
 /// Gathers all values, so that the first thing that is missing is named before anything is fetched.
@@ -51,7 +54,9 @@ pub(super) fn gather(spec: &TerraformRunSpec, settings: &Settings, redactor: &Re
         let (value, origin) = match (&variable.value, &variable.value_from) {
             (Some(value), None) => (value.clone(), "value".to_owned()),
             (None, Some(from)) => {
-                let (text, origin) = read(from, settings, redactor, &format!("variable {}", variable.name))?;
+                let wanted = format!("variable {}", variable.name);
+                let (text, origin) = read(from, settings, redactor, &wanted)?;
+                inputs.taken.insert(wanted, text.clone());
                 (Value::String(text), origin)
             }
             (Some(_), Some(_)) | (None, None) => {
@@ -68,7 +73,12 @@ pub(super) fn gather(spec: &TerraformRunSpec, settings: &Settings, redactor: &Re
         }
         let (value, origin) = match (&variable.value, &variable.value_from) {
             (Some(value), None) => (value.clone(), "value".to_owned()),
-            (None, Some(from)) => read(from, settings, redactor, &format!("env {name}"))?,
+            (None, Some(from)) => {
+                let wanted = format!("env {name}");
+                let found = read(from, settings, redactor, &wanted)?;
+                inputs.taken.insert(wanted, found.0.clone());
+                found
+            }
             (Some(_), Some(_)) | (None, None) => {
                 return Err(invalid(format!("env {name} needs exactly one of value and valueFrom")));
             }

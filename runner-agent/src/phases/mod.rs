@@ -5,8 +5,11 @@ mod events;
 mod git;
 mod init;
 mod inputs;
+mod journal;
+mod locked;
 mod managed;
 mod plan;
+mod recover;
 mod remote;
 mod restore;
 mod setup;
@@ -25,6 +28,7 @@ use jiff::Timestamp;
 
 use crate::{
     classify,
+    datastore::sealed_inputs::SealedInputs,
     manifest::{Digests, Facts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
@@ -33,6 +37,7 @@ use crate::{
     tool::{Found, Stamp, digest},
 };
 pub use events::{Events, Render};
+pub use recover::RECOVER_FILE;
 pub use remote::Remote;
 pub use show::{PlanFacts, read_plan};
 
@@ -63,6 +68,14 @@ struct Known {
     changed: Changed,
     /// The state is the datastore's.
     managed: bool,
+    /// What is taken in that another run created.
+    recovery: Option<recover::Recovery>,
+    /// Key of the state.
+    state_key: Option<String>,
+    /// What the plan takes from Secrets and ConfigMaps.
+    inputs: SealedInputs,
+    /// The lock that may be released.
+    release: Option<locked::Release>,
 }
 
 /// The work of an attempt in a pod.
@@ -270,6 +283,10 @@ impl Work for PodWork {
 
     fn interrupt(&self) {
         self.children.interrupt();
+    }
+
+    fn may_unlock(&self, id: &str, holder: &str) {
+        self.known().release = Some(locked::Release { id: id.to_owned(), holder: holder.to_owned() });
     }
 
     fn kill_providers(&self) {

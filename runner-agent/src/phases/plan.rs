@@ -28,12 +28,20 @@ impl PodWork {
         }
         let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
         args.extend(self.settings.machine().into_iter().flat_map(|machine| machine.plan_args.clone()));
-        let mut events = self.events(notices);
-        let exit = self.step("plan", &self.command(args)?, &mut events, notices).await?;
-        // A crash of the tool's runtime exits with 2 as well, so the exit code alone says nothing good.
-        if !matches!(exit.code, 0 | 2) || exit.told || !file.is_file() {
-            return Err(classify::failure("plan", exit, &events.said()));
-        }
+        self.begin_recovery().await?;
+        let (mut events, exit) = loop {
+            let mut events = self.events(notices);
+            let exit = self.step("plan", &self.command(args.clone())?, &mut events, notices).await?;
+            // A crash of the tool's runtime exits with 2 as well, so the exit code alone says nothing good.
+            if matches!(exit.code, 0 | 2) && !exit.told && file.is_file() {
+                break (events, exit);
+            }
+            let failure = classify::failure("plan", exit, &events.said());
+            if !exit.told && self.recover_again(&failure, notices).await? {
+                continue;
+            }
+            self.wait_for_lock(failure, notices).await?;
+        };
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;
         let (facts, text, checksum) = tokio::join!(self.read_plan_file(notices), self.print_plan(notices), self.checksum());
@@ -51,8 +59,14 @@ impl PodWork {
         self.known().planned = facts.counts.operations();
         let has_changes = exit.code == 2;
         let bundle = self.store_plan(has_changes).await?;
-        let platform = self.known().facts.platform.clone();
-        Ok(PlanReport { has_changes, counts: facts.counts, lines: facts.lines(), checksum, bundle, platform })
+        let (platform, state_key) = {
+            let known = self.known();
+            (known.facts.platform.clone(), known.state_key.clone())
+        };
+        let (counts, lines) = (facts.counts, facts.lines());
+        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes: Vec::new() };
+        self.finish_recovery(&facts, &mut report)?;
+        Ok(report)
     }
 
     /// `show -json`, read as it comes.
@@ -65,16 +79,17 @@ impl PodWork {
         // Kept for the datastore on its way: it may be large, and it is printed once.
         let copy = self.remote.is_some().then(|| private(&self.plan_json())).transpose();
         let copy = copy.map_err(|error| internal("the plan's JSON cannot be kept", &error))?;
+        let watched = self.watched();
         let facts = tokio::task::spawn_blocking(move || match copy {
             Some(copy) => {
                 let mut reader = Copying { reader, copy: BufWriter::new(copy) };
-                let facts = read_plan(&mut reader).map_err(std::io::Error::from)?;
+                let facts = read_plan(&mut reader, watched).map_err(std::io::Error::from)?;
                 // What follows the last value that is read, if anything.
                 std::io::copy(&mut reader, &mut std::io::sink())?;
                 reader.copy.flush()?;
                 Ok(facts)
             }
-            None => read_plan(reader).map_err(std::io::Error::from),
+            None => read_plan(reader, watched).map_err(std::io::Error::from),
         });
         let mut events = self.events(notices).quiet();
         let _ = notices.send(Notice::Started("show", jiff::Timestamp::now()));

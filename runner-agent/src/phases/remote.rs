@@ -1,13 +1,15 @@
 //! What an attempt leaves with the datastore: the plan before it waits, the claim before it is applied, the result, the log.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use crds::{
-    ApprovalMode, Changed, Claim, Failure, FailureClass, Operation, datastore::ObjectKind, reason,
+    ApprovalMode, Changed, Claim, Failure, FailureClass, Operation,
+    datastore::{JOURNAL, ObjectKind},
+    reason,
     termination::TerminationMessage,
 };
 
@@ -24,6 +26,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the record of a claim is tried for: the plan is claimed already, so the apply does not depend on it.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the state that could not be saved is tried for, before the end is reported.
+const RESCUE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a result and the rest of a log are tried for at the end.
 const END_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -34,6 +38,8 @@ pub struct Remote {
     spool: Arc<Spool>,
     shipper: Shipper,
     pub(super) state: Mutex<Option<StateServer>>,
+    /// The journal on its way.
+    pub(super) journal: Mutex<Option<Journaling>>,
     /// The plan's texts on their way.
     sending: Mutex<Option<JoinHandle<Result<(), Failure>>>>,
 }
@@ -42,7 +48,23 @@ impl Remote {
     /// Begins to send what is written to the spool.
     pub fn start(client: Client, spool: Arc<Spool>) -> Self {
         let shipper = Shipper::start(client.clone(), spool.clone());
-        Self { client, spool, shipper, state: Mutex::default(), sending: Mutex::default() }
+        Self { client, spool, shipper, state: Mutex::default(), journal: Mutex::default(), sending: Mutex::default() }
+    }
+}
+
+/// The journal of the apply on its way. Its own way: a flood of the log does not hold it up.
+#[derive(Debug)]
+pub(super) struct Journaling {
+    pub(super) spool: Arc<Spool>,
+    shipper: Shipper,
+}
+
+impl Journaling {
+    /// Begins to send what is written.
+    pub(super) fn start(client: Client, dir: PathBuf) -> std::io::Result<Self> {
+        let spool = Spool::create(dir)?;
+        spool.enter(JOURNAL);
+        Ok(Self { shipper: Shipper::start(client, spool.clone()), spool })
     }
 }
 
@@ -80,13 +102,19 @@ impl PodWork {
     async fn store_bundle(&self, remote: &Remote) -> Result<String, Failure> {
         let tool = self.tool()?;
         let (root, plan, file) = (self.settings.source_dir(), self.settings.plan_file(), self.settings.work.join("bundle"));
-        let (stack, managed) = {
+        let (stack, managed, inputs) = {
             let known = self.known();
-            (known.stack.clone(), known.managed)
+            (known.stack.clone(), known.managed, known.inputs.clone())
         };
         let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(&stack).to_path_buf();
-        let head =
-            bundle::Head { layout: 1, tool: tool.name.as_str().to_owned(), version: tool.version.to_string(), stack, managed };
+        let head = bundle::Head {
+            layout: 1,
+            tool: tool.name.as_str().to_owned(),
+            version: tool.version.to_string(),
+            stack,
+            managed,
+            inputs,
+        };
         let to = file.clone();
         let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &to)).await;
         let sum = packed
@@ -131,6 +159,32 @@ impl PodWork {
         }
     }
 
+    /// Leaves the state that the tool could not save with the datastore; where it is then.
+    pub(super) async fn rescue_state(&self, path: &Path) -> String {
+        let here = format!("it is in {}", path.display());
+        if self.settings.machine().is_some() {
+            return here;
+        }
+        let Some(remote) = &self.remote else { return format!("{here} of the pod, which ends with it") };
+        let file = path.to_path_buf();
+        let Ok(Ok(sum)) = tokio::task::spawn_blocking(move || digest(&file)).await else {
+            return format!("{here} of the pod, which ends with it, and cannot be read");
+        };
+        let sum = format!("sha256:{sum}");
+        match patiently(RESCUE_PATIENCE, || remote.client.put_file(ObjectKind::ErroredState, path, &sum)).await {
+            Ok(()) => {
+                // It holds secrets, and is where it is wanted.
+                let _ = std::fs::remove_file(path);
+                let (namespace, run) = (&self.settings.namespace, &self.settings.run);
+                format!("it is kept encrypted: {}", crds::names::errored_state_command(namespace, run))
+            }
+            Err(trouble) => {
+                self.missing("the state that could not be saved", &trouble).await;
+                format!("{here} of the pod, which ends with it")
+            }
+        }
+    }
+
     async fn missing(&self, what: &str, trouble: &Trouble) {
         tracing::warn!(%trouble, "{what} is not with the datastore");
         self.log.line(&self.redactor.redact(&format!("pawl: {what} is not with the datastore: {trouble}"))).await;
@@ -148,11 +202,23 @@ impl PodWork {
             }
         }
         self.log.flush(Duration::from_secs(2)).await;
+        self.finish_journal(remote).await;
         remote.spool.seal();
         if let Err(trouble) = remote.shipper.flush(END_PATIENCE).await {
             let (bytes, _) = remote.spool.waiting();
             tracing::warn!(%trouble, bytes, "the end of the log is not with the datastore");
             self.log.line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {trouble}")).await;
+        }
+    }
+}
+
+impl PodWork {
+    async fn finish_journal(&self, remote: &Remote) {
+        let journaling = remote.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(journaling) = journaling else { return };
+        journaling.spool.seal();
+        if let Err(trouble) = journaling.shipper.flush(END_PATIENCE).await {
+            self.missing("the end of the journal", &trouble).await;
         }
     }
 }

@@ -48,6 +48,15 @@ impl PodWork {
             }
             other => corrupt(format!("what the datastore keeps is not the plan: {other}")),
         })?;
+        let changed = head.inputs.changed(&given.taken);
+        if !changed.is_empty() && !run.spec.approval.allow_rotation {
+            let message = format!(
+                "{} changed since the plan, in the Secret or ConfigMap it comes from; plan again, or allow it by \
+                 spec.approval.allowRotation",
+                changed.join(", ")
+            );
+            return Err(simple(FailureClass::StalePlan, reason::INPUTS_CHANGED, message));
+        }
         source::check_links(&root)?;
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;

@@ -13,6 +13,7 @@ use crds::{Failure, FailureClass, Operation, reason};
 use super::{PodWork, inputs, source, stamped_digest};
 use crate::{
     classify::{internal, simple},
+    datastore::sealed_inputs::SealedInputs,
     local,
     manifest::Facts,
     ports::{Notices, SetupReport},
@@ -108,6 +109,7 @@ impl PodWork {
         let binary = found.binary.clone();
         let digest_of = if settings.machine().is_some() && !settings.restores { local::tools::digest } else { stamped_digest };
         let env = self.tool_env(&given.env);
+        let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
         let mut known = self.known();
         known.facts = Facts {
             run_uid: settings.run_uid.clone(),
@@ -125,6 +127,7 @@ impl PodWork {
             env: given.env_origins,
             ..Facts::default()
         };
+        known.inputs = inputs;
         known.env = env;
         known.stack = origin.stack;
         known.tool = Some(found);

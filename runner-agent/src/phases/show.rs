@@ -1,6 +1,6 @@
 //! Reads `show -json` as a stream: counts and a bounded list of changes, however large the plan is.
 
-use std::{fmt, io::Read};
+use std::{collections::BTreeSet, fmt, io::Read};
 
 use crds::Changes;
 use serde::{
@@ -20,6 +20,9 @@ pub struct PlanFacts {
     pub errored: bool,
     /// Whether the tool says that there is something to apply; newer tools say it.
     pub applyable: Option<bool>,
+    /// Those of the addresses that were asked about which the plan creates.
+    pub created: BTreeSet<String>,
+    watched: BTreeSet<String>,
     lists: [List; 6],
 }
 
@@ -72,6 +75,9 @@ impl PlanFacts {
         let import = resource.change.importing.is_some();
         let c = &mut self.counts;
         c.import += u32::from(import);
+        if has("create") && self.watched.contains(address) {
+            self.created.insert(address.clone());
+        }
         let suffix = if import { " (imported)" } else { "" };
         match (has("create"), has("delete"), has("update"), has("forget")) {
             (true, true, _, _) => {
@@ -126,9 +132,12 @@ struct Change {
     importing: Option<IgnoredAny>,
 }
 
-/// Reads a plan.
-pub fn read_plan(from: impl Read) -> serde_json::Result<PlanFacts> {
-    let mut facts = PlanFacts::default();
+/// Reads a plan, and notes which of some addresses it creates.
+///
+/// # Errors
+/// When it is no plan.
+pub fn read_plan(from: impl Read, watched: BTreeSet<String>) -> serde_json::Result<PlanFacts> {
+    let mut facts = PlanFacts { watched, ..PlanFacts::default() };
     let mut deserializer = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));
     Top(&mut facts).deserialize(&mut deserializer)?;
     deserializer.end()?;
@@ -239,7 +248,7 @@ mod tests {
             ],
             "output_changes": {"o": {"actions": ["create"]}, "p": {"actions": ["no-op"]}},
         });
-        let facts = read_plan(plan.to_string().as_bytes()).unwrap();
+        let facts = read_plan(plan.to_string().as_bytes(), BTreeSet::new()).unwrap();
         let counts = Changes { add: 3, change: 1, destroy: 3, import: 2, replace: 2, forget: 1, outputs: 1 };
         assert_eq!(facts.counts, counts);
         assert_eq!(
@@ -261,18 +270,20 @@ mod tests {
     fn destroys_come_first_however_many_there_are() {
         let mut list: Vec<_> = (0..300).map(|i| change(&format!("a.new[{i}]"), &["create"], false)).collect();
         list.push(change("a.old", &["delete"], false));
-        let facts = read_plan(json!({"resource_changes": list}).to_string().as_bytes()).unwrap();
+        let facts = read_plan(json!({"resource_changes": list}).to_string().as_bytes(), BTreeSet::new()).unwrap();
         let lines = facts.lines();
         assert_eq!((lines.len(), lines[0].as_str(), lines[50].as_str()), (51, "- a.old", "and 251 more"));
     }
 
     #[test]
     fn output_changes_alone_are_changes_and_garbage_is_none() {
-        let facts = read_plan(&br#"{"resource_changes":null,"output_changes":{"o":{"actions":["update"]}}}"#[..]).unwrap();
+        let facts =
+            read_plan(&br#"{"resource_changes":null,"output_changes":{"o":{"actions":["update"]}}}"#[..], BTreeSet::new())
+                .unwrap();
         assert!(facts.has_changes());
-        assert!(!read_plan(&b"{}"[..]).unwrap().has_changes());
+        assert!(!read_plan(&b"{}"[..], BTreeSet::new()).unwrap().has_changes());
         for text in ["", "[]", r#"{"resource_changes":[{"address":"a"#, "{}x"] {
-            assert!(read_plan(text.as_bytes()).is_err(), "{text}");
+            assert!(read_plan(text.as_bytes(), BTreeSet::new()).is_err(), "{text}");
         }
     }
 
@@ -303,7 +314,7 @@ mod tests {
                 Ok(count)
             }
         }
-        let facts = read_plan(Huge(1_001, br#"{"resource_changes":["#.to_vec())).unwrap();
+        let facts = read_plan(Huge(1_001, br#"{"resource_changes":["#.to_vec()), BTreeSet::new()).unwrap();
         assert_eq!(facts.counts.add, 1_000);
     }
 }

@@ -128,7 +128,7 @@ impl Children {
         }
     }
 
-    fn spawn(&self, command: &Command, out: Stdio) -> Result<(Child, i32), RunError> {
+    fn spawn(&self, command: &Command, out: Stdio, last: bool) -> Result<(Child, i32), RunError> {
         let mut tokio_command = tokio::process::Command::new(&command.program);
         tokio_command
             .args(&command.args)
@@ -141,7 +141,7 @@ impl Children {
             .process_group(0);
         // Under one lock with the reaper's look, so that a command that ends at once is not taken for a stranger.
         let mut table = self.table();
-        if table.stopped {
+        if table.killed || table.stopped && !last {
             return Err(RunError::Stopped);
         }
         let child = tokio_command.spawn().map_err(RunError::Spawn)?;
@@ -162,14 +162,26 @@ impl Children {
     /// Runs a command to its end, giving its output chunk by chunk and line by line to `sink`, which is awaited after each
     /// chunk. Output is read until 5 s after the end, whoever still holds the pipe.
     pub async fn run(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::piped())?;
+        let (mut child, pid) = self.spawn(command, Stdio::piped(), false)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         self.watch(&mut child, pid, out, err, sink).await
     }
 
     /// Like [`Self::run`] with standard output going into a pipe of the caller's.
     pub async fn run_into(&self, command: &Command, out: std::io::PipeWriter, sink: &mut impl Sink) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::from(out))?;
+        let (mut child, pid) = self.spawn(command, Stdio::from(out), false)?;
+        let err = child.stderr.take();
+        self.watch(&mut child, pid, None, err, sink).await
+    }
+
+    /// Like [`Self::run_into`] for what only reads: it is started also when the attempt is being stopped, unless it was killed.
+    pub async fn run_into_last(
+        &self,
+        command: &Command,
+        out: std::io::PipeWriter,
+        sink: &mut impl Sink,
+    ) -> Result<Exit, RunError> {
+        let (mut child, pid) = self.spawn(command, Stdio::from(out), true)?;
         let err = child.stderr.take();
         self.watch(&mut child, pid, None, err, sink).await
     }

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-use crds::{Changed, Failure, FailureClass, reason};
+use crds::{Changed, Failure, FailureClass, Journal, Progress, names, reason, termination::clip};
 use jiff::{Timestamp, tz::TimeZone};
+
+/// The longest message, in characters.
+const MAX_MESSAGE: usize = 1024;
 
 /// A message and the command to run next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,10 +51,7 @@ impl Commands {
     /// The line with which a person approves, ready to paste, right for whoever pastes it.
     pub fn approve(&self, checksum: &str) -> String {
         match self {
-            Self::Cluster { namespace, run } => format!(
-                "kubectl annotate -n {namespace} --overwrite tfrun/{run} pawl.run/approve={checksum} \
-                 pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
-            ),
+            Self::Cluster { namespace, run } => names::approve_command(namespace, run, checksum),
             Self::Folder { command, .. } => format!("{command} --approve {checksum}"),
         }
     }
@@ -59,8 +59,16 @@ impl Commands {
     /// The line with which a person asks for a fresh run of the same spec.
     pub fn rerun(&self) -> String {
         match self {
-            Self::Cluster { namespace, run } => format!("kubectl annotate -n {namespace} tfrun/{run} pawl.run/rerun=true"),
+            Self::Cluster { namespace, run } => names::rerun_command(namespace, run),
             Self::Folder { command, .. } => command.clone(),
+        }
+    }
+
+    /// What takes in what a failed apply created and did not record.
+    fn recover(&self) -> String {
+        match self {
+            Self::Cluster { namespace, run } => names::recover_command(namespace, run),
+            Self::Folder { command, .. } => format!("import what the message names, then: {command}"),
         }
     }
 
@@ -124,6 +132,22 @@ pub fn failed(commands: &Commands, failure: &Failure) -> Text {
     Text { message: format!("{}; {changed}", failure.message), next_step: Some(next_step(commands, failure)) }
 }
 
+/// What a failed apply did, and a recovery run where that has something to do.
+pub fn accounted(text: &mut Text, commands: &Commands, progress: Option<&Progress>, journal: Option<&Journal>) {
+    let mut more = String::new();
+    if let Some(progress) = progress.filter(|progress| progress.total > 0) {
+        more = format!("; {} of {} operations were carried out", progress.done, progress.total);
+    }
+    if let Some(journal) = journal {
+        more = format!("{more}; {}", journal.summary);
+    }
+    let room = MAX_MESSAGE.saturating_sub(more.chars().count());
+    text.message = format!("{}{more}", clip(&text.message, room));
+    if journal.is_some_and(Journal::wants_recovery) {
+        text.next_step = Some(commands.recover());
+    }
+}
+
 fn next_step(commands: &Commands, failure: &Failure) -> String {
     let rerun = commands.rerun();
     let place = failure
@@ -148,6 +172,7 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         }
         reason::NO_DURABLE_STATE => "add a backend to the code, or create a run with spec.backend",
         reason::TOOL_NOT_FOUND => "ask for a version that the message names, or add that version to the image",
+        reason::ALREADY_EXISTS => "add the import block of the message to the code, or remove the object",
         reason::STATE_LOCKED => "when the lock's owner has ended",
         reason::STATE_NOT_SAVED => "compare the state with what exists, then",
         reason::SOURCE_INVALID => "correct the source",

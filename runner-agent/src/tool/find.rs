@@ -33,6 +33,14 @@ impl Found {
     }
 
     /// Whether `init -json` is understood.
+    pub fn has_import_blocks(&self) -> bool {
+        match self.name {
+            ToolName::OpenTofu => true,
+            ToolName::Terraform => self.version.at_least(1, 5),
+        }
+    }
+
+    /// Whether `init` speaks JSON.
     pub fn has_init_json(&self) -> bool {
         match self.name {
             ToolName::OpenTofu => self.version.at_least(1, 7),

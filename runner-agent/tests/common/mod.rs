@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub faults: VecDeque<Option<Fault>>,
     /// While set, nothing is answered at all.
     pub away: bool,
+    /// Who has the lease on the plan's state, when it is not to be had.
+    pub behind: Option<String>,
 }
 
 /// A run in memory that behaves as the API server does where it matters here.
@@ -67,7 +69,7 @@ impl MemoryApi {
             "spec": spec,
             "status": {"phase": "Pending", "attempt": {"number": 1, "podName": "vpc-xxxxx-a1", "open": true, "tries": 1}},
         });
-        let state = State { object, version: 1, writes: vec![], gets: 0, faults: VecDeque::new(), away: false };
+        let state = State { object, version: 1, writes: vec![], gets: 0, faults: VecDeque::new(), away: false, behind: None };
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
     }
 
@@ -93,6 +95,14 @@ impl MemoryApi {
         let checksum = self.status().plan.unwrap().checksum;
         self.annotate(names::APPROVE, &checksum);
         self.change(|o| o["status"]["approval"] = json!({"checksum": checksum, "by": "alice", "at": "2026-11-21T10:00:00Z"}));
+    }
+
+    /// The lease on the plan's state is another's, or from now on this run's.
+    pub(crate) fn behind(&self, who: Option<&str>) {
+        let mut state = self.state.lock().unwrap();
+        state.behind = who.map(str::to_owned);
+        lease(&mut state);
+        self.commit(&mut state);
     }
 
     pub(crate) fn status(&self) -> TerraformRunStatus {
@@ -122,6 +132,22 @@ impl MemoryApi {
 
     fn read(state: &State) -> TerraformRun {
         serde_json::from_value(state.object.clone()).unwrap()
+    }
+}
+
+/// What the controller does about the lease on the plan's state.
+fn lease(state: &mut State) {
+    let key = state.object["status"]["plan"]["stateKey"].clone();
+    if key.is_null() {
+        return;
+    }
+    let condition = |status: &str, reason: &str, text: &str| json!([{"type": "StateLeased", "status": status, "reason": reason, "message": text, "lastTransitionTime": "2026-11-21T10:00:00Z"}]);
+    let status = &mut state.object["status"];
+    if let Some(who) = &state.behind {
+        status["conditions"] = condition("False", crds::reason::QUEUED, &format!("waits for its turn on the state behind {who}"));
+    } else {
+        status["conditions"] = condition("True", crds::reason::LEASED, "");
+        status["lease"] = json!({"stateKey": key, "name": "pawl-state-x", "at": "2026-11-21T10:00:00Z"});
     }
 }
 
@@ -165,6 +191,9 @@ fn admit(old: &Value, new: &Value) -> Result<(), ApiError> {
         if stopped || !approved || sum != &before["plan"]["checksum"] {
             return Err(refused(422, "claim without a live approval"));
         }
+        if !before["plan"]["stateKey"].is_null() && before["plan"]["stateKey"] != before["lease"]["stateKey"] {
+            return Err(refused(422, "a claim needs the lease on the state of its plan"));
+        }
     }
     Ok(())
 }
@@ -200,6 +229,7 @@ impl Api for MemoryApi {
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
         assert!(object["status"].to_string().len() <= crds::fit::MAX_STATUS_BYTES, "the status grows too large");
         state.object = object;
+        lease(&mut state);
         state.writes.push(Value::Array(operations.into_iter().filter(|o| o["op"] != "test").collect()));
         self.commit(&mut state);
         if fault == Some(Fault::LandedLost) {

@@ -21,6 +21,8 @@ pub enum Ask {
     Digest(ObjectKind),
     /// Append to the log of a phase.
     Log(&'static str),
+    /// Read the journal of the run that its own spec names.
+    Recover,
     /// Record the claim.
     Claim,
     /// Read the state.
@@ -41,6 +43,7 @@ impl Ask {
             Self::Get(_) => "get_object",
             Self::Digest(_) => "digest",
             Self::Log(_) => "append_log",
+            Self::Recover => "recover",
             Self::Claim => "claim",
             Self::ReadState => "read_state",
             Self::WriteState => "write_state",
@@ -52,10 +55,10 @@ impl Ask {
     /// Whether the process that holds the claim may do so when its attempt is closed: this is how proof arrives late.
     const fn is_proof(self) -> bool {
         match self {
-            Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result),
-            Self::Log(phase) => matches!(phase.as_bytes(), b"apply"),
+            Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
+            Self::Log(stream) => matches!(stream.as_bytes(), b"apply" | b"journal"),
             Self::ReadState | Self::WriteState | Self::Unlock => true,
-            Self::Get(_) | Self::Claim | Self::Lock => false,
+            Self::Get(_) | Self::Recover | Self::Claim | Self::Lock => false,
         }
     }
 }
@@ -126,6 +129,8 @@ pub(crate) mod tests {
             claim: None,
             terminal: false,
             state: StateId { stack: "net".into(), workspace: "default".into() },
+            recovers: None,
+            released: None,
             uid,
         }
     }
@@ -145,13 +150,16 @@ pub(crate) mod tests {
         PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
     }
 
-    const ALL: [Ask; 11] = [
+    const ALL: [Ask; 14] = [
         Ask::Put(ObjectKind::Bundle),
         Ask::Put(ObjectKind::Result),
+        Ask::Put(ObjectKind::ErroredState),
         Ask::Get(ObjectKind::Bundle),
         Ask::Digest(ObjectKind::Bundle),
         Ask::Log("plan"),
         Ask::Log("apply"),
+        Ask::Log("journal"),
+        Ask::Recover,
         Ask::Claim,
         Ask::ReadState,
         Ask::WriteState,
@@ -218,8 +226,12 @@ pub(crate) mod tests {
         let claimed = RunView { claim: Some(claim(2)), ..closed.clone() };
         let others = RunView { claim: Some(Claim { nonce: "f".repeat(32), ..claim(2) }), ..closed.clone() };
         for ask in ALL {
-            let proof =
-                matches!(ask, Ask::Put(ObjectKind::Result) | Ask::Log("apply") | Ask::ReadState | Ask::WriteState | Ask::Unlock);
+            let proof = match ask {
+                Ask::Put(kind) => kind != ObjectKind::Bundle,
+                Ask::Log(stream) => stream != "plan",
+                Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
+                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Claim | Ask::Lock => false,
+            };
             assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
             assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");
             assert_eq!(reason(decide(&others, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");

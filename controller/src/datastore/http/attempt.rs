@@ -13,6 +13,7 @@ use crate::datastore::{
     auth::caller::{self, Ask},
     claim,
     cluster::{PodIdentity, RunView},
+    journal,
     names::{LogKey, RunKey, StateKey},
     objects::{self, Wrote},
     problem::{self, invalid, problem},
@@ -117,6 +118,7 @@ async fn carry_out(
             let length = service.logs.append(&log, request.query.offset, &piece, request.query.end).await?;
             Ok(problem::json(StatusCode::OK, &length))
         }
+        Ask::Recover => journal::of_recovered(service, run).await,
         Ask::Claim => {
             let said = body.collect().await?;
             let said = serde_json::from_slice(&said).map_err(|_| invalid("the body is no claim"))?;

@@ -8,7 +8,7 @@ use axum::{
 use crds::datastore::{FORBIDDEN, ObjectKind, Problem};
 
 use crate::datastore::{
-    claim,
+    claim, journal,
     names::RunKey,
     objects,
     problem::{self, not_found, problem},
@@ -35,6 +35,7 @@ pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts)
             let object = object.ok_or_else(|| objects::none(attempt, ObjectKind::Result))?;
             content(service, &object.stored, object.content).await
         }
+        UidAsk::Journal(attempt) => Ok(problem::json(StatusCode::OK, &journal::compared(service, run, attempt).await?)),
         UidAsk::Claim => {
             let record = claim::get(&service.sealed, run).await?.ok_or_else(|| not_found("no claim is recorded"))?;
             Ok(problem::json(StatusCode::OK, &record.claim))

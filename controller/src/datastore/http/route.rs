@@ -51,6 +51,8 @@ pub enum Route {
 pub enum UidAsk {
     /// An attempt's result.
     Result(u32),
+    /// An attempt's journal, compared with the run's managed state.
+    Journal(u32),
     /// The claim.
     Claim,
     /// Delete everything but the claim.
@@ -78,6 +80,7 @@ impl Route {
             Self::Attempt { ask, .. } => ask.as_str(),
             Self::Uid { ask, .. } => match ask {
                 UidAsk::Result(_) => "controller_result",
+                UidAsk::Journal(_) => "controller_journal",
                 UidAsk::Claim => "controller_claim",
                 UidAsk::Delete | UidAsk::DeleteBundles => "controller_delete",
             },
@@ -114,6 +117,7 @@ pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Result<Route, 
             let run = RunKey::new(namespace, uid)?;
             let ask = match (verb, rest, query) {
                 ("GET", ["attempts", attempt, "objects", "result"], None) => UidAsk::Result(names::attempt(attempt)?),
+                ("GET", ["attempts", attempt, "journal"], None) => UidAsk::Journal(names::attempt(attempt)?),
                 ("GET", ["claim"], None) => UidAsk::Claim,
                 ("DELETE", [], None) => UidAsk::Delete,
                 ("DELETE", [], Some("only=bundle")) => UidAsk::DeleteBundles,
@@ -142,7 +146,8 @@ fn pod_ask(verb: &str, rest: &[&str]) -> Option<Result<(Ask, Wants), Problem>> {
         ("PUT", ["objects", word]) => kind(word).map(|kind| (Ask::Put(kind), Wants::Nothing)),
         ("GET", ["objects", word]) => kind(word).map(|kind| (Ask::Get(kind), Wants::Nothing)),
         ("GET", ["objects", word, "digest"]) => kind(word).map(|kind| (Ask::Digest(kind), Wants::Nothing)),
-        ("PUT", ["log", phase]) => names::phase(phase).map(|phase| (Ask::Log(phase), Wants::Offset)),
+        ("PUT", ["log", stream]) => names::stream(stream).map(|stream| (Ask::Log(stream), Wants::Offset)),
+        ("GET", ["recover"]) => Ok((Ask::Recover, Wants::Nothing)),
         ("PUT", ["claim"]) => Ok((Ask::Claim, Wants::Nothing)),
         ("GET", ["state"]) => Ok((Ask::ReadState, Wants::Nothing)),
         ("PUT", ["state"]) => Ok((Ask::WriteState, Wants::Lock)),
@@ -226,7 +231,7 @@ pub const fn limit(ask: Ask) -> u64 {
         Ask::Log(_) => MAX_APPEND,
         Ask::Claim | Ask::Lock => crds::datastore::MAX_SMALL,
         Ask::WriteState => crds::datastore::MAX_STATE,
-        Ask::Get(_) | Ask::Digest(_) | Ask::ReadState | Ask::Unlock => 0,
+        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::ReadState | Ask::Unlock => 0,
     }
 }
 
@@ -258,6 +263,8 @@ mod tests {
         assert_eq!(ask(Method::GET, "objects/planjson/digest").0, Ask::Digest(ObjectKind::PlanJson));
         let (log, query) = ask(Method::PUT, "log/plan?offset=12&end=true");
         assert_eq!((log, query.offset, query.end), (Ask::Log("plan"), 12, true));
+        let (journal, query) = ask(Method::PUT, "log/journal?offset=7");
+        assert_eq!((journal, query.offset, ask(Method::GET, "recover").0), (Ask::Log("journal"), 7, Ask::Recover));
         assert_eq!(ask(Method::PUT, "state?lock=a%2Fb").1.lock.as_deref(), Some("a/b"));
         assert_eq!(ask(Method::DELETE, "lock?lock=x").0, Ask::Unlock);
         let uid = "/v1/namespaces/team/uids/0b9c1a4e-1f7e";

@@ -28,6 +28,8 @@ pub fn resources() -> Value {
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"),
         "resources": [
             resource("terraformruns/log", "Log", "get"),
+            resource("terraformruns/journal", "Journal", "get"),
+            resource("terraformruns/erroredstate", "State", "get"),
             resource("terraformruns/plan", "Plan", "get"),
             resource("terraformruns/planjson", "Plan", "get"),
             resource("states", "State", "get"),

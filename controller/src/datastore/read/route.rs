@@ -1,6 +1,6 @@
 //! Paths of the group `read.pawl.run`.
 
-use crds::datastore::{ObjectKind, Problem, StateId};
+use crds::datastore::{JOURNAL, ObjectKind, Problem, StateId};
 
 use crate::datastore::{
     http::route::{boolean, number, pairs},
@@ -22,13 +22,13 @@ pub enum Reading {
     Group,
     /// Which resources.
     Resources,
-    /// A plan, as text or JSON.
+    /// A plan, as text or JSON; a state that could not be saved.
     Object {
         /// Namespace of the run.
         namespace: String,
         /// Its name.
         run: String,
-        /// Plan or plan as JSON.
+        /// Which.
         kind: ObjectKind,
         /// Of which attempt; of the newest that has one when empty.
         attempt: Option<u32>,
@@ -75,7 +75,7 @@ pub enum Reading {
 /// Which logs, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// One phase; all in order when empty.
+    /// One phase, or the journal; all phases in order when empty.
     pub phase: Option<&'static str>,
     /// One attempt; without a phase all of them when empty, with one the newest.
     pub attempt: Option<u32>,
@@ -128,7 +128,13 @@ pub fn parse(verb: &str, rest: &[&str], query: &str) -> Result<Reading, Problem>
         StateKey::new(&namespace, StateId { stack: stack.to_owned(), workspace })
     };
     match (verb, rest) {
-        ("GET", ["terraformruns", run, word @ ("plan" | "planjson")]) => {
+        ("GET", ["terraformruns", run, JOURNAL]) => {
+            only(&["attempt"])?;
+            let attempt = get("attempt").map(names::attempt).transpose()?;
+            let query = LogQuery { phase: Some(JOURNAL), attempt, ..LogQuery::default() };
+            Ok(Reading::Log { run: names::run(run)?, namespace, query })
+        }
+        ("GET", ["terraformruns", run, word @ ("plan" | "planjson" | "erroredstate")]) => {
             only(&["attempt"])?;
             let kind = ObjectKind::of(word).ok_or_else(nothing)?;
             let attempt = get("attempt").map(names::attempt).transpose()?;

@@ -25,7 +25,7 @@ use super::{follow::Follow, route::LogQuery};
 /// How long the head of an answer waits for its first bytes: until then a problem is still an answer of its own.
 const FIRST: Duration = Duration::from_millis(300);
 
-/// A plan: of the attempt that is named, or the newest that has one.
+/// A plan, or a state that could not be saved: of the attempt that is named, or the newest that has one.
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -45,12 +45,16 @@ pub async fn object(
     for attempt in candidates.rev() {
         if let Some(object) = service.objects.get(&key, attempt, kind).await? {
             let mut response = content(service, &object.stored, object.content).await?;
-            let of = if kind == ObjectKind::PlanJson { "application/json" } else { "text/plain; charset=utf-8" };
+            let of = match kind {
+                ObjectKind::PlanJson | ObjectKind::ErroredState => "application/json",
+                ObjectKind::Plan | ObjectKind::Bundle | ObjectKind::Result => "text/plain; charset=utf-8",
+            };
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(of));
             return Ok(response);
         }
     }
-    Err(not_found(format!("no plan of run {run} is stored")))
+    let what = if kind == ObjectKind::ErroredState { "state that could not be saved" } else { "plan" };
+    Err(not_found(format!("no {what} of run {run} is stored")))
 }
 
 /// Logs, as one text.

@@ -50,6 +50,12 @@ pub struct Holder<'a> {
 }
 
 impl Holder<'_> {
+    /// Whether the controller says of this very lock that the process which left it has ended, its claim or not. The word stands in
+    /// the caller's own run, in a field that only the controller writes.
+    pub fn may_release(&self, held: &Held) -> bool {
+        self.run.released.as_deref() == Some(held.id.as_str())
+    }
+
     /// Whether the lock is this one's.
     pub fn holds(&self, head: &Head, id: &str) -> bool {
         head.lock.as_ref().is_some_and(|held| {
@@ -74,7 +80,7 @@ impl States {
             if let Some(held) = newest.head.lock.as_ref() {
                 let run = lookup.find(holder.run.namespace.as_str(), &held.run).await?;
                 let recorded = claim::get(&self.sealed, &RunKey::new(&holder.run.namespace, &held.uid)?).await?.is_some();
-                if may_write(held, run.as_deref(), recorded) {
+                if !holder.may_release(held) && may_write(held, run.as_deref(), recorded) {
                     return Err(newest.head.locked());
                 }
                 let reason = format!("attempt {} of run {} can write no more", held.attempt, held.run);
@@ -108,10 +114,15 @@ impl States {
             if newest.head.lock.is_none() {
                 return Ok(());
             }
-            if !holder.holds(&newest.head, id) {
+            let left = newest.head.lock.as_ref().filter(|held| held.id == id && holder.may_release(held));
+            if left.is_none() && !holder.holds(&newest.head, id) {
                 return Err(newest.head.locked());
             }
-            let head = Head { lock: None, ..newest.head.clone() };
+            let mut head = Head { lock: None, ..newest.head.clone() };
+            if let Some(held) = left {
+                let reason = format!("the controller says that attempt {} of run {} has ended", held.attempt, held.run);
+                head.note(Note { at: Timestamp::now(), what: format!("lock {id} released"), by: name(holder), reason });
+            }
             if self.append(key, &newest, head, &Bytes::new()).await? {
                 return Ok(());
             }
@@ -178,6 +189,24 @@ mod tests {
         assert!(dead(&of_another, Some(&run), false), "a run of the same name was deleted before");
         assert!(dead(&held, None, false), "deleted without a claim");
         assert!(!dead(&held, None, true), "deleted behind its claim");
+    }
+
+    #[test]
+    fn a_lock_behind_a_claim_is_released_by_the_controllers_word_on_that_very_lock() {
+        let held = Held {
+            id: "1".into(),
+            info: Value::Null,
+            run: "dead".into(),
+            uid: "dead".into(),
+            attempt: 1,
+            pod_uid: "pod-1".into(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let may = |released: Option<&str>| {
+            let run = RunView { released: released.map(str::to_owned), ..view(1, true) };
+            Holder { run: &run, attempt: 1, pod_uid: "pod" }.may_release(&held)
+        };
+        assert!(may(Some("1")) && !may(Some("2")) && !may(Some("")) && !may(None));
     }
 
     #[test]

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 
-use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, attempt_path};
+use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, attempt_path, hex_digest};
 
-use super::{Lab, NONCE, hex_digest, noise};
+use super::{Lab, NONCE, noise};
 
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 16 << 10;

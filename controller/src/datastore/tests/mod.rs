@@ -2,6 +2,7 @@
 
 mod access;
 mod damage;
+mod journals;
 mod kill;
 mod logs;
 mod memory;
@@ -32,13 +33,13 @@ use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path};
+use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest};
 
 use super::{
     auth::caller::tests::{NONCE, pod, view},
     cluster::{Cluster, FrontProxyConfig, Identity, RunView},
     crypt::keys::Keys,
-    sealed::{Sealed, hex_digest},
+    sealed::Sealed,
     service::Service,
     store::Store,
 };

@@ -57,17 +57,7 @@ fn row_2_a_result_that_is_with_the_pod_is_believed() {
 
 #[test]
 fn row_3_a_claim_whose_pod_ended_without_a_word_is_indeterminate() {
-    let forged = [
-        None,
-        Some(message(None, None)),
-        Some(TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { pod_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { attempt: 2, ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { run_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
-        Some(message(Some(RunResult::Canceled), None)),
-        Some(message(Some(RunResult::NoChanges), None)),
-    ];
-    for said in forged {
+    for said in no_results() {
         let mut world = World::automatic().claimed().pod_ended(said.clone());
         world.settle();
         assert_eq!(world.status().result, Some(RunResult::Indeterminate), "{said:?}");

@@ -52,17 +52,7 @@ fn what_the_pod_says_needs_no_question() {
 
 #[test]
 fn a_result_of_anybody_else_proves_nothing() {
-    let foreign = [
-        None,
-        Some(message(None, None)),
-        Some(TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { pod_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { attempt: 2, ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { run_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
-        Some(message(Some(RunResult::Canceled), None)),
-        Some(message(Some(RunResult::NoChanges), None)),
-    ];
-    for stored in foreign {
+    for stored in no_results() {
         let mut world = with_datastore().pod_ended(None);
         world.stored.clone_from(&stored);
         world.settle();

@@ -3,8 +3,11 @@
 mod approvals;
 mod beginnings;
 mod ends;
+mod journal;
 mod kept;
 mod late;
+mod leases;
+mod left;
 mod steady;
 
 use std::sync::Arc;
@@ -38,8 +41,16 @@ pub(super) struct World {
     pub(super) writes: Vec<Kind>,
     /// The result that the datastore has.
     pub(super) stored: Option<TerminationMessage>,
+    /// What it says of the objects of the apply; none while it is away.
+    pub(super) journal: Option<crds::Journal>,
     /// How often it was asked.
     pub(super) asked: u32,
+    /// What a Lease says when it is to be taken.
+    pub(super) lease: crate::leases::Taken,
+    /// Whose lock it turns out to be.
+    pub(super) left: locks::Left,
+    /// What the nodes say.
+    pub(super) nodes: Result<(), String>,
     /// The run's finalizer was removed, or the run deleted.
     pub(super) gone: bool,
 }
@@ -56,6 +67,10 @@ impl World {
             notes: Notes::default(),
             newer: None,
             proof: Proof::Unknown,
+            taken: None,
+            ahead: None,
+            nodes: lease::Nodes::Unknown,
+            left: locks::Left::Unknown,
         };
         Self {
             o,
@@ -65,7 +80,11 @@ impl World {
             writes: Vec::new(),
             gone: false,
             stored: None,
+            journal: Some(crds::Journal { compared: true, ..crds::Journal::default() }),
             asked: 0,
+            lease: crate::leases::Taken::Yes,
+            nodes: Ok(()),
+            left: locks::Left::Unknown,
         }
     }
 
@@ -211,7 +230,21 @@ impl World {
             Action::AskProof => {
                 self.asked += 1;
                 self.o.proof = self.stored.clone().map_or(Proof::Absent, |message| Proof::Found(Box::new(message)));
+                self.o.notes.journal = self.journal.clone().map(|journal| (self.o.status().settled.is_some(), Box::new(journal)));
                 self.o.notes.proof = Some(proof::asked_again(self.o.notes.proof, self.now));
+            }
+            Action::TakeLease { key } => {
+                let waits = lease::refused(&self.lease, key.clone(), self.now);
+                self.o.taken = waits.is_none().then(|| key.clone());
+                self.o.notes.waits = waits;
+            }
+            Action::AskNodes => match &self.nodes {
+                Ok(()) => self.o.nodes = lease::Nodes::Quiet,
+                Err(text) => self.o.notes.nodes_asked = Some((self.now, text.clone())),
+            },
+            Action::AskLock => {
+                self.o.notes.lock_asked = self.status().state_lock.clone().map(|lock| (lock.id, self.now));
+                self.o.left = self.left.clone();
             }
             Action::Write(write) => self.write(write),
             Action::CreatePod => {
@@ -243,7 +276,7 @@ impl World {
                 self.o.pod = PodState::Absent;
             }
             Action::RemoveFinalizer | Action::Prune => self.gone = true,
-            Action::CreateRerun => {}
+            Action::CreateRerun | Action::CreateRecovery => {}
         }
     }
 
@@ -279,6 +312,10 @@ impl World {
             }
         }
         self.status_mut().clone_from(&new);
+        // What was taken was taken for the run as it was, and our own writes follow on it.
+        if write.status.contains_key("lease") {
+            self.o.taken = None;
+        }
     }
 
     pub(super) fn condition(&self, type_: &str) -> (String, String) {
@@ -324,3 +361,17 @@ pub(super) fn is_false(reason: &str) -> (String, String) {
 }
 
 pub(super) const STALLED: &str = conditions::STALLED;
+
+/// What proves nothing of how the apply of a claimed run ended: no message, another process's, or one no claimed run can have.
+pub(super) fn no_results() -> [Option<TerminationMessage>; 8] {
+    [
+        None,
+        Some(message(None, None)),
+        Some(TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { pod_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { attempt: 2, ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage { run_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
+        Some(message(Some(RunResult::Canceled), None)),
+        Some(message(Some(RunResult::NoChanges), None)),
+    ]
+}

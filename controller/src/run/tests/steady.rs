@@ -1,6 +1,7 @@
 //! What holds in every state: deciding twice changes nothing more, runs that need nothing cost nothing, few writes.
 
 use super::*;
+use crate::leases::Taken;
 
 /// A world for every situation that the other tables know.
 fn worlds() -> Vec<(String, World)> {
@@ -9,6 +10,12 @@ fn worlds() -> Vec<(String, World)> {
         let mut states = vec![("new".to_owned(), new()), ("opened".into(), new().opened()), ("claimed".into(), new().claimed())];
         for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
             states.push((phase.to_string(), new().adopted(phase)));
+        }
+        for taken in [Taken::Yes, Taken::Behind("else/b".into()), Taken::Refused("403".into())] {
+            let mut world = new().kept();
+            world.status_mut().plan.as_mut().unwrap().state_key = Some(OTHER.into());
+            world.lease = taken.clone();
+            states.push((format!("lease {taken:?}"), world));
         }
         if mode == "manual" {
             let held = new().kept();
@@ -170,4 +177,39 @@ fn finished_runs_go_after_their_time_and_indeterminate_ones_stay() {
     let (wait, world) = finished(Some(0), None, RunResult::Indeterminate);
     assert_eq!((wait, world.gone), (None, false));
     assert!(finished(Some(0), None, RunResult::Applied).1.gone);
+}
+
+#[test]
+fn a_run_that_a_tool_keeps_is_not_pruned() {
+    let of = |key: &str| {
+        let world = World::automatic().with(|run| {
+            run.spec.ttl_seconds_after_finished = Some(0);
+            run.metadata.labels = Some([(key.to_owned(), "x".to_owned())].into());
+        });
+        let mut world = world.claimed().finished(RunResult::Applied).pod_ended(None);
+        world.settle();
+        world.gone
+    };
+    assert!(of("team"));
+    for key in crate::prune::KEPT_BY {
+        assert!(!of(key), "{key}: it would be made again, and apply again");
+    }
+}
+
+#[test]
+fn a_run_that_was_made_again_begins_nothing() {
+    for new in [World::new as fn() -> World, World::automatic] {
+        let mut world = new().annotate(names::LIFE, "another");
+        world.settle();
+        assert_eq!((world.status().result, world.status().attempt.is_none()), (Some(RunResult::Canceled), true));
+        assert!(world.status().message.as_ref().unwrap().contains("made again from the run of UID another"));
+        assert!(world.status().next_step.as_ref().unwrap().contains(names::RERUN));
+        let mut own = new().annotate(names::LIFE, UID);
+        own.settle();
+        assert!(own.attempt().open, "its own");
+        // One that has begun goes on, whatever is annotated.
+        let mut begun = new().adopted(Phase::Plan).annotate(names::LIFE, "another");
+        begun.settle();
+        assert!(begun.attempt().open && begun.status().result.is_none());
+    }
 }

@@ -1,0 +1,176 @@
+//! Lease objects of states, in the controller's own namespace: taken, and removed with the run that had them last.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions},
+};
+
+use crds::{TerraformRun, names};
+
+use crate::{
+    error::{Error, ErrorKind},
+    run::{Context, PodView, lease},
+};
+
+/// How often a Lease that somebody else writes at the same moment is looked at again.
+const TRIES: usize = 4;
+
+/// Whether a run got the lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It has it.
+    Yes,
+    /// Another has it: `NAMESPACE/NAME`, or what is known.
+    Behind(String),
+    /// The controller may not have it.
+    Refused(String),
+}
+
+/// Takes the lease on a state for a run, unless another holds it, which is read live.
+///
+/// A Lease that names this run already is written again: whoever read the run before it wanted the lease, and was about to take
+/// it, then finds another version.
+///
+/// # Errors
+/// When an answer says nothing.
+pub async fn take(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken, Error> {
+    match attempt(run, key, ctx).await {
+        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(Taken::Refused(format!(
+            "the controller may not take the lease on the state: {error}; the chart's Role has the rights"
+        ))),
+        other => other,
+    }
+}
+
+async fn attempt(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken, Error> {
+    let (api, name) = (api(ctx), names::lease_name(key));
+    for _ in 0..TRIES {
+        let wanted = object(run, &name, (ctx.now)());
+        let written = match ctx.call_opt("read lease", api.get(&name)).await? {
+            None => ctx.call("create lease", api.create(&PostParams::default(), &wanted)).await,
+            Some(found) => {
+                let identity = found.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+                if identity != holder(run)
+                    && let Some(by) = held(identity, &name, ctx).await?
+                {
+                    return Ok(Taken::Behind(by));
+                }
+                let metadata = ObjectMeta { resource_version: found.metadata.resource_version, ..wanted.metadata };
+                let wanted = Lease { metadata, spec: wanted.spec };
+                ctx.call("take lease", api.replace(&name, &PostParams::default(), &wanted)).await
+            }
+        };
+        match written {
+            Ok(_) => return Ok(Taken::Yes),
+            // Somebody else wrote at the same moment: who it is stands there now.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Taken::Behind("a run that takes it at this moment".to_owned()))
+}
+
+/// By whom a Lease is held, when the run that it names still has it or may still have a process.
+async fn held(identity: &str, lease: &str, ctx: &Context) -> Result<Option<String>, Error> {
+    let Some((namespace, name, uid)) = parse(identity) else { return Ok(None) };
+    let found = ctx.call_opt("read the lease's holder", ctx.runs(namespace).get(name)).await?;
+    if let Some(run) = found.filter(|run| run.uid().as_deref() == Some(uid)) {
+        return Ok(lease::is_entitled(&run, lease, ctx.settings.has_datastore()).then(|| format!("{namespace}/{name}")));
+    }
+    // The run was removed by force; its pods have their own finalizer.
+    let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
+    let pods = ctx.call("list pods of the lease's holder", ctx.pod_api(namespace).list(&of_run)).await?;
+    let runs = pods.items.iter().any(|pod| PodView::of(pod).is_none_or(|view| view.ended.is_none()));
+    Ok(runs.then(|| format!("{namespace}/{name}, which was removed while its pod still runs")))
+}
+
+/// Removes the Leases that name a run which is about to go.
+///
+/// # Errors
+/// When an answer says nothing. A controller without the right to leases has none to remove.
+pub async fn remove(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
+    let api = api(ctx);
+    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
+    let found = match ctx.call("list leases", api.list(&of_run)).await {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for lease in found {
+        // Another run that takes it now writes another version.
+        let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.metadata.resource_version.clone() };
+        let params = DeleteParams::default().preconditions(preconditions);
+        match ctx.call_opt("delete lease", api.delete(&lease.name_any(), &params)).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What the nodes say: `Ok` when each is Ready, otherwise the name of one that is not.
+///
+/// # Errors
+/// When an answer says nothing.
+pub async fn nodes(ctx: &Context) -> Result<Result<(), String>, Error> {
+    let api: Api<Node> = Api::all(ctx.client.clone());
+    let nodes = match ctx.call("list nodes", api.list(&ListParams::default())).await {
+        Ok(nodes) => nodes,
+        Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(Err(format!("the nodes cannot be read: {error}"))),
+        Err(error) => return Err(error),
+    };
+    let ready = |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+    };
+    Ok(nodes.iter().find(|node| !ready(node)).map_or(Ok(()), |node| Err(format!("node {} is not Ready", node.name_any()))))
+}
+
+fn api(ctx: &Context) -> Api<Lease> {
+    Api::default_namespaced(ctx.client.clone())
+}
+
+fn object(run: &TerraformRun, name: &str, now: Timestamp) -> Lease {
+    let labels = [(names::LABEL_MANAGED_BY, names::MANAGED_BY.to_owned()), (names::LABEL_RUN_UID, run.uid().unwrap_or_default())];
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec { holder_identity: Some(holder(run)), acquire_time: Some(MicroTime(now)), ..LeaseSpec::default() }),
+    }
+}
+
+fn holder(run: &TerraformRun) -> String {
+    format!("{}/{}/{}", run.namespace().unwrap_or_default(), run.name_any(), run.uid().unwrap_or_default())
+}
+
+fn parse(identity: &str) -> Option<(&str, &str, &str)> {
+    let mut parts = identity.split('/');
+    let found = (parts.next()?, parts.next()?, parts.next()?);
+    (parts.next().is_none() && !found.0.is_empty() && !found.1.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_lease_names_its_run() {
+        let run = testing::run();
+        let lease = object(&run, "pawl-state-x", testing::t0());
+        let identity = lease.spec.unwrap().holder_identity.unwrap();
+        assert_eq!(parse(&identity), Some(("team", "net", testing::UID)));
+        assert_eq!(lease.metadata.labels.unwrap()[names::LABEL_RUN_UID], testing::UID);
+        assert_eq!((parse(""), parse("a/b"), parse("a/b/c/d")), (None, None, None), "what is not ours is nobody's");
+    }
+}

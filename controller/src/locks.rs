@@ -1,0 +1,89 @@
+//! Who left the lock of a state: looked up live, since a lock that is removed under a process that lives costs the state.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use kube::{Api, ResourceExt, api::ListParams};
+
+use crds::{StateLock, TerraformRun};
+
+use crate::{
+    account,
+    error::Error,
+    leases,
+    run::{Context, PodState, PodView, locks},
+};
+
+/// Which run was told to release which lock: two at once could remove a lock that the first of them took afterwards.
+#[derive(Default)]
+pub struct Released(Mutex<HashMap<String, (String, String, String)>>);
+
+/// Whose the lock was, when its process has ended for certain; otherwise why it stays.
+///
+/// # Errors
+/// When an answer says nothing.
+pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
+    let Some((name, hash, number)) = locks::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
+    let Some(holder) = find(name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
+    let (namespace, uid) = (holder.namespace().unwrap_or_default(), holder.uid().unwrap_or_default());
+    let pod = crds::names::attempt_name(name, &uid, number);
+    let pod = match ctx.call_opt("read the lock holder's pod", ctx.pod_api(&namespace).get(&pod)).await? {
+        Some(pod) if account::belongs(&pod.metadata, &uid, number) => {
+            PodView::of(&pod).map_or(PodState::Unknown, PodState::Present)
+        }
+        Some(_) => PodState::Unknown,
+        None => PodState::Absent,
+    };
+    let whose = match locks::is_over(&holder, number, &pod, (ctx.now)()) {
+        Err(why) => return Ok(Err(why)),
+        Ok(locks::Over::Ended(whose)) => whose,
+        Ok(locks::Over::Gone(whose)) => match leases::nodes(ctx).await? {
+            Ok(()) => whose,
+            Err(why) => return Ok(Err(why)),
+        },
+    };
+    if let Some(other) = told(run, lock, ctx).await? {
+        return Ok(Err(format!("{other} releases it")));
+    }
+    Ok(Ok(whose))
+}
+
+/// The run of that name and hash, in whatever namespace this controller looks after.
+async fn find(name: &str, hash: &str, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    for scope in ctx.settings.scopes() {
+        let api: Api<TerraformRun> = match scope {
+            Some(namespace) => ctx.runs(&namespace),
+            None => Api::all(ctx.client.clone()),
+        };
+        let found = ctx.call("list the lock holder's runs", api.list(&named)).await?;
+        if let Some(run) = found.items.into_iter().find(|run| locks::is_run(run, name, hash)) {
+            return Ok(Some(run));
+        }
+    }
+    Ok(None)
+}
+
+/// Another run that was told to release this lock and may still do so; otherwise it is this one's from now on.
+async fn told(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Option<String>, Error> {
+    let own = (run.namespace().unwrap_or_default(), run.name_any(), run.uid().unwrap_or_default());
+    let before = ctx.released.0.lock().unwrap_or_else(PoisonError::into_inner).get(&lock.id).cloned();
+    if let Some((namespace, name, uid)) = before.filter(|before| *before != own) {
+        let other = ctx.call_opt("read the run that releases the lock", ctx.runs(&namespace).get(&name)).await?;
+        let works =
+            other.filter(|other| other.uid().as_deref() == Some(&uid)).and_then(|other| other.status).is_some_and(|status| {
+                status.attempt.is_some_and(|attempt| attempt.open) && status.state_lock.is_some_and(|waits| waits.id == lock.id)
+            });
+        if works {
+            return Ok(Some(format!("{namespace}/{name}")));
+        }
+    }
+    let mut released = ctx.released.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if released.len() >= 1000 {
+        released.clear();
+    }
+    released.insert(lock.id.clone(), own);
+    Ok(None)
+}

@@ -1,0 +1,258 @@
+//! Who waits for which state, in which order, and who has it: filled by the watches, asked for no request.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Mutex, PoisonError},
+};
+
+use futures::channel::mpsc::UnboundedSender;
+use jiff::Timestamp;
+use kube::{
+    ResourceExt,
+    runtime::{reflector::ObjectRef, watcher},
+};
+
+use crds::TerraformRun;
+
+use crate::run::lease::{Want, wants};
+
+type Run = ObjectRef<TerraformRun>;
+/// A run in the line of its state: state, since when, namespace and name.
+type Place = (Box<str>, Timestamp, Box<str>, Box<str>);
+
+/// The lines of all states that are wanted.
+pub struct Queue {
+    inner: Mutex<Inner>,
+    has_datastore: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By UID; only runs that wait or have a lease.
+    runs: HashMap<Box<str>, Entry>,
+    line: BTreeSet<Place>,
+    feeds: u32,
+    wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
+}
+
+struct Entry {
+    feed: u32,
+    listing: u32,
+    /// Its place, while it waits.
+    waits: Option<Place>,
+    /// The state whose lease it has.
+    has: Option<Box<str>>,
+    namespace: Box<str>,
+    name: Box<str>,
+}
+
+/// One watch that fills the lines.
+#[derive(Debug, Default)]
+pub struct Feed {
+    number: u32,
+    listing: u32,
+}
+
+/// Who comes before a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// How many, and one.
+    pub place: usize,
+    /// `NAMESPACE/NAME` of the run that has the lease, or gets it next.
+    pub first: String,
+}
+
+impl Queue {
+    /// Lines without runs.
+    pub fn new(has_datastore: bool) -> Self {
+        Self { inner: Mutex::default(), has_datastore }
+    }
+
+    /// One more watch, of one namespace or of all; `wake` is told which of its runs have come nearer to their turn.
+    pub fn feed(&self, scope: Option<String>, wake: UnboundedSender<Run>) -> Feed {
+        let mut inner = self.lock();
+        inner.feeds += 1;
+        inner.wakers.push((scope, wake));
+        Feed { number: inner.feeds, listing: 0 }
+    }
+
+    /// Takes an event of a watch, whole as the API server sent it.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) {
+        let mut inner = self.lock();
+        match event {
+            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => {
+                let moved = inner.put(feed, run, wants(run, false, self.has_datastore));
+                inner.wake(&moved);
+            }
+            watcher::Event::Delete(run) => {
+                let moved = inner.remove(&run.uid().unwrap_or_default());
+                inner.wake(&moved);
+            }
+            watcher::Event::Init => feed.listing = feed.listing.wrapping_add(1),
+            watcher::Event::InitDone => {
+                let gone = |entry: &Entry| entry.feed == feed.number && entry.listing != feed.listing;
+                let gone: Vec<_> = inner.runs.iter().filter(|(_, e)| gone(e)).map(|(uid, _)| uid.clone()).collect();
+                for uid in gone {
+                    let moved = inner.remove(&uid);
+                    inner.wake(&moved);
+                }
+            }
+        }
+    }
+
+    /// Who comes before a run that wants a lease; `None`: it may try to take it.
+    pub fn ahead(&self, run: &TerraformRun, want: &Want) -> Option<Ahead> {
+        let inner = self.lock();
+        let (uid, key) = (run.uid().unwrap_or_default(), want.key.as_str());
+        let own: Place = (key.into(), want.since, run.namespace().unwrap_or_default().into(), run.name_any().into());
+        let first: Place = (key.into(), Timestamp::MIN, Box::default(), Box::default());
+        let before: Vec<_> = inner.line.range(first..own).collect();
+        let holder = inner.runs.iter().find(|(of, entry)| ***of != *uid && entry.has.as_deref() == Some(key));
+        let first = match (holder, before.first()) {
+            (Some((_, entry)), _) => format!("{}/{}", entry.namespace, entry.name),
+            (None, Some((_, _, namespace, name))) => format!("{namespace}/{name}"),
+            (None, None) => return None,
+        };
+        Some(Ahead { place: before.len() + 1, first })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        // Whole between any two events.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The states whose lines moved.
+    fn put(&mut self, feed: &Feed, run: &TerraformRun, want: Option<Want>) -> Vec<Box<str>> {
+        let uid: Box<str> = run.uid().unwrap_or_default().into();
+        let has = run.status.as_ref().and_then(|status| status.lease.as_ref()).map(|lease| Box::from(lease.state_key.as_str()));
+        let (namespace, name): (Box<str>, Box<str>) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
+        let want = want.filter(|want| has.as_deref() != Some(want.key.as_str()));
+        let waits = want.map(|want| (want.key.into(), want.since, namespace.clone(), name.clone()));
+        let before = self.runs.remove(&uid);
+        let mut moved = Vec::new();
+        if let Some(before) = before {
+            if let Some(place) = before.waits {
+                self.line.remove(&place);
+                if waits.as_ref() != Some(&place) {
+                    moved.push(place.0);
+                }
+            }
+            moved.extend(before.has.filter(|key| Some(key) != has.as_ref()));
+        }
+        if has.is_some() || waits.is_some() {
+            self.line.extend(waits.clone());
+            self.runs.insert(uid, Entry { feed: feed.number, listing: feed.listing, waits, has, namespace, name });
+        }
+        moved
+    }
+
+    fn remove(&mut self, uid: &str) -> Vec<Box<str>> {
+        let Some(entry) = self.runs.remove(uid) else { return Vec::new() };
+        if let Some(place) = &entry.waits {
+            self.line.remove(place);
+        }
+        entry.waits.into_iter().map(|place| place.0).chain(entry.has).collect()
+    }
+
+    /// Tells the runs that wait for these states, the first one first.
+    fn wake(&self, moved: &[Box<str>]) {
+        for key in moved {
+            let first: Place = (key.clone(), Timestamp::MIN, Box::default(), Box::default());
+            for (_, _, namespace, name) in self.line.range(first..).take_while(|(of, ..)| of == key) {
+                for (_, waker) in
+                    self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == &**namespace))
+                {
+                    // Nobody listens any more when the controller ends.
+                    let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crds::{ApprovalMode, StateLease, TerraformRunStatus, whole_seconds};
+    use futures::channel::mpsc::{UnboundedReceiver, unbounded};
+    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+
+    fn run(namespace: &str, name: &str, second: i64) -> TerraformRun {
+        let mut run = testing::run();
+        (run.metadata.namespace, run.metadata.name) = (Some(namespace.into()), Some(name.into()));
+        run.metadata.uid = Some(format!("{namespace}-{name}"));
+        run.metadata.creation_timestamp = Some(whole_seconds(Timestamp::from_second(second).unwrap()));
+        run.spec.approval.mode = ApprovalMode::Automatic;
+        run.spec.backend =
+            serde_json::from_value(serde_json::json!({"type": "http", "config": {"address": "http://s/a"}})).unwrap();
+        run
+    }
+
+    fn has(mut run: TerraformRun) -> TerraformRun {
+        let key = wants(&run, false, true).unwrap().key;
+        let lease = StateLease { name: crds::names::lease_name(&key), state_key: key, at: whole_seconds(testing::t0()) };
+        run.status = Some(TerraformRunStatus { lease: Some(lease), ..TerraformRunStatus::default() });
+        run
+    }
+
+    fn ahead(queue: &Queue, run: &TerraformRun) -> Option<(usize, String)> {
+        queue.ahead(run, &wants(run, false, true).unwrap()).map(|ahead| (ahead.place, ahead.first))
+    }
+
+    fn woken(receiver: &mut UnboundedReceiver<Run>) -> Vec<String> {
+        std::iter::from_fn(|| receiver.try_recv().ok())
+            .map(|run| format!("{}/{}", run.namespace.unwrap_or_default(), run.name))
+            .collect()
+    }
+
+    #[test]
+    fn the_line_is_in_the_order_of_creation_and_moves_when_the_lease_is_given_back() {
+        let (sender, mut receiver) = unbounded();
+        let queue = Queue::new(true);
+        let mut feed = queue.feed(None, sender);
+        let (a, b, c) = (run("x", "a", 1), run("y", "b", 2), run("x", "c", 3));
+        for run in [&c, &b, &a] {
+            queue.apply(&mut feed, &Apply(run.clone()));
+        }
+        assert_eq!(ahead(&queue, &a), None);
+        assert_eq!(ahead(&queue, &b), Some((2, "x/a".into())), "across namespaces");
+        assert_eq!(ahead(&queue, &c), Some((3, "x/a".into())));
+        queue.apply(&mut feed, &Apply(has(a.clone())));
+        assert_eq!(woken(&mut receiver), ["y/b", "x/c"], "each has come a place nearer");
+        assert_eq!(ahead(&queue, &b), Some((1, "x/a".into())), "it has the lease");
+        queue.apply(&mut feed, &Delete(has(a)));
+        assert_eq!(woken(&mut receiver), ["y/b", "x/c"]);
+        assert_eq!((ahead(&queue, &b), ahead(&queue, &c)), (None, Some((2, "y/b".into()))));
+        let mut ended = b.clone();
+        ended.metadata.annotations = Some([(crds::names::CANCEL.to_owned(), "x".to_owned())].into());
+        queue.apply(&mut feed, &Apply(ended));
+        assert_eq!(woken(&mut receiver), ["x/c"], "one that is cancelled waits no more");
+        assert_eq!(ahead(&queue, &c), None);
+    }
+
+    #[test]
+    fn a_new_listing_forgets_what_is_gone_and_wakes_who_waited_for_it() {
+        let (sender, mut receiver) = unbounded();
+        let (other_sender, mut other) = unbounded();
+        let queue = Queue::new(true);
+        let (mut feed, mut second) = (queue.feed(Some("x".into()), sender), queue.feed(Some("y".into()), other_sender));
+        let (a, b) = (has(run("x", "a", 1)), run("y", "b", 2));
+        queue.apply(&mut feed, &Apply(a));
+        queue.apply(&mut second, &Apply(b.clone()));
+        for feed in [&mut second, &mut feed] {
+            queue.apply(feed, &Init);
+            if feed.number == 2 {
+                queue.apply(feed, &InitApply(b.clone()));
+            }
+            queue.apply(feed, &InitDone);
+        }
+        assert_eq!((woken(&mut receiver), woken(&mut other)), (vec![], vec!["y/b".to_owned()]), "by the watch that has the run");
+        assert_eq!(ahead(&queue, &b), None);
+        queue.apply(&mut second, &Delete(b));
+        let inner = queue.lock();
+        assert!(inner.runs.is_empty() && inner.line.is_empty());
+    }
+}

@@ -1,0 +1,287 @@
+//! The lease on a state: who wants it, who holds it, and when it is given back (`design/0010-leases-and-locks.md`).
+//!
+//! A Lease object names the run that took it last. Whether that run still holds it is read from the run itself: `status.lease`
+//! says so from the write that records it to the write that takes it away, which is the giving back.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crds::{ApprovalMode, Operation, Phase, RunResult, TerraformRun, conditions, names, reason, state_key, termination::clip};
+
+use super::{
+    actions::{Action, Decision, Kind, Observed, PodState, Write},
+    decide::{after, asked},
+    keep,
+    status::Draft,
+};
+use crate::leases::Taken;
+
+/// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
+pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+/// How long a node has to end what has no pod any more, beside the pod's own grace.
+const NODE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// What a run wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The state.
+    pub key: String,
+    /// Since when: its approval, or its creation where nobody approves.
+    pub since: Timestamp,
+}
+
+/// Why a run has to wait for the lease, and until when nobody looks again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// The state.
+    pub key: String,
+    /// [`reason::QUEUED`] or [`reason::LEASE_REFUSED`].
+    pub reason: &'static str,
+    /// For people: behind whom, or what was refused.
+    pub text: String,
+    /// When to look again.
+    pub retry_at: Timestamp,
+}
+
+/// The lease that a run wants and need not hold yet; `None` for one that applies nothing now.
+///
+/// A Manual run wants it once its approval is recorded (`approved_now`: is about to be). An Automatic one wants it as soon as it
+/// may begin, so that it waits without a pod and plans on what the run before it left.
+pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<Want> {
+    let status = run.status.clone().unwrap_or_default();
+    if status.is_terminal() || status.claim.is_some() || asked(run).is_some() {
+        return None;
+    }
+    match run.spec.operation {
+        Operation::Apply | Operation::Destroy => {}
+        Operation::Plan => return None,
+    }
+    match run.spec.approval.mode {
+        ApprovalMode::Manual => {
+            let plan = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval))?;
+            let recorded = status.approval.as_ref().filter(|record| record.checksum.as_deref() == Some(&plan.checksum));
+            if recorded.is_none() && !approved_now || !keep::annotated(run, plan) {
+                return None;
+            }
+            let since = recorded.map_or(Timestamp::MAX, |record| record.at.0);
+            Some(Want { key: plan.state_key.clone()?, since })
+        }
+        ApprovalMode::Automatic => {
+            let planned = status.plan.as_ref().and_then(|plan| plan.state_key.clone());
+            let namespace = run.namespace().unwrap_or_default();
+            let key = planned.or_else(|| state_key::expected(&namespace, &run.name_any(), &run.spec, has_datastore))?;
+            Some(Want { key, since: run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0) })
+        }
+    }
+}
+
+/// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to.
+pub fn is_entitled(holder: &TerraformRun, lease: &str, has_datastore: bool) -> bool {
+    let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
+    recorded.is_some_and(|recorded| recorded.name == lease)
+        || wants(holder, true, has_datastore).is_some_and(|want| names::lease_name(&want.key) == lease)
+}
+
+/// How a run stands with the lease it wants.
+pub(super) enum Turn {
+    /// It has it; `true`: and the status does not say so yet.
+    Has(bool),
+    /// It may try to take it.
+    Take,
+    /// It has to wait.
+    Waits(Waits),
+}
+
+pub(super) fn turn(o: &Observed, key: &str, now: Timestamp) -> Turn {
+    if o.status().lease.as_ref().is_some_and(|lease| lease.state_key == key) {
+        return Turn::Has(false);
+    }
+    if o.taken.as_deref() == Some(key) {
+        return Turn::Has(true);
+    }
+    if let Some(waits) = o.notes.waits.as_ref().filter(|waits| waits.key == key && now < waits.retry_at) {
+        return Turn::Waits(waits.clone());
+    }
+    if let Some(ahead) = &o.ahead {
+        // Woken when the line moves; the time is for what no watch shows.
+        let text = format!("waits for its turn on the state behind {}, in place {}", ahead.first, ahead.place);
+        let retry_at = after(now, LOOK_AGAIN * 6);
+        return Turn::Waits(Waits { key: key.to_owned(), reason: reason::QUEUED, text, retry_at });
+    }
+    Turn::Take
+}
+
+/// Why a run that tried to take the lease has to wait; `None` when it has it.
+pub(super) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<Waits> {
+    let retry_at = after(now, LOOK_AGAIN);
+    match taken {
+        Taken::Yes => None,
+        Taken::Behind(first) => {
+            let text = format!("waits for its turn on the state behind {first}, in place 1");
+            Some(Waits { key, reason: reason::QUEUED, text, retry_at })
+        }
+        Taken::Refused(text) => Some(Waits { key, reason: reason::LEASE_REFUSED, text: text.clone(), retry_at }),
+    }
+}
+
+/// Writes that the lease was taken.
+pub(super) fn record(draft: &mut Draft<'_>, key: &str) {
+    let at = draft.time();
+    draft.set("lease", json!({"stateKey": key, "name": names::lease_name(key), "at": at}));
+    draft.condition(conditions::STATE_LEASED, Some(true), reason::LEASED, "no other run applies to this state");
+}
+
+/// Says that the run waits, and for whom; in its message as well, which is the agent's while an attempt is open.
+pub(super) fn say(draft: &mut Draft<'_>, waits: &Waits) {
+    let status = draft.status();
+    let told = status.conditions.iter().find(|c| c.type_ == conditions::STATE_LEASED && c.reason == waits.reason);
+    if told.is_some_and(|c| c.message == clip(&waits.text, 512)) {
+        return;
+    }
+    draft.condition(conditions::STATE_LEASED, Some(false), waits.reason, &waits.text);
+    if told.is_none() {
+        draft.note(waits.reason, waits.reason != reason::QUEUED, waits.text.clone());
+    }
+    if status.attempt.as_ref().is_some_and(|attempt| attempt.open) {
+        return;
+    }
+    let planned = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
+    let text = planned
+        .map_or_else(|| waits.text.clone(), |plan| format!("plan {} is approved; {}; no pod is held", plan.summary, waits.text));
+    draft.message(&text).clear("nextStep");
+}
+
+/// What a run that may apply is to do about its lease before anything else: nothing (`None`), take it, record it, or wait.
+pub(super) fn before_claim(o: &Observed, key: &str, now: Timestamp) -> Option<Decision> {
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    match turn(o, key, now) {
+        Turn::Has(false) => None,
+        Turn::Has(true) => {
+            record(&mut draft, key);
+            Some(Decision::act(Action::Write(draft.finish(Kind::Lease))))
+        }
+        Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),
+        Turn::Waits(waits) => {
+            say(&mut draft, &waits);
+            let mut decision = Decision::until(waits.retry_at, now);
+            if !draft.is_empty() {
+                decision.actions.push(Action::Write(draft.finish(Kind::Lease)));
+            }
+            Some(decision)
+        }
+    }
+}
+
+/// The same before an attempt is opened: the run waits without a pod and says so in its message.
+pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<Decision> {
+    match turn(o, key, now) {
+        Turn::Has(_) => None,
+        Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),
+        Turn::Waits(waits) => {
+            let mut draft = Draft::new(&o.run, o.status(), now);
+            say(&mut draft, &waits);
+            let mut decision = Decision::until(waits.retry_at, now);
+            if !draft.is_empty() {
+                if o.status().phase.is_none() {
+                    draft.set("phase", Phase::Pending);
+                }
+                draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
+                draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
+                decision.actions.push(Action::Write(draft.finish(Kind::Begin)));
+            }
+            Some(decision)
+        }
+    }
+}
+
+/// Gives the lease back: nothing of this run can apply any more.
+pub(super) fn give_back(draft: &mut Draft<'_>) {
+    if draft.status().lease.is_some() {
+        draft.clear("lease");
+        draft.forget(conditions::STATE_LEASED);
+    }
+}
+
+/// Gives the lease back with the end of a run: an apply of which nobody knows the end may go on as long as its pod has not ended.
+pub(super) fn give_back_at_end(draft: &mut Draft<'_>, o: &Observed, result: RunResult) {
+    let ended = matches!(&o.pod, PodState::Present(pod) if pod.ended.is_some());
+    if result != RunResult::Indeterminate || ended {
+        give_back(draft);
+    }
+}
+
+/// A run that has ended and still has its lease, since nobody confirmed the end of its pod.
+pub(super) fn unconfirmed(o: &Observed, now: Timestamp) -> Option<Decision> {
+    let (run, status) = (&o.run, o.status());
+    status.lease.as_ref()?;
+    let give_back = || {
+        let mut draft = Draft::new(run, status, now);
+        give_back(&mut draft);
+        Some(Decision::act(Action::Write(draft.finish(Kind::Lease))))
+    };
+    if status.result != Some(RunResult::Indeterminate) || status.settled.is_some() {
+        return give_back();
+    }
+    let ended = status.completion_time.as_ref().map_or(now, |at| at.0);
+    let due = after(ended, gone_wait(run));
+    if now < due {
+        return Some(say_kept(o, "the end of its pod is not confirmed", due, now));
+    }
+    match &o.nodes {
+        Nodes::Quiet => give_back(),
+        Nodes::Unknown => match o.notes.nodes_asked {
+            Some((at, ref text)) if now < after(at, LOOK_AGAIN * 6) => Some(say_kept(o, text, after(at, LOOK_AGAIN * 6), now)),
+            Some(_) | None => Some(Decision::act(Action::AskNodes)),
+        },
+    }
+}
+
+/// What the nodes say of a pod that is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Nodes {
+    /// Nobody asked, or one of them cannot answer.
+    #[default]
+    Unknown,
+    /// Each of them is Ready: its kubelet has ended what has no pod.
+    Quiet,
+}
+
+fn say_kept(o: &Observed, why: &str, until: Timestamp, now: Timestamp) -> Decision {
+    let text = format!("kept, as the apply may still run: {why}; other runs of this state wait");
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    let told = o.status().conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512));
+    let mut decision = Decision::until(until, now);
+    if !told {
+        draft.condition(conditions::STATE_LEASED, Some(true), reason::APPLY_UNCONFIRMED, &text);
+        decision.actions.push(Action::Write(draft.finish(Kind::Lease)));
+    }
+    decision
+}
+
+/// How long a pod of this run that is gone may still have a process on a node that is Ready.
+pub fn gone_wait(run: &TerraformRun) -> SignedDuration {
+    grace(run).checked_add(NODE_MARGIN).unwrap_or(SignedDuration::MAX)
+}
+
+/// How long a pod of this run may take to end.
+pub fn grace(run: &TerraformRun) -> SignedDuration {
+    SignedDuration::from_secs(crate::pod::grace_seconds(run))
+}
+
+/// The pod of an Automatic run ended, since another run applies to its state: nothing failed, and no try is used up.
+pub(super) fn queued(o: &Observed, now: Timestamp) -> Option<Write> {
+    let (run, status) = (&o.run, o.status());
+    let attempt = status.attempt.as_ref()?;
+    let waits = status.conditions.iter().find(|c| c.type_ == conditions::STATE_LEASED && c.reason == reason::QUEUED);
+    let automatic = run.spec.approval.mode == ApprovalMode::Automatic;
+    let made = status.plan.as_ref().is_some_and(|plan| plan.attempt == attempt.number);
+    if !automatic || !made || (waits.is_none() && status.lease.is_none()) {
+        return None;
+    }
+    let mut draft = Draft::new(run, status, now);
+    draft.uncount(attempt).set("phase", Phase::Pending).clear("failure").clear("nextStep");
+    draft.message(waits.map_or("it is this run's turn on the state", |c| c.message.as_str()));
+    draft.condition_if_new(conditions::PLANNED, Some(false), reason::QUEUED, "");
+    Some(draft.finish(Kind::Close))
+}

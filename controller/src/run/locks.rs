@@ -1,0 +1,100 @@
+//! Locks of states that our own dead processes left: whose a lock is, and when it may be released
+//! (`design/0010-leases-and-locks.md`).
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crds::{StateLock, TerraformRun, names, termination::clip};
+
+use super::{
+    actions::{Action, Decision, Kind, Observed, PodState},
+    decide::after,
+    lease,
+    status::Draft,
+};
+
+/// Between two looks at the holder of a lock.
+pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+
+/// What is known of the lock that keeps a run waiting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Left {
+    /// Nobody asked, or it has to stay.
+    #[default]
+    Unknown,
+    /// The process that held it has ended: `NAMESPACE/RUN, attempt 1`.
+    Behind(String),
+}
+
+/// Says that the lock may be released, once that is known; looks again from time to time until then.
+pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
+    let status = o.status();
+    let lock = status.state_lock.as_ref()?;
+    if status.claim.is_some()
+        || status.lock_release.as_ref().is_some_and(|release| release.id == lock.id)
+        || pod_of(lock).is_none()
+    {
+        return None;
+    }
+    if let Left::Behind(holder) = &o.left {
+        let mut draft = Draft::new(&o.run, status, now);
+        draft.set("lockRelease", json!({"id": lock.id, "holder": clip(holder, 256)}));
+        draft.note("LockReleased", false, format!("the lock {} was left by {holder}; it may be released", lock.id));
+        return Some(Decision::act(Action::Write(draft.finish(Kind::Lock))));
+    }
+    match &o.notes.lock_asked {
+        Some((id, at)) if *id == lock.id && now < after(*at, LOOK_AGAIN) => Some(Decision::until(after(*at, LOOK_AGAIN), now)),
+        Some(_) | None => Some(Decision::act(Action::AskLock)),
+    }
+}
+
+/// The pod that holds a lock, if it is one of ours by its name: name of its run, five characters of a hash of its UID, attempt.
+pub fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
+    let host = lock.who.rsplit_once('@')?.1;
+    let (rest, number) = host.rsplit_once("-a")?;
+    let (run, hash) = rest.rsplit_once('-')?;
+    (hash.len() == 5 && !run.is_empty()).then_some((run, hash, number.parse().ok()?))
+}
+
+/// Whether that attempt's pod has ended for certain: `Ok` with whose it was, otherwise why the lock stays.
+///
+/// `nodes_ready` is asked for only when the pod is gone and nobody saw its end.
+pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
+    let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
+    let status = run.status.clone().unwrap_or_default();
+    let Some(attempt) = status.attempt.filter(|attempt| attempt.number >= number) else {
+        return Err(format!("{name} has no attempt {number}"));
+    };
+    if attempt.number == number && attempt.open {
+        return Err(format!("attempt {number} of {name} still works"));
+    }
+    let whose = format!("{name}, attempt {number}");
+    match pod {
+        PodState::Present(pod) if pod.ended.is_some() => Ok(Over::Ended(whose)),
+        PodState::Present(_) | PodState::Unknown => Err(format!("the pod of attempt {number} of {name} still runs")),
+        PodState::Absent => {
+            // No later than this: a further attempt is opened only behind a closed one.
+            let closed = if attempt.number == number { attempt.closed_at } else { attempt.opened_at };
+            let due = after(closed.map_or(now, |at| at.0), lease::gone_wait(run));
+            if now < due {
+                return Err(format!("the pod of attempt {number} of {name} is gone, and its end is not confirmed"));
+            }
+            Ok(Over::Gone(whose))
+        }
+    }
+}
+
+/// How certain the end of a pod is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// It was seen.
+    Ended(String),
+    /// The pod is gone for so long that a node which is Ready has ended it.
+    Gone(String),
+}
+
+/// Whether a run is the one whose attempt has that pod.
+pub fn is_run(run: &TerraformRun, name: &str, hash: &str) -> bool {
+    run.name_any() == name && names::short_hash(&run.uid().unwrap_or_default()) == hash
+}

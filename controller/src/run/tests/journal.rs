@@ -1,0 +1,114 @@
+//! What became of the objects of an apply, where its agent cannot say it.
+
+use super::*;
+
+fn with_datastore() -> World {
+    let mut world = World::automatic();
+    world.settings.datastore_url = Some("https://datastore".into());
+    world.claimed()
+}
+
+fn forgotten() -> crds::Journal {
+    crds::Journal {
+        summary: "1 created and not recorded; no state".into(),
+        compared: true,
+        not_recorded: vec!["aws_vpc.main id=vpc-1".into()],
+        ..crds::Journal::default()
+    }
+}
+
+fn recover() -> String {
+    names::recover_command("team", "net")
+}
+
+#[test]
+fn an_indeterminate_run_says_what_was_created_and_offers_its_recovery() {
+    let mut world = with_datastore().pod_ended(None);
+    world.journal = Some(forgotten());
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    assert_eq!(world.status().journal, Some(forgotten()));
+    assert_eq!(world.status().next_step.as_deref(), Some(recover().as_str()));
+    assert!(world.status().history.iter().any(|line| line.contains("1 created and not recorded")));
+    assert_eq!(world.writes.iter().filter(|kind| **kind == Kind::End).count(), 1, "in the very write that ends it");
+}
+
+#[test]
+fn a_datastore_that_is_away_holds_no_end_up_and_is_asked_again() {
+    let mut world = with_datastore().pod_ended(None);
+    world.journal = None;
+    let wait = world.settle().unwrap();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    assert!(world.status().journal.is_none() && world.status().next_step.as_deref() != Some(recover().as_str()));
+    world.journal = Some(forgotten());
+    world = world.later(i64::try_from(wait).unwrap());
+    world.settle();
+    assert_eq!(world.status().journal, Some(forgotten()));
+    assert_eq!(world.status().next_step.as_deref(), Some(recover().as_str()));
+    assert_eq!(world.writes.iter().filter(|kind| **kind == Kind::Journal).count(), 1);
+}
+
+#[test]
+fn a_failure_that_came_without_its_journal_gets_one() {
+    let mut world = with_datastore().pod_ended(Some(message(Some(RunResult::Failed), None)));
+    world.journal = Some(forgotten());
+    world.settle();
+    assert_eq!((world.status().result, world.status().journal.clone()), (Some(RunResult::Failed), Some(forgotten())));
+    assert_eq!(world.status().message.as_deref(), Some("what the agent said"));
+    let mut good = with_datastore().pod_ended(Some(message(Some(RunResult::Applied), None)));
+    good.settle();
+    assert!(good.status().journal.is_none() && good.asked == 0);
+}
+
+#[test]
+fn what_the_agent_said_of_its_objects_stays() {
+    let mut world = with_datastore();
+    world.status_mut().journal = Some(forgotten());
+    world = world.pod_ended(None);
+    world.journal = Some(crds::Journal { summary: "another".into(), ..crds::Journal::default() });
+    world.settle();
+    assert_eq!(world.status().journal, Some(forgotten()));
+    assert!(!world.writes.contains(&Kind::Journal));
+}
+
+#[test]
+fn proof_that_arrives_late_is_not_contradicted() {
+    let mut world = with_datastore().pod_ended(None);
+    world.journal = Some(forgotten());
+    world.settle();
+    world.o.pod = PodState::Absent;
+    world = world.later(10);
+    world.stored = Some(message(Some(RunResult::Applied), None));
+    world.journal = Some(crds::Journal { summary: "1 created and recorded".into(), compared: true, ..crds::Journal::default() });
+    assert_eq!(world.settle(), None, "nothing more is asked");
+    let status = world.status();
+    assert!(status.settled.is_some());
+    assert_eq!(status.journal.as_ref().unwrap().summary, "1 created and recorded");
+    assert_eq!(status.next_step.as_deref(), Some(names::rerun_command("team", "net").as_str()));
+}
+
+#[test]
+fn without_a_datastore_the_status_says_where_the_events_are() {
+    let mut world = World::automatic().claimed().pod_ended(None);
+    world.settle();
+    let journal = world.status().journal.clone().unwrap();
+    assert!(!journal.compared && journal.summary.contains("-a1 only"), "{}", journal.summary);
+}
+
+#[test]
+fn a_recovery_is_made_once_and_only_of_what_failed_in_its_apply() {
+    let mut world = with_datastore().pod_ended(None);
+    world.settle();
+    world.o.pod = PodState::Absent;
+    world = world.annotate(names::RECOVER, "true");
+    let actions = world.decide().actions;
+    assert_eq!(actions[0], Action::CreateRecovery);
+    assert!(actions[0].needs_live());
+    world.settle();
+    assert_eq!(world.status().recovery, Some(names::recovery_name("net", UID)));
+    assert!(!world.decide().actions.contains(&Action::CreateRecovery));
+    let mut applied = with_datastore().pod_ended(Some(message(Some(RunResult::Applied), None)));
+    applied = applied.annotate(names::RECOVER, "true");
+    applied.settle();
+    assert!(applied.status().recovery.is_none());
+}

@@ -1,0 +1,246 @@
+//! One apply at a time on a state: who takes the lease, who waits, and when it is given back.
+
+use super::*;
+use crate::{leases::Taken, queue::Ahead};
+use crds::{StateLease, names::lease_name};
+
+const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
+
+fn lease(key: &str) -> StateLease {
+    StateLease { state_key: key.into(), name: lease_name(key), at: whole_seconds(t0()) }
+}
+
+/// A plan of that state waits for an approval.
+fn waiting() -> World {
+    let mut world = World::new().kept();
+    world.status_mut().plan.as_mut().unwrap().state_key = Some(KEY.into());
+    world
+}
+
+fn behind(mut world: World) -> World {
+    world.lease = Taken::Behind("else/b".into());
+    world
+}
+
+/// An Automatic run whose spec says where its state is.
+fn automatic() -> World {
+    World::automatic().with(|run| {
+        run.spec.backend = serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a"}})).unwrap();
+    })
+}
+
+fn expected(world: &World) -> String {
+    super::lease::wants(&world.o.run, false, false).unwrap().key
+}
+
+const LEASED: &str = conditions::STATE_LEASED;
+
+#[test]
+fn approval_and_lease_are_one_write() {
+    let mut world = waiting().annotate(names::APPROVE, SUM);
+    let before = world.writes.len();
+    world.settle();
+    assert_eq!(world.writes[before..], [Kind::Approval]);
+    assert_eq!(world.status().lease.as_ref().map(|lease| lease.state_key.as_str()), Some(KEY));
+    assert_eq!(world.condition(LEASED), is_true("Leased"));
+}
+
+#[test]
+fn one_that_is_approved_waits_for_its_turn_and_gets_it() {
+    let mut world = behind(waiting().annotate(names::APPROVE, SUM));
+    let wait = world.settle();
+    assert_eq!(wait, Some(10), "the first in line looks again");
+    assert!(world.status().approval.is_some() && world.status().lease.is_none());
+    assert_eq!(world.condition(LEASED), is_false("Queued"));
+    let writes = world.writes.len();
+    world = world.later(11);
+    world.settle();
+    assert_eq!(world.writes.len(), writes, "it is said once");
+    world.lease = Taken::Yes;
+    world = world.later(11);
+    world.settle();
+    assert_eq!((world.status().lease.clone().unwrap().state_key.as_str(), world.writes.last()), (KEY, Some(&Kind::Lease)));
+    assert_eq!(world.condition(LEASED), is_true("Leased"));
+}
+
+#[test]
+fn one_that_is_not_the_first_in_line_asks_nobody() {
+    let mut world = waiting().annotate(names::APPROVE, SUM);
+    world.o.ahead = Some(Ahead { place: 2, first: "else/b".into() });
+    world.settle();
+    let condition = world.status().conditions.iter().find(|c| c.type_ == LEASED).unwrap();
+    assert_eq!(condition.message, "waits for its turn on the state behind else/b, in place 2");
+    assert!(!world.decide().actions.iter().any(|action| matches!(action, Action::TakeLease { .. })));
+    // Those before it are done.
+    world.o.ahead = None;
+    world.settle();
+    assert!(world.status().lease.is_some());
+}
+
+#[test]
+fn an_approval_that_is_taken_back_gives_the_lease_back() {
+    let mut world = waiting().annotate(names::APPROVE, SUM);
+    world.settle();
+    let mut world = world.with(|run| run.metadata.annotations = None);
+    world.settle();
+    assert!(world.status().approval.is_none() && world.status().lease.is_none());
+    assert_eq!(world.condition(LEASED), Default::default());
+}
+
+#[test]
+fn a_kept_plan_gets_no_pod_before_its_turn() {
+    let mut world = waiting().pod_ended(Some(message(None, None)));
+    world.settle();
+    world.o.pod = PodState::Absent;
+    let mut world = behind(world.annotate(names::APPROVE, SUM));
+    world.settle();
+    assert!(!world.attempt().open, "{:?}", world.status());
+    assert!(world.status().message.as_ref().unwrap().contains("is approved; waits for its turn on the state behind else/b"));
+    world.lease = Taken::Yes;
+    world = world.later(11);
+    world.settle();
+    assert_eq!((world.attempt().open, world.attempt().restores), (true, Some(1)));
+}
+
+#[test]
+fn an_automatic_run_takes_the_lease_with_its_attempt_or_waits_without_a_pod() {
+    let mut world = automatic();
+    let key = expected(&world);
+    world.settle();
+    assert_eq!(world.writes, [Kind::Open], "no write more than without a lease");
+    assert_eq!(world.status().lease.clone().unwrap().state_key, key);
+    let mut world = behind(automatic());
+    world.settle();
+    assert!(world.status().attempt.is_none() && world.o.pod == PodState::Absent);
+    assert_eq!((world.status().phase, world.condition(LEASED)), (Some(Phase::Pending), is_false("Queued")));
+    world.lease = Taken::Yes;
+    world = world.later(11);
+    world.settle();
+    assert!(world.attempt().open && world.status().lease.is_some());
+}
+
+#[test]
+fn another_state_than_the_spec_said_takes_another_lease() {
+    let mut world = automatic().adopted(Phase::Plan);
+    let attempt = world.attempt().number;
+    world.status_mut().plan =
+        Some(PlanStatus { checksum: SUM.into(), attempt, state_key: Some(KEY.into()), ..PlanStatus::default() });
+    world.settle();
+    assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
+    assert!(!super::lease::is_entitled(&world.o.run, &lease_name(&expected(&automatic())), false), "the other one is free");
+    assert!(super::lease::is_entitled(&world.o.run, &lease_name(KEY), false));
+}
+
+#[test]
+fn an_attempt_that_ended_for_its_turn_uses_no_try_and_plans_anew() {
+    let mut world = behind(World::automatic()).adopted(Phase::Plan);
+    world.status_mut().plan =
+        Some(PlanStatus { checksum: SUM.into(), attempt: 1, state_key: Some(KEY.into()), ..PlanStatus::default() });
+    world.settle();
+    assert_eq!(world.condition(LEASED), is_false("Queued"));
+    let mut world = world.pod_ended(Some(message(None, None)));
+    world.settle();
+    assert_eq!((world.status().phase, world.attempt().open, world.attempt().tries), (Some(Phase::Pending), false, 0));
+    assert!(world.status().failure.is_none());
+    world.o.pod = PodState::Absent;
+    world.settle();
+    assert!(!world.attempt().open, "no pod before its turn");
+    world.lease = Taken::Yes;
+    world = world.later(11);
+    world.settle();
+    assert_eq!((world.attempt().number, world.attempt().tries, world.attempt().open), (2, 1, true));
+    assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
+}
+
+/// A claimed run that has its lease.
+fn applying() -> World {
+    let mut world = World::automatic().claimed();
+    world.status_mut().lease = Some(lease(KEY));
+    world
+}
+
+#[test]
+fn it_is_given_back_with_the_confirmed_end_of_the_pod() {
+    let mut world = applying().finished(RunResult::Applied);
+    world.settle();
+    assert!(world.status().lease.is_some(), "the pod still runs");
+    world = world.pod_ended(None);
+    world.settle();
+    assert!(world.status().lease.is_none());
+    let mut world = applying().pod_ended(None);
+    world.settle();
+    assert_eq!((world.status().result, world.status().lease.is_none()), (Some(RunResult::Indeterminate), true));
+    let mut world = World::automatic().adopted(Phase::Plan).annotate(names::CANCEL, "x");
+    world.status_mut().lease = Some(lease(KEY));
+    world = world.pod_ended(None);
+    world.settle();
+    assert_eq!((world.status().result, world.status().lease.is_none()), (Some(RunResult::Canceled), true));
+}
+
+#[test]
+fn gone_is_not_ended() {
+    let mut world = applying().pod_gone();
+    world.settle();
+    world = world.later(61);
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    assert!(world.status().lease.is_some(), "its process may still apply");
+    world.nodes = Err("node n1 is not Ready".into());
+    let grace = super::lease::grace(&world.o.run).as_secs();
+    world = world.later(grace);
+    world.settle();
+    assert!(world.status().lease.is_some(), "its own grace is not over");
+    world = world.later(61);
+    world.settle();
+    assert!(world.status().lease.is_some());
+    let condition = world.status().conditions.iter().find(|c| c.type_ == LEASED).unwrap();
+    assert!(condition.message.contains("node n1 is not Ready"), "{}", condition.message);
+    // Not even its deletion lets go of it.
+    let mut world = world.deleted();
+    world.settle();
+    assert!(!world.gone);
+    world.nodes = Ok(());
+    world = world.later(120);
+    world.settle();
+    assert!(world.status().lease.is_none() && world.gone);
+}
+
+#[test]
+fn proof_of_its_end_gives_it_back() {
+    let mut world = applying().pod_gone();
+    world.settings.datastore_url = Some("https://x".into());
+    world.settle();
+    world = world.later(61);
+    world.settle();
+    assert!(world.status().lease.is_some());
+    world.stored = Some(message(Some(RunResult::Applied), None));
+    world = world.later(20);
+    world.settle();
+    assert!(world.status().settled.is_some() && world.status().lease.is_none());
+}
+
+#[test]
+fn a_controller_without_the_right_says_so() {
+    let mut world = automatic();
+    world.lease = Taken::Refused("the controller may not take the lease on the state: 403".into());
+    assert_eq!(world.settle(), Some(10));
+    assert_eq!(world.condition(LEASED), is_false("LeaseRefused"));
+    assert!(world.status().attempt.is_none() && world.events.contains(&"LeaseRefused"));
+    world.lease = Taken::Yes;
+    world = world.later(11);
+    world.settle();
+    assert!(world.attempt().open);
+}
+
+#[test]
+fn a_lease_is_of_the_run_that_recorded_it_or_is_about_to() {
+    let entitled = |world: &World| super::lease::is_entitled(&world.o.run, &lease_name(KEY), false);
+    assert!(!entitled(&waiting()), "nobody approved");
+    assert!(entitled(&waiting().annotate(names::APPROVE, SUM)), "its controller is about to record it");
+    assert!(!entitled(&waiting().annotate(names::APPROVE, SUM).annotate(names::CANCEL, "x")));
+    assert!(entitled(&applying()));
+    assert!(entitled(&applying().finished(RunResult::Applied)), "until the write that gives it back");
+    let mut done = applying().finished(RunResult::Applied).pod_ended(None);
+    done.settle();
+    assert!(!entitled(&done));
+}

@@ -1,0 +1,77 @@
+//! Locks of states: whose they are, and when they may be released.
+
+use super::*;
+use crds::StateLock;
+
+fn lock(who: &str) -> StateLock {
+    StateLock { id: "l1".into(), who: who.into(), operation: None, created: None }
+}
+
+fn holder(number: u32) -> String {
+    format!("pawl@{}", names::attempt_name("net", UID, number))
+}
+
+/// A run in its plan that waits for a lock.
+fn waits(who: &str) -> World {
+    let mut world = World::new().adopted(Phase::Plan);
+    world.status_mut().state_lock = Some(lock(who));
+    world
+}
+
+#[test]
+fn only_a_pod_of_ours_is_looked_for() {
+    assert_eq!(locks::pod_of(&lock(&holder(3))), Some(("net", names::short_hash(UID).as_str(), 3)));
+    assert_eq!(locks::pod_of(&lock("x@a-b-c-2xbdf-a12")), Some(("a-b-c", "2xbdf", 12)));
+    for who in ["carol@laptop", "unknown", "", "carol@net-2xbdf-a", "carol@net-a1", "carol@-2xbdf-a1"] {
+        assert_eq!(locks::pod_of(&lock(who)), None, "{who}");
+        let mut world = waits(who);
+        world.settle();
+        assert!(world.status().lock_release.is_none() && world.o.notes.lock_asked.is_none(), "{who}: nobody is asked");
+    }
+}
+
+#[test]
+fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
+    let mut world = waits(&holder(3));
+    assert_eq!(world.settle(), Some(5));
+    assert!(world.status().lock_release.is_none());
+    world.left = locks::Left::Behind("team/net, attempt 3".into());
+    world = world.later(6);
+    world.settle();
+    let release = world.status().lock_release.clone().unwrap();
+    assert_eq!((release.id.as_str(), release.holder.as_str()), ("l1", "team/net, attempt 3"));
+    let writes = world.writes.len();
+    world.o.left = locks::Left::Unknown;
+    world = world.later(60);
+    world.settle();
+    assert_eq!(world.writes.len(), writes, "it is said once");
+    // The next lock is another.
+    world.status_mut().state_lock.as_mut().unwrap().id = "l2".into();
+    world.left = locks::Left::Unknown;
+    world.settle();
+    assert_eq!(world.status().lock_release.as_ref().unwrap().id, "l1");
+    assert_eq!(world.o.notes.lock_asked.as_ref().unwrap().0, "l2");
+}
+
+#[test]
+fn an_attempt_is_over_when_it_is_closed_and_its_pod_has_ended() {
+    let open = World::new().adopted(Phase::Plan);
+    let over = |world: &World, number: u32, now: Timestamp| locks::is_over(&world.o.run, number, &world.o.pod, now);
+    assert!(over(&open, 1, open.now).unwrap_err().contains("still works"));
+    assert!(over(&open, 2, open.now).unwrap_err().contains("no attempt 2"));
+    let ended = open.clone().pod_ended(None);
+    assert!(over(&ended, 1, ended.now).is_err(), "ended and not closed: what it claimed is not settled");
+    let mut closed = ended;
+    closed.settle();
+    assert_eq!(over(&closed, 1, closed.now), Ok(locks::Over::Ended("team/net, attempt 1".into())));
+    let gone = closed.clone().pod_gone();
+    assert!(over(&gone, 1, gone.now).unwrap_err().contains("not confirmed"));
+    let wait = super::lease::gone_wait(&gone.o.run);
+    let late = gone.now.checked_add(wait).unwrap();
+    assert_eq!(over(&gone, 1, late), Ok(locks::Over::Gone("team/net, attempt 1".into())));
+    let mut running = closed;
+    if let PodState::Present(pod) = &mut running.o.pod {
+        pod.ended = None;
+    }
+    assert!(over(&running, 1, late).unwrap_err().contains("still runs"), "whatever the status says");
+}

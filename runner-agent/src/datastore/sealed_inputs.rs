@@ -1,0 +1,64 @@
+//! What a plan was made with, without saying what that was: keyed digests of the values that it took from Secrets and ConfigMaps.
+//!
+//! They travel inside the bundle, which is encrypted, with a key that is drawn for that bundle: no digest of a secret stands where
+//! others could try values against it.
+
+use std::collections::BTreeMap;
+
+use crds::datastore::hex_digest;
+use ring::{hmac, rand::SystemRandom};
+use serde::{Deserialize, Serialize};
+
+/// Keyed digests of values, by what wanted them: `variable db_password`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedInputs {
+    /// The key, in hexadecimal digits.
+    key: String,
+    digests: BTreeMap<String, String>,
+}
+
+impl SealedInputs {
+    /// Digests of these values, with a fresh key.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn of(values: &BTreeMap<String, String>) -> Result<Self, ring::error::Unspecified> {
+        let random: [u8; 32] = ring::rand::generate(&SystemRandom::new())?.expose();
+        let key = hex_digest(&random);
+        let digests = values.iter().map(|(name, value)| (name.clone(), tag(&key, value))).collect();
+        Ok(Self { key, digests })
+    }
+
+    /// What has another value now, or none; a plan that took nothing, or was kept by an older agent, is as it was.
+    pub fn changed(&self, values: &BTreeMap<String, String>) -> Vec<String> {
+        let same = |name: &String, digest: &String| values.get(name).is_some_and(|value| tag(&self.key, value) == *digest);
+        self.digests.iter().filter(|(name, digest)| !same(name, digest)).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn tag(key: &str, value: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+    hex_digest(hmac::sign(&key, value.as_bytes()).as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_changed_is_named_and_nothing_is_shown() {
+        let before = values(&[("variable a", "hunter22"), ("env B", "x")]);
+        let sealed = SealedInputs::of(&before).unwrap();
+        assert!(sealed.changed(&before).is_empty());
+        assert_eq!(sealed.changed(&values(&[("variable a", "hunter23"), ("env B", "x")])), ["variable a"]);
+        assert_eq!(sealed.changed(&values(&[("variable a", "hunter22")])), ["env B"], "one that is gone");
+        let text = serde_json::to_string(&sealed).unwrap();
+        assert!(!text.contains("hunter22"));
+        assert_ne!(SealedInputs::of(&before).unwrap(), sealed, "each bundle has a key of its own");
+        assert!(SealedInputs::default().changed(&before).is_empty(), "a bundle of an older agent");
+    }
+}

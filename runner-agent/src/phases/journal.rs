@@ -1,0 +1,177 @@
+//! The journal of an apply: each object as the tool speaks of it, on its way out of the pod while the tool works, and in memory for the
+//! account at the end. Nothing here waits for the datastore.
+
+use std::{io::Write as _, sync::PoisonError};
+
+use crds::{
+    datastore::JOURNAL,
+    journal::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared},
+};
+
+use super::{PodWork, remote::Journaling};
+use crate::{classify, datastore::spool::SpoolWriter, process::Exit, redact::Redactor};
+
+/// The journal of one apply.
+#[derive(Debug)]
+pub(super) struct Journal {
+    replay: Replay,
+    out: Option<SpoolWriter>,
+    redactor: Redactor,
+}
+
+/// An object in an event of the tool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touched<'a> {
+    pub(super) action: &'a str,
+    pub(super) address: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) provider: &'a str,
+    pub(super) id_key: &'a str,
+    pub(super) id: &'a str,
+    pub(super) at: &'a str,
+}
+
+impl Journal {
+    fn push(&mut self, line: Line) {
+        if let Some(out) = &mut self.out {
+            // It goes to a file; what cannot be kept there is marked as missing.
+            let _ = out.write_all(&line.to_bytes());
+        }
+        self.replay.push(line);
+    }
+
+    /// Takes an event of the tool.
+    pub(super) fn told(&mut self, event: &str, told: Touched<'_>) {
+        let make = match event {
+            "apply_start" => Line::Start,
+            "apply_complete" => Line::Complete,
+            "apply_errored" => Line::Errored,
+            _ => return,
+        };
+        let action = Action::of(told.action);
+        if action == Action::Other {
+            return;
+        }
+        // Something else than an ID names nothing that could be imported, and neither does half an ID.
+        let is_id = told.id_key == "id" && !told.id.is_empty() && told.id.len() <= MAX_TEXT;
+        let id = Some(told.id).filter(|id| is_id && self.redactor.redact(id) == **id).map(str::to_owned);
+        self.push(make(Operation {
+            action,
+            address: self.redactor.redact(told.address).chars().take(MAX_TEXT).collect(),
+            kind: told.kind.to_owned(),
+            provider: told.provider.to_owned(),
+            id,
+            at: told.at.to_owned(),
+        }));
+    }
+
+    /// The tool ended.
+    pub(super) fn ended(&mut self, exit: Exit, saved: bool) {
+        // One that was killed has judged nothing.
+        if exit.signal.is_none() {
+            self.push(Line::End(Ended { code: exit.code, saved }));
+        }
+    }
+}
+
+impl PodWork {
+    /// Begins the journal of the apply, with what it takes over from the run that it recovers from.
+    pub(super) fn open_journal(&self) -> Journal {
+        let (head, carried) = {
+            let known = self.known();
+            let head = Head { managed: known.managed, state: known.state_key.clone().unwrap_or_default() };
+            (head, super::recover::carried(&known.stack))
+        };
+        let out = self.remote.as_ref().and_then(|remote| {
+            let journaling = Journaling::start(remote.client.clone(), self.settings.work.join(JOURNAL));
+            let journaling = journaling.inspect_err(|error| tracing::error!(%error, "the journal cannot leave the pod")).ok()?;
+            let out = SpoolWriter(journaling.spool.clone());
+            *remote.journal.lock().unwrap_or_else(PoisonError::into_inner) = Some(journaling);
+            Some(out)
+        });
+        let mut journal = Journal { replay: Replay::default(), out, redactor: self.redactor.clone() };
+        journal.push(Line::Begin(head));
+        for line in carried {
+            journal.push(line);
+        }
+        journal
+    }
+
+    /// What became of the objects of an apply that did not end well.
+    pub(super) async fn account(&self, journal: Journal) -> crds::Journal {
+        if journal.replay.is_empty() {
+            return crds::Journal {
+                summary: "the tool began with no object".to_owned(),
+                compared: true,
+                ..crds::Journal::default()
+            };
+        }
+        match self.read_state().await {
+            Ok(facts) => Comparison::of(&journal.replay, &facts).status(),
+            Err(why) => uncompared(&journal.replay, &self.redactor.redact(&why)),
+        }
+    }
+
+    /// The objects of the state as it is now, read by the tool, which has the credentials for it. Also when the tool was told to end:
+    /// it only reads.
+    pub(super) async fn read_state(&self) -> Result<StateFacts, String> {
+        let command = self.command(["state", "pull"]).map_err(|failure| failure.message)?;
+        let (reader, writer) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
+        let facts = tokio::task::spawn_blocking(move || state::read(reader));
+        let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
+        let mut events = self.events(&notices).quiet();
+        let exit = self.children.run_into_last(&command, writer, &mut events).await;
+        let exit = exit.map_err(|error| classify::not_run("state pull", &error).message)?;
+        if exit.code != 0 {
+            return Err(classify::failure("state pull", exit, &events.said()).message);
+        }
+        facts.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal() -> (tempfile::TempDir, std::sync::Arc<crate::datastore::spool::Spool>, Journal) {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = crate::datastore::spool::Spool::create(dir.path().join(JOURNAL)).unwrap();
+        spool.enter(JOURNAL);
+        let redactor = Redactor::default();
+        redactor.add("hunter22");
+        let journal = Journal { replay: Replay::default(), out: Some(SpoolWriter(spool.clone())), redactor };
+        (dir, spool, journal)
+    }
+
+    fn told<'a>(action: &'a str, address: &'a str, id_key: &'a str, id: &'a str) -> Touched<'a> {
+        Touched { action, address, kind: "t", provider: "p", id_key, id, at: "2026-11-21T10:00:00Z" }
+    }
+
+    #[test]
+    fn what_the_tool_says_leaves_at_once_and_holds_no_secret() {
+        let (_dir, spool, mut journal) = journal();
+        journal.told("apply_start", told("create", "t.a", "", ""));
+        journal.told("apply_complete", told("create", "t.a", "id", "i-1"));
+        journal.told("apply_complete", told("create", "t.b[\"hunter22\"]", "id", "of-hunter22"));
+        journal.told("apply_complete", told("create", "t.c", "name", "no id"));
+        journal.told("apply_start", told("read", "data.t.d", "", ""));
+        journal.told("provision_start", told("create", "t.a", "", ""));
+        let piece = String::from_utf8(spool.next(1 << 20).unwrap().bytes).unwrap();
+        let lines: Vec<_> = piece.lines().map(|line| Line::parse(line.as_bytes()).unwrap()).collect();
+        assert_eq!(lines.len(), 4, "{piece}");
+        assert!(!piece.contains("hunter22") && !piece.contains("no id"), "{piece}");
+        assert!(matches!(&lines[1], Line::Complete(o) if o.id.as_deref() == Some("i-1") && o.at == "2026-11-21T10:00:00Z"));
+        assert_eq!(journal.replay.created(), 3);
+    }
+
+    #[test]
+    fn a_tool_that_was_killed_has_judged_nothing() {
+        let (_dir, _spool, mut journal) = journal();
+        journal.ended(Exit { code: 137, signal: Some(9), told: true }, true);
+        assert!(!journal.replay.is_judged());
+        journal.ended(Exit { code: 1, signal: None, told: true }, false);
+        assert!(!journal.replay.is_judged());
+        journal.ended(Exit { code: 1, signal: None, told: true }, true);
+        assert!(journal.replay.is_judged());
+    }
+}

@@ -1,0 +1,70 @@
+//! A state that somebody else has locked: `plan` waits for it, says who holds it, and releases a lock that the controller says was
+//! left by an ended process of ours. No other lock is ever touched.
+
+use std::time::Duration;
+
+use crds::{Failure, StateLock};
+use tokio::time::Instant;
+
+use super::{PodWork, init::Backend};
+use crate::{
+    classify,
+    ports::{Notice, Notices},
+};
+
+/// Between two tries, beside the time that the tool itself waits.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How soon a stop, or the controller's word, is seen while nothing runs.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// The controller's word that a lock may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) id: String,
+    pub(super) holder: String,
+}
+
+impl PodWork {
+    /// Waits until `plan` is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
+    pub(super) async fn wait_for_lock(&self, failure: Failure, notices: &Notices) -> Result<(), Failure> {
+        let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else { return Err(failure) };
+        // A person at a terminal sees who holds it, and tries again himself.
+        if self.settings.machine().is_some() {
+            return Err(failure);
+        }
+        let _ = notices.send(Notice::Locked(lock.clone()));
+        let until = Instant::now() + AGAIN;
+        while Instant::now() < until {
+            if self.children.is_stopped() {
+                return Err(failure);
+            }
+            let word = self.known().release.clone();
+            if let Some(release) = word.filter(|release| release.id == lock.id && self.unlocks_by_id()) {
+                return self.unlock(&lock, &release, notices).await;
+            }
+            tokio::time::sleep(GLANCE).await;
+        }
+        Ok(())
+    }
+
+    /// Whether the tool releases a lock by its ID and no other. Terraform's `force-unlock` on an `http` backend names none, so
+    /// that it could remove a lock that somebody took in the meantime.
+    fn unlocks_by_id(&self) -> bool {
+        let http = Backend::read(&self.known().stack).is_ok_and(|backend| backend.kind == "http");
+        self.tool().is_ok_and(|tool| tool.name == crds::ToolName::OpenTofu) || !http
+    }
+
+    async fn unlock(&self, lock: &StateLock, release: &Release, notices: &Notices) -> Result<(), Failure> {
+        // Once: should the lock stay, it takes another word.
+        self.known().release = None;
+        match self.tool_step("force-unlock", &["force-unlock", "-force", &lock.id], notices).await {
+            Ok(()) => {
+                let text = format!("released the lock {} that {} left", lock.id, release.holder);
+                let _ = notices.send(Notice::Unlocked(text));
+            }
+            // Somebody else may have released it; the next try of the plan shows how it is.
+            Err(failure) => self.log.line(&self.redactor.redact(&format!("pawl: {}", failure.message))).await,
+        }
+        Ok(())
+    }
+}

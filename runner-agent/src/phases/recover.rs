@@ -1,0 +1,465 @@
+//! A recovery run: what another run created and the state does not know is taken in by `import` blocks that the plan shows.
+//!
+//! What cannot be taken in is left out and named: the plan of a run that asks nobody does not create it a second time.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs::{self, OpenOptions},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+use crds::{
+    ApprovalMode, Failure, FailureClass, Operation as Does,
+    datastore::{NOT_ENDED, NOT_FOUND},
+    journal::{
+        Action, Comparison, Line, MAY_EXIST, Object, Operation, Replay,
+        address::{is_address, quoted},
+    },
+    reason,
+};
+
+use super::{PlanFacts, PodWork};
+use crate::{
+    classify::{self, internal, simple},
+    datastore::{failure, patiently},
+    ports::{Notices, PlanReport},
+};
+
+/// Name of the file with the `import` blocks.
+pub const RECOVER_FILE: &str = "pawl_recover.tf";
+/// How long the datastore may be away.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+/// The beginning of a line that holds what the next journal takes over.
+const CARRIED: &str = "# pawl: ";
+/// Lines before the first block.
+const HEAD_LINES: usize = 1;
+/// Lines of a block.
+const BLOCK_LINES: usize = 4;
+/// Objects that a line of the history names.
+const NAMED: usize = 4;
+
+/// What a recovery run found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recovery {
+    from: String,
+    recorded: u32,
+    imports: Vec<Object>,
+    /// With an ID or without, and why they are not imported.
+    left_out: Vec<(Object, String)>,
+    uncertain: Vec<Object>,
+    still_recorded: usize,
+}
+
+impl Recovery {
+    fn of(from: &str, comparison: Comparison) -> Self {
+        let mut found = Self {
+            from: from.to_owned(),
+            recorded: comparison.recorded,
+            uncertain: comparison.uncertain,
+            still_recorded: comparison.still_recorded.len(),
+            ..Self::default()
+        };
+        let mut addresses = BTreeSet::new();
+        for object in comparison.not_recorded {
+            let why = if object.id.is_none() {
+                "the tool printed no ID: import it by hand".to_owned()
+            } else if !is_address(&object.address) {
+                "its address cannot be written down: import it by hand".to_owned()
+            } else if object.occupied || !addresses.insert(object.address.clone()) {
+                format!("the state has another object there: `state rm '{}'`, then recover again", object.address)
+            } else {
+                found.imports.push(object);
+                continue;
+            };
+            found.left_out.push((object, why));
+        }
+        found
+    }
+
+    /// The file: the blocks, then what the journal of this run begins with.
+    fn text(&self) -> String {
+        // Writing to a String cannot fail.
+        let mut text = format!("# What run {} created and the state does not know; written by Pawl.\n", self.from);
+        for object in &self.imports {
+            let id = quoted(object.id.as_deref().unwrap_or_default());
+            let _ = write!(text, "import {{\n  to = {}\n  id = {id}\n}}\n", object.address);
+        }
+        for line in self.carried() {
+            let _ = write!(text, "{CARRIED}{}", String::from_utf8_lossy(&line.to_bytes()));
+        }
+        text
+    }
+
+    fn carried(&self) -> impl Iterator<Item = Line> + '_ {
+        let operation = |object: &Object, action| Operation {
+            action,
+            address: object.address.clone(),
+            kind: object.kind.clone(),
+            provider: String::new(),
+            id: object.id.clone(),
+            at: String::new(),
+        };
+        let imports = self.imports.iter().map(move |object| Line::Complete(operation(object, Action::Import)));
+        let left_out = self.left_out.iter().map(move |(object, _)| Line::Complete(operation(object, Action::Create)));
+        let uncertain = self.uncertain.iter().map(move |object| {
+            let action = object.action.unwrap_or(Action::Create);
+            Line::Start(operation(object, action))
+        });
+        imports.chain(left_out).chain(uncertain)
+    }
+
+    /// Takes those out whose turn in `blamed` it is.
+    fn leave_out(&mut self, blamed: &[(usize, String)]) {
+        let mut kept = Vec::new();
+        for (at, object) in std::mem::take(&mut self.imports).into_iter().enumerate() {
+            match blamed.iter().find(|(index, _)| *index == at) {
+                Some((_, why)) => self.left_out.push((object, why.clone())),
+                None => kept.push(object),
+            }
+        }
+        self.imports = kept;
+    }
+
+    /// The imports that a failure of the plan speaks of, and what it says of each.
+    fn blamed(&self, failure: &Failure) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        for told in &failure.diagnostics {
+            let words = format!("{}\n{}", told.summary, told.detail.as_deref().unwrap_or_default());
+            let said = crds::termination::clip(&words, 120);
+            let line = told.line.and_then(|line| usize::try_from(line).ok());
+            let block = line
+                .filter(|_| told.file.as_deref().is_some_and(|file| file.rsplit('/').next() == Some(RECOVER_FILE)))
+                .and_then(|line| line.checked_sub(HEAD_LINES + 1))
+                .map(|line| line / BLOCK_LINES);
+            let speaks = |object: &Object| {
+                told.address.as_deref() == Some(object.address.as_str()) || names_address(&words, &object.address)
+            };
+            let of_type = |object: &Object| {
+                let words = words.to_lowercase();
+                words.contains("import") && !object.kind.is_empty() && words.contains(&object.kind)
+            };
+            let all = || self.imports.iter().enumerate();
+            let mut hit: Vec<usize> = match block {
+                Some(block) => vec![block],
+                None => all().filter(|(_, object)| speaks(object)).map(|(at, _)| at).collect(),
+            };
+            if hit.is_empty() {
+                hit = all().filter(|(_, object)| of_type(object)).map(|(at, _)| at).collect();
+            }
+            found.extend(hit.into_iter().filter(|at| *at < self.imports.len()).map(|at| (at, said.clone())));
+        }
+        found
+    }
+
+    /// What the plan would create though it may be there, with a line for each.
+    fn again(&self, created: &BTreeSet<String>) -> Vec<String> {
+        let may = |object: &Object, what: String| format!("+ {} ({MAY_EXIST}: {what})", object.address);
+        let left_out = self.left_out.iter().map(|(object, why)| {
+            let id = object.id.as_deref().map(|id| format!(" id={id}")).unwrap_or_default();
+            (object, may(object, format!("run {} made it{id}; {why}", self.from)))
+        });
+        let begun = |object: &&Object| object.action == Some(Action::Create);
+        let uncertain = self.uncertain.iter().filter(begun);
+        let uncertain = uncertain.map(|object| (object, may(object, format!("run {} began it; no ID was printed", self.from))));
+        left_out.chain(uncertain).filter(|(object, _)| created.contains(&object.address)).map(|(_, line)| line).collect()
+    }
+
+    /// For the history.
+    fn notes(&self) -> Vec<String> {
+        let mut first = format!("{} imported that run {} created", self.imports.len(), self.from);
+        if self.recorded > 0 {
+            let _ = write!(first, ", {} are in the state already", self.recorded);
+        }
+        if !self.uncertain.is_empty() {
+            let _ = write!(first, ", {} it began and nobody saw the end", self.uncertain.len());
+        }
+        if self.still_recorded > 0 {
+            let _ = write!(first, ", {} it destroyed are still in the state", self.still_recorded);
+        }
+        let mut notes = vec![first];
+        notes.extend(self.left_out.iter().take(NAMED).map(|(object, why)| format!("not imported: {object}: {why}")));
+        if self.left_out.len() > NAMED {
+            notes.push(format!("not imported: {} more, see the log", self.left_out.len() - NAMED));
+        }
+        notes
+    }
+}
+
+/// Whether a text names an address, and not one that only begins so.
+fn names_address(text: &str, address: &str) -> bool {
+    text.match_indices(address).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + address.len()..].chars().next();
+        let part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '[' | '.'));
+        // A sentence may end with it.
+        let end =
+            after == Some('.') && !text[at + address.len() + 1..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        !part(before) && (end || !part(after))
+    })
+}
+
+/// What the journal of an apply in this stack takes over.
+pub(super) fn carried(stack: &Path) -> Vec<Line> {
+    let text = fs::read_to_string(stack.join(RECOVER_FILE)).unwrap_or_default();
+    text.lines().filter_map(|line| Line::parse(line.strip_prefix(CARRIED)?.as_bytes())).collect()
+}
+
+impl PodWork {
+    /// Before the plan of a recovery run: compares, and writes the `import` blocks.
+    pub(super) async fn begin_recovery(&self) -> Result<(), Failure> {
+        let run = self.run();
+        let Some(from) = run.spec.recover.as_ref().map(|recover| recover.from_run.as_str()) else { return Ok(()) };
+        let replay = self.recovered_journal(from).await?;
+        let (own, stack) = {
+            let known = self.known();
+            (known.state_key.clone().unwrap_or_default(), known.stack.clone())
+        };
+        let refuse = |message: String| Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message));
+        if replay.head().is_some_and(|head| !head.state.is_empty() && head.state != own && !own.is_empty()) {
+            return refuse(format!(
+                "run {from} applied to another state than this run has: give it the same backend and workspace"
+            ));
+        }
+        if !self.tool()?.has_import_blocks() {
+            return refuse("a recovery needs `import` blocks: OpenTofu, or Terraform 1.5 or later".to_owned());
+        }
+        if fs::symlink_metadata(stack.join(RECOVER_FILE)).is_ok() {
+            let message = format!("the source has a file {RECOVER_FILE}, a name that Pawl uses for itself");
+            return Err(simple(FailureClass::Configuration, reason::SOURCE_INVALID, message));
+        }
+        let facts = self.read_state().await.map_err(|why| {
+            let (class, reason) = classify::text(&why).unwrap_or((FailureClass::Configuration, reason::PLAN_FAILED));
+            simple(class, reason, format!("the state cannot be compared with the journal of run {from}: {why}"))
+        })?;
+        let recovery = Recovery::of(from, Comparison::of(&replay, &facts));
+        if run.spec.operation == Does::Destroy && !recovery.imports.is_empty() {
+            return refuse("a destroy imports nothing: recover with operation Apply, then destroy".to_owned());
+        }
+        for object in &recovery.imports {
+            self.log.line(&self.redactor.redact(&format!("pawl: {object} was created by run {from} and is imported"))).await;
+        }
+        self.write_recovery(&recovery)?;
+        self.known().recovery = Some(recovery);
+        Ok(())
+    }
+
+    async fn recovered_journal(&self, from: &str) -> Result<Replay, Failure> {
+        let missing = |why: String| {
+            simple(
+                FailureClass::Configuration,
+                reason::JOURNAL_MISSING,
+                format!("nothing can be recovered from run {from}: {why}"),
+            )
+        };
+        let Some(remote) = &self.remote else {
+            return Err(missing("without a datastore its journal is in the log of its pod only".to_owned()));
+        };
+        patiently(PATIENCE, || remote.client.recovered_journal()).await.map_err(|trouble| match trouble {
+            trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.to_string()),
+            trouble => failure(&format!("the journal of run {from} could not be read"), &trouble),
+        })
+    }
+
+    fn write_recovery(&self, recovery: &Recovery) -> Result<(), Failure> {
+        let path = self.known().stack.join(RECOVER_FILE);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(recovery.text().as_bytes()));
+        written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
+    }
+
+    /// After a plan that failed: leaves out what it failed for. Whether it is worth another try.
+    pub(super) async fn recover_again(&self, failure: &Failure, notices: &Notices) -> Result<bool, Failure> {
+        let recovery = self.known().recovery.clone();
+        let Some(mut recovery) = recovery.filter(|r| !r.imports.is_empty() && failure.class == FailureClass::Configuration)
+        else {
+            return Ok(false);
+        };
+        let mut blamed = recovery.blamed(failure);
+        if blamed.is_empty() {
+            blamed = self.find_blamed(&recovery, notices).await?;
+        }
+        if blamed.is_empty() || self.children.is_stopped() {
+            return Ok(false);
+        }
+        recovery.leave_out(&blamed);
+        for (object, why) in &recovery.left_out {
+            self.log.line(&self.redactor.redact(&format!("pawl: {object} is not imported: {why}"))).await;
+        }
+        self.write_recovery(&recovery)?;
+        self.known().recovery = Some(recovery);
+        Ok(true)
+    }
+
+    /// The failure names nothing: plans without any import, then with those of one type at a time.
+    async fn find_blamed(&self, recovery: &Recovery, notices: &Notices) -> Result<Vec<(usize, String)>, Failure> {
+        let kinds: BTreeSet<&str> = recovery.imports.iter().map(|object| object.kind.as_str()).collect();
+        let mut trial = recovery.clone();
+        trial.imports.clear();
+        if self.try_plan(&trial, notices).await?.is_some() {
+            // It is no import that it failed for.
+            return Ok(Vec::new());
+        }
+        let mut blamed = Vec::new();
+        for kind in kinds {
+            trial.imports = recovery.imports.iter().filter(|object| object.kind == kind).cloned().collect();
+            if let Some(why) = self.try_plan(&trial, notices).await? {
+                let of_kind = recovery.imports.iter().enumerate().filter(|(_, object)| object.kind == kind);
+                blamed.extend(of_kind.map(|(at, _)| (at, crds::termination::clip(&why.message, 120))));
+            }
+        }
+        Ok(blamed)
+    }
+
+    /// Whether a plan with these imports fails, and how. Nothing of it is kept.
+    async fn try_plan(&self, recovery: &Recovery, notices: &Notices) -> Result<Option<Failure>, Failure> {
+        self.write_recovery(recovery)?;
+        let mut events = self.events(notices).quiet();
+        let command = self.command(["plan", "-json", "-input=false", "-lock=false"])?;
+        let exit = self.step("plan", &command, &mut events, notices).await?;
+        Ok((exit.code != 0).then(|| classify::failure("plan", exit, &events.said())))
+    }
+
+    /// Addresses of which it matters whether the plan creates them.
+    pub(super) fn watched(&self) -> BTreeSet<String> {
+        let known = self.known();
+        let Some(recovery) = &known.recovery else { return BTreeSet::new() };
+        let objects = recovery.left_out.iter().map(|(object, _)| object).chain(&recovery.uncertain);
+        objects.map(|object| object.address.clone()).collect()
+    }
+
+    /// Says in the report of the plan what was recovered, and what the plan would create though it may be there.
+    pub(super) fn finish_recovery(&self, facts: &PlanFacts, report: &mut PlanReport) -> Result<(), Failure> {
+        let recovery = self.known().recovery.clone();
+        let Some(recovery) = recovery else { return Ok(()) };
+        let run = self.run();
+        let again = recovery.again(&facts.created);
+        report.notes = recovery.notes();
+        if again.is_empty() {
+            return Ok(());
+        }
+        if run.spec.approval.mode == ApprovalMode::Automatic && run.spec.operation != Does::Plan {
+            let message = format!(
+                "the plan creates {} that may be there already, and nobody is asked: {}",
+                again.len(),
+                again.iter().take(NAMED).map(|line| line.trim_start_matches("+ ")).collect::<Vec<_>>().join("; ")
+            );
+            return Err(simple(FailureClass::Policy, reason::RECOVERY_UNCERTAIN, message));
+        }
+        let plain = |line: &String| again.iter().any(|marked| marked.starts_with(&format!("{line} (")));
+        report.lines.retain(|line| !plain(line));
+        // First, so that none of them is among the lines that a status leaves out.
+        report.lines.splice(0..0, again);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::{Changed, Diagnostic};
+
+    fn object(address: &str, id: Option<&str>, action: Option<Action>) -> Object {
+        let kind = crds::journal::address::kind(address).unwrap_or_default().to_owned();
+        Object { address: address.into(), kind, id: id.map(Into::into), action, occupied: false }
+    }
+
+    fn recovery() -> Recovery {
+        let not_recorded = vec![
+            object("t_a.x", Some("1"), None),
+            object("module.m[\"k\"].t_b.y[0]", Some("q\"${z}"), None),
+            object("t_a.none", None, None),
+            object("bad address", Some("2"), None),
+            Object { occupied: true, ..object("t_a.old", Some("3"), None) },
+        ];
+        let uncertain = vec![object("t_b.begun", None, Some(Action::Create)), object("t_b.u", Some("4"), Some(Action::Update))];
+        Recovery::of("first", Comparison { recorded: 2, not_recorded, uncertain, ..Comparison::default() })
+    }
+
+    fn told(summary: &str, detail: &str, place: Option<(&str, u32)>) -> Failure {
+        let diagnostic = Diagnostic {
+            severity: "error".into(),
+            summary: summary.into(),
+            detail: Some(detail.into()),
+            file: place.map(|(file, _)| file.into()),
+            line: place.map(|(_, line)| line),
+            address: None,
+        };
+        Failure {
+            class: FailureClass::Configuration,
+            reason: reason::PLAN_FAILED.into(),
+            message: String::new(),
+            changes: Changed::None,
+            diagnostics: vec![diagnostic],
+        }
+    }
+
+    #[test]
+    fn only_what_has_an_id_and_a_free_address_is_imported() {
+        let found = recovery();
+        assert_eq!(found.imports.iter().map(|o| o.address.as_str()).collect::<Vec<_>>(), ["t_a.x", "module.m[\"k\"].t_b.y[0]"]);
+        assert_eq!(found.left_out.len(), 3);
+        let text = found.text();
+        assert!(text.contains("import {\n  to = t_a.x\n  id = \"1\"\n}\nimport {\n  to = module.m[\"k\"].t_b.y[0]\n"), "{text}");
+        assert!(text.contains("  id = \"q\\\"$${z}\"\n") && !text.contains("to = bad"), "{text}");
+        assert_eq!(
+            found.notes()[0],
+            "2 imported that run first created, 2 are in the state already, 2 it began and nobody saw the end"
+        );
+    }
+
+    #[test]
+    fn the_next_journal_takes_over_what_this_one_knows() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(carried(dir.path()).is_empty());
+        let found = recovery();
+        fs::write(dir.path().join(RECOVER_FILE), found.text()).unwrap();
+        let lines = carried(dir.path());
+        assert_eq!(lines.len(), 7);
+        let mut replay = Replay::default();
+        for line in lines {
+            replay.push(line);
+        }
+        let again = Recovery::of("second", Comparison::of(&replay, &crds::journal::StateFacts::default()));
+        assert_eq!(again.imports.len(), 3, "the one whose address is free now is imported as well: {again:?}");
+        assert_eq!(again.uncertain.len(), 2);
+    }
+
+    #[test]
+    fn a_failure_is_of_the_import_that_it_names() {
+        let found = recovery();
+        let at = |failure: &Failure| found.blamed(failure).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
+        let text = found.text();
+        for (object, address) in ["t_a.x", "t_b.y[0]"].into_iter().enumerate() {
+            let line = text.lines().position(|line| line.ends_with(address)).unwrap() + 1;
+            let place = Some(("net/pawl_recover.tf", u32::try_from(line).unwrap()));
+            assert_eq!(at(&told("Configuration for import target does not exist", "", place)), [object]);
+        }
+        assert_eq!(at(&told("Cannot import non-existent remote object", "to \"t_a.x\", the provider", None)), [0]);
+        assert_eq!(at(&told("Cannot import", "to t_a.x.", None)), [0]);
+        assert!(at(&told("Cannot", "to t_a.xy or t_a.x[0] or at_a.x", None)).is_empty());
+        assert_eq!(at(&told("resource t_b doesn't support import", "", None)), [1]);
+        assert!(at(&told("Unexpected format of ID", "", None)).is_empty());
+        let mut left = found.clone();
+        left.leave_out(&found.blamed(&told("resource t_b doesn't support import", "", None)));
+        assert_eq!((left.imports.len(), left.left_out.len()), (1, 4));
+        assert!(left.left_out[3].1.contains("doesn't support import"));
+    }
+
+    #[test]
+    fn what_may_be_there_is_said_of_what_the_plan_creates() {
+        let found = recovery();
+        let created = ["t_b.begun", "t_a.none", "t_b.u"].map(str::to_owned).into();
+        assert_eq!(
+            found.again(&created),
+            [
+                "+ t_a.none (may exist already: run first made it; the tool printed no ID: import it by hand)",
+                "+ t_b.begun (may exist already: run first began it; no ID was printed)",
+            ]
+        );
+        assert!(found.again(&BTreeSet::new()).is_empty());
+    }
+}
