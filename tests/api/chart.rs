@@ -14,6 +14,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::the_network_policy_lets_in_runners_and_controller", false, network_policy),
         Test::new("chart::what_is_there_already_is_used", false, existing),
         Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
+        Test::new("chart::controllers_that_stand_by_elect_one", false, replicas),
         Test::new("chart::secrets_are_of_the_shape_that_is_read", false, secrets),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
@@ -171,6 +172,27 @@ async fn without(_: World) -> Result<()> {
     let controller = get(&all, "Deployment", "pawl-controller")?;
     ensure!(arguments(controller).iter().all(|a| !a.starts_with("--datastore") && !a.starts_with("--read-api-service")));
     ensure!(controller["spec"]["template"]["spec"].get("volumes").is_none());
+    Ok(())
+}
+
+async fn replicas(_: World) -> Result<()> {
+    let one = render(&[])?;
+    let controller = get(&one, "Deployment", "pawl-controller")?;
+    ensure!(controller["spec"]["replicas"] == 1 && controller["spec"]["strategy"]["type"] == "Recreate");
+    ensure!(find(&one, "PodDisruptionBudget", "pawl-controller").is_none());
+    ensure!(arguments(controller).iter().all(|argument| !argument.starts_with("--leader-lease")));
+    let two = render(&["controller.replicas=2"])?;
+    let controller = get(&two, "Deployment", "pawl-controller")?;
+    ensure!(controller["spec"]["replicas"] == 2 && controller["spec"]["strategy"]["type"] == "RollingUpdate");
+    ensure!(arguments(controller).contains(&"--leader-lease=pawl-controller"), "{:?}", arguments(controller));
+    let budget = get(&two, "PodDisruptionBudget", "pawl-controller")?;
+    ensure!(budget["spec"]["minAvailable"] == 1);
+    ensure!(budget["spec"]["selector"] == controller["spec"]["selector"]);
+    // Leases in its own namespace, and nowhere else.
+    let role = get(&one, "Role", "pawl-controller-leases")?;
+    ensure!(role["metadata"]["namespace"] == "pawl-system" && role["rules"][0]["resources"] == json!(["leases"]));
+    let cluster = get(&one, "ClusterRole", "pawl-controller")?;
+    ensure!(!cluster["rules"].to_string().contains("leases"));
     Ok(())
 }
 

@@ -24,6 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::a_claim_is_the_adopted_process_own", true, claim_of_another),
         Test::new("fences::nothing_is_claimed_when_cancelled_denied_or_deleted", true, claim_of_an_ended_run),
         Test::new("fences::an_automatic_run_claims_its_own_plan_only", true, claim_automatic),
+        Test::new("fences::a_claim_needs_the_lease_on_the_state_of_its_plan", true, claim_leased),
         Test::new("fences::a_plan_only_run_claims_nothing", true, claim_plan_only),
         Test::new("fences::nobody_else_writes_a_claim", true, claim_by_others),
         Test::new("fences::a_token_reaches_its_own_run_and_nothing_else", true, reach),
@@ -308,6 +309,31 @@ async fn claim_automatic(world: World) -> Result<()> {
     agent.status(&json!({"plan": plan(1, 'a')})).await?;
     refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
     agent.status(&agent.claim(1, '0', &sum('a'))).await?;
+    Ok(())
+}
+
+async fn claim_leased(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({"approval": {"mode": "Automatic"}})).await?;
+    let agent = scene.open(1).await?;
+    agent.status(&agent.adoption(1, '0')).await?;
+    let mut planned = plan(1, 'a');
+    planned["stateKey"] = sum('c').into();
+    agent.status(&json!({"phase": "Init"})).await?;
+    agent.status(&json!({"phase": "Plan", "plan": planned})).await?;
+    let lease = |digit: char| json!({"lease": {"stateKey": sum(digit), "name": names::lease_name(&sum(digit)), "at": "2026-01-01T00:00:00Z"}});
+    let text = "a claim needs the lease on the state of its plan";
+    let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
+    refused("without a lease", claims().await, text)?;
+    refused("one that it gives itself", agent.status(&lease('c')).await, "written by the controller")?;
+    let mut both = agent.claim(1, '0', &sum('a'));
+    both["lease"] = lease('c')["lease"].clone();
+    refused("in the same write", agent.status(&both).await, "written by the controller")?;
+    scene.world.status(&scene.namespace, RUN, &lease('d')).await?;
+    refused("the lease on another state", claims().await, text)?;
+    scene.world.status(&scene.namespace, RUN, &json!({"lease": null})).await?;
+    refused("given back", claims().await, text)?;
+    scene.world.status(&scene.namespace, RUN, &lease('c')).await?;
+    claims().await.context("with the lease")?;
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 
 mod cel;
 mod chart;
+mod conformance;
 mod fences;
+mod matrix;
 mod policies;
 mod world;
 
@@ -24,7 +26,8 @@ fn main() -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new()?;
     let (bare, guarded) = runtime.block_on(async { tokio::join!(World::start(false), World::start(true)) });
     let ((bare, one), (guarded, two)) = (bare?, guarded?);
-    let tests = [cel::tests(), policies::tests(), fences::tests(), chart::tests()].into_iter().flatten();
+    let suites = [cel::tests(), policies::tests(), fences::tests(), matrix::tests(), chart::tests(), conformance::tests()];
+    let tests = suites.into_iter().flatten();
     let trials = tests
         .map(|test| {
             let (world, handle) = (if test.guarded { guarded.clone() } else { bare.clone() }, runtime.handle().clone());

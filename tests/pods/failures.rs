@@ -151,7 +151,7 @@ async fn state(scene: Scene) -> Result<()> {
 async fn locked(scene: Scene) -> Result<()> {
     let path = format!("{}/a", scene.namespace);
     ensure!(scene.suite.state.hold_lock(&path, LockInfo::stranger("11111111-2222", "carol@laptop"))?);
-    scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({})).await?;
+    scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"timeouts": {"plan": "14s"}})).await?;
     let status = scene.fails("a", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
     holds(&status.failure.context("no failure")?.message, "carol@laptop")?;
     ensure!(scene.suite.state.lock(&path).is_some_and(|l| l.who == "carol@laptop"), "somebody's lock was removed");

@@ -177,7 +177,7 @@ async fn controller(scene: Scene) -> Result<()> {
         tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
         let listed = pods.list(&ListParams::default().labels("app.kubernetes.io/component=controller")).await?;
         let pod = listed.items.iter().find(|p| p.metadata.deletion_timestamp.is_none()).context("no controller")?;
-        for (pid, line) in crate::suite::host_processes(&pod.uid().context("no uid")?)? {
+        for (pid, line) in tests::cluster::victims::processes(&pod.uid().context("no uid")?)? {
             if line.starts_with("/controller") {
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
             }

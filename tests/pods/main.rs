@@ -1,5 +1,6 @@
 //! Whole runs in real pods: real API server, kubelet, images and chart. Needs root on Linux; brings up a cluster of its own.
 
+mod again;
 mod approval;
 mod cancel;
 mod deletion;
@@ -7,11 +8,15 @@ mod describe;
 mod failures;
 mod guard;
 mod kills;
+mod leases;
+mod locks;
 mod managed;
 mod operations;
 mod outages;
 mod pruning;
 mod reading;
+mod recovery;
+mod standby;
 mod stored;
 mod suite;
 
@@ -43,6 +48,7 @@ fn main() -> Result<ExitCode> {
         libtest_mimic::run(arguments, trials)
     };
     let together = [
+        again::tests(),
         approval::tests(),
         cancel::tests(),
         deletion::tests(),
@@ -50,16 +56,20 @@ fn main() -> Result<ExitCode> {
         failures::tests(),
         guard::tests(),
         kills::tests(),
+        leases::tests(),
+        locks::tests(),
         managed::tests(),
         operations::tests(),
         pruning::tests(),
         reading::tests(),
+        recovery::tests(),
         stored::tests(),
     ];
     let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
-    let second = run([approval::alone(), kills::alone(), outages::alone()].into_iter().flatten().collect(), &arguments);
+    let second =
+        run([approval::alone(), kills::alone(), outages::alone(), standby::alone()].into_iter().flatten().collect(), &arguments);
     suite.down()?;
     let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
     println!("{passed} passed, {failed} failed");

@@ -149,7 +149,7 @@ async fn restarted(scene: Scene) -> Result<()> {
     let waiting = released(&scene, "a").await?;
     let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     for pod in pods.list(&ListParams::default()).await? {
-        for (pid, line) in crate::suite::host_processes(&pod.uid().context("no uid")?)? {
+        for (pid, line) in tests::cluster::victims::processes(&pod.uid().context("no uid")?)? {
             if line.starts_with("/controller") {
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
             }

@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("stored::a_plan_that_was_changed_in_the_store_is_refused", corrupted),
         Test::new("stored::a_plan_of_another_run_is_refused", swapped),
         Test::new("stored::a_plan_that_is_gone_is_refused", missing),
+        Test::new("stored::a_secret_that_changed_makes_the_plan_stale", rotated),
     ]
 }
 
@@ -266,4 +267,35 @@ async fn missing(scene: Scene) -> Result<()> {
         std::fs::remove_file(file)?;
     }
     refused(&scene, "a", reason::STORED_PLAN_MISSING).await
+}
+
+async fn rotated(scene: Scene) -> Result<()> {
+    for (kind, args) in [("secret", vec!["create", "secret", "generic"]), ("configmap", vec!["create", "configmap"])] {
+        let mut args = args;
+        args.extend([kind, "--from-literal=v=before"]);
+        scene.kubectl(&args)?;
+    }
+    let spec = |allowed: bool| {
+        json!({"approval": {"holdFor": "0s", "allowRotation": allowed},
+            "variables": [{"name": "password", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "v"}}}],
+            "env": [{"name": "REGION", "valueFrom": {"configMapKeyRef": {"name": "configmap", "key": "v"}}}]})
+    };
+    for (name, allowed) in [("same", false), ("stale", false), ("allowed", true)] {
+        scene.scripted(name, json!({}), spec(allowed)).await?;
+        released(&scene, name).await?;
+    }
+    approve_waiting(&scene, &scene.status("same").await?)?;
+    scene.ends_within("same", RunResult::Applied, LATER).await?;
+    let patch = json!({"stringData": {"v": "after"}}).to_string();
+    scene.kubectl(&["patch", "secret", "secret", "--type=merge", "-p", &patch])?;
+    for name in ["stale", "allowed"] {
+        approve_waiting(&scene, &scene.status(name).await?)?;
+    }
+    let status = scene.fails("stale", FailureClass::StalePlan, reason::INPUTS_CHANGED, LATER).await?;
+    let message = status.failure.context("no failure")?.message;
+    holds(&message, "variable password changed since the plan")?;
+    ensure!(!message.contains("REGION") && !message.contains("before") && !message.contains("after"), "{message}");
+    ensure!(status.claim.is_none() && scene.starts("stale", "apply") == 0);
+    scene.ends_within("allowed", RunResult::Applied, LATER).await?;
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     future::Future,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     pin::Pin,
     process::{Command, Output},
     sync::{
@@ -23,7 +23,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tests::{
-    cluster::{Cluster, chart::Values},
+    cluster::{Cluster, chart::Values, victims},
     ledger::{self, Entry},
     servers::{git::GitServer, state::StateServer},
 };
@@ -78,6 +78,15 @@ impl Suite {
         // A cluster that was kept has the namespaces of the time before.
         let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         Ok(Self { client: cluster.client().await?, cluster, git, state, _files: files, prefix, next: AtomicU32::new(0) })
+    }
+
+    /// A further namespace of a test.
+    pub(crate) async fn beside(&self, scene: &Scene, word: &str) -> Result<Scene> {
+        let namespace = format!("{}-{word}", scene.namespace);
+        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
+            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
+        Api::all(self.client.clone()).create(&PostParams::default(), &object).await?;
+        Ok(Scene { suite: scene.suite.clone(), namespace })
     }
 
     /// Files of the store whose path holds all of these texts.
@@ -363,7 +372,7 @@ impl Scene {
 
     /// Processes of a pod on this machine, by the pod's control group: `(pid, command line)`.
     pub(crate) fn processes(pod: &Pod) -> Result<Vec<(i32, String)>> {
-        host_processes(&pod.uid().context("a pod without UID")?)
+        victims::processes(&pod.uid().context("a pod without UID")?)
     }
 
     /// Kills the processes of a pod whose command line holds a text, as a crash would.
@@ -382,21 +391,6 @@ impl Scene {
         let sha = repo.commit("main", files)?;
         Ok((self.suite.git.url(&format!("{}/{name}", self.namespace)), sha))
     }
-}
-
-/// Processes in the control groups of a pod.
-pub(crate) fn host_processes(pod_uid: &str) -> Result<Vec<(i32, String)>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let Ok(pid) = entry?.file_name().to_string_lossy().parse::<i32>() else { continue };
-        let base = Path::new("/proc").join(pid.to_string());
-        let group = std::fs::read_to_string(base.join("cgroup")).unwrap_or_default();
-        if group.contains(pod_uid) || group.contains(&pod_uid.replace('-', "_")) {
-            let line = std::fs::read(base.join("cmdline")).unwrap_or_default();
-            found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
-        }
-    }
-    Ok(found)
 }
 
 /// Merges objects, the later value wins.

@@ -1,8 +1,12 @@
 //! Tests.
 pub mod bench;
+pub mod chaos;
 pub mod ci;
 pub mod cluster;
 pub mod demo;
+pub mod history;
 pub mod ledger;
+pub mod mutants;
+pub mod played;
 pub mod scripted_tool;
 pub mod servers;

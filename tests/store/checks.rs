@@ -65,6 +65,8 @@ fn run() -> RunView {
         adopted: None,
         claim: None,
         terminal: false,
+        recovers: None,
+        released: None,
         state: StateId { stack: "net".into(), workspace: "default".into() },
     }
 }
@@ -76,7 +78,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    controller::datastore::sealed::hex_digest(&Sha256::digest(bytes))
+    crds::datastore::hex_digest(&Sha256::digest(bytes))
 }
 
 fn body(bytes: &[u8]) -> impl futures::Stream<Item = Result<Bytes, Problem>> + use<> {

@@ -128,7 +128,7 @@ async fn measure(options: &Options) -> Result<Table> {
         memory::measure(&lab, &mut table).await?;
     }
     if options.wants(Figure::Late) {
-        late::measure(&lab, options.times(8), &mut table).await?;
+        Box::pin(late::measure(&lab, options.times(8), &mut table)).await?;
     }
     if options.wants(Figure::States) {
         states::measure(&lab, options.times(8), &mut table).await?;

@@ -44,7 +44,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     for stack in [Stack::Tiny, Stack::Nothing, Stack::ThreeSeconds] {
         // The three seconds are the same each time.
         let times = if stack == Stack::ThreeSeconds { times.div_ceil(2) } else { times };
-        let pairs = repeat(lab, stack, times).await?;
+        let pairs = Box::pin(repeat(lab, stack, times)).await?;
         rows(stack, &pairs, table);
     }
     Ok(())

@@ -48,7 +48,9 @@ impl Cluster {
         command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
         command.arg(images::root().join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
         for (path, value) in values {
-            command.arg(format!("--set-string={path}={}", value.replace(',', "\\,")));
+            // Numbers that the schema wants as such.
+            let flag = if path.ends_with("replicas") { "--set" } else { "--set-string" };
+            command.arg(format!("{flag}={path}={}", value.replace(',', "\\,")));
         }
         run(&mut command).context("helm cannot install the chart")?;
         self.wait_rolled_out().await?;

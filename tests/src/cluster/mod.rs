@@ -19,6 +19,7 @@ pub mod packages;
 pub mod pki;
 pub mod processes;
 pub mod report;
+pub mod victims;
 mod whole;
 
 pub use access::Access;

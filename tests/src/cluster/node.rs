@@ -16,6 +16,8 @@ use super::network::Network;
 use super::pki::{Identity, Pki};
 use super::processes::{Processes, Record};
 
+/// Where the kubelet keeps the logs of pods, in the state directory.
+pub(super) const POD_LOGS: &str = "pod-logs";
 /// The node's name.
 pub const NODE: &str = "node1";
 /// The image of the container that holds a pod's namespaces.
@@ -162,7 +164,7 @@ state = {run}
             "localStorageCapacityIsolation": false,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "maxPods": 110,
-            "podLogsDir": self.state.join("pod-logs"),
+            "podLogsDir": self.state.join(POD_LOGS),
             // There is nowhere to pull an image from again.
             "imageGCHighThresholdPercent": 100,
         });

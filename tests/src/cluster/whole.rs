@@ -178,6 +178,11 @@ impl Cluster {
         self.state.join("bin")
     }
 
+    /// The logs of its pods: `NAMESPACE_POD_UID/CONTAINER/N.log`.
+    pub fn pod_logs(&self) -> PathBuf {
+        self.state.join(super::node::POD_LOGS)
+    }
+
     /// The programs that the cluster is made of.
     pub fn tools(&self) -> &Toolset {
         &self.tools

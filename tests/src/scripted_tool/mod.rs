@@ -4,7 +4,7 @@
 //! the plan format and the `http` backend's protocol of OpenTofu 1.10 and Terraform 1.11, and writes everything it really
 //! does to a [ledger](crate::ledger), waiting for each entry to be kept before it goes on.
 //!
-//! Commands: `version`, `init`, `workspace show|select|new`, `validate`, `plan`, `show`, `apply`, `output`, with the flags a
+//! Commands: `version`, `init`, `workspace show|select|new`, `validate`, `plan`, `show`, `apply`, `output`, `force-unlock`, with the flags a
 //! runner uses (`-chdir`, `-json`, `-out`, `-destroy`, `-refresh-only`, `-detailed-exitcode`, `-lock`, `-lock-timeout`,
 //! `-lockfile=readonly`, `-backend-config`, `-auto-approve`); others are accepted and have no effect. Called as `terraform`
 //! it plays Terraform, else OpenTofu.
@@ -53,6 +53,7 @@
 //! | `"ignore_interrupts"` | records signals, does nothing about them |
 //! | `{"allocate_mb": 100}`, `{"flood_mb": 10}` | takes memory; prints lines |
 //! | `"errored_tfstate"` | writes `errored.tfstate` |
+//! | `{"hold_lock": true}` | takes the state's lock and never ends |
 //! | `"hang"` | never ends, whatever the first interrupt says |
 //! | `{"mark": "…"}` | a line in the ledger |
 //! | `{"exit": 1}` | ends at once, leaving lock and state as they are |
@@ -220,8 +221,10 @@ impl Tool {
             "validate" => Ok(init::validate(self)),
             "plan" => plan_command::plan(self),
             "show" => show::show(self),
+            "state" => show::pull(self),
             "apply" => apply::apply(self),
             "output" => show::output(self),
+            "force-unlock" => self.force_unlock(),
             other => Err(Diagnostic::error(&format!("the command \"{other}\" is not played by this tool"), "")),
         }
     }
@@ -265,6 +268,13 @@ impl Tool {
                 Err(failure) => return Err(failure.diagnostic(self.view.name())),
             }
         }
+    }
+
+    /// `force-unlock -force ID`, as OpenTofu does it: that lock and no other.
+    fn force_unlock(&self) -> Result<i32, Diagnostic> {
+        let id = self.args.words.last().map(String::as_str);
+        self.unlock(&self.backend()?, id)?;
+        Ok(0)
     }
 
     fn unlock(&self, backend: &Backend, id: Option<&str>) -> Result<(), Diagnostic> {

@@ -75,6 +75,8 @@ pub enum Action {
     FloodMb(u64),
     /// Write `errored.tfstate`, as after a state that could not be saved.
     ErroredTfstate,
+    /// Take the state's lock, and never end.
+    HoldLock(bool),
     /// Never end.
     Hang,
     /// Write a line to the ledger.

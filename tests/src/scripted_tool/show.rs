@@ -37,6 +37,19 @@ pub(super) fn show(tool: &Tool) -> Result<i32, Diagnostic> {
     Ok(0)
 }
 
+/// `state pull`.
+pub(super) fn pull(tool: &Tool) -> Result<i32, Diagnostic> {
+    let verb = tool.args.words.first().map_or("", String::as_str);
+    if verb != "pull" {
+        return Err(Diagnostic::error(&format!("the command \"state {verb}\" is not played by this tool"), ""));
+    }
+    let state = tool.backend()?.read()?;
+    if !state.is_null() {
+        line(&state.to_string());
+    }
+    Ok(0)
+}
+
 pub(super) fn output(tool: &Tool) -> Result<i32, Diagnostic> {
     let state = ToolState::from_json(&tool.backend()?.read()?);
     if tool.args.has("json") {

@@ -70,6 +70,12 @@ impl Tool {
                 let state = json!({"version": 4, "serial": 1, "lineage": "errored", "resources": []});
                 std::fs::write(self.dir.join("errored.tfstate"), state.to_string()).context("no errored.tfstate")?;
             }
+            Action::HoldLock(_) => {
+                self.lock(&self.backend()?, "OperationTypePlan")?;
+                loop {
+                    std::thread::sleep(Duration::from_secs(3600));
+                }
+            }
             Action::Hang => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },

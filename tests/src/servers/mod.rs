@@ -6,6 +6,7 @@ pub mod auth;
 mod cgi;
 pub mod git;
 mod listener;
+pub mod proxy;
 pub mod repo;
 pub mod state;
 mod state_store;

@@ -116,6 +116,11 @@ impl StateServer {
         self.app.store().of(path).faults = faults;
     }
 
+    /// Notes that the pod of that name has ended, of a test whose states are below that path.
+    pub fn note_gone(&self, path: &str, pod: &str) -> anyhow::Result<()> {
+        self.app.ledger.append(Entry::new(BY_HAND, crate::ledger::what::MARK, json!({"path": path, "gone": pod}))).map(drop)
+    }
+
     /// Everything in the ledger so far: what happened to states, and what tools posted.
     pub fn ledger(&self) -> Vec<Entry> {
         self.app.ledger.entries()

@@ -1,0 +1,429 @@
+//! Who may do what to a run, in every phase: every identity tries every act, and the API server's answer is held against a table
+//! that is written down here, apart from the policies. All of it is tried as a dry run, which passes admission like a write.
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult, TerraformRun, names};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::world::{Agent, Test, World, plan, run, sum};
+
+pub(crate) fn tests() -> Vec<Test> {
+    Place::ALL.into_iter().map(|place| Test::new(&format!("matrix::{place:?}"), true, move |world| hold(world, place))).collect()
+}
+
+const RUN: &str = "run";
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Pending,
+    Opened,
+    Setup,
+    Init,
+    Plan,
+    AwaitingApproval,
+    Approved,
+    Apply,
+    Succeeded,
+    Failed,
+    Canceled,
+}
+
+impl Place {
+    const ALL: [Self; 11] = [
+        Self::Pending,
+        Self::Opened,
+        Self::Setup,
+        Self::Init,
+        Self::Plan,
+        Self::AwaitingApproval,
+        Self::Approved,
+        Self::Apply,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Canceled,
+    ];
+
+    const fn phase(self) -> Phase {
+        match self {
+            Self::Pending | Self::Opened => Phase::Pending,
+            Self::Setup => Phase::Setup,
+            Self::Init => Phase::Init,
+            Self::Plan => Phase::Plan,
+            Self::AwaitingApproval | Self::Approved => Phase::AwaitingApproval,
+            Self::Apply => Phase::Apply,
+            Self::Succeeded => Phase::Succeeded,
+            Self::Failed => Phase::Failed,
+            Self::Canceled => Phase::Canceled,
+        }
+    }
+
+    /// Whether a pod has adopted the open attempt.
+    fn is_adopted(self) -> bool {
+        self != Self::Pending && self != Self::Opened && !self.phase().is_terminal()
+    }
+
+    fn is_claimed(self) -> bool {
+        matches!(self, Self::Apply | Self::Succeeded)
+    }
+
+    /// Whether the plan of the open attempt is written.
+    fn is_planned(self) -> bool {
+        matches!(self, Self::AwaitingApproval | Self::Approved | Self::Apply)
+    }
+}
+
+/// Who tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Stranger,
+    Viewer,
+    Author,
+    Approver,
+    Autoapprover,
+    Controller,
+    /// The pod of the open attempt, or of the last one when none is open.
+    Agent,
+    /// The pod of an attempt that was replaced.
+    OldAgent,
+    /// The pod of another run.
+    OtherAgent,
+}
+
+impl Who {
+    const PEOPLE: [(Self, &'static [&'static str]); 5] = [
+        (Self::Stranger, &[]),
+        (Self::Viewer, &["pawl-viewer"]),
+        (Self::Author, &["pawl-author"]),
+        (Self::Approver, &["pawl-approver"]),
+        (Self::Autoapprover, &["pawl-author", "pawl-autoapprover"]),
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Stranger => "stranger",
+            Self::Viewer => "viewer",
+            Self::Author => "author",
+            Self::Approver => "approver",
+            Self::Autoapprover => "autoapprover",
+            Self::Controller => "system:serviceaccount:pawl-system:pawl-controller",
+            Self::Agent => "agent",
+            Self::OldAgent => "old agent",
+            Self::OtherAgent => "other agent",
+        }
+    }
+
+    fn reads(self) -> bool {
+        !matches!(self, Self::Stranger | Self::OtherAgent)
+    }
+
+    fn lists(self) -> bool {
+        self.reads() && !matches!(self, Self::Agent | Self::OldAgent)
+    }
+
+    fn creates(self) -> bool {
+        matches!(self, Self::Author | Self::Autoapprover | Self::Controller)
+    }
+
+    fn patches(self) -> bool {
+        self.creates() || self == Self::Approver
+    }
+}
+
+/// What is tried.
+#[derive(Clone, Debug)]
+enum Act {
+    Get,
+    List,
+    Create {
+        automatic: bool,
+        approved: bool,
+        answers: bool,
+    },
+    Delete,
+    /// A merge patch of the run, and who may, of those who may patch at all.
+    Patch(&'static str, Value, fn(Who, Place) -> bool),
+    /// A merge patch of the status, and whether the agent and the controller may.
+    Status(&'static str, Value, fn(Place) -> bool, fn(Place) -> bool),
+}
+
+impl Act {
+    fn name(&self) -> String {
+        match self {
+            Self::Patch(name, ..) => format!("patch {name}"),
+            Self::Status(name, ..) => format!("status {name}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// The table: whether it is to be let through.
+    fn allowed(&self, who: Who, place: Place) -> bool {
+        match self {
+            Self::Get => who.reads(),
+            Self::List => who.lists(),
+            Self::Create { approved: true, .. } => false,
+            // The answer to a rerun was admitted when it was asked for.
+            Self::Create { answers: true, .. } => who == Who::Controller,
+            Self::Create { automatic, .. } => who.creates() && (!automatic || who == Who::Autoapprover),
+            Self::Delete => who.creates(),
+            Self::Patch(_, _, may) => who.patches() && may(who, place),
+            Self::Status(_, _, agent, controller) => match who {
+                Who::Agent => agent(place),
+                Who::Controller => controller(place),
+                _ => false,
+            },
+        }
+    }
+}
+
+const NEVER: fn(Place) -> bool = |_| false;
+const ALWAYS: fn(Place) -> bool = |_| true;
+const ADOPTED: fn(Place) -> bool = Place::is_adopted;
+
+fn acts(agent: &Agent) -> Vec<Act> {
+    let time = "2026-01-01T00:00:00Z";
+    let record = json!({"checksum": sum('b'), "by": "x", "at": time});
+    let condition = json!([{"type": "Stalled", "status": "True", "reason": "X", "message": "", "lastTransitionTime": time}]);
+    let approve =
+        |digit: char, by: &str| json!({"metadata": {"annotations": {names::APPROVE: sum(digit), names::APPROVED_BY: by}}});
+    let annotate = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
+    let in_time = |who: Who, place: Place| who == Who::Approver && place.phase() == Phase::AwaitingApproval;
+    let all = |_: Who, _: Place| true;
+    let none = |_: Who, _: Place| false;
+    let creators = |who: Who, _: Place| who.creates();
+    let control = |who: Who, _: Place| who == Who::Controller;
+    let ends = |result: RunResult| json!({"phase": result.phase(), "result": result});
+    let withdrawal = json!({"metadata": {"annotations": {names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null}}});
+    let only_comment = annotate(names::COMMENT, "hm".into());
+    let mut acts = vec![
+        Act::Get,
+        Act::List,
+        Act::Create { automatic: false, approved: false, answers: false },
+        Act::Create { automatic: true, approved: false, answers: false },
+        Act::Create { automatic: false, approved: true, answers: false },
+        Act::Create { automatic: false, approved: false, answers: true },
+        Act::Delete,
+        Act::Patch("approve", approve('a', "approver"), in_time),
+        Act::Patch("approve in another's name", approve('a', "somebody"), none),
+        Act::Patch("approve another plan", approve('b', "approver"), none),
+        Act::Patch("withdraw", withdrawal, all),
+        // A comment alone is no approval: nobody is named in it, unless an approval of one's own stands.
+        Act::Patch("comment", only_comment, |_, _| false),
+        Act::Patch("deny", annotate(names::DENY, "no".into()), all),
+        Act::Patch("cancel", annotate(names::CANCEL, "no".into()), all),
+        Act::Patch("rerun", annotate(names::RERUN, "true".into()), creators),
+        Act::Patch("rerun, other words", annotate(names::RERUN, "yes".into()), none),
+        Act::Patch("rerun-of", annotate(names::RERUN_OF, "x".into()), control),
+        Act::Patch("a label", json!({"metadata": {"labels": {"team": "x"}}}), all),
+        Act::Patch("spec", json!({"spec": {"workspace": "other"}}), none),
+        Act::Patch("finalizer away", json!({"metadata": {"finalizers": []}}), control),
+        Act::Status("message", json!({"message": "x"}), ADOPTED, ALWAYS),
+        Act::Status("nextStep", json!({"nextStep": "x"}), ADOPTED, ALWAYS),
+        Act::Status("progress", json!({"progress": {"done": 1, "total": 2}}), ADOPTED, ALWAYS),
+        Act::Status("stateLock", json!({"stateLock": {"id": "x", "who": "x"}}), ADOPTED, ALWAYS),
+        Act::Status("journal", json!({"journal": {"summary": "x", "compared": false, "recorded": 0}}), ADOPTED, ALWAYS),
+        Act::Status("attempt", json!({"attempt": {"number": 9}}), NEVER, ALWAYS),
+        Act::Status("attempt closed", json!({"attempt": {"open": false, "closedAt": time}}), NEVER, ALWAYS),
+        Act::Status("approval", json!({"approval": record}), NEVER, ALWAYS),
+        Act::Status("conditions", json!({"conditions": condition}), NEVER, ALWAYS),
+        Act::Status("rerun", json!({"rerun": "x"}), NEVER, ALWAYS),
+        Act::Status("recovery", json!({"recovery": "x"}), NEVER, ALWAYS),
+        Act::Status("observedGeneration", json!({"observedGeneration": 7}), NEVER, ALWAYS),
+        Act::Status("lease", json!({"lease": {"stateKey": sum('c'), "name": "x", "at": time}}), NEVER, ALWAYS),
+        Act::Status("lockRelease", json!({"lockRelease": {"id": "x", "holder": "x"}}), NEVER, ALWAYS),
+        // Only what is Indeterminate is ever settled, and no run here is.
+        Act::Status("settled", json!({"settled": {"result": "Applied", "message": "x", "at": time}}), NEVER, NEVER),
+        // The controller is believed in what it writes of attempts.
+        Act::Status(
+            "adopted by another",
+            json!({"adopted": {"attempt": 2, "podUID": "x", "nonce": "f".repeat(32)}}),
+            NEVER,
+            ALWAYS,
+        ),
+        // An attempt has its plan once, whoever writes.
+        Act::Status(
+            "plan",
+            json!({"plan": plan(2, 'b')}),
+            |p| p.is_adopted() && !p.is_planned(),
+            |p| !matches!(p, Place::Pending | Place::Succeeded | Place::Canceled) && !p.is_planned(),
+        ),
+        // The same claim again is no change.
+        Act::Status(
+            "claim",
+            agent.claim(2, '2', &sum('a')),
+            |p| matches!(p, Place::Approved | Place::Apply),
+            |p| p == Place::Apply,
+        ),
+        Act::Status("claim of another plan", agent.claim(2, '2', &sum('b')), NEVER, NEVER),
+        Act::Status("claim of another process", agent.claim(2, '3', &sum('a')), NEVER, NEVER),
+        Act::Status(
+            "claim away",
+            json!({"claim": null, "phase": "Plan"}),
+            |p| matches!(p, Place::Init | Place::Plan),
+            |p| p.phase().may_become(Phase::Plan) && !p.is_claimed(),
+        ),
+        Act::Status("result alone", json!({"result": "Applied"}), NEVER, |place| place == Place::Succeeded),
+    ];
+    for result in [RunResult::Applied, RunResult::Failed, RunResult::Canceled, RunResult::NoChanges, RunResult::Indeterminate] {
+        let name = result.as_str();
+        acts.push(match result {
+            RunResult::Applied => {
+                Act::Status(name, ends(result), |p| p == Place::Apply, |p| matches!(p, Place::Apply | Place::Succeeded))
+            }
+            RunResult::Indeterminate => Act::Status(name, ends(result), |p| p == Place::Apply, |p| p == Place::Apply),
+            RunResult::Canceled => Act::Status(
+                name,
+                ends(result),
+                |p| p.is_adopted() && !p.is_claimed(),
+                |p| !p.is_claimed() && !matches!(p, Place::Failed),
+            ),
+            RunResult::NoChanges => Act::Status(name, ends(result), |p| p == Place::Plan, |p| p == Place::Plan),
+            _ => Act::Status(name, ends(result), ADOPTED, |p| !matches!(p, Place::Succeeded | Place::Canceled)),
+        });
+    }
+    acts
+}
+
+struct Scene {
+    world: World,
+    namespace: String,
+    agent: Agent,
+    old: Agent,
+    other: Agent,
+}
+
+impl Scene {
+    /// A run that had an attempt before the one that is open, brought to its place.
+    async fn new(world: World, place: Place) -> Result<Self> {
+        let namespace = world.namespace().await?;
+        world.create(&namespace, RUN, &json!({})).await?;
+        world.create(&namespace, "another", &json!({})).await?;
+        let finalizer = Patch::Merge(json!({"metadata": {"finalizers": [names::RUN_FINALIZER]}}));
+        world.runs(&namespace).patch(RUN, &PatchParams::default(), &finalizer).await?;
+        let attempt = |number: u32, open: bool| json!({"attempt": {"number": number, "podName": format!("{RUN}-a{number}"), "open": open, "tries": number}});
+        let set = async |status: &Value| world.status(&namespace, RUN, status).await.context("as the administrator");
+        set(&json!({"phase": "Pending"})).await?;
+        set(&attempt(1, true)).await?;
+        let old = world.pod(&namespace, "run-a1", "run-a1", RUN).await?;
+        old.status(&old.adoption(1, '1')).await?;
+        let mut closing = attempt(1, false);
+        closing["phase"] = "Pending".into();
+        set(&closing).await?;
+        let agent = world.pod(&namespace, "run-a2", "run-a2", RUN).await?;
+        let other = world.pod(&namespace, "another-a1", "another-a1", "another").await?;
+        let scene = Self { world: world.clone(), namespace: namespace.clone(), agent, old, other };
+        if place == Place::Pending {
+            return Ok(scene);
+        }
+        set(&attempt(2, true)).await?;
+        if place == Place::Opened {
+            return Ok(scene);
+        }
+        scene.agent.status(&scene.agent.adoption(2, '2')).await?;
+        for phase in ["Setup", "Init", "Plan"] {
+            scene.agent.status(&json!({"phase": phase})).await?;
+            if place.phase().as_str() == phase {
+                return Ok(scene);
+            }
+        }
+        if place == Place::Failed {
+            scene.agent.status(&json!({"phase": "Failed", "result": "Failed"})).await?;
+            set(&attempt(2, false)).await?;
+            return Ok(scene);
+        }
+        scene.agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(2, 'a')})).await?;
+        match place {
+            Place::Canceled => {
+                scene.agent.status(&json!({"phase": "Canceled", "result": "Canceled"})).await?;
+                set(&attempt(2, false)).await?;
+            }
+            Place::Approved | Place::Apply | Place::Succeeded => {
+                let approval = json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"});
+                let patch = Patch::Merge(json!({"metadata": {"annotations": approval}}));
+                scene.world.runs(&scene.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
+                set(&json!({"approval": {"checksum": sum('a'), "by": "admin", "at": "2026-01-01T00:00:00Z"}})).await?;
+                if place != Place::Approved {
+                    scene.agent.status(&scene.agent.claim(2, '2', &sum('a'))).await.context("claim")?;
+                }
+                if place == Place::Succeeded {
+                    scene.agent.status(&json!({"phase": "Succeeded", "result": "Applied"})).await?;
+                    set(&attempt(2, false)).await?;
+                }
+            }
+            _ => {}
+        }
+        Ok(scene)
+    }
+
+    async fn clients(&self) -> Result<Vec<(Who, Client)>> {
+        let mut clients = Vec::new();
+        for (who, roles) in Who::PEOPLE {
+            for role in roles {
+                self.world.person(who.name(), &self.namespace, role).await?;
+            }
+            clients.push((who, self.world.access.impersonate(who.name(), &["system:authenticated"]).await?));
+        }
+        let groups = ["system:serviceaccounts", "system:authenticated"];
+        clients.push((Who::Controller, self.world.access.impersonate(Who::Controller.name(), &groups).await?));
+        for (who, agent) in [(Who::Agent, &self.agent), (Who::OldAgent, &self.old), (Who::OtherAgent, &self.other)] {
+            clients.push((who, agent.client.clone()));
+        }
+        Ok(clients)
+    }
+
+    /// Tries an act; whether it was let through. An error that is no answer of the API server's is one here as well.
+    async fn attempt(&self, client: &Client, act: &Act) -> Result<Option<String>> {
+        let api: Api<TerraformRun> = Api::namespaced(client.clone(), &self.namespace);
+        let params = PatchParams { dry_run: true, ..PatchParams::default() };
+        let answer = match act {
+            Act::Get => api.get(RUN).await.map(drop),
+            Act::List => api.list(&kube::api::ListParams::default()).await.map(drop),
+            Act::Delete => api.delete(RUN, &DeleteParams { dry_run: true, ..DeleteParams::default() }).await.map(drop),
+            Act::Create { automatic, approved, answers } => {
+                let mode = if *automatic { "Automatic" } else { "Manual" };
+                let mut fresh = run("fresh", &json!({"approval": {"mode": mode}}))?;
+                let mut annotations = std::collections::BTreeMap::new();
+                if *approved {
+                    annotations.insert(names::APPROVE.to_owned(), sum('a'));
+                }
+                if *answers {
+                    annotations.insert(names::RERUN_OF.to_owned(), RUN.to_owned());
+                }
+                fresh.metadata.annotations = Some(annotations);
+                api.create(&PostParams { dry_run: true, ..PostParams::default() }, &fresh).await.map(drop)
+            }
+            Act::Patch(_, patch, _) => api.patch(RUN, &params, &Patch::Merge(patch)).await.map(drop),
+            Act::Status(_, status, _, _) => {
+                api.patch_status(RUN, &params, &Patch::Merge(json!({"status": status}))).await.map(drop)
+            }
+        };
+        match answer {
+            Ok(()) => Ok(None),
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => Ok(Some(status.message.clone())),
+            Err(error) => Err(error).with_context(|| format!("{} got no answer", act.name())),
+        }
+    }
+}
+
+async fn hold(world: World, place: Place) -> Result<()> {
+    let scene = Scene::new(world, place).await.with_context(|| format!("{place:?}"))?;
+    let acts = acts(&scene.agent);
+    let (mut wrong, mut cases) = (Vec::new(), 0);
+    for (who, client) in scene.clients().await? {
+        for act in &acts {
+            let refusal = scene.attempt(&client, act).await?;
+            cases += 1;
+            if act.allowed(who, place) != refusal.is_none() {
+                let answer = refusal.map_or_else(|| "was let through".to_owned(), |text| format!("was refused: {text}"));
+                wrong.push(format!("{who:?}, {}: {answer}", act.name()));
+            }
+        }
+    }
+    ensure!(cases >= 400, "only {cases} cases");
+    ensure!(wrong.is_empty(), "{place:?}: {} of {cases} cases are not as in the table:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
+}

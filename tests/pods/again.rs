@@ -1,0 +1,60 @@
+//! Runs that are made again, from a backup or by a tool, apply nothing by themselves.
+
+use anyhow::{Context, Result, ensure};
+use crds::{RunResult, names};
+use serde_json::{Value, json};
+
+use crate::suite::{LATER, SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("again::a_run_out_of_a_backup_applies_nothing_by_itself", backup),
+        Test::new("again::a_run_that_a_tool_keeps_outlives_its_time", kept),
+    ]
+}
+
+/// Creates an object as a tool for backups does: with all it had but what the API server gives and the status.
+fn restore(scene: &Scene, mut object: Value) -> Result<()> {
+    for key in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "deletionTimestamp"] {
+        object["metadata"].as_object_mut().map(|metadata| metadata.remove(key));
+    }
+    object.as_object_mut().map(|object| object.remove("status"));
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), object.to_string())?;
+    scene.kubectl(&["create", "-f", &file.path().display().to_string()])?;
+    Ok(())
+}
+
+async fn backup(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    let saved: Value = serde_json::from_str(&scene.kubectl(&["get", "tfrun", "a", "-o", "json"])?)?;
+    let uid = saved["metadata"]["uid"].as_str().context("no UID")?;
+    ensure!(saved["metadata"]["annotations"][names::LIFE] == uid, "{}", saved["metadata"]);
+    scene.kubectl(&["delete", "tfrun", "a"])?;
+    scene.gone("a").await?;
+    restore(&scene, saved.clone())?;
+    let status = scene.ends("a", RunResult::Canceled).await?;
+    holds(status.message.as_deref().unwrap_or_default(), &format!("made again from the run of UID {uid}"))?;
+    ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.is_empty());
+    // A person who wants it has one command to run.
+    let output = scene.paste(&status.next_step.context("no next step")?)?;
+    ensure!(output.status.success());
+    let named = scene.until("a", "answered", SOON, |run| run.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
+    let again = named.status.and_then(|status| status.rerun).context("no rerun")?;
+    scene.ends_within(&again, RunResult::NoChanges, LATER).await?;
+    Ok(())
+}
+
+async fn kept(scene: Scene) -> Result<()> {
+    let ttl = json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 2, "timeouts": {"plan": "1m"}});
+    for name in ["kept", "goes"] {
+        scene.scripted(name, json!({"commands": {"plan": [{"sleep_ms": 2000}]}}), ttl.clone()).await?;
+    }
+    scene.kubectl(&["label", "tfrun", "kept", "kustomize.toolkit.fluxcd.io/name=team"])?;
+    scene.ends("kept", RunResult::Applied).await?;
+    scene.gone("goes").await?;
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    ensure!(scene.get("kept").await?.metadata.deletion_timestamp.is_none());
+    Ok(())
+}

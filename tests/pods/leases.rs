@@ -1,0 +1,134 @@
+//! One apply at a time on a state, across namespaces; the others queue where everybody sees it.
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult, TerraformRun, conditions, names, reason};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tests::ledger::what;
+
+use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("leases::two_namespaces_apply_to_one_state_one_after_the_other", two_namespaces),
+        Test::new("leases::three_in_the_order_of_their_creation", three),
+        Test::new("leases::an_approved_plan_waits_for_its_turn", approved),
+        Test::new("leases::a_run_that_was_removed_by_force_is_waited_for_as_long_as_its_pod_runs", removed),
+    ]
+}
+
+fn automatic(backend: &Value) -> Value {
+    json!({"approval": {"mode": "Automatic"}, "backend": backend})
+}
+
+/// The run says that it waits for its turn, and behind whom.
+fn queued(run: &TerraformRun, behind: &str) -> bool {
+    let conditions = run.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|c| {
+        c.type_ == conditions::STATE_LEASED && c.status == "False" && c.reason == reason::QUEUED && c.message.contains(behind)
+    })
+}
+
+/// The lease goes with the closing of the attempt, just after the end.
+async fn given_back(scene: &Scene, name: &str) -> Result<()> {
+    let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
+    scene.until(name, "without its lease", SOON, free).await.map(drop)
+}
+
+async fn two_namespaces(scene: Scene) -> Result<()> {
+    let other = scene.suite.beside(&scene, "b").await?;
+    let backend = scene.backend("shared");
+    scene.scripted("a", json!({"resources": 6, "apply_ms": 500}), automatic(&backend)).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    other.scripted("b", json!({"resources": 7}), automatic(&backend)).await?;
+    let first = format!("{}/a", scene.namespace);
+    let waits = other.until("b", "queued", SOON, |run| queued(run, &first)).await?;
+    let status = waits.status.context("no status")?;
+    holds(status.message.as_deref().unwrap_or_default(), &format!("waits for its turn on the state behind {first}"))?;
+    ensure!(other.pod_names("b").await?.is_empty(), "it waits without a pod");
+    scene.ends("a", RunResult::Applied).await?;
+    let status = other.ends_within("b", RunResult::Applied, LATER).await?;
+    given_back(&other, "b").await?;
+    ensure!(status.plan.context("no plan")?.counts.add == 1, "it was planned on what the run before it left");
+    ensure!(scene.starts("a", "apply") == 1 && other.starts("b", "apply") == 1 && other.starts("b", "plan") == 1);
+    Ok(())
+}
+
+async fn three(scene: Scene) -> Result<()> {
+    let backend = scene.backend("shared");
+    scene.scripted("c", json!({"resources": 8, "apply_ms": 500}), automatic(&backend)).await?;
+    scene.until_ledger("c", what::RESOURCE, None).await?;
+    // Names against the order of creation, which is in whole seconds.
+    for name in ["b", "a"] {
+        scene.scripted(name, json!({"resources": 8}), automatic(&backend)).await?;
+        scene.until(name, "queued", SOON, |run| queued(run, "/c")).await?;
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    }
+    let place = scene.get("a").await?.status.context("no status")?.message.unwrap_or_default();
+    holds(&place, "in place 2")?;
+    // The one in the middle is cancelled, and the line moves.
+    scene.scripted("d", json!({"resources": 9}), automatic(&backend)).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("not needed"))]).await?;
+    scene.ends("a", RunResult::Canceled).await?;
+    let mut ended = Vec::new();
+    for name in ["c", "b", "d"] {
+        let result = if name == "b" { RunResult::NoChanges } else { RunResult::Applied };
+        let status = scene.ends_within(name, result, LATER).await?;
+        ended.push(status.completion_time.context("no time")?.0);
+    }
+    ensure!(ended.is_sorted(), "{ended:?}");
+    ensure!(scene.pod_names("a").await?.is_empty() && scene.starts("a", "plan") == 0);
+    Ok(())
+}
+
+async fn approved(scene: Scene) -> Result<()> {
+    let backend = scene.backend("shared");
+    let manual = json!({"backend": backend, "approval": {"holdFor": "1s"}});
+    scene.scripted("held", json!({"resources": 1}), manual).await?;
+    scene.phase("held", Phase::AwaitingApproval).await?;
+    let other = scene.suite.beside(&scene, "b").await?;
+    other.scripted("a", json!({"resources": 1, "commands": {"apply": [{"sleep_ms": 6000}]}}), automatic(&backend)).await?;
+    other.phase("a", Phase::Apply).await?;
+    let waiting = super::stored::released(&scene, "held").await?;
+    super::stored::approve_waiting(&scene, &waiting)?;
+    let first = format!("{}/a", other.namespace);
+    let run = scene.until("held", "queued", SOON, |run| queued(run, &first)).await?;
+    let status = run.status.context("no status")?;
+    holds(status.message.as_deref().unwrap_or_default(), "is approved; waits for its turn")?;
+    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1), "no pod before its turn");
+    other.ends("a", RunResult::Applied).await?;
+    // The state moved under the approved plan, which is applied as it is or not at all.
+    let status = scene.fails("held", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await?;
+    ensure!(status.failure.context("no failure")?.changes == crds::Changed::None);
+    given_back(&scene, "held").await
+}
+
+async fn removed(scene: Scene) -> Result<()> {
+    let backend = scene.backend("shared");
+    scene.scripted("a", json!({"resources": 12, "apply_ms": 1000}), automatic(&backend)).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    let pod = scene.pod("a").await?.name_any();
+    // An administrator takes the finalizer off and removes the run under its apply.
+    scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
+    let output = scene.paste(&format!(
+        "kubectl patch -n {} tfrun/a --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
+        scene.namespace
+    ))?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    scene.scripted("b", json!({"resources": 12}), automatic(&backend)).await?;
+    scene.until("b", "queued behind the pod", SOON, |run| queued(run, "which was removed while its pod still runs")).await?;
+    ensure!(scene.pod_names("b").await?.is_empty());
+    let ended = std::time::Instant::now();
+    loop {
+        let found = scene.pods().get_opt(&pod).await?.and_then(|pod| pod.status).and_then(|status| status.phase);
+        if found.is_none_or(|phase| phase != "Running") {
+            break;
+        }
+        ensure!(ended.elapsed() < LATER, "the pod does not end");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    let ends = |run: &TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+    let status = scene.until("b", "ended", LATER, ends).await?.status.unwrap_or_default();
+    ensure!(status.phase == Some(Phase::Succeeded), "{status:?}");
+    Ok(())
+}

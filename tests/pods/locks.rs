@@ -1,0 +1,111 @@
+//! Locks of states: those that our dead pods left are released, by exactly their ID; anybody else's is waited for and never touched.
+
+use anyhow::{Context, Result, ensure};
+use crds::{FailureClass, RunResult, TerraformRun, reason};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tests::{ledger::what, servers::state::LockInfo};
+
+use crate::suite::{LATER, SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("locks::one_left_by_an_earlier_attempt_is_released", earlier_attempt),
+        Test::new("locks::one_left_by_a_dead_pod_of_another_run_is_released", another_run),
+        Test::new("locks::one_of_a_pod_that_lives_is_waited_for", alive),
+        Test::new("locks::somebodys_is_waited_for_and_left_alone", strangers),
+    ]
+}
+
+fn automatic() -> Value {
+    json!({"approval": {"mode": "Automatic"}})
+}
+
+fn path(scene: &Scene, stack: &str) -> String {
+    format!("{}/{stack}", scene.namespace)
+}
+
+/// The run waits for a lock of that holder.
+fn waits_for(who: &str) -> impl Fn(&TerraformRun) -> bool {
+    move |run| run.status.as_ref().and_then(|s| s.state_lock.as_ref()).is_some_and(|lock| lock.who.contains(who))
+}
+
+fn released(status: &crds::TerraformRunStatus, holder: &str) -> Result<()> {
+    ensure!(
+        status.history.iter().any(|line| line.contains("  Unlock  ") && line.contains(holder)),
+        "no line of the release: {:?}",
+        status.history
+    );
+    ensure!(status.state_lock.is_none() && status.lock_release.is_some());
+    ensure!(status.steps.iter().any(|step| step.name == "force-unlock" && step.exit_code == Some(0)), "{:?}", status.steps);
+    Ok(())
+}
+
+async fn earlier_attempt(scene: Scene) -> Result<()> {
+    // Killed under its lock: a plan that takes it and dies.
+    scene.scripted("a", json!({"resources": [{"address": "terraform_data.a", "apply_ms": 100}], "commands": {"plan": [{"only": [1], "hold_lock": true}]}}), automatic()).await?;
+    scene.until_ledger("a", what::LOCK, None).await?;
+    let pod = scene.pod("a").await?.name_any();
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
+    scene.suite.state.note_gone(&path(&scene, "a"), &pod)?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.as_ref().context("no attempt")?.number == 2);
+    released(&status, "a, attempt 1")
+}
+
+async fn another_run(scene: Scene) -> Result<()> {
+    let backend = json!({"backend": scene.backend("shared"), "approval": {"mode": "Automatic"}});
+    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), backend.clone()).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    let pod = scene.pod("a").await?.name_any();
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
+    scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    let lock = scene.suite.state.lock(&path(&scene, "shared")).context("the dead pod's lock is not there")?;
+    holds(&lock.who, &pod)?;
+    scene.suite.state.note_gone(&path(&scene, "shared"), &pod)?;
+    // Real OpenTofu this time, on the state and the lock that were left.
+    let spec = json!({"backend": scene.backend("shared"), "approval": {"mode": "Automatic"}});
+    scene.real("b", "resource \"terraform_data\" \"b\" {}\n", spec).await?;
+    let status = scene.ends_within("b", RunResult::Applied, LATER).await?;
+    released(&status, "a, attempt 1")?;
+    ensure!(status.lock_release.is_some_and(|release| release.id == lock.id), "another lock was meant");
+    ensure!(scene.suite.state.lock(&path(&scene, "shared")).is_none());
+    Ok(())
+}
+
+async fn alive(scene: Scene) -> Result<()> {
+    // A run that only plans takes no lease, so it meets the lock of the one that applies.
+    let of = |more: Value| {
+        let mut spec = json!({"backend": scene.backend("shared")});
+        crate::suite::merge(&mut spec, more);
+        spec
+    };
+    scene.scripted("a", json!({"resources": 30, "apply_ms": 1000}), of(automatic())).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    let pod = scene.pod("a").await?.name_any();
+    scene.scripted("b", json!({}), of(json!({"operation": "Plan"}))).await?;
+    let waits = scene.until("b", "waiting for the lock", SOON, waits_for(&pod)).await?.status.unwrap_or_default();
+    holds(waits.message.as_deref().unwrap_or_default(), &format!("locked by pawl@{pod} since"))?;
+    ensure!(waits.lock_release.is_none(), "{:?}", waits.lock_release);
+    scene.ends("a", RunResult::Applied).await?;
+    let status = scene.ends_within("b", RunResult::Planned, LATER).await?;
+    ensure!(status.lock_release.is_none() && status.state_lock.is_none());
+    Ok(())
+}
+
+async fn strangers(scene: Scene) -> Result<()> {
+    for name in ["in-vain", "in-time"] {
+        ensure!(scene.suite.state.hold_lock(&path(&scene, name), LockInfo::stranger("11111111-2222", "carol@laptop"))?);
+    }
+    let main = "resource \"terraform_data\" \"a\" {}\n";
+    scene.real("in-vain", main, json!({"timeouts": {"plan": "14s"}})).await?;
+    scene.real("in-time", main, json!({})).await?;
+    let waits = scene.until("in-time", "waiting for the lock", SOON, waits_for("carol@laptop")).await?;
+    holds(waits.status.unwrap_or_default().message.as_deref().unwrap_or_default(), "locked by carol@laptop")?;
+    let status = scene.fails("in-vain", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
+    holds(&status.failure.context("no failure")?.message, "carol@laptop")?;
+    ensure!(scene.suite.state.lock(&path(&scene, "in-vain")).is_some_and(|l| l.who == "carol@laptop"), "it was removed");
+    scene.suite.state.force_unlock(&path(&scene, "in-time"))?;
+    scene.phase("in-time", crds::Phase::AwaitingApproval).await?;
+    Ok(())
+}

@@ -1,0 +1,389 @@
+//! Applies that were cut off: what was created is in the journal, and one recovery run later everything was made exactly once. The peers'
+//! outcomes for the same faults are in `design/0011-journal-and-recovery.md`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::{
+    Changed, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus,
+    journal::{Line, state},
+    names, reason,
+};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tests::{ledger::what, servers::state::Faults};
+
+use crate::suite::{LATER, SOON, Scene, Test, holds, merge, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    let table = |name, tool: &'static str, fault: Fault| Test::new(name, move |scene| row(scene, tool, fault));
+    vec![
+        table("recovery::opentofu_whose_pod_was_force_deleted", "OpenTofu", Fault::ForceDeleted),
+        table("recovery::opentofu_whose_pod_was_deleted", "OpenTofu", Fault::Deleted),
+        table("recovery::opentofu_whose_agent_was_killed", "OpenTofu", Fault::Killed),
+        table("recovery::terraform_whose_pod_was_force_deleted", "Terraform", Fault::ForceDeleted),
+        table("recovery::terraform_whose_pod_was_deleted", "Terraform", Fault::Deleted),
+        table("recovery::terraform_whose_agent_was_killed", "Terraform", Fault::Killed),
+        Test::new("recovery::the_journal_is_outside_of_the_pod_within_a_second", within_a_second),
+        Test::new("recovery::what_cannot_be_imported_is_left_out_and_named", not_importable),
+        Test::new("recovery::a_run_that_asks_nobody_creates_nothing_that_may_exist", automatic),
+        Test::new("recovery::of_another_state_or_of_nothing_is_refused", refused),
+        Test::new("recovery::a_state_that_could_not_be_saved_is_kept", errored_state),
+        Test::new("recovery::an_object_that_exists_is_named_with_its_import_block", exists),
+        Test::new("recovery::a_transient_failure_after_the_claim_says_what_was_done", transient),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    ForceDeleted,
+    Deleted,
+    Killed,
+}
+
+/// Three objects that are made at once, and one that takes 20 s. Each says in the log when it is made.
+const STACK: &str = r#"
+resource "terraform_data" "made" {
+  for_each = toset(["one", "two", "three"])
+  input    = each.key
+  provisioner "local-exec" {
+    command = "echo made-${self.input}"
+  }
+}
+resource "terraform_data" "slow" {
+  input      = "slow"
+  depends_on = [terraform_data.made]
+  provisioner "local-exec" {
+    command = "echo slow-begun; sleep 20; echo slow-done"
+  }
+}
+"#;
+
+/// A run of a stack whose state is the datastore's.
+async fn managed(scene: &Scene, name: &str, tool: &str, main: &str, more: Value) -> Result<()> {
+    let version = if tool == "OpenTofu" { json!("1.10.6") } else { Value::Null };
+    let mut spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": "net", "backend": null,
+        "tool": {"name": tool, "version": version}, "approval": {"mode": "Automatic"}});
+    merge(&mut spec, more);
+    scene.create(name, spec).await?;
+    Ok(())
+}
+
+fn raw(scene: &Scene, name: &str, rest: &str) -> Result<String> {
+    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}", scene.namespace);
+    scene.kubectl(&["get", "--raw", &format!("{base}/terraformruns/{name}/{rest}")])
+}
+
+/// The journal of a run, as the datastore has it.
+fn journal(scene: &Scene, name: &str) -> Result<Vec<Line>> {
+    let text = raw(scene, name, "journal")?;
+    text.lines().map(|line| Line::parse(line.as_bytes()).with_context(|| format!("no line of a journal: {line}"))).collect()
+}
+
+fn created(lines: &[Line]) -> Vec<(String, String)> {
+    let of = |line: &Line| match line {
+        Line::Complete(o) if o.action == crds::journal::Action::Create => {
+            Some((o.address.clone(), o.id.clone().unwrap_or_default()))
+        }
+        _ => None,
+    };
+    lines.iter().filter_map(of).collect()
+}
+
+/// Waits until the journal in the datastore has so many created objects.
+async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<Vec<Line>> {
+    let started = Instant::now();
+    loop {
+        if let Ok(lines) = journal(scene, name)
+            && created(&lines).len() >= count
+        {
+            return Ok(lines);
+        }
+        ensure!(started.elapsed() < SOON, "the journal of {name} has not {count} objects: {:?}", journal(scene, name));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn ended(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
+    let ended =
+        |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.is_terminal() && s.attempt.as_ref().is_some_and(|a| !a.open));
+    scene.until(name, "ended", LATER, ended).await?.status.context("no status")
+}
+
+/// Waits until the status says what became of the objects.
+async fn accounted(scene: &Scene, name: &str) -> Result<crds::Journal> {
+    let said = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.journal.is_some());
+    let run = scene.until(name, "accounted for", LATER, said).await?;
+    run.status.and_then(|s| s.journal).context("no journal")
+}
+
+/// Pastes the line that offers the recovery; the run that answers it.
+async fn recover(scene: &Scene, name: &str) -> Result<String> {
+    let step = scene.status(name).await?.next_step.context("no next step")?;
+    ensure!(step == names::recover_command(&scene.namespace, name), "{step}");
+    let output = scene.paste(&step)?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    let answered = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.recovery.is_some());
+    let run = scene.until(name, "answered", SOON, answered).await?;
+    run.status.and_then(|s| s.recovery).context("no recovery")
+}
+
+/// Whether the lock of the managed state is free.
+fn lock(scene: &Scene) -> Result<Value> {
+    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/net", scene.namespace);
+    let text = scene.kubectl(&["get", "--raw", &base])?;
+    Ok(serde_json::from_str::<Value>(&text)?["lock"].clone())
+}
+
+async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
+    managed(&scene, "a", tool, STACK, json!({})).await?;
+    scene.phase("a", Phase::Apply).await?;
+    let before = until_created(&scene, "a", 3).await?;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let pod = scene.pod("a").await?;
+    let begun = Instant::now();
+    match fault {
+        Fault::ForceDeleted => {
+            scene.kubectl(&["delete", "pod", &pod.name_any(), "--force", "--grace-period=0", "--wait=false"])?;
+        }
+        Fault::Deleted => {
+            scene.kubectl(&["delete", "pod", &pod.name_any(), "--wait=false"])?;
+        }
+        Fault::Killed => Scene::kill(&pod, "runner-agent")?,
+    }
+    let status = ended(&scene, "a").await?;
+    let took = begun.elapsed();
+    // A truthful result: nobody is told that nothing happened, and only who saw the end says how it was.
+    let failure = status.failure.clone().context("no failure")?;
+    match (fault, status.result) {
+        (Fault::Deleted | Fault::ForceDeleted, Some(RunResult::Failed)) => {
+            ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
+        }
+        (Fault::Killed | Fault::ForceDeleted, Some(RunResult::Indeterminate)) => {
+            ensure!(failure.changes == Changed::Unknown, "{failure:?}");
+        }
+        other => anyhow::bail!("{other:?}: {failure:?}"),
+    }
+    let said = accounted(&scene, "a").await?;
+    // The journal is whole, the log of the apply as well.
+    let lines = journal(&scene, "a")?;
+    ensure!(created(&lines).starts_with(&created(&before)) && created(&before).len() == 3, "{lines:?}");
+    let log = raw(&scene, "a", "log?phase=apply")?;
+    for word in ["made-one", "made-two", "made-three", "slow-begun"] {
+        holds(&log, word)?;
+    }
+    ensure!(said.compared, "{said:?}");
+    let known = usize::try_from(said.recorded)? + said.not_recorded.len();
+    ensure!(known == created(&lines).len(), "three objects are created, the status says {said:?}");
+    println!(
+        "    {tool}, {fault:?}: {:?} after {:.1} s; {}; lock {}",
+        status.result.context("no result")?,
+        took.as_secs_f64(),
+        said.summary,
+        if lock(&scene)?.is_null() { "free" } else { "held" },
+    );
+    let again = if said.wants_recovery() {
+        let again = recover(&scene, "a").await?;
+        let waiting = scene.until(&again, "planned", LATER, |r| {
+            r.status.as_ref().is_some_and(|s| s.is_terminal() || s.phase == Some(Phase::AwaitingApproval))
+        });
+        let waiting = waiting.await?.status.context("no status")?;
+        let plan = waiting.plan.clone().with_context(|| format!("no plan: {:?}", waiting.failure))?;
+        let imports = u32::try_from(said.not_recorded.len())?;
+        ensure!(plan.counts.import == imports && plan.counts.destroy == 0, "{plan:?}");
+        if imports == 3 {
+            ensure!(plan.summary == "+1 ~0 -0, 3 imported", "{plan:?}");
+            // What was begun is shown as what may be there already.
+            holds(&plan.changes[0], "+ terraform_data.slow (may exist already")?;
+            holds(waiting.message.as_deref().unwrap_or_default(), "may exist already")?;
+        }
+        ensure!(scene.approve(&again).await?.status.success());
+        again
+    } else {
+        managed(&scene, "again", tool, STACK, json!({})).await?;
+        "again".to_owned()
+    };
+    scene.ends_within(&again, RunResult::Applied, LATER).await?;
+    // Every object was made exactly once: the ones of the first run are those of the state, and nothing says that they were made again.
+    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/net", scene.namespace);
+    let facts = state::read(scene.kubectl(&["get", "--raw", &format!("{base}/download")])?.as_bytes())?;
+    ensure!(facts.objects.len() == 4, "{facts:?}");
+    for (address, id) in created(&lines) {
+        ensure!(facts.objects.iter().any(|o| o.address == address && o.id.as_deref() == Some(&id)), "{address} {id}: {facts:?}");
+    }
+    let second = raw(&scene, &again, "log?phase=apply")?;
+    for word in ["made-one", "made-two", "made-three", "slow-done"] {
+        let times = [&log, &second].iter().map(|log| log.lines().filter(|line| line.ends_with(word)).count()).sum::<usize>();
+        ensure!(times == 1, "{word} is said {times} times:\n{log}\n{second}");
+    }
+    ensure!(lock(&scene)?.is_null(), "the lock is held: {}", lock(&scene)?);
+    managed(&scene, "last", tool, STACK, json!({})).await?;
+    scene.ends_within("last", RunResult::NoChanges, LATER).await?;
+    Ok(())
+}
+
+async fn within_a_second(scene: Scene) -> Result<()> {
+    let resources: Vec<_> = (0..6).map(|n| json!({"address": format!("terraform_data.r[{n}]"), "apply_ms": 1500})).collect();
+    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
+    let mut slowest = Duration::ZERO;
+    for count in 1..=3 {
+        let started = Instant::now();
+        while tests::ledger::select(&scene.ledger("a"), what::RESOURCE, None).len() < count {
+            ensure!(started.elapsed() < SOON, "the tool makes nothing");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let made = Instant::now();
+        until_created(&scene, "a", count).await?;
+        slowest = slowest.max(made.elapsed());
+    }
+    println!("    an object is in the journal after at most {} ms", slowest.as_millis());
+    // The reading itself takes a part of it.
+    ensure!(slowest < Duration::from_secs(1), "{slowest:?}");
+    // What was made in the very last moment before the agent is killed may be missing; what is a second old is not.
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
+    let said = accounted(&scene, "a").await?;
+    ensure!(!said.compared && said.uncertain.len() >= 3, "{said:?}");
+    holds(&said.summary, "a recovery run reads it")?;
+    ensure!(said.wants_recovery());
+    Ok(())
+}
+
+/// A resource of the `time` provider cannot be imported by the ID that it prints.
+const NOT_IMPORTABLE: &str = r#"
+terraform {
+  required_providers {
+    time = {
+      source = "hashicorp/time"
+    }
+  }
+}
+resource "time_sleep" "odd" {
+  create_duration = "1s"
+}
+resource "terraform_data" "made" {
+  input = "made"
+}
+resource "terraform_data" "gone" {
+  count = var.with ? 1 : 0
+}
+variable "with" {
+  default = true
+}
+resource "terraform_data" "slow" {
+  depends_on = [time_sleep.odd, terraform_data.made, terraform_data.gone]
+  provisioner "local-exec" {
+    command = "sleep 600"
+  }
+}
+"#;
+
+async fn cut_off(scene: &Scene, name: &str, main: &str, objects: usize) -> Result<()> {
+    managed(scene, name, "OpenTofu", main, json!({})).await?;
+    until_created(scene, name, objects).await?;
+    Scene::kill(&scene.pod(name).await?, "runner-agent")?;
+    scene.ends_within(name, RunResult::Indeterminate, LATER).await?;
+    accounted(scene, name).await?;
+    Ok(())
+}
+
+async fn not_importable(scene: Scene) -> Result<()> {
+    cut_off(&scene, "a", NOT_IMPORTABLE, 3).await?;
+    let more =
+        json!({"recover": {"fromRun": "a"}, "approval": {"mode": "Manual"}, "variables": [{"name": "with", "value": false}]});
+    managed(&scene, "b", "OpenTofu", NOT_IMPORTABLE, more).await?;
+    let status = scene.phase("b", Phase::AwaitingApproval).await?;
+    let plan = status.plan.context("no plan")?;
+    ensure!(plan.counts.import == 1, "{plan:?}");
+    let history = status.history.join("\n");
+    // Of a type that is not imported by that ID; and of an address that the code does not have any more.
+    holds(&history, "not imported: time_sleep.odd")?;
+    holds(&history, "not imported: terraform_data.gone[0]")?;
+    ensure!(
+        plan.changes.iter().any(|line| line.starts_with("+ time_sleep.odd (may exist already: run a made it id=")),
+        "{plan:?}"
+    );
+    holds(status.message.as_deref().unwrap_or_default(), "may exist already")?;
+    Ok(())
+}
+
+async fn automatic(scene: Scene) -> Result<()> {
+    cut_off(&scene, "a", NOT_IMPORTABLE, 3).await?;
+    managed(&scene, "b", "OpenTofu", NOT_IMPORTABLE, json!({"recover": {"fromRun": "a"}})).await?;
+    let status = scene.fails("b", FailureClass::Policy, reason::RECOVERY_UNCERTAIN, LATER).await?;
+    ensure!(status.claim.is_none(), "it was applied");
+    holds(&status.failure.context("no failure")?.message, "terraform_data.slow (may exist already")?;
+    Ok(())
+}
+
+async fn refused(scene: Scene) -> Result<()> {
+    let automatic = json!({"approval": {"mode": "Automatic"}});
+    scene.scripted("good", json!({}), automatic.clone()).await?;
+    scene.ends("good", RunResult::Applied).await?;
+    let annotated = scene.annotate("good", &[(names::RECOVER, Some("true"))]).await;
+    holds(&format!("{annotated:?}"), "only a run that failed after its apply had begun")?;
+    scene.scripted("none", json!({}), json!({"recover": {"fromRun": "nobody"}})).await?;
+    let status = scene.fails("none", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
+    holds(&status.failure.context("no failure")?.message, "there is no run nobody")?;
+    scene.scripted("busy", json!({"commands": {"apply": [{"sleep_ms": 20_000}]}}), automatic).await?;
+    scene.phase("busy", Phase::Apply).await?;
+    scene.scripted("early", json!({}), json!({"recover": {"fromRun": "busy"}})).await?;
+    let status = scene.fails("early", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
+    holds(&status.failure.context("no failure")?.message, "has not ended")?;
+    // The state of another run is another state: its own backend names it.
+    scene.scripted("other", json!({}), json!({"recover": {"fromRun": "good"}})).await?;
+    let status = scene.fails("other", FailureClass::Configuration, reason::INVALID_SPEC, SOON).await?;
+    holds(&status.failure.context("no failure")?.message, "applied to another state")?;
+    Ok(())
+}
+
+async fn errored_state(scene: Scene) -> Result<()> {
+    let path = format!("{}/a", scene.namespace);
+    scene.suite.state.set_faults(&path, Faults { posts: 100, ..Faults::default() });
+    scene.scripted("a", json!({"resources": 2}), json!({"approval": {"mode": "Automatic"}})).await?;
+    let status = scene.fails("a", FailureClass::Transient, reason::STATE_NOT_SAVED, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    let command = names::errored_state_command(&scene.namespace, "a");
+    holds(&failure.message, &command)?;
+    let output = scene.paste(&command)?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    let facts = state::read(output.stdout.as_slice())?;
+    ensure!(facts.objects.len() == 2, "{facts:?}");
+    // Sealed, as everything there.
+    for file in scene.suite.stored(&[&scene.get("a").await?.uid().unwrap_or_default(), "erroredstate"])? {
+        let bytes = std::fs::read(&file)?;
+        ensure!(!String::from_utf8_lossy(&bytes).contains("terraform_data"), "{} is not encrypted", file.display());
+    }
+    let journal = status.journal.context("no journal")?;
+    ensure!(journal.compared && journal.not_recorded.len() == 2, "{journal:?}");
+    ensure!(status.next_step == Some(names::recover_command(&scene.namespace, "a")));
+    Ok(())
+}
+
+async fn exists(scene: Scene) -> Result<()> {
+    let told = json!({"summary": "creating IAM Role: EntityAlreadyExists: Role with name web already exists.", "address": "terraform_data.b"});
+    let resources = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [{"diagnostic": told}]}]);
+    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
+    let status = scene.fails("a", FailureClass::Configuration, reason::ALREADY_EXISTS, SOON).await?;
+    let failure = status.failure.context("no failure")?;
+    holds(&failure.message, r#"{"import":{"to":"terraform_data.b","id":"web"}}"#)?;
+    ensure!(failure.changes == Changed::Some, "{failure:?}");
+    let journal = status.journal.context("no journal")?;
+    ensure!(journal.compared && journal.recorded == 1 && !journal.wants_recovery(), "{journal:?}");
+    holds(&scene.log("a").await?, "to = terraform_data.b\n  id = \"web\"")?;
+    Ok(())
+}
+
+async fn transient(scene: Scene) -> Result<()> {
+    let told = json!({"summary": "reading thing: read tcp 10.0.0.1: connection reset by peer", "address": "terraform_data.b"});
+    let resources = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [{"diagnostic": told}]},
+        {"address": "terraform_data.c"}]);
+    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
+    let status = scene.fails("a", FailureClass::Transient, reason::PROVIDER_UNREACHABLE, SOON).await?;
+    let message = status.message.context("no message")?;
+    holds(&message, "2 of 3 operations were carried out")?;
+    holds(&message, "2 created and recorded; state serial 1")?;
+    // At once, and no second attempt of the same plan.
+    ensure!(status.next_step == Some(names::rerun_command(&scene.namespace, "a")), "{:?}", status.next_step);
+    ensure!(scene.starts("a", "apply") == 1 && status.attempt.context("no attempt")?.number == 1);
+    Ok(())
+}

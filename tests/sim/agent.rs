@@ -1,0 +1,197 @@
+//! An agent's process: the real driver, on the played API and with a played tool.
+
+use std::{sync::Arc, time::Duration};
+
+use crds::{TerraformRun, names};
+use futures::{Stream, stream};
+use runner_agent::{
+    driver::Driver,
+    ports::{Api, ApiError, Clock, Seen},
+    settings::{PROGRESS_EVERY, Place, Settings},
+};
+use serde::Deserialize;
+use serde_json::Value;
+use tests::played::{
+    Refusal, User,
+    store::{Edit, Key, RUNS},
+};
+use tokio::{sync::mpsc, time::sleep};
+
+use crate::{
+    work::PlayedWork,
+    world::{NS, Process, Shared, Trouble, World, millis, now},
+};
+
+/// The run as one agent reaches it.
+#[derive(Clone)]
+pub(crate) struct PlayedApi {
+    shared: Shared,
+    process: Process,
+    run: String,
+}
+
+/// The time of day of this life.
+pub(crate) struct PlayedClock;
+
+impl Clock for PlayedClock {
+    fn now(&self) -> jiff::Timestamp {
+        now()
+    }
+}
+
+impl From<Trouble> for ApiError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Lost => Self { code: None, text: "no answer".into() },
+            Trouble::Refused(refusal) => Self { code: Some(refusal.code), text: refusal.message },
+        }
+    }
+}
+
+/// What authentication and the attempt's Role say.
+fn allowed(world: &World, process: &Process) -> Result<(), Refusal> {
+    if !world.authenticates(&process.user) {
+        return Err(Refusal { code: 401, reason: "Unauthorized", message: "Unauthorized".into() });
+    }
+    let pod = process.user.pod.as_ref().map_or("", |(pod, _)| pod.as_str());
+    let there = |resource: &str| world.store.get(&Key::of(resource, NS, pod)).is_ok();
+    if there("roles") && there("rolebindings") {
+        return Ok(());
+    }
+    Err(Refusal { code: 403, reason: "Forbidden", message: "no right yet, or none any more".into() })
+}
+
+impl PlayedApi {
+    async fn request(
+        &self,
+        what: &'static str,
+        operation: impl FnOnce(&mut World, &Process) -> Result<(), Trouble> + Send + 'static,
+    ) -> Result<TerraformRun, ApiError> {
+        let (process, run) = (self.process.clone(), self.run.clone());
+        let answer = self.shared.request(
+            &self.process,
+            || what.to_owned(),
+            move |world| {
+                allowed(world, &process)?;
+                operation(world, &process)?;
+                let object = world.store.get(&Key::of(RUNS, NS, &run))?;
+                Ok(TerraformRun::deserialize(&*object).unwrap())
+            },
+        );
+        Ok(answer.await?)
+    }
+}
+
+impl Api for PlayedApi {
+    async fn get(&self) -> Result<TerraformRun, ApiError> {
+        self.request("get run", |_, _| Ok(())).await
+    }
+
+    async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
+        let key = Key::of(RUNS, NS, &self.run);
+        let wanted = operations.iter().find(|o| o["path"] == "/status/phase").map(|o| o["value"].clone());
+        let what = if operations.iter().any(|o| o["path"] == "/status/claim") {
+            "patch status: claim"
+        } else if wanted.is_some() {
+            "patch status: phase"
+        } else {
+            "patch status"
+        };
+        self.request(what, move |world, process| {
+            world.store.edit(&process.user, &key, true, &Edit::Json(operations), false)?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+        let from: u64 = version.parse().unwrap();
+        let (process, key) = (self.process.clone(), Key::of(RUNS, NS, &self.run));
+        self.shared.request(&self.process, || "watch run".to_owned(), move |world| Ok(allowed(world, &process)?)).await?;
+        let (shared, process, changes) = (self.shared.clone(), self.process.clone(), self.shared.changes());
+        Ok(stream::unfold((shared, process, key, changes, from), |(shared, process, key, changes, from)| async move {
+            process.live().await;
+            let mut from = from;
+            loop {
+                changes.after(from).await;
+                let seen = shared.act(|world| {
+                    let news = world.store.since(from).iter().rev().find(|change| change.key == key);
+                    let seen = news.map(|change| change.deleted);
+                    from = world.store.version();
+                    seen.map(|deleted| (deleted, 2 + world.chance.below(20)))
+                });
+                let Some((deleted, late)) = seen else { continue };
+                sleep(Duration::from_millis(late)).await;
+                process.live().await;
+                let seen = shared.act(|world| {
+                    let until = world.cut_off.get(&process.name).copied().unwrap_or(0).max(world.api_away_until);
+                    // What it sees is the newest version: the driver cares for no other.
+                    match world.run(&key.name) {
+                        _ if millis() < until => Seen::Lost,
+                        Some(run) if !deleted => Seen::Run(run),
+                        Some(_) | None => Seen::Gone,
+                    }
+                });
+                return Some((seen, (shared, process, key, changes, from)));
+            }
+        }))
+    }
+}
+
+/// A container that was started: its process, and what tells it to end.
+pub(crate) struct Started {
+    pub process: Process,
+    pub stop: mpsc::UnboundedSender<()>,
+    pub task: tokio::task::JoinHandle<u8>,
+    pub log: tempfile::NamedTempFile,
+}
+
+/// Starts the container of a pod.
+pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
+    let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let label = |name: &str| pod["metadata"]["labels"][name].as_str().unwrap_or_default().to_owned();
+    let (name, uid) = (text("/metadata/name"), text("/metadata/uid"));
+    let whose = &uid[4..8];
+    let process = Process::new(&format!("{name}/{whose}/{count}"), User::pod(NS, &name, &uid));
+    let log = tempfile::Builder::new().tempfile_in(memory()).unwrap();
+    let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30);
+    let (nonce, has_store) = {
+        let mut world = shared.lock();
+        world.note(&format!("   {} starts", process.name));
+        world.agents.entry(uid.clone()).or_default().push(process.clone());
+        (format!("{:016x}{:016x}", world.chance.next(), world.chance.next()), world.schedule.scene.datastore)
+    };
+    let settings = Arc::new(Settings {
+        namespace: NS.into(),
+        run: label(names::LABEL_RUN),
+        run_uid: label(names::LABEL_RUN_UID),
+        attempt: label(names::LABEL_ATTEMPT).parse().unwrap(),
+        pod_name: name,
+        pod_uid: uid,
+        nonce,
+        grace: Duration::from_secs(grace),
+        tools: Vec::new(),
+        providers: "/nowhere".into(),
+        work: "/nowhere".into(),
+        secrets: "/nowhere".into(),
+        config_maps: "/nowhere".into(),
+        termination_log: log.path().to_path_buf(),
+        inherited: Vec::new(),
+        place: Place::Pod,
+        restores: false,
+        store: None,
+        progress_every: PROGRESS_EVERY,
+    });
+    let api = PlayedApi { shared: shared.clone(), process: process.clone(), run: settings.run.clone() };
+    let work = PlayedWork::new(shared.clone(), process.clone(), settings.clone(), has_store);
+    let driver = Driver::new(Arc::new(api), Arc::new(work), PlayedClock, settings);
+    let (stop, stops) = mpsc::unbounded_channel();
+    let task = tokio::spawn(driver.run(stops));
+    Started { process, stop, task, log }
+}
+
+/// Where files of a moment are.
+fn memory() -> &'static std::path::Path {
+    let memory = std::path::Path::new("/dev/shm");
+    if memory.is_dir() { memory } else { std::path::Path::new("/tmp") }
+}

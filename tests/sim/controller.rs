@@ -1,0 +1,304 @@
+//! A controller's process: the real reconciler on caches that lag, with the queue of the real runtime.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use ::controller::{
+    datastore_client::{Datastore, Unanswered},
+    events::Events,
+    gate::Gatekeeper,
+    locks::Released,
+    metrics::Metrics,
+    pods::{self, Pods},
+    queue::Queue,
+    run::{Context, Memory, PodView, let_go, on_error, reconcile},
+    settings::Settings,
+    watch::{interesting, prune},
+    workspaces::{self, Workspaces},
+};
+use crds::{TerraformRun, names};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, runtime::watcher::Event};
+use serde::Deserialize;
+use tests::played::{
+    Refusal, User,
+    store::{Change, PODS, RUNS},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
+
+use crate::{
+    http::Server,
+    world::{NS, Process, Shared, Trouble, millis, now},
+};
+
+/// Keeps one controller alive: a new process after each death.
+pub(crate) async fn supervise(shared: Shared, index: u8) {
+    loop {
+        let process = Process::new(&format!("controller{index}"), User::with("controller", &[names::VERB_CONTROL]));
+        shared.lock().controllers.insert(index, process.clone());
+        let life = tokio::spawn(live(shared.clone(), process.clone(), index));
+        process.death().await;
+        life.abort();
+        let wait = {
+            let mut world = shared.lock();
+            world.note(&format!("   controller{index} died"));
+            500 + world.chance.below(8_000)
+        };
+        sleep(Duration::from_millis(wait)).await;
+    }
+}
+
+#[derive(Default)]
+struct Cache {
+    runs: BTreeMap<String, Arc<TerraformRun>>,
+    seen: BTreeMap<String, u64>,
+    due: BTreeMap<String, Instant>,
+}
+
+impl Cache {
+    fn soon(&mut self, name: &str, at: Instant) {
+        let due = self.due.entry(name.to_owned()).or_insert(at);
+        *due = (*due).min(at);
+    }
+}
+
+struct Informer {
+    ctx: Arc<Context>,
+    pods: pods::Feed,
+    workspaces: workspaces::Feed,
+    cache: Arc<Mutex<Cache>>,
+    woken: Arc<Notify>,
+}
+
+impl Informer {
+    fn run(&mut self, event: &Event<TerraformRun>) {
+        let older = self.ctx.workspaces.apply(&mut self.workspaces, event);
+        let mut cache = self.cache.lock().unwrap();
+        for run in older {
+            cache.soon(&run.name, Instant::now());
+        }
+        match event {
+            Event::Apply(run) | Event::InitApply(run) => {
+                let mut run = run.clone();
+                prune(&mut run);
+                let (name, hash) = (run.metadata.name.clone().unwrap_or_default(), interesting(&run));
+                if cache.seen.insert(name.clone(), hash) != Some(hash) {
+                    cache.soon(&name, Instant::now());
+                }
+                cache.runs.insert(name, Arc::new(run));
+            }
+            Event::Delete(run) => {
+                let name = run.metadata.name.clone().unwrap_or_default();
+                cache.runs.remove(&name);
+                cache.seen.remove(&name);
+            }
+            Event::Init | Event::InitDone => {}
+        }
+        drop(cache);
+        self.woken.notify_one();
+    }
+
+    fn pod(&mut self, event: &Event<Pod>) {
+        self.ctx.pods.apply(&mut self.pods, event);
+        if let Event::Apply(pod) | Event::Delete(pod) | Event::InitApply(pod) = event
+            && let Some(run) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN))
+        {
+            let mut cache = self.cache.lock().unwrap();
+            cache.soon(run, Instant::now());
+            let uid =
+                pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN_UID)).cloned().unwrap_or_default();
+            let known = cache.runs.get(run).is_some_and(|there| there.metadata.uid.as_deref() == Some(&uid));
+            drop(cache);
+            self.woken.notify_one();
+            let gone = matches!(event, Event::Delete(_));
+            if let (false, false, Some(view)) = (known, gone, PodView::of(pod)) {
+                let (ctx, run) = (self.ctx.clone(), run.clone());
+                tokio::spawn(async move { let_go(NS, &run, &uid, &view, &ctx).await });
+            }
+        }
+    }
+
+    fn change(&mut self, change: &Change) {
+        if change.key.resource == RUNS {
+            let run = TerraformRun::deserialize(&*change.object).unwrap();
+            self.run(&if change.deleted { Event::Delete(run) } else { Event::Apply(run) });
+        } else if change.key.resource == PODS {
+            let pod = Pod::deserialize(&*change.object).unwrap();
+            self.pod(&if change.deleted { Event::Delete(pod) } else { Event::Apply(pod) });
+        }
+    }
+}
+
+fn datastore(shared: &Shared, process: &Process) -> Datastore {
+    let (shared, process) = (shared.clone(), process.clone());
+    Datastore::played(
+        "https://datastore",
+        Box::new(move |method, path| {
+            let (shared, process) = (shared.clone(), process.clone());
+            Box::pin(async move {
+                let what = format!("datastore: {method} {}", path.rsplit('/').next().unwrap_or_default());
+                let parts: Vec<String> = path.split(['/', '?']).map(str::to_owned).collect();
+                let read = method == http::Method::GET;
+                let answer = shared.request(
+                    &process,
+                    || what,
+                    move |world| {
+                        if millis() < world.data.away_until {
+                            return Err(Trouble::Lost);
+                        }
+                        let uid = parts.get(5).cloned().unwrap_or_default();
+                        if !read {
+                            world.data.bundles.retain(|(of, _), _| *of != uid);
+                            return Ok(Vec::new());
+                        }
+                        let attempt = parts.get(7).and_then(|number| number.parse().ok()).unwrap_or(0);
+                        let missing = || Refusal::not_found("object");
+                        let found = world.data.results.get(&(uid, attempt)).ok_or_else(missing)?;
+                        Ok(serde_json::to_vec(found).unwrap())
+                    },
+                );
+                match answer.await {
+                    Ok(body) => Ok(http::Response::new(body).into()),
+                    Err(Trouble::Refused(refusal)) => {
+                        let mut answer = http::Response::new(refusal.message);
+                        *answer.status_mut() = http::StatusCode::from_u16(refusal.code).unwrap();
+                        Ok(answer.into())
+                    }
+                    Err(Trouble::Lost) => Err(Unanswered::Transport("the connection was lost".into())),
+                }
+            })
+        }),
+    )
+}
+
+async fn live(shared: Shared, process: Process, index: u8) {
+    let client = Client::new(Server { shared: shared.clone(), process: process.clone() }, "default");
+    let has_store = shared.lock().schedule.scene.datastore;
+    let settings = Settings { datastore_url: has_store.then(|| "https://datastore".into()), ..Settings::default() };
+    let ctx = Arc::new(Context {
+        client: client.clone(),
+        pods: Pods::awaiting(1),
+        memory: Memory::default(),
+        gate: Gatekeeper::default(),
+        workspaces: Workspaces::default(),
+        queue: Queue::new(has_store),
+        released: Released::default(),
+        datastore: has_store.then(|| Arc::new(datastore(&shared, &process))),
+        events: Events::new(client),
+        metrics: Arc::new(Metrics::new()),
+        now,
+        settings,
+    });
+    let (cache, woken) = (Arc::new(Mutex::new(Cache::default())), Arc::new(Notify::new()));
+    let workspaces = ctx.workspaces.feed();
+    let informer =
+        Informer { ctx: ctx.clone(), pods: pods::Feed::of(None), workspaces, cache: cache.clone(), woken: woken.clone() };
+    tokio::join!(inform(&shared, &process, index, informer), work(&process, &ctx, &cache, &woken));
+}
+
+/// Fills the caches: a list, and then every change in its order, each some time after it was made.
+async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Informer) {
+    let listed = loop {
+        let listed = shared.request(
+            process,
+            || "list".into(),
+            |world| {
+                let of = |resource| world.store.list(resource, NS, "");
+                Ok((of(RUNS), of(PODS), world.store.version()))
+            },
+        );
+        match listed.await {
+            Ok(listed) => break listed,
+            Err(_) => sleep(Duration::from_millis(700)).await,
+        }
+    };
+    let (runs, pods, mut seen) = listed;
+    informer.run(&Event::Init);
+    for run in runs {
+        informer.run(&Event::InitApply(TerraformRun::deserialize(&*run).unwrap()));
+    }
+    informer.run(&Event::InitDone);
+    informer.pod(&Event::Init);
+    for pod in pods {
+        informer.pod(&Event::InitApply(Pod::deserialize(&*pod).unwrap()));
+    }
+    informer.pod(&Event::InitDone);
+    let changes = shared.changes();
+    loop {
+        changes.after(seen).await;
+        let (late, until) = {
+            let mut world = shared.lock();
+            let late = match world.lag.get(&index) {
+                Some((millis_late, until)) if millis() < *until => *millis_late,
+                Some(_) | None => 1 + world.chance.below(8),
+            };
+            (late, world.api_away_until.saturating_sub(millis()))
+        };
+        sleep(Duration::from_millis(late.max(until))).await;
+        process.live().await;
+        let fresh = shared.lock().store.since(seen).to_vec();
+        for change in fresh {
+            seen = change.version;
+            informer.change(&change);
+        }
+    }
+}
+
+/// Looks at runs that are due, one at a time, as the runtime does for one run.
+async fn work(process: &Process, ctx: &Arc<Context>, cache: &Mutex<Cache>, woken: &Notify) {
+    let mut looks: HashMap<String, u32> = HashMap::new();
+    loop {
+        process.live().await;
+        let next = {
+            let mut cache = cache.lock().unwrap();
+            let first = cache.due.iter().min_by_key(|(_, at)| **at).map(|(name, at)| (name.clone(), *at));
+            match first {
+                Some((name, at)) if at <= Instant::now() => {
+                    cache.due.remove(&name);
+                    Ok(cache.runs.get(&name).cloned().map(|run| (name, run)))
+                }
+                Some((_, at)) => Err(Some(at)),
+                None => Err(None),
+            }
+        };
+        match next {
+            Ok(None) => {}
+            Ok(Some((name, run))) => {
+                *looks.entry(name.clone()).or_default() += 1;
+                let action = match reconcile(run.clone(), ctx.clone()).await {
+                    Ok(action) => action,
+                    Err(error) => on_error(run, &error, ctx.clone()),
+                };
+                if let Some(after) = requeue(&action) {
+                    cache.lock().unwrap().soon(&name, Instant::now() + after);
+                }
+            }
+            Err(at) => tokio::select! {
+                biased;
+                () = woken.notified() => {}
+                () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {}
+            },
+        }
+    }
+}
+
+/// When an action wants another look. Its field is private, its word for it is not.
+fn requeue(action: &kube::runtime::controller::Action) -> Option<Duration> {
+    let known = kube::runtime::controller::Action::await_change();
+    (*action != known).then(|| parse(&format!("{action:?}"))).flatten()
+}
+
+/// `Action { requeue_after: Some(1.5s) }`.
+fn parse(text: &str) -> Option<Duration> {
+    let inner = text.split("Some(").nth(1)?.split(')').next()?;
+    let span = [("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("s", 1.0)]
+        .into_iter()
+        .find_map(|(unit, factor)| Some(inner.strip_suffix(unit)?.parse::<f64>().ok()? * factor));
+    span.map(Duration::from_secs_f64)
+}

@@ -1,0 +1,340 @@
+//! What must hold at every step and at the end; the numbers are those of `design/invariants.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crds::{ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names};
+use kube::ResourceExt;
+use runner_agent::settings::Settings;
+
+use crate::{
+    schedule::Fault,
+    world::{NS, Process, World, millis},
+};
+
+/// What an agent's work did to the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    Init,
+    Plan,
+    ApplyBegun { bytes: String, checksum: String },
+    Created,
+    ApplyEnded { fine: bool },
+    Interrupted,
+    Killed,
+}
+
+/// The apply of a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Applied {
+    process: String,
+    created: u32,
+    interrupts: u32,
+    ended: Option<bool>,
+    killed: bool,
+}
+
+/// What is remembered of a life in order to judge it.
+#[derive(Default)]
+pub(crate) struct Watcher {
+    pub violations: Vec<String>,
+    /// Endings that were reached.
+    pub endings: BTreeSet<&'static str>,
+    pub refused_wrong: bool,
+    pub flaky: u8,
+    /// By UID of the run.
+    applied: BTreeMap<String, Applied>,
+    claims: BTreeMap<String, Claim>,
+    results: BTreeMap<String, (String, RunResult, Changed, bool)>,
+    phases: BTreeSet<(String, u32, &'static str)>,
+    adoptions: BTreeSet<(String, u32, String)>,
+    attempts: BTreeMap<String, u32>,
+}
+
+/// An agent did something.
+#[expect(clippy::needless_pass_by_value, reason = "what was done is told once")]
+pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, done: Done) {
+    world.note(&format!("   {} did {done:?}", process.name));
+    let uid = settings.run_uid.clone();
+    let adopted = (uid.clone(), settings.attempt, settings.nonce.clone());
+    let phase = |world: &World, phase: Phase| world.watcher.phases.contains(&(uid.clone(), settings.attempt, phase.as_str()));
+    match &done {
+        Done::Init | Done::Plan => {
+            if !world.watcher.adoptions.contains(&adopted) {
+                world.violated("S17", &format!("{} works without having adopted", process.name));
+            }
+            if !phase(world, if done == Done::Init { Phase::Init } else { Phase::Plan }) {
+                world.violated("S12", &format!("{done:?} before its phase was recorded"));
+            }
+        }
+        Done::ApplyBegun { bytes, checksum } => {
+            if world.applied_at.is_none() {
+                world.applied_at = Some(world.boundaries);
+            }
+            let claim = world.watcher.claims.get(&uid).cloned();
+            let own = claim.as_ref().is_some_and(|c| c.nonce == settings.nonce && c.pod_uid == settings.pod_uid);
+            if !own {
+                world.violated("S1", &format!("{} applies without a claim of its own", process.name));
+            }
+            if claim.is_none_or(|claim| claim.checksum != *bytes || claim.checksum != *checksum) {
+                world.violated("S4", "other bytes are applied than were claimed");
+            }
+            if world.watcher.applied.contains_key(&uid) {
+                world.violated("S1", "a second apply of one run");
+            }
+            if world.watcher.results.get(&uid).is_some_and(|(_, result, ..)| result.phase() == Phase::Canceled) {
+                world.violated("S11", "an apply of a run that is Canceled");
+            }
+            let other = world.watcher.applied.values().any(|a| a.ended.is_none() && !a.killed && alive(world, &a.process));
+            if other {
+                world.violated("S14", "two applies of one state at once");
+            }
+            world.watcher.applied.insert(uid, Applied { process: process.name.to_string(), ..Applied::default() });
+        }
+        Done::Created | Done::ApplyEnded { .. } | Done::Interrupted | Done::Killed => {
+            let Some(applied) = world.watcher.applied.get_mut(&uid).filter(|a| a.process == *process.name) else { return };
+            match done {
+                Done::Created => applied.created += 1,
+                Done::ApplyEnded { fine } => applied.ended = Some(fine),
+                Done::Interrupted if applied.ended.is_none() => {
+                    applied.interrupts += 1;
+                    if applied.interrupts > 1 {
+                        world.violated("S13", "a second SIGINT");
+                    }
+                }
+                Done::Killed if applied.ended.is_none() => {
+                    let asked = applied.interrupts > 0;
+                    applied.killed = true;
+                    if !asked {
+                        world.violated("S13", "a tool behind a claim was killed and had not been asked to end");
+                    }
+                }
+                Done::Interrupted | Done::Killed | Done::Init | Done::Plan | Done::ApplyBegun { .. } => {}
+            }
+        }
+    }
+}
+
+fn alive(world: &World, name: &str) -> bool {
+    world.agents.values().flatten().any(|process| *process.name == *name && !process.is_dead())
+}
+
+/// A run changed in the API.
+pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &TerraformRun, deleted: bool) {
+    let empty = TerraformRunStatus::default();
+    let was = old.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
+    let is = new.status.as_ref().unwrap_or(&empty);
+    let uid = new.uid().unwrap_or_default();
+    if deleted {
+        let open = is.attempt.as_ref().is_some_and(|attempt| attempt.open);
+        if open && is.adopted.is_some() {
+            world.violated("L2", "a run went while its attempt was open");
+        }
+        world.watcher.endings.insert("deleted");
+        return;
+    }
+    if was.is_terminal() && (was.phase != is.phase || was.result != is.result) {
+        world.violated("S5", &format!("a terminal run changed from {:?} to {:?}", was.result, is.result));
+    }
+    if was.claim.is_some() && was.claim != is.claim {
+        world.violated("S5", "a claim changed");
+    }
+    if let Some(attempt) = &is.attempt {
+        if let Some(phase) = is.phase {
+            world.watcher.phases.insert((uid.clone(), attempt.number, phase.as_str()));
+        }
+        if let Some(adopted) = is.adopted.as_ref().filter(|adopted| adopted.attempt == attempt.number) {
+            world.watcher.adoptions.insert((uid.clone(), adopted.attempt, adopted.nonce.clone()));
+        }
+        if was.attempt.as_ref().map(|old| old.number) != Some(attempt.number) {
+            opened(world, new, was, is);
+        }
+    }
+    if let (None, Some(claim)) = (&was.claim, &is.claim) {
+        claimed(world, new, was, claim);
+        world.watcher.claims.insert(uid.clone(), claim.clone());
+    }
+    if let (false, Some(result)) = (was.is_terminal(), is.result) {
+        let failure = is.failure.as_ref();
+        let changes = failure.map_or(Changed::None, |failure| failure.changes);
+        world.watcher.results.insert(uid, (new.name_any(), result, changes, false));
+        if result == RunResult::Failed && failure.is_none() {
+            world.violated("L1", "a failure without class and reason");
+        }
+    }
+    if let (None, Some(settled)) = (&was.settled, &is.settled) {
+        world.watcher.endings.insert("settled");
+        if let Some(found) = world.watcher.results.get_mut(&new.uid().unwrap_or_default()) {
+            found.3 = settled.result == RunResult::Applied;
+        }
+    }
+    if is.attempt.as_ref().is_some_and(|a| a.restores.is_some()) && is.claim.is_some() {
+        world.watcher.endings.insert("restored");
+    }
+    if is.attempt.as_ref().is_some_and(|a| a.number > 1) {
+        world.watcher.endings.insert("retried");
+    }
+}
+
+/// A further attempt was opened.
+fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, is: &TerraformRunStatus) {
+    let number = is.attempt.as_ref().map_or(0, |attempt| attempt.number);
+    let before = world.watcher.attempts.insert(run.uid().unwrap_or_default(), number).unwrap_or(0);
+    if number != before + 1 {
+        world.violated("S9", &format!("attempt {number} after attempt {before}"));
+    }
+    if was.attempt.as_ref().is_some_and(|attempt| attempt.open) {
+        world.violated("S9", "a further attempt beside an open one");
+    }
+    if was.claim.is_some() {
+        world.violated("S8", "a further attempt of a claimed run");
+    }
+    let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
+    for pod in world.store.list("pods", NS, &selector) {
+        let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let never = pod["spec"]["nodeName"].is_null() && !pod["metadata"]["deletionTimestamp"].is_null();
+        if !ended && !never {
+            world.violated("S9", "a further attempt while the pod of the one before runs");
+        }
+    }
+}
+
+/// A claim was written.
+fn claimed(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, claim: &Claim) {
+    let said = |key: &str| run.annotations().get(key).map(String::as_str);
+    if said(names::CANCEL).is_some() || said(names::DENY).is_some() || run.metadata.deletion_timestamp.is_some() {
+        world.violated("S10", "a claim of a run that was cancelled, denied or deleted");
+    }
+    let plan = was.plan.as_ref().map(|plan| plan.checksum.as_str());
+    if plan != Some(claim.checksum.as_str()) {
+        world.violated("S2", "a claim of another plan than the one that waits");
+    }
+    let record = was.approval.as_ref();
+    let approved = match run.spec.approval.mode {
+        ApprovalMode::Automatic => record.is_some_and(|record| record.by == "automatic"),
+        ApprovalMode::Manual => {
+            said(names::APPROVE) == Some(&claim.checksum)
+                && said(names::APPROVED_BY) == Some("alice")
+                && record.is_some_and(|record| record.checksum.as_deref() == Some(&claim.checksum) && record.by == "alice")
+        }
+    };
+    if !approved {
+        world.violated("S2", "a claim without an approval");
+    }
+    if run.spec.operation == Operation::Plan {
+        world.violated("S2", "a claim of a run that only plans");
+    }
+    let own =
+        was.adopted.as_ref().is_some_and(|a| a.nonce == claim.nonce && a.pod_uid == claim.pod_uid && a.attempt == claim.attempt);
+    let open = was.attempt.as_ref().is_some_and(|attempt| attempt.open && attempt.number == claim.attempt);
+    if !own || !open {
+        world.violated("S6", "a claim by another process than that of the open attempt");
+    }
+}
+
+/// Whether nothing is left to come: every run has ended and is tidied up, or is gone.
+pub(crate) fn at_rest(world: &World) -> bool {
+    world.runs.values().all(|run| {
+        run.metadata.deletion_timestamp.is_none()
+            && run.status.as_ref().is_some_and(|status| {
+                let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
+                let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
+                let asked = run.annotations().contains_key(names::RERUN) && status.rerun.is_none();
+                status.is_terminal() && !open && told && !asked
+            })
+    }) && !proof_is_there(world)
+        && world.store.list("pods", NS, "").iter().all(|pod| pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty))
+        && world.agents.values().flatten().all(Process::is_dead)
+}
+
+/// The datastore has the result of a run that was given up, and nobody has recorded it yet.
+fn proof_is_there(world: &World) -> bool {
+    world.runs.values().any(|run| {
+        let status = run.status.clone().unwrap_or_default();
+        let claim = status.claim.as_ref().map_or(0, |claim| claim.attempt);
+        let known =
+            world.data.results.get(&(run.uid().unwrap_or_default(), claim)).is_some_and(|message| message.result.is_some());
+        status.result == Some(RunResult::Indeterminate) && status.settled.is_none() && known
+    })
+}
+
+/// The end of a life: everything has come to rest, and what the runs say is true.
+pub(crate) fn judge(world: &mut World, rested: bool) {
+    if !rested {
+        let stuck: Vec<String> = world.runs.values().map(|run| format!("{}: {}", run.name_any(), say(run))).collect();
+        let processes: Vec<_> = world.agents.values().flatten().filter(|p| !p.is_dead()).map(|p| p.name.to_string()).collect();
+        world.violated("L1", &format!("no rest after {} s: {stuck:?}; alive: {processes:?}", millis() / 1000));
+        return;
+    }
+    let results = std::mem::take(&mut world.watcher.results);
+    for (uid, (name, result, changes, settled)) in &results {
+        let applied = world.watcher.applied.get(uid).cloned();
+        let created = applied.as_ref().map_or(0, |applied| applied.created);
+        let fine = applied.as_ref().is_some_and(|applied| applied.ended == Some(true));
+        let claimed = world.watcher.claims.contains_key(uid);
+        world.watcher.endings.insert(ending(*result, claimed));
+        let lie = match result {
+            RunResult::Applied | RunResult::Destroyed => !fine,
+            RunResult::NoChanges
+            | RunResult::Planned
+            | RunResult::Drifted
+            | RunResult::Rejected
+            | RunResult::Canceled
+            | RunResult::Expired
+            | RunResult::Superseded => applied.is_some(),
+            RunResult::Failed => {
+                fine || (*changes == Changed::None && created > 0) || (*changes == Changed::Some && created == 0)
+            }
+            RunResult::Indeterminate => !claimed,
+        };
+        if lie || (*settled && !fine) {
+            world.violated("truth", &format!("{name} ended {result} with changes {changes:?}; it was {applied:?}"));
+        }
+    }
+    world.watcher.results = results;
+    if world.watcher.refused_wrong {
+        world.watcher.endings.insert("wrong approval refused");
+    }
+    let living: BTreeSet<String> = world.runs.values().filter_map(|run| run.uid()).collect();
+    for resource in ["pods", "serviceaccounts", "roles", "rolebindings"] {
+        for object in world.store.list(resource, NS, "") {
+            let of = object["metadata"]["labels"][names::LABEL_RUN_UID].as_str().unwrap_or_default();
+            if !living.contains(of) {
+                // A creation that lands when nobody waits for it any more comes after every tidying up.
+                let late = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
+                if resource == "pods" || !late {
+                    world.violated("L2", &format!("{resource} {} of a run that is gone", object["metadata"]["name"]));
+                }
+            }
+        }
+    }
+}
+
+fn ending(result: RunResult, claimed: bool) -> &'static str {
+    match (result, claimed) {
+        (RunResult::Failed, true) => "Failed behind the claim",
+        (RunResult::Failed, false) => "Failed before the claim",
+        (result, _) => result.as_str(),
+    }
+}
+
+fn say(run: &TerraformRun) -> String {
+    let status = run.status.clone().unwrap_or_default();
+    let attempt = status.attempt.as_ref().map(|a| format!("a{}{}", a.number, if a.open { " open" } else { "" }));
+    format!(
+        "{:?} {:?} {:?} claim={} deleted={} {}",
+        status.phase,
+        status.result,
+        attempt.unwrap_or_default(),
+        status.claim.is_some(),
+        run.metadata.deletion_timestamp.is_some(),
+        status.message.unwrap_or_default()
+    )
+}
+
+/// A line of the trace.
+pub(crate) fn differences(old: Option<&TerraformRun>, new: &TerraformRun, deleted: bool) -> String {
+    let version = new.metadata.resource_version.clone().unwrap_or_default();
+    let approval = new.status.as_ref().is_some_and(|status| status.approval.is_some());
+    let begun = if old.is_none() { " (new)" } else { "" };
+    format!("   => {}{begun}@{version}{}: {} approved={approval}", new.name_any(), if deleted { " GONE" } else { "" }, say(new))
+}

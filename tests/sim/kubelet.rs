@@ -1,0 +1,180 @@
+//! The played node: it starts the containers of pods, says how they ended, and ends what is deleted.
+
+use std::{sync::Arc, time::Duration};
+
+use crds::contract;
+use serde_json::{Value, json};
+use tests::played::store::{Key, PODS};
+use tokio::time::sleep;
+
+use crate::{
+    agent::{Started, start},
+    world::{NS, Shared, World, millis},
+};
+
+/// Looks after all pods of a life.
+pub(crate) async fn run(shared: Shared) {
+    let (changes, mut seen) = (shared.changes(), 0);
+    loop {
+        let fresh: Vec<Arc<Value>> = {
+            let world = shared.lock();
+            let created =
+                world.store.since(seen).iter().filter(|change| {
+                    change.key.resource == PODS && !change.deleted && change.object["spec"]["nodeName"].is_null()
+                });
+            let fresh =
+                created.filter(|change| change.object["metadata"]["deletionTimestamp"].is_null()).map(|c| c.object.clone());
+            let fresh = fresh.collect();
+            seen = world.store.version();
+            fresh
+        };
+        for pod in fresh {
+            tokio::spawn(one(shared.clone(), pod));
+        }
+        changes.after(seen).await;
+    }
+}
+
+struct Pod {
+    key: Key,
+    uid: String,
+}
+
+impl Pod {
+    /// The object, unless it is gone.
+    fn object(&self, world: &World) -> Option<Arc<Value>> {
+        world.store.get(&self.key).ok().filter(|pod| pod["metadata"]["uid"] == *self.uid)
+    }
+
+    /// Writes, as soon as the node is heard.
+    async fn write(&self, shared: &Shared, patch: Value) {
+        let away = {
+            let world = shared.lock();
+            let names = world.agents.get(&self.uid).into_iter().flatten().map(|process| process.name.clone());
+            let cut_off = names.filter_map(|name| world.cut_off.get(&name).copied()).max().unwrap_or(0);
+            cut_off.max(world.api_away_until).saturating_sub(millis())
+        };
+        if away > 0 {
+            sleep(Duration::from_millis(away)).await;
+        }
+        shared.act(|world| world.store.node_writes(&self.key, &self.uid, &patch));
+    }
+}
+
+fn state(state: &Value) -> Value {
+    json!([{"name": contract::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
+}
+
+async fn one(shared: Shared, object: Arc<Value>) {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let pod = Pod { key: Key::of(PODS, NS, name), uid: object["metadata"]["uid"].as_str().unwrap_or_default().to_owned() };
+    shared.pause(10).await;
+    let there = shared.act(|world| {
+        let there = pod.object(world).is_some_and(|object| object["metadata"]["deletionTimestamp"].is_null());
+        if there {
+            world.store.node_writes(&pod.key, &pod.uid, &json!({"spec": {"nodeName": "node"}}));
+        }
+        there
+    });
+    if !there {
+        return;
+    }
+    shared.pause(200).await;
+    if shared.lock().schedule.scene.no_image {
+        let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
+        pod.write(&shared, json!({"status": {"containerStatuses": state(&waiting)}})).await;
+        let changes = shared.changes();
+        let deleted = |world: &World| pod.object(world).is_none_or(|o| !o["metadata"]["deletionTimestamp"].is_null());
+        while !deleted(&shared.lock()) {
+            changes.next().await;
+        }
+        end(&shared, &pod, None, String::new()).await;
+        return;
+    }
+    let mut all = vec![start(&shared, &object, 1)];
+    let reporter = shared.clone();
+    let running = Pod { key: pod.key.clone(), uid: pod.uid.clone() };
+    tokio::spawn(async move {
+        reporter.pause(100).await;
+        let unfinished = running.object(&reporter.lock()).is_some_and(|o| o["status"]["phase"] == "Pending");
+        if unfinished {
+            let status = json!({"phase": "Running", "containerStatuses": state(&json!({"running": {}}))});
+            running.write(&reporter, json!({"status": status})).await;
+        }
+    });
+    let code = watch(&shared, &pod, &object, &mut all).await;
+    let message = all.iter().map(said).next().unwrap_or_default();
+    for started in &all {
+        started.process.kill();
+        started.task.abort();
+    }
+    end(&shared, &pod, code, message).await;
+}
+
+fn said(started: &Started) -> String {
+    std::fs::read_to_string(started.log.path()).unwrap_or_default()
+}
+
+/// Until the container has ended: its exit code, or none when it was killed.
+async fn watch(shared: &Shared, pod: &Pod, object: &Value, all: &mut Vec<Started>) -> Option<u8> {
+    let changes = shared.changes();
+    let grace = Duration::from_secs(object["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30));
+    let (mut told, mut kill_at) = (false, None);
+    loop {
+        let (gone, deleted, twice, outlive) = {
+            let mut world = shared.lock();
+            let now = pod.object(&world);
+            let grace = now.as_ref().and_then(|o| o["metadata"]["deletionGracePeriodSeconds"].as_u64());
+            let twice = world.twice.remove(&pod.uid);
+            (now.is_none(), grace, twice, world.outlive.get(&pod.uid).copied().unwrap_or(0))
+        };
+        if twice {
+            let count = u32::try_from(all.len()).unwrap() + 1;
+            all.push(start(shared, object, count));
+        }
+        if gone && kill_at.is_none() {
+            kill_at = Some(tokio::time::Instant::now() + Duration::from_millis(outlive + 20));
+        } else if let (Some(seconds), false) = (deleted, told) {
+            told = true;
+            shared.lock().note(&format!("   SIGTERM to {}", all[0].process.name));
+            for started in all.iter() {
+                let _ = started.stop.send(());
+            }
+            kill_at = Some(tokio::time::Instant::now() + grace.min(Duration::from_secs(seconds)));
+        }
+        let first = &mut all[0];
+        tokio::select! {
+            biased;
+            () = first.process.death() => return None,
+            code = &mut first.task => return code.ok(),
+            () = tokio::time::sleep_until(kill_at.unwrap_or_else(tokio::time::Instant::now)), if kill_at.is_some() => return None,
+            () = changes.next() => {}
+        }
+    }
+}
+
+/// Says how the container ended, and lets go of a pod that was deleted.
+async fn end(shared: &Shared, pod: &Pod, code: Option<u8>, message: String) {
+    shared.pause(30).await;
+    let exit = code.map_or(137, i32::from);
+    let terminated =
+        json!({"terminated": {"exitCode": exit, "reason": if exit == 0 { "Completed" } else { "Error" }, "message": message}});
+    let phase = if exit == 0 { "Succeeded" } else { "Failed" };
+    pod.write(shared, json!({"status": {"phase": phase, "containerStatuses": state(&terminated)}})).await;
+    // A pod that is deleted now, or later, has nothing left to wait for.
+    let changes = shared.changes();
+    loop {
+        let marked = {
+            let world = shared.lock();
+            match pod.object(&world) {
+                None => return,
+                Some(object) => !object["metadata"]["deletionTimestamp"].is_null(),
+            }
+        };
+        if marked {
+            shared.pause(20).await;
+            pod.write(shared, json!({"metadata": {"deletionGracePeriodSeconds": 0}})).await;
+        }
+        changes.next().await;
+    }
+}

@@ -1,0 +1,89 @@
+//! One life: a schedule is played from the creation of the run until nothing is left to come.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::time::sleep;
+
+use crate::{
+    controller, invariants, kubelet, person,
+    schedule::Schedule,
+    world::{self, Shared},
+};
+
+/// The longest life, in seconds: later than every deadline, grace and backoff of its runs together.
+const LONGEST: u64 = 3_600;
+/// The most requests of a life: more means that something is asked again and again.
+const MOST_REQUESTS: u32 = 6_000;
+
+/// What became of a life.
+pub(crate) struct Report {
+    pub boundaries: u32,
+    /// The boundary at which the first apply began.
+    pub applied_at: Option<u32>,
+    pub endings: BTreeSet<&'static str>,
+    pub violations: Vec<String>,
+    pub trace: Vec<String>,
+    /// Versions of the store, and requests: a fingerprint of what happened.
+    pub print: (u64, u32, u64),
+}
+
+/// Plays a schedule.
+pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let shared = runtime.block_on(live(schedule, tracing));
+    // Whoever still lives is not asked.
+    drop(runtime);
+    let mut world = shared.lock();
+    Report {
+        boundaries: world.boundaries,
+        applied_at: world.applied_at,
+        endings: std::mem::take(&mut world.watcher.endings),
+        violations: std::mem::take(&mut world.watcher.violations),
+        trace: std::mem::take(&mut world.trace),
+        print: (world.store.version(), world.requests, world.chance.0),
+    }
+}
+
+async fn live(schedule: &Schedule, tracing: bool) -> Shared {
+    world::begin();
+    let shared = Shared::new(schedule, tracing);
+    tokio::spawn(kubelet::run(shared.clone()));
+    for index in 0..=u8::from(schedule.scene.two) {
+        tokio::spawn(controller::supervise(shared.clone(), index));
+    }
+    let made = tokio::spawn(person::create(shared.clone()));
+    let mut pending = vec![made];
+    for (when, gesture) in schedule.person.clone() {
+        pending.push(tokio::spawn(person::gesture(shared.clone(), when, gesture)));
+    }
+    for (at, strike) in schedule.strikes.clone() {
+        pending.push(tokio::spawn(person::strike(shared.clone(), at, strike)));
+    }
+    let mut quiet = 0;
+    let mut rested = false;
+    while world::millis() < LONGEST * 1000 {
+        sleep(Duration::from_secs(1)).await;
+        let world = shared.lock();
+        if world.requests > MOST_REQUESTS {
+            break;
+        }
+        let made = pending[0].is_finished();
+        // What waits for a phase that never comes is waited for no longer; what has its time is.
+        quiet = if made && invariants::at_rest(&world) { quiet + 1 } else { 0 };
+        let late = schedule.strikes.iter().map(|(at, _)| u64::from(*at)).max().unwrap_or(0);
+        if quiet > 12 && world::millis() > late {
+            rested = true;
+            break;
+        }
+    }
+    shared.act(|world| {
+        if world.requests > MOST_REQUESTS {
+            world.violated("L1", &format!("more than {MOST_REQUESTS} requests"));
+        }
+        invariants::judge(world, rested);
+    });
+    for task in pending {
+        task.abort();
+    }
+    shared
+}

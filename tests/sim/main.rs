@@ -1,0 +1,166 @@
+//! The simulator: the real driver of the agent and the real reconciler of the controller, against an API server, a node, a
+//! datastore, a tool and a clock that are played (`design/0012-how-it-is-checked.md`). Needs neither root nor cluster.
+//!
+//! | | |
+//! |---|---|
+//! | `PAWL_SIM_SCHEDULES=100000` | how many random schedules are played |
+//! | `PAWL_SIM_PAIR_STEP=1` | every pair on the way to the apply, not every seventh |
+//! | `PAWL_SIM_SEED=N` | the first of their seeds |
+//! | `PAWL_SIM_REPLAY='{…}'` or a seed | one schedule, with its trace |
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "what cannot go on here is a failed test")]
+
+mod agent;
+mod controller;
+mod http;
+mod invariants;
+mod kubelet;
+mod life;
+mod person;
+mod schedule;
+mod search;
+mod work;
+mod world;
+
+use std::{process::ExitCode, time::Instant};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use schedule::Schedule;
+use search::Found;
+
+/// How many random schedules are played when nothing else is said.
+const SCHEDULES: u64 = 5_000;
+/// Of the pairs on the way to the apply every so manyth is played; all of them with `PAWL_SIM_PAIR_STEP=1`.
+const PAIR_STEP: u64 = 7;
+/// What some schedule of the random ones has to come to; otherwise the simulator plays nothing of interest.
+const ENDINGS: [&str; 16] = [
+    "Applied",
+    "Destroyed",
+    "NoChanges",
+    "Planned",
+    "Rejected",
+    "Canceled",
+    "Expired",
+    "Superseded",
+    "Failed before the claim",
+    "Failed behind the claim",
+    "Indeterminate",
+    "settled",
+    "deleted",
+    "retried",
+    "restored",
+    "wrong approval refused",
+];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    if let Ok(wanted) = std::env::var("PAWL_SIM_REPLAY") {
+        let schedule = wanted.parse().map_or_else(|_| serde_json::from_str(&wanted).unwrap(), Schedule::random);
+        return show(&schedule);
+    }
+    let trials = vec![
+        Trial::test("sim::regressions_do_not_come_back", regressions),
+        Trial::test("sim::the_same_schedule_is_the_same_life", same),
+        Trial::test("sim::every_crash_point", singles),
+        Trial::test("sim::every_pair_on_the_way_to_the_apply", pairs),
+        Trial::test("sim::random_schedules", random),
+    ];
+    let arguments = Arguments { test_threads: Some(1), ..arguments };
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+    conclusion.exit_code()
+}
+
+fn show(schedule: &Schedule) -> ExitCode {
+    let report = search::played(schedule, true);
+    println!("{}\n{}", report.trace.join("\n"), schedule.line());
+    println!("{} boundaries; endings {:?}; violations {:#?}", report.boundaries, report.endings, report.violations);
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Prints the counts on one line; failures with the smallest schedule that shows them.
+fn conclude(what: &str, begun: Instant, found: &Found) -> Result<(), Failed> {
+    let endings: Vec<_> = found.endings.iter().map(|(ending, times)| format!("{ending} {times}")).collect();
+    println!(
+        "sim: {what}: {} schedules, {} boundaries crossed, {} failed, {:.1} s; endings: {}",
+        found.played,
+        found.boundaries,
+        found.failures.len(),
+        begun.elapsed().as_secs_f64(),
+        endings.join(", ")
+    );
+    let Some((schedule, _)) = found.failures.iter().min_by_key(|(schedule, _)| schedule.size()) else { return Ok(()) };
+    for (schedule, violations) in &found.failures {
+        println!("failed: {violations:?}\n  {}", schedule.line());
+    }
+    let small = search::shrink(schedule);
+    let report = search::played(&small, true);
+    let from = report.trace.len().saturating_sub(150);
+    Err(format!(
+        "{:?}\n{}\nadd this line to tests/sim/regressions:\n{}",
+        report.violations,
+        report.trace[from..].join("\n"),
+        small.line()
+    )
+    .into())
+}
+
+fn regressions() -> Result<(), Failed> {
+    let lines: Vec<Schedule> = include_str!("regressions")
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let begun = Instant::now();
+    let found = search::all(|i| lines.get(usize::try_from(i).unwrap()).cloned());
+    conclude("regressions", begun, &found)
+}
+
+fn same() -> Result<(), Failed> {
+    for seed in 0..40 {
+        let schedule = Schedule::random(seed);
+        let (one, two) = (search::played(&schedule, true), search::played(&schedule, true));
+        if one.print != two.print || one.trace != two.trace {
+            let at = one.trace.iter().zip(&two.trace).position(|(a, b)| a != b).unwrap_or(0);
+            return Err(format!("seed {seed}: {:?} and {:?}", one.trace.get(at), two.trace.get(at)).into());
+        }
+    }
+    Ok(())
+}
+
+fn singles() -> Result<(), Failed> {
+    let begun = Instant::now();
+    let all = search::singles();
+    let found = search::all(|i| all.get(usize::try_from(i).unwrap()).cloned());
+    conclude("every single crash point", begun, &found)
+}
+
+fn pairs() -> Result<(), Failed> {
+    let begun = Instant::now();
+    let firsts = search::firsts();
+    let all: Vec<Schedule> = std::thread::scope(|scope| {
+        let halves = firsts.chunks(firsts.len().div_ceil(2));
+        let threads: Vec<_> =
+            halves.map(|half| scope.spawn(|| half.iter().flat_map(search::pairs_of).collect::<Vec<_>>())).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    // All of them by command; every n-th where time is short.
+    let step = number("PAWL_SIM_PAIR_STEP", PAIR_STEP).max(1);
+    let found = search::all(|i| all.get(usize::try_from(i * step).unwrap()).cloned());
+    conclude("pairs on the way to the apply", begun, &found)
+}
+
+fn random() -> Result<(), Failed> {
+    let begun = Instant::now();
+    let (count, first) = (number("PAWL_SIM_SCHEDULES", SCHEDULES), number("PAWL_SIM_SEED", 1));
+    let found = search::all(|i| (i < count).then(|| Schedule::random(first + i)));
+    conclude("random schedules", begun, &found)?;
+    let missing: Vec<_> = ENDINGS.iter().filter(|ending| !found.endings.contains_key(*ending)).collect();
+    if count >= SCHEDULES && !missing.is_empty() {
+        return Err(format!("no schedule came to {missing:?}").into());
+    }
+    Ok(())
+}

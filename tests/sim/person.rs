@@ -1,0 +1,183 @@
+//! The played person, and what strikes a cluster from outside.
+
+use std::time::Duration;
+
+use crds::{Phase, TerraformRun, names};
+use serde_json::{Value, json};
+use tests::played::{
+    User,
+    store::{Edit, Key, RUNS},
+};
+use tokio::time::sleep;
+
+use crate::{
+    schedule::{Gesture, Strike, When},
+    world::{NS, Shared, World, millis, now},
+};
+
+/// The first run of a life.
+pub(crate) const FIRST: &str = "net";
+/// The second one of the same stack.
+pub(crate) const SECOND: &str = "net-later";
+
+pub(crate) fn alice() -> User {
+    User::with("alice", &[names::VERB_APPROVE, names::VERB_AUTOAPPROVE])
+}
+
+/// Creates the runs of a life.
+pub(crate) async fn create(shared: Shared) {
+    let scene = shared.lock().schedule.scene.clone();
+    let make = |name: &str| {
+        let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": name}, "spec": {
+            "operation": scene.operation, "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
+            "approval": {"mode": if scene.automatic { "Automatic" } else { "Manual" }, "holdFor": format!("{}s", scene.hold),
+                "expiresAfter": "5m"},
+            "timeouts": {"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": "90s"},
+            "retry": {"limit": 2}}});
+        shared.act(|world| world.store.create(&alice(), RUNS, NS, run, false, now()).map(drop)).unwrap();
+    };
+    make(FIRST);
+    if let Some(later) = scene.second {
+        sleep(Duration::from_secs(later.into())).await;
+        make(SECOND);
+    }
+}
+
+/// Waits until a gesture is due.
+async fn due(shared: &Shared, when: When) {
+    let (is, after): (fn(&TerraformRun) -> bool, u32) = match when {
+        When::At(at) => {
+            sleep(Duration::from_millis(at.into())).await;
+            return;
+        }
+        When::Waits(after) => (|run| phase(run) == Some(Phase::AwaitingApproval), after),
+        When::Applies(after) => (|run| phase(run) == Some(Phase::Apply), after),
+        When::Ended(after) => (|run| phase(run).is_some_and(Phase::is_terminal), after),
+    };
+    let changes = shared.changes();
+    while !shared.lock().run(FIRST).is_some_and(|run| is(&run)) {
+        changes.next().await;
+    }
+    sleep(Duration::from_millis(after.into())).await;
+}
+
+fn phase(run: &TerraformRun) -> Option<Phase> {
+    run.status.as_ref().and_then(|status| status.phase)
+}
+
+/// Does one thing at its time.
+pub(crate) async fn gesture(shared: Shared, when: When, gesture: Gesture) {
+    due(&shared, when).await;
+    shared.act(|world| {
+        world.note(&format!("   alice: {gesture:?}"));
+        let said = carry_out(world, gesture);
+        if let Err(refusal) = said {
+            world.note(&format!("   refused: {}", refusal.message));
+            if gesture == Gesture::ApproveWrong {
+                world.watcher.refused_wrong = true;
+            }
+        } else if gesture == Gesture::ApproveWrong && !world.store.lacks_policies {
+            world.violated("S3", "a wrong checksum was let through");
+        }
+    });
+}
+
+fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), tests::played::Refusal> {
+    let key = Key::of(RUNS, NS, FIRST);
+    let annotate = |annotations: Value| Edit::Merge(json!({"metadata": {"annotations": annotations}}));
+    let edit = match gesture {
+        Gesture::Approve => {
+            let run = world.run(FIRST);
+            let plan = run.and_then(|run| run.status.clone()).and_then(|status| status.plan).unwrap_or_default();
+            annotate(json!({names::APPROVE: plan.checksum, names::APPROVED_BY: "alice"}))
+        }
+        Gesture::ApproveWrong => {
+            let wrong = format!("sha256:{}", "f".repeat(64));
+            annotate(json!({names::APPROVE: wrong, names::APPROVED_BY: "alice"}))
+        }
+        Gesture::Withdraw => annotate(json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null})),
+        Gesture::Deny => annotate(json!({names::DENY: "too much"})),
+        Gesture::Cancel => annotate(json!({names::CANCEL: "not now"})),
+        Gesture::Rerun => annotate(json!({names::RERUN: "true"})),
+        Gesture::Delete => {
+            world.store.delete(&key, &Value::Null, None, now())?;
+            return Ok(());
+        }
+    };
+    world.store.edit(&alice(), &key, false, &edit, false).map(drop)
+}
+
+/// The newest pod of the first run that has a process alive.
+fn victim(world: &World) -> Option<(String, String)> {
+    let pods = world.store.list("pods", NS, &format!("{}={FIRST}", names::LABEL_RUN));
+    let of = |pod: &Value, field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
+    pods.iter()
+        .rev()
+        .map(|pod| (of(pod, "name"), of(pod, "uid")))
+        .find(|(_, uid)| world.agents.get(uid).is_some_and(|all| all.iter().any(|process| !process.is_dead())))
+}
+
+/// Strikes once.
+pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
+    sleep(Duration::from_millis(at.into())).await;
+    let until = |seconds: u8| millis() + u64::from(seconds) * 1000;
+    let lasting = shared.act(|world| {
+        world.note(&format!("   strike: {strike:?}"));
+        let victim = victim(world);
+        match strike {
+            Strike::Kill => {
+                let all = victim.and_then(|(_, uid)| world.agents.get(&uid)).cloned();
+                all.into_iter().flatten().for_each(|process| process.kill());
+            }
+            Strike::Evict => {
+                if let Some((name, _)) = victim {
+                    let grace = world.pod(&name).and_then(|pod| pod["spec"]["terminationGracePeriodSeconds"].as_u64());
+                    let _ = world.store.delete(&Key::of("pods", NS, &name), &Value::Null, grace, now());
+                }
+            }
+            Strike::ForceDelete(seconds) => {
+                if let Some((name, uid)) = victim {
+                    let key = Key::of("pods", NS, &name);
+                    world.outlive.insert(uid, u64::from(seconds) * 1000);
+                    let _ = world.store.delete(&key, &Value::Null, Some(0), now());
+                    let free = Edit::Merge(json!({"metadata": {"finalizers": []}}));
+                    let _ = world.store.edit(&alice(), &key, false, &free, false);
+                }
+            }
+            Strike::CutOff(seconds) => {
+                let all = victim.and_then(|(_, uid)| world.agents.get(&uid)).cloned();
+                for process in all.into_iter().flatten() {
+                    world.cut_off.insert(process.name.clone(), until(seconds));
+                }
+            }
+            Strike::Twice => {
+                if let Some((_, uid)) = victim {
+                    world.twice.insert(uid);
+                    // The node looks at its pods when anything changes.
+                    world.changed.wake();
+                }
+            }
+            Strike::KillController(index) => {
+                if let Some(process) = world.controllers.get(&index) {
+                    process.kill();
+                }
+            }
+            Strike::Lag(late, seconds) => {
+                for index in [0, 1] {
+                    world.lag.insert(index, (u64::from(late) * 1000, until(seconds)));
+                }
+            }
+            Strike::DatastoreAway(seconds) => world.data.away_until = until(seconds),
+            Strike::ApiAway(seconds) => world.api_away_until = until(seconds),
+            Strike::PoliciesAway(seconds) => {
+                world.store.lacks_policies = true;
+                return Some(seconds);
+            }
+        }
+        None
+    });
+    if let Some(seconds) = lasting {
+        sleep(Duration::from_secs(seconds.into())).await;
+        shared.lock().store.lacks_policies = false;
+    }
+}

@@ -1,0 +1,162 @@
+//! Which schedules are played: every crash point, every pair on the way to the apply, and then as chance will have it.
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    life::{Report, play},
+    schedule::{Fault, Gesture, Scene, Schedule, When},
+};
+
+/// What a search came to.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub played: u64,
+    pub boundaries: u64,
+    pub endings: BTreeMap<&'static str, u64>,
+    pub failures: Vec<(Schedule, Vec<String>)>,
+}
+
+impl Found {
+    fn add(&mut self, schedule: &Schedule, report: &Report) {
+        self.played += 1;
+        self.boundaries += u64::from(report.boundaries);
+        for ending in &report.endings {
+            *self.endings.entry(ending).or_default() += 1;
+        }
+        if !report.violations.is_empty() && self.failures.len() < 20 {
+            self.failures.push((schedule.clone(), report.violations.clone()));
+        }
+    }
+}
+
+/// Plays a schedule; a panic of what is played is a violation.
+pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
+    catch_unwind(AssertUnwindSafe(|| play(schedule, tracing))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().or(panic.downcast_ref::<&str>().map(ToString::to_string));
+        Report {
+            boundaries: 0,
+            applied_at: None,
+            endings: std::collections::BTreeSet::new(),
+            violations: vec![format!("panic: {}", text.unwrap_or_default())],
+            trace: Vec::new(),
+            print: (0, 0, 0),
+        }
+    })
+}
+
+/// Plays schedules on as many threads as there are processors; `next` gives them by number until there is none.
+pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
+    let (found, number) = (Mutex::new(Found::default()), AtomicU64::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(schedule) = next(number.fetch_add(1, Ordering::Relaxed)) {
+                    let report = played(&schedule, false);
+                    found.lock().unwrap().add(&schedule, &report);
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap()
+}
+
+/// The scenes whose every crash point is tried.
+pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
+    let scene =
+        |scene: Scene, person: &[(When, Gesture)]| Schedule { seed: 7, scene, person: person.to_vec(), ..Schedule::default() };
+    let plain = Scene::default();
+    let held = [(When::Waits(1_000), Gesture::Approve)];
+    vec![
+        ("automatic", scene(Scene { automatic: true, ..plain.clone() }, &[])),
+        ("held", scene(plain.clone(), &held)),
+        ("held without a datastore", scene(Scene { datastore: false, ..plain.clone() }, &held)),
+        ("restored", scene(Scene { hold: 2, ..plain.clone() }, &[(When::Waits(12_000), Gesture::Approve)])),
+        ("no changes", scene(Scene { automatic: true, changes: false, ..plain.clone() }, &[])),
+        ("plan only", scene(Scene { operation: crds::Operation::Plan, ..plain.clone() }, &[])),
+        ("apply fails", scene(Scene { automatic: true, fails: true, ..plain.clone() }, &[])),
+        ("denied", scene(plain.clone(), &[(When::Waits(1_000), Gesture::Deny)])),
+        ("deleted while it waits", scene(plain.clone(), &[(When::Waits(1_000), Gesture::Delete)])),
+        ("deleted in mid-apply", scene(plain.clone(), &[held[0], (When::Applies(1_000), Gesture::Delete)])),
+        ("cancelled in mid-apply", scene(plain.clone(), &[held[0], (When::Applies(1_000), Gesture::Cancel)])),
+        (
+            "withdrawn and approved again",
+            scene(plain.clone(), &[held[0], (When::Waits(1_002), Gesture::Withdraw), (When::Waits(4_000), Gesture::Approve)]),
+        ),
+        ("cancelled at once", scene(plain.clone(), &[(When::At(900), Gesture::Cancel)])),
+        ("two controllers", scene(Scene { two: true, ..plain }, &held)),
+    ]
+}
+
+/// The faults that one boundary can have.
+const SINGLE: [Fault; 9] = [
+    Fault::CrashBefore,
+    Fault::CrashAfter,
+    Fault::Lost,
+    Fault::ReplyLost,
+    Fault::Late(3),
+    Fault::Refused(403),
+    Fault::Refused(409),
+    Fault::Refused(503),
+    Fault::Slow(12),
+];
+/// Those of which every pair is tried.
+const PAIR: [Fault; 3] = [Fault::CrashBefore, Fault::CrashAfter, Fault::ReplyLost];
+
+/// Every fault at every boundary of every scene.
+pub(crate) fn singles() -> Vec<Schedule> {
+    let mut all = Vec::new();
+    for (name, scene) in scenes() {
+        let report = played(&scene, false);
+        assert!(report.violations.is_empty(), "{name}: {:?}", report.violations);
+        for at in 0..report.boundaries {
+            all.extend(SINGLE.iter().map(|fault| Schedule { faults: vec![(at, *fault)], ..scene.clone() }));
+        }
+        all.push(scene);
+    }
+    all
+}
+
+/// The first of each pair on the way to the apply; the second ones follow from how far the first lets it come.
+pub(crate) fn firsts() -> Vec<Schedule> {
+    let ways = ["automatic", "held", "restored"];
+    let mut all = Vec::new();
+    for (_, scene) in scenes().into_iter().filter(|(name, _)| ways.contains(name)) {
+        let until = played(&scene, false).applied_at.unwrap();
+        for at in 0..until {
+            all.extend(PAIR.iter().map(|fault| Schedule { faults: vec![(at, *fault)], ..scene.clone() }));
+        }
+    }
+    all
+}
+
+/// The pairs that begin with a fault.
+pub(crate) fn pairs_of(first: &Schedule) -> Vec<Schedule> {
+    let report = played(first, false);
+    let (at, fault) = first.faults[0];
+    let until = report.applied_at.unwrap_or(report.boundaries);
+    let mut all = Vec::new();
+    for later in at + 1..until {
+        all.extend(PAIR.iter().map(|second| Schedule { faults: vec![(at, fault), (later, *second)], ..first.clone() }));
+    }
+    all
+}
+
+/// The smallest schedule that is found by leaving things out and still fails.
+pub(crate) fn shrink(schedule: &Schedule) -> Schedule {
+    let mut best = schedule.clone();
+    loop {
+        let fails = |less: &Schedule| !played(less, false).violations.is_empty();
+        match best.smaller().into_iter().find(fails) {
+            Some(less) => best = less,
+            None => return best,
+        }
+    }
+}

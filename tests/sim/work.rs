@@ -1,0 +1,391 @@
+//! The played work of an attempt: a tool that writes down all it does, a disk, a lock, and what outlives the pod.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use crds::{Changed, Changes, Claim, Failure, FailureClass, Progress, TerraformRun, reason, termination::TerminationMessage};
+use runner_agent::{
+    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
+    settings::Settings,
+};
+use sha2::{Digest, Sha256};
+use tests::played::Refusal;
+use tokio::{sync::watch, time::sleep};
+
+use crate::{
+    invariants::{self, Done},
+    world::{Lock, Process, Shared, Trouble, millis, now},
+};
+
+/// How hard the tool was told to end.
+const ASKED: u8 = 1;
+const PROVIDERS_KILLED: u8 = 2;
+const KILLED: u8 = 3;
+
+pub(crate) struct PlayedWork {
+    shared: Shared,
+    process: Process,
+    settings: Arc<Settings>,
+    has_store: bool,
+    told: watch::Sender<u8>,
+    mine: Mutex<Mine>,
+}
+
+#[derive(Default)]
+struct Mine {
+    run: Arc<TerraformRun>,
+    /// The checksum of what is on disk.
+    disk: String,
+    changed: Changed,
+    planned: u32,
+}
+
+fn failure(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
+    Failure { class, reason: reason.into(), message: message.into(), changes, diagnostics: Vec::new() }
+}
+
+fn transient() -> Failure {
+    failure(FailureClass::Transient, reason::PROVIDER_UNREACHABLE, "the network is away", Changed::None)
+}
+
+fn terminated() -> Failure {
+    failure(FailureClass::Interrupted, reason::TERMINATED, "the tool was told to end", Changed::None)
+}
+
+fn digest(of: &str) -> String {
+    let digest = Sha256::digest(of.as_bytes());
+    format!("sha256:{}", runner_agent::hex(&digest))
+}
+
+impl PlayedWork {
+    pub(crate) fn new(shared: Shared, process: Process, settings: Arc<Settings>, has_store: bool) -> Self {
+        Self { shared, process, settings, has_store, told: watch::Sender::new(0), mine: Mutex::default() }
+    }
+
+    fn mine(&self) -> std::sync::MutexGuard<'_, Mine> {
+        self.mine.lock().unwrap()
+    }
+
+    fn did(&self, done: Done) {
+        let (process, settings) = (&self.process, &self.settings);
+        self.shared.act(|world| invariants::did(world, process, settings, done));
+    }
+
+    /// A step that takes a while: its boundary, whether it fails for want of a network, and whether it is told to end.
+    async fn step(&self, what: &'static str, done: Option<Done>, least: u64, notices: &Notices) -> Result<(), Failure> {
+        if *self.told.borrow() > 0 {
+            return Err(terminated());
+        }
+        if self.shared.exec(&self.process, what).await {
+            return Err(transient());
+        }
+        if let Some(done) = done {
+            self.did(done);
+        }
+        let _ = notices.send(Notice::Started(what, now()));
+        let flaky = {
+            let mut world = self.shared.lock();
+            let flaky = world.schedule.scene.flaky > world.watcher.flaky && what == "init";
+            world.watcher.flaky += u8::from(flaky);
+            flaky
+        };
+        let mut told = self.told.subscribe();
+        let ended = tokio::select! {
+            biased;
+            ended = self.ends(&mut told) => Some(ended),
+            () = self.shared.pause(least) => None,
+        };
+        self.process.live().await;
+        let _ = notices.send(Notice::Ended(what, now(), i32::from(ended.is_some())));
+        if ended.is_some() {
+            return Err(terminated());
+        }
+        if flaky { Err(transient()) } else { Ok(()) }
+    }
+
+    /// Returns when the tool gives in to what it was told: how hard it took.
+    async fn ends(&self, told: &mut watch::Receiver<u8>) -> u8 {
+        let stubborn = self.shared.lock().schedule.scene.stubborn;
+        let needed = if stubborn { PROVIDERS_KILLED } else { ASKED };
+        let got = told.wait_for(|told| *told >= needed).await.map_or(KILLED, |told| *told);
+        if got < KILLED {
+            sleep(Duration::from_millis(150)).await;
+        }
+        *told.borrow()
+    }
+
+    /// Takes the lock of the state. The datastore takes over that of an attempt that is closed and has no claim.
+    fn take_lock(&self) -> Result<(), Failure> {
+        let (process, settings) = (&self.process, &self.settings);
+        self.shared.act(|world| {
+            if let Some(lock) = &world.lock {
+                let run = world.runs.values().find(|run| run.metadata.uid.as_deref() == Some(&lock.uid));
+                let status = run.and_then(|run| run.status.as_ref());
+                let closed = match status {
+                    Some(status) => {
+                        let over = status.attempt.as_ref().is_none_or(|a| a.number > lock.attempt || !a.open);
+                        over && status.claim.is_none()
+                    }
+                    None => true,
+                };
+                if !(world.schedule.scene.datastore && closed) {
+                    let text = format!("the state is locked by {}", lock.holder);
+                    return Err(failure(FailureClass::StateLocked, reason::STATE_LOCKED, &text, Changed::None));
+                }
+            }
+            world.lock = Some(Lock { holder: process.name.clone(), uid: settings.run_uid.clone(), attempt: settings.attempt });
+            Ok(())
+        })
+    }
+
+    fn release_lock(&self) {
+        let name = &self.process.name;
+        self.shared.act(|world| {
+            if world.lock.as_ref().is_some_and(|lock| lock.holder == *name) {
+                world.lock = None;
+            }
+        });
+    }
+
+    /// A request to the datastore, again and again for a while.
+    async fn stored<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        patience: u64,
+        operation: impl Fn(&mut crate::world::Datastore) -> Result<T, Refusal> + Clone + Send + 'static,
+    ) -> Result<T, Trouble> {
+        let until = millis() + patience * 1000;
+        loop {
+            let operation = operation.clone();
+            let answer = self
+                .shared
+                .request(
+                    &self.process,
+                    || format!("datastore: {what}"),
+                    move |world| {
+                        if millis() < world.data.away_until {
+                            return Err(Trouble::Lost);
+                        }
+                        Ok(operation(&mut world.data)?)
+                    },
+                )
+                .await;
+            match answer {
+                Err(Trouble::Lost) if millis() < until => sleep(Duration::from_secs(2)).await,
+                Err(Trouble::Refused(refusal)) if refusal.code != 418 && millis() < until => {
+                    sleep(Duration::from_secs(2)).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+impl Work for PlayedWork {
+    async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+        self.mine().run = run;
+        self.step("setup", None, 100, &notices).await?;
+        Ok(SetupReport { revision: None, source: "inline".into(), tool: "OpenTofu 1.10.6".into(), why: "played".into() })
+    }
+
+    async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+        self.mine().run = run.clone();
+        self.step("restore", None, 200, &notices).await?;
+        let plan = run.status.as_ref().and_then(|status| status.plan.clone()).unwrap_or_default();
+        let key = (self.settings.run_uid.clone(), plan.attempt);
+        let missing = || Refusal { code: 418, reason: "NotFound", message: "the datastore has no such plan".into() };
+        let bundle = self.stored("take the plan", 60, move |data| data.bundles.get(&key).cloned().ok_or_else(missing)).await;
+        let bundle = match bundle {
+            Ok(bundle) => bundle,
+            Err(Trouble::Refused(refusal)) if refusal.code == 418 => {
+                return Err(failure(FailureClass::Integrity, reason::STORED_PLAN_MISSING, &refusal.message, Changed::None));
+            }
+            Err(_) => return Err(transient()),
+        };
+        let mut mine = self.mine();
+        mine.disk = bundle;
+        mine.planned = plan.counts.operations();
+        Ok(SetupReport { revision: None, source: "plan".into(), tool: "OpenTofu 1.10.6".into(), why: "as planned".into() })
+    }
+
+    async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
+        self.step("init", Some(Done::Init), 300, &notices).await?;
+        Ok(InitReport { backend: "http".into(), workspace: "default".into() })
+    }
+
+    async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
+        self.take_lock()?;
+        let planned = self.step("plan", Some(Done::Plan), 500, &notices).await;
+        if *self.told.borrow() < KILLED {
+            self.release_lock();
+        }
+        planned?;
+        let (scene, drawn) = {
+            let mut world = self.shared.lock();
+            (world.schedule.scene.clone(), world.chance.next())
+        };
+        let checksum = digest(&format!("{} {} {drawn}", self.settings.run_uid, self.process.name));
+        let operations = if scene.changes { u32::from(scene.objects) } else { 0 };
+        {
+            let mut mine = self.mine();
+            mine.disk.clone_from(&checksum);
+            mine.planned = operations;
+        }
+        let manual = self.mine().run.spec.approval.mode == crds::ApprovalMode::Manual;
+        let mut bundle = None;
+        if self.has_store && manual && scene.changes && scene.operation != crds::Operation::Plan {
+            let (key, content) = ((self.settings.run_uid.clone(), self.settings.attempt), checksum.clone());
+            let kept = self.stored("keep the plan", 60, move |data| {
+                data.bundles.insert(key.clone(), content.clone());
+                Ok(())
+            });
+            kept.await.map_err(|_| transient())?;
+            bundle = Some(digest(&checksum));
+        }
+        if scene.tampered {
+            self.mine().disk = digest("something else");
+        }
+        let counts = Changes { add: operations, ..Changes::default() };
+        let (lines, platform) = (vec!["+ a.b".to_owned()], "linux_amd64".to_owned());
+        Ok(PlanReport {
+            has_changes: scene.changes,
+            counts,
+            lines,
+            checksum,
+            bundle,
+            platform,
+            state_key: None,
+            notes: Vec::new(),
+        })
+    }
+
+    async fn verify(&self) -> Result<String, Failure> {
+        self.shared.pause(5).await;
+        self.process.live().await;
+        Ok(self.mine().disk.clone())
+    }
+
+    async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
+        if self.has_store {
+            let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
+            let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "another process claimed this run".into() };
+            let kept = self.stored("record the claim", 5, move |data| {
+                let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
+                if *there == record { Ok(()) } else { Err(claimed()) }
+            });
+            match kept.await {
+                Err(Trouble::Refused(refusal)) if refusal.code == 418 => {
+                    return Err(failure(FailureClass::Integrity, reason::ALREADY_CLAIMED, &refusal.message, Changed::Unknown));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        if *self.told.borrow() > 0 {
+            return Err(terminated());
+        }
+        // The tool cannot reach its state for a moment: it says so and changes nothing.
+        if self.shared.exec(&self.process, "apply").await {
+            return Err(transient());
+        }
+        self.take_lock()?;
+        let bytes = self.mine().disk.clone();
+        self.did(Done::ApplyBegun { bytes, checksum: claim.checksum.clone() });
+        self.mine().changed = Changed::Unknown;
+        let _ = notices.send(Notice::Started("apply", now()));
+        let (objects, fails) = {
+            let world = self.shared.lock();
+            (world.schedule.scene.objects, world.schedule.scene.fails)
+        };
+        let mut told = self.told.subscribe();
+        for done in 0..objects {
+            let ended = tokio::select! {
+                biased;
+                ended = self.ends(&mut told) => Some(ended),
+                () = self.shared.pause(700) => None,
+            };
+            self.process.live().await;
+            let so_far = |done: u8| if done == 0 { Changed::None } else { Changed::Some };
+            if let Some(ended) = ended {
+                if ended < KILLED {
+                    self.did(Done::ApplyEnded { fine: false });
+                    self.release_lock();
+                    self.mine().changed = so_far(done);
+                } else if done > 0 {
+                    self.mine().changed = Changed::Some;
+                }
+                let changed = self.mine().changed;
+                return Err(failure(FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the tool was interrupted", changed));
+            }
+            self.did(Done::Created);
+            let progress = Progress { done: u32::from(done) + 1, total: self.mine().planned, current: None, quiet_since: None };
+            let _ = notices.send(Notice::Progress(progress));
+            if fails {
+                self.did(Done::ApplyEnded { fine: false });
+                self.release_lock();
+                self.mine().changed = Changed::Some;
+                return Err(failure(FailureClass::Configuration, reason::APPLY_FAILED, "it does not work", Changed::Some));
+            }
+        }
+        self.did(Done::ApplyEnded { fine: true });
+        self.release_lock();
+        self.mine().changed = Changed::Some;
+        let _ = notices.send(Notice::Ended("apply", now(), 0));
+        Ok(ApplyReport { done: objects.into(), outputs: 0 })
+    }
+
+    fn interrupt(&self) {
+        if self.process.is_dead() {
+            return;
+        }
+        self.did(Done::Interrupted);
+        self.told.send_if_modified(|told| {
+            let more = *told < ASKED;
+            *told = (*told).max(ASKED);
+            more
+        });
+    }
+
+    fn kill_providers(&self) {
+        if self.process.is_dead() {
+            return;
+        }
+        self.told.send_modify(|told| *told = (*told).max(PROVIDERS_KILLED));
+    }
+
+    fn kill_tool(&self) {
+        if self.process.is_dead() {
+            return;
+        }
+        self.did(Done::Killed);
+        self.told.send_modify(|told| *told = KILLED);
+    }
+
+    async fn kill_others(&self) -> bool {
+        true
+    }
+
+    fn changed(&self) -> Changed {
+        self.mine().changed
+    }
+
+    async fn deliver(&self, message: TerminationMessage) {
+        if !self.has_store {
+            return;
+        }
+        let key = (message.run_uid.clone(), message.attempt);
+        let _ = self
+            .stored("deliver the result", 20, move |data| {
+                data.results.insert(key.clone(), message.clone());
+                Ok(())
+            })
+            .await;
+    }
+
+    fn redact(&self, text: &str) -> String {
+        text.to_owned()
+    }
+
+    async fn log(&self, _line: &str) {}
+}

@@ -1,0 +1,412 @@
+//! The world of one schedule: the store, who lives, what was done, and the boundaries at which faults happen.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crds::{Claim, TerraformRun, termination::TerminationMessage};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+use tests::played::{
+    Refusal, User,
+    store::{Key, PODS, RUNS, Store},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    invariants::Watcher,
+    schedule::{Chance, Fault, Schedule},
+};
+
+/// Where all runs are.
+pub(crate) const NS: &str = "team";
+/// The second at which each life begins.
+const BEGIN: i64 = 1_800_000_000;
+
+thread_local! {
+    /// The moment at which the life on this thread began.
+    static BEGUN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// The clock of a life starts.
+pub(crate) fn begin() {
+    BEGUN.set(Some(Instant::now()));
+}
+
+/// Milliseconds of this life.
+pub(crate) fn millis() -> u64 {
+    BEGUN.get().map_or(0, |begun| u64::try_from(begun.elapsed().as_millis()).unwrap())
+}
+
+/// The time of day.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from_millisecond(BEGIN * 1000 + i64::try_from(millis()).unwrap()).unwrap()
+}
+
+/// A process: an agent's, or a controller's.
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub name: Arc<str>,
+    pub user: User,
+    died: Changes,
+}
+
+/// Versions that others wait for. Not a channel of tokio's, which wakes its receivers in an order of its own chance.
+#[derive(Clone, Default)]
+pub(crate) struct Changes(Arc<(AtomicU64, Notify)>);
+
+impl Changes {
+    pub(crate) fn now(&self) -> u64 {
+        self.0.0.load(Ordering::Relaxed)
+    }
+
+    fn come_to(&self, version: u64) {
+        self.0.0.store(version, Ordering::Relaxed);
+        self.0.1.notify_waiters();
+    }
+
+    /// Returns when there is a later version, and at once when there is one.
+    pub(crate) async fn after(&self, version: u64) {
+        loop {
+            let mut woken = pin!(self.0.1.notified());
+            woken.as_mut().enable();
+            if self.now() > version {
+                return;
+            }
+            woken.await;
+        }
+    }
+
+    /// Returns at the next change.
+    pub(crate) async fn next(&self) {
+        self.0.1.notified().await;
+    }
+
+    /// Has everybody look again, though nothing changed.
+    pub(crate) fn wake(&self) {
+        self.0.1.notify_waiters();
+    }
+}
+
+impl Process {
+    pub(crate) fn new(name: &str, user: User) -> Self {
+        Self { name: name.into(), user, died: Changes::default() }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.died.now() > 0
+    }
+
+    pub(crate) fn kill(&self) {
+        self.died.come_to(1);
+    }
+
+    /// Returns when it is dead.
+    pub(crate) async fn death(&self) {
+        self.died.after(0).await;
+    }
+
+    /// Never goes on when it is dead.
+    pub(crate) async fn live(&self) {
+        if self.is_dead() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What a request came to, when it was no success.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// No answer.
+    Lost,
+    /// Refused.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Trouble {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// What the datastore has.
+#[derive(Default)]
+pub(crate) struct Datastore {
+    pub away_until: u64,
+    /// By run and attempt: the checksum of what was bundled.
+    pub bundles: BTreeMap<(String, u32), String>,
+    pub claims: BTreeMap<String, Claim>,
+    pub results: BTreeMap<(String, u32), TerminationMessage>,
+}
+
+/// Who holds the state's lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lock {
+    pub holder: Arc<str>,
+    pub uid: String,
+    pub attempt: u32,
+}
+
+/// Everything.
+pub(crate) struct World {
+    pub store: Store,
+    pub schedule: Schedule,
+    pub chance: Chance,
+    pub boundaries: u32,
+    /// The boundary at which the first apply began.
+    pub applied_at: Option<u32>,
+    pub tracing: bool,
+    pub trace: Vec<String>,
+    pub watcher: Watcher,
+    pub data: Datastore,
+    pub lock: Option<Lock>,
+    pub api_away_until: u64,
+    /// Processes that are cut off from the API, by name.
+    pub cut_off: BTreeMap<Arc<str>, u64>,
+    /// Agents' processes by the UID of their pod.
+    pub agents: BTreeMap<String, Vec<Process>>,
+    pub controllers: BTreeMap<u8, Process>,
+    /// By controller: how late its watches are, and until when.
+    pub lag: BTreeMap<u8, (u64, u64)>,
+    /// Pods whose object is gone: since when.
+    pub gone_pods: BTreeMap<String, u64>,
+    /// UIDs of pods that a node must start a second time.
+    pub twice: BTreeSet<String>,
+    /// How long the process of a pod without an object lives on, in milliseconds.
+    pub outlive: BTreeMap<String, u64>,
+    /// Runs as they are now, read.
+    pub runs: BTreeMap<String, Arc<TerraformRun>>,
+    checked: u64,
+    pub requests: u32,
+    pub changed: Changes,
+}
+
+/// The world, for all who live in it.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Mutex<World>>);
+
+impl Shared {
+    pub(crate) fn new(schedule: &Schedule, tracing: bool) -> Self {
+        Self(Arc::new(Mutex::new(World {
+            store: Store::default(),
+            schedule: schedule.clone(),
+            chance: Chance(schedule.seed),
+            boundaries: 0,
+            applied_at: None,
+            tracing,
+            trace: Vec::new(),
+            watcher: Watcher::default(),
+            data: Datastore::default(),
+            lock: None,
+            api_away_until: 0,
+            cut_off: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            controllers: BTreeMap::new(),
+            lag: BTreeMap::new(),
+            gone_pods: BTreeMap::new(),
+            twice: BTreeSet::new(),
+            outlive: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            checked: 0,
+            requests: 0,
+            changed: Changes::default(),
+        })))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+
+    /// Does something to the world at once, and looks at what changed.
+    pub(crate) fn act<T>(&self, what: impl FnOnce(&mut World) -> T) -> T {
+        let mut world = self.lock();
+        let answer = what(&mut world);
+        world.look();
+        answer
+    }
+
+    pub(crate) fn changes(&self) -> Changes {
+        self.lock().changed.clone()
+    }
+
+    /// Between `least` and twice that, in milliseconds.
+    pub(crate) async fn pause(&self, least: u64) {
+        let millis = {
+            let mut world = self.lock();
+            least + world.chance.below(least)
+        };
+        sleep(Duration::from_millis(millis)).await;
+    }
+
+    /// A request of a process to the API server or the datastore: a boundary.
+    pub(crate) async fn request<T: Send + 'static>(
+        &self,
+        process: &Process,
+        what: impl FnOnce() -> String,
+        operation: impl FnOnce(&mut World) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T, Trouble> {
+        process.live().await;
+        let (fault, there, back) = {
+            let mut world = self.lock();
+            world.requests += 1;
+            let fault = world.boundary(process, what);
+            (fault, 1 + world.chance.below(3), 1 + world.chance.below(2))
+        };
+        match fault {
+            Some(Fault::CrashBefore) => process.kill(),
+            Some(Fault::Slow(seconds)) => sleep(Duration::from_secs(seconds.into())).await,
+            Some(Fault::CrashAfter | Fault::Lost | Fault::ReplyLost | Fault::Late(_) | Fault::Refused(_)) | None => {}
+        }
+        sleep(Duration::from_millis(there)).await;
+        process.live().await;
+        match fault {
+            Some(Fault::Lost) => return Err(Trouble::Lost),
+            Some(Fault::Refused(code)) => {
+                return Err(Refusal { code, reason: "Played", message: "as the schedule says".into() }.into());
+            }
+            Some(Fault::Late(seconds)) => {
+                let this = self.clone();
+                tokio::spawn(async move {
+                    sleep(Duration::from_secs(seconds.into())).await;
+                    let _ = this.act(operation);
+                });
+                return Err(Trouble::Lost);
+            }
+            Some(Fault::CrashBefore | Fault::CrashAfter | Fault::ReplyLost | Fault::Slow(_)) | None => {}
+        }
+        let away = {
+            let world = self.lock();
+            let until = world.cut_off.get(&process.name).copied().unwrap_or(0).max(world.api_away_until);
+            millis() < until
+        };
+        if away {
+            sleep(Duration::from_secs(3)).await;
+            return Err(Trouble::Lost);
+        }
+        let answer = self.act(operation);
+        if fault == Some(Fault::CrashAfter) {
+            process.kill();
+        }
+        if fault == Some(Fault::ReplyLost) {
+            return Err(Trouble::Lost);
+        }
+        sleep(Duration::from_millis(back)).await;
+        process.live().await;
+        answer
+    }
+
+    /// The beginning of a step of an agent's work: a boundary. Whether the step fails, by the network.
+    pub(crate) async fn exec(&self, process: &Process, what: &str) -> bool {
+        process.live().await;
+        let fault = self.lock().boundary(process, || format!("exec {what}"));
+        match fault {
+            Some(Fault::CrashBefore) => process.kill(),
+            Some(Fault::Slow(seconds)) => sleep(Duration::from_secs(seconds.into())).await,
+            Some(Fault::CrashAfter) => {
+                let process = process.clone();
+                let after = self.lock().chance.below(1500);
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(after)).await;
+                    process.kill();
+                });
+            }
+            Some(Fault::Lost | Fault::ReplyLost | Fault::Late(_) | Fault::Refused(_)) => return true,
+            None => {}
+        }
+        process.live().await;
+        false
+    }
+}
+
+impl World {
+    /// The next boundary, and what happens at it.
+    fn boundary(&mut self, process: &Process, what: impl FnOnce() -> String) -> Option<Fault> {
+        let number = self.boundaries;
+        self.boundaries += 1;
+        let fault = self.schedule.faults.iter().find(|(at, _)| *at == number).map(|(_, fault)| *fault);
+        if self.tracing {
+            let text = format!("#{number} {}: {}", process.name, what());
+            self.note(&match fault {
+                Some(fault) => format!("{text}   <- {fault:?}"),
+                None => text,
+            });
+        }
+        fault
+    }
+
+    pub(crate) fn note(&mut self, text: &str) {
+        if self.tracing {
+            self.trace.push(format!("{:>8.3} {text}", f64::from(u32::try_from(millis()).unwrap()) / 1000.0));
+        }
+    }
+
+    /// Something that must never happen has happened.
+    pub(crate) fn violated(&mut self, invariant: &str, text: &str) {
+        self.note(&format!("VIOLATED {invariant}: {text}"));
+        self.watcher.violations.push(format!("{invariant}: {text}"));
+    }
+
+    pub(crate) fn run(&self, name: &str) -> Option<Arc<TerraformRun>> {
+        self.runs.get(name).cloned()
+    }
+
+    pub(crate) fn pod(&self, name: &str) -> Option<Arc<Value>> {
+        self.store.get(&Key::of(PODS, NS, name)).ok()
+    }
+
+    /// Whether the token of a pod is good: its pod exists, or did so a moment ago.
+    pub(crate) fn authenticates(&self, user: &User) -> bool {
+        let Some((pod, uid)) = &user.pod else { return true };
+        let there = self.pod(pod).is_some_and(|object| object["metadata"]["uid"] == **uid);
+        // The API server remembers a token for up to ten seconds, in one life of two.
+        let remembered = if self.schedule.seed.is_multiple_of(2) { 10_000 } else { 0 };
+        there || self.gone_pods.get(uid).is_some_and(|since| millis() < since + remembered)
+    }
+
+    /// Looks at what changed since the last look: invariants, and all who wait for a change.
+    fn look(&mut self) {
+        let version = self.store.version();
+        if version == self.checked {
+            return;
+        }
+        let changes = self.store.since(self.checked).to_vec();
+        self.checked = version;
+        for change in changes {
+            if change.key.resource == RUNS {
+                let fresh: Arc<TerraformRun> = Arc::new(TerraformRun::deserialize(&*change.object).unwrap());
+                let before = self.runs.get(&change.key.name).cloned();
+                if self.tracing {
+                    let line = crate::invariants::differences(before.as_deref(), &fresh, change.deleted);
+                    self.note(&line);
+                }
+                crate::invariants::changed(self, before.as_deref(), &fresh, change.deleted);
+                if change.deleted {
+                    self.runs.remove(&change.key.name);
+                } else {
+                    self.runs.insert(change.key.name.clone(), fresh);
+                }
+            } else if change.key.resource == PODS {
+                if change.deleted {
+                    let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                    self.gone_pods.insert(uid, millis());
+                }
+                if self.tracing {
+                    let state = &change.object["status"]["containerStatuses"][0]["state"];
+                    self.note(&format!("   pod {} {} {}", change.key.name, if change.deleted { "gone" } else { "" }, state));
+                }
+            }
+        }
+        self.changed.come_to(version);
+    }
+}

@@ -1,0 +1,112 @@
+//! The kill loop: runs on the real cluster, of which something dies all the time, and a check afterwards that reads what really
+//! happened. `cargo chaos`; the short form is a stage of `cargo ci`.
+
+mod cluster_faults;
+mod kinds;
+mod lab;
+mod person;
+mod report;
+mod strikes;
+mod workload;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+
+use crate::cluster::{Cluster, report as progress};
+use crate::history::{self, Violation};
+
+use lab::Lab;
+
+/// The cluster of the kill loop.
+const CLUSTER: &str = "kills";
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Ends after so many kills.
+    pub kills: u64,
+    /// Ends after this time, whatever was killed; runs that are under way come to their end.
+    pub limit: Duration,
+    /// Chooses what is killed and when.
+    pub seed: u64,
+    /// Runs at a time.
+    pub workers: u64,
+    /// Where the report is written as well, as Markdown.
+    pub save: Option<PathBuf>,
+    /// Leave the cluster up.
+    pub keep: bool,
+}
+
+/// Runs the loop, checks, and prints the report.
+///
+/// # Errors
+/// When the cluster cannot be had, or something happened that must never happen.
+pub async fn run(options: &Options) -> Result<()> {
+    let lab = Arc::new(Lab::up(options.seed).await?);
+    let result = Box::pin(strike(&lab, options)).await;
+    if options.keep {
+        println!("the cluster stays up: {}", lab.cluster.env());
+    } else {
+        Cluster::down_by_name(CLUSTER)?;
+    }
+    let violations = result?;
+    if violations.is_empty() {
+        println!("test kills::{}_kills_with_seed_{} ... ok", lab.record.kills(), options.seed);
+        println!("test result: ok. 1 passed; 0 failed");
+        return Ok(());
+    }
+    println!("test result: FAILED. 0 passed; {} failed", violations.len());
+    bail!("{} violations with seed {}; the first: {}", violations.len(), options.seed, violations[0])
+}
+
+async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
+    let since = history::end(&lab.cluster.audit_log)?;
+    let step = progress::step("kills", format!("{} kills, seed {}", options.kills, options.seed));
+    let ending = {
+        let (lab, kills, limit) = (lab.clone(), options.kills, options.limit);
+        tokio::spawn(async move {
+            let started = tokio::time::Instant::now();
+            let mut told = started;
+            while lab.record.kills() < kills && started.elapsed() < limit {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if told.elapsed() > Duration::from_secs(30) {
+                    told = tokio::time::Instant::now();
+                    println!("kills {} of {kills} after {} s", lab.record.kills(), started.elapsed().as_secs());
+                }
+            }
+            lab.over.store(true, Ordering::Relaxed);
+        })
+    };
+    let workers: Vec<_> = (0..options.workers).map(|n| tokio::spawn(workload::work(lab.clone(), options.seed, n))).collect();
+    let faults = tokio::spawn(cluster_faults::go_on(lab.clone(), options.seed));
+    ending.await.context("the clock of the loop failed")?;
+    // The faults stop first, so that what is under way can come to its end.
+    faults.await.context("the faults of the cluster failed")??;
+    let mut stuck = Vec::new();
+    for worker in workers {
+        stuck.extend(worker.await.context("a worker failed")??);
+    }
+    step.done();
+    lab.settle().await;
+    let now = Timestamp::now();
+    let mut history = history::read(&lab.cluster.audit_log, since, std::slice::from_ref(&lab.namespace), lab::SECRET)?;
+    history.ledger = lab.state.ledger();
+    history.gaps = lab.record.gaps();
+    let mut violations = history::check(&history, Some(now));
+    violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
+    violations.extend(lab.leaks()?.into_iter().map(|text| Violation { invariant: "S15", of: "logs".into(), text }));
+    let text = report::markdown(&lab.record, &history, &violations, options);
+    println!("{text}");
+    if let Some(file) = &options.save {
+        std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    for violation in &violations {
+        println!("must never happen: {violation}");
+    }
+    Ok(violations)
+}

@@ -1,0 +1,128 @@
+//! Runs of many kinds, one after the other, each struck at least once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use crds::{TerraformRun, TerraformRunStatus};
+use kube::api::PostParams;
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use serde_json::{Value, json};
+
+use super::{kinds::Kind, lab::Lab, person, strikes::Aim};
+
+/// How long a run may take that is struck no more. It covers every wait of Pawl's own: backoff, and pods that are gone.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How often a run is looked at; the watch makes no requests.
+const LOOK: Duration = Duration::from_millis(60);
+
+/// What did not end, and how it stood.
+pub(super) type Stuck = Vec<(String, String)>;
+
+pub(super) async fn work(lab: Arc<Lab>, seed: u64, number: u64) -> Result<Stuck> {
+    let mut random = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003) ^ number);
+    let mut stuck = Vec::new();
+    let mut nth = 0;
+    // Not all at once at the beginning.
+    tokio::time::sleep(Duration::from_millis(number * 400)).await;
+    while !lab.over.load(Ordering::Relaxed) {
+        nth += 1;
+        let name = format!("w{number}-{nth}");
+        let (run, out_of_memory) = draw(&lab, &name, &mut random)?;
+        if lab.runs().create(&PostParams::default(), &run).await.is_err()
+            && lab.runs().get_opt(&name).await.ok().flatten().is_none()
+        {
+            // The API server may be away.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            continue;
+        }
+        if let Some(text) = accompany(&lab, &name, out_of_memory, &mut random).await? {
+            stuck.push((format!("{}/{name}", lab.namespace), text));
+        }
+    }
+    Ok(stuck)
+}
+
+/// Stays with a run until it has ended and its attempt is closed. What it says otherwise.
+async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdRng) -> Result<Option<String>> {
+    let intent = person::Intent::draw(random);
+    let mut aims: Vec<Aim> = (0..random.random_range(1..=3)).map(|_| Aim::draw(random)).collect();
+    let (mut done, mut missing) = (false, 0);
+    let mut quiet = Instant::now();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(run) = lab.run(name) else {
+            missing += 1;
+            // Deleted, or not seen yet.
+            if missing > 200 {
+                return Ok(None);
+            }
+            continue;
+        };
+        let status = run.status.clone().unwrap_or_default();
+        if status.is_terminal() && status.attempt.as_ref().is_none_or(|attempt| !attempt.open) {
+            if out_of_memory && status.failure.as_ref().is_some_and(|failure| failure.reason == crds::reason::TOOL_KILLED) {
+                lab.record.add(Kind::OutOfMemory, Some(if status.claim.is_some() { "Apply" } else { "Plan" }.to_owned()));
+            }
+            return Ok(None);
+        }
+        if !done {
+            done = person::act(lab, &run, intent, random).await;
+        }
+        if let Some(aim) = aims.last()
+            && !lab.over.load(Ordering::Relaxed)
+            && aim.strike(lab, &run).await?
+        {
+            aims.pop();
+            quiet = Instant::now();
+        }
+        if quiet.elapsed() > PATIENCE && lab.over.load(Ordering::Relaxed) {
+            return Ok(Some(said(&status)));
+        }
+    }
+}
+
+fn said(status: &TerraformRunStatus) -> String {
+    format!("it did not end: {:?} {:?} {:?} {:?}", status.phase, status.result, status.message, status.attempt)
+}
+
+/// A run: its tool waits here and there, its approval is a person's or nobody's.
+fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, bool)> {
+    let id = format!("{}/{name}", lab.namespace);
+    let automatic = random.random_bool(0.5);
+    let out_of_memory = random.random_bool(0.05);
+    let mut commands = json!({
+        "init": [{"sleep_ms": random.random_range(0..800)}],
+        // It tells all that it knows, as plan-time code may.
+        "plan": [{"sleep_ms": random.random_range(0..1500)}, {"exec": ["sh", "-c", "env; cat ./*.tfvars* 2>&1; true"]}],
+    });
+    if out_of_memory {
+        let place = if random.random_bool(0.5) { "plan" } else { "apply" };
+        commands[place] = json!([{"allocate_mb": 400}]);
+    }
+    let script = json!({
+        "name": id, "ledger": lab.state.ledger_url(),
+        "resources": random.random_range(2..9), "apply_ms": random.random_range(50..500),
+        "persist": if random.random_bool(0.7) { "end" } else { "each" },
+        "commands": commands,
+    });
+    let hold = if random.random_bool(0.4) { "0s" } else { "1h" };
+    let spec = json!({
+        "source": {"inline": {"files": {"main.tf": "# played by a script\n", "pawl-script.json": script.to_string()}}},
+        "tool": {"name": "OpenTofu", "version": "0.0.1"},
+        "backend": {"type": "http", "config": lab.state.backend_config(&id)},
+        "approval": {"mode": if automatic { "Automatic" } else { "Manual" }, "holdFor": hold},
+        "variables": [{"name": "password", "valueFrom": {"secretKeyRef": {"name": "password", "key": "value"}}}],
+        "runner": {"resources": limits(out_of_memory)},
+        "ttlSecondsAfterFinished": 60,
+    });
+    let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
+    run.metadata.namespace = Some(lab.namespace.clone());
+    Ok((run, out_of_memory))
+}
+
+fn limits(tight: bool) -> Value {
+    let memory = if tight { "128Mi" } else { "256Mi" };
+    json!({"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}})
+}

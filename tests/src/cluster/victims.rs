@@ -1,0 +1,60 @@
+//! What can be killed: the processes of a pod as this machine sees them, and the API server.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::whole::Cluster;
+
+const APISERVER: &str = "kube-apiserver";
+
+/// Processes in the control groups of a pod: id and command line.
+pub fn processes(pod_uid: &str) -> Result<Vec<(i32, String)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").context("cannot read /proc")? {
+        let Ok(pid) = entry?.file_name().to_string_lossy().parse::<i32>() else { continue };
+        let base = Path::new("/proc").join(pid.to_string());
+        let group = std::fs::read_to_string(base.join("cgroup")).unwrap_or_default();
+        if group.contains(pod_uid) || group.contains(&pod_uid.replace('-', "_")) {
+            let line = std::fs::read(base.join("cmdline")).unwrap_or_default();
+            found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
+        }
+    }
+    Ok(found)
+}
+
+/// Sends a signal to the processes of a pod whose command line holds a text. How many there were.
+pub fn signal_in_pod(pod_uid: &str, text: &str, signal: Signal) -> Result<usize> {
+    let mut reached = 0;
+    for (pid, _) in processes(pod_uid)?.into_iter().filter(|(_, line)| line.contains(text)) {
+        // It may have ended since.
+        reached += usize::from(kill(Pid::from_raw(pid), signal).is_ok());
+    }
+    Ok(reached)
+}
+
+impl Cluster {
+    /// Kills the API server, leaves it away for a while, and starts it again as it was, with these flags besides.
+    pub async fn restart_apiserver(&self, away: Duration, more: &[String]) -> Result<()> {
+        let processes = self.processes();
+        let record = processes.living().into_iter().find(|record| record.name == APISERVER).context("no API server runs")?;
+        let line = std::fs::read(format!("/proc/{}/cmdline", record.pid)).context("cannot read the API server's command line")?;
+        let mut words =
+            line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(|word| String::from_utf8_lossy(word).into_owned());
+        let Some(program) = words.next() else { bail!("the API server has no command line") };
+        let mut flags: Vec<String> = words.collect();
+        flags.extend(more.iter().filter(|flag| !flags.contains(flag)).cloned().collect::<Vec<_>>());
+        processes.end(APISERVER, Duration::ZERO)?;
+        tokio::time::sleep(away).await;
+        // A process of many threads is a zombie before the last of them has let go of the port.
+        let address = self.server.strip_prefix("https://").context("the API server's address is no URL")?;
+        while tokio::net::TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let started = processes.spawn(APISERVER, Path::new(&program), &flags)?;
+        self.wait_ready(processes, &[started]).await
+    }
+}

@@ -1,0 +1,82 @@
+//! What really happened to runs, read afterwards from the API server's audit log and the ledger of tools and states, and held
+//! against what must never happen. It believes neither agent nor controller: every version of a run is as the API server
+//! stored it, with who wrote it.
+
+mod check;
+mod read;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crds::TerraformRun;
+use jiff::Timestamp;
+
+pub use check::{Violation, check};
+pub use read::{end, read};
+
+use crate::ledger::Entry;
+
+/// Who wrote a version.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Writer {
+    /// Name of the user.
+    pub user: String,
+    /// Name of the pod whose token it was; empty for others.
+    pub pod: String,
+    /// UID of that pod.
+    pub pod_uid: String,
+}
+
+/// One version of a run, as the API server answered with it.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// Position in the order of all writes.
+    pub revision: u64,
+    /// When the API server answered.
+    pub at: Timestamp,
+    /// Who wrote.
+    pub by: Writer,
+    /// Whether the status was written, as opposed to the rest.
+    pub of_status: bool,
+    /// The object.
+    pub run: TerraformRun,
+    /// Bytes of its status as JSON.
+    pub status_bytes: usize,
+}
+
+/// All versions of one run, in their order.
+pub type Versions = Vec<Version>;
+
+/// Everything that is known.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Versions by UID of the run.
+    pub runs: BTreeMap<String, Versions>,
+    /// Successful creations of pods: `NAMESPACE/NAME`, in their order.
+    pub pods: Vec<(Timestamp, String)>,
+    /// What tools and states wrote down.
+    pub ledger: Vec<Entry>,
+    /// When the API server was killed: a version that was stored then may be missing here.
+    pub gaps: Vec<Timestamp>,
+    /// Writes of a run, `NAMESPACE/NAME`, whose answer was an error of the server's: when they came and when they were answered.
+    /// Such a write may have landed, and its version is missing here.
+    pub lost: Vec<(Timestamp, Timestamp, String)>,
+    /// Lines of the audit log that hold the secret.
+    pub leaks: Vec<String>,
+    /// Names of the namespaces that are looked at.
+    pub namespaces: Vec<String>,
+}
+
+impl History {
+    /// Whether a version of a run may be missing between two times.
+    pub(crate) fn may_miss(&self, of: &str, from: Timestamp, to: Timestamp) -> bool {
+        let slack = jiff::SignedDuration::from_secs(2);
+        let meets = |begin: Timestamp, end: Timestamp| {
+            end.checked_add(slack).is_ok_and(|late| late >= from) && begin.checked_sub(slack).is_ok_and(|early| early <= to)
+        };
+        let lost = self.lost.iter().filter(|(_, _, run)| run == of).any(|(begin, end, _)| meets(*begin, *end));
+        lost || self.gaps.iter().any(|gap| meets(*gap, *gap))
+    }
+}

@@ -1,0 +1,98 @@
+//! The audit log as a history.
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader, Seek as _, SeekFrom},
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use crds::TerraformRun;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::Value;
+
+use super::{History, Version, Writer};
+
+/// The end of an audit log, to read from later.
+pub fn end(file: &Path) -> Result<u64> {
+    Ok(std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len())
+}
+
+/// Reads what happened in some namespaces since a place in the log. `secret` is a text that must stand nowhere in it.
+pub fn read(file: &Path, since: u64, namespaces: &[String], secret: &str) -> Result<History> {
+    let mut log = File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
+    log.seek(SeekFrom::Start(since))?;
+    let mut history = History { namespaces: namespaces.to_vec(), ..History::default() };
+    for line in BufReader::new(log).split(b'\n') {
+        let line = line?;
+        if !secret.is_empty() && line.windows(secret.len()).any(|part| part == secret.as_bytes()) {
+            history.leaks.push(String::from_utf8_lossy(&line).chars().take(300).collect());
+        }
+        // The last line may be half written.
+        if let Ok(event) = serde_json::from_slice::<Value>(&line) {
+            take(&mut history, &event);
+        }
+    }
+    for versions in history.runs.values_mut() {
+        versions.sort_by_key(|version| (version.revision, version.at));
+        // A write that changes nothing is answered with the version that stands.
+        versions.dedup_by_key(|version| version.revision);
+    }
+    history.pods.sort();
+    Ok(history)
+}
+
+fn text<'a>(event: &'a Value, pointer: &str) -> &'a str {
+    event.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn take(history: &mut History, event: &Value) {
+    let verb = text(event, "/verb");
+    let writes = matches!(verb, "create" | "update" | "patch" | "delete");
+    let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
+    let namespace = text(event, "/objectRef/namespace");
+    let dry = text(event, "/requestURI").contains("dryRun=");
+    if !writes || dry || !history.namespaces.iter().any(|wanted| wanted == namespace) {
+        return;
+    }
+    let Ok(at) = text(event, "/stageTimestamp").parse::<Timestamp>() else { return };
+    if code >= 500 && text(event, "/objectRef/resource") == "terraformruns" {
+        let from = text(event, "/requestReceivedTimestamp").parse().unwrap_or(at);
+        history.lost.push((from, at, format!("{namespace}/{}", text(event, "/objectRef/name"))));
+    }
+    if !(200..300).contains(&code) {
+        return;
+    }
+    match (text(event, "/objectRef/resource"), verb) {
+        ("pods", "create") if text(event, "/objectRef/subresource").is_empty() => {
+            history.pods.push((at, format!("{namespace}/{}", text(event, "/objectRef/name"))));
+        }
+        ("terraformruns", _) => {
+            let Some(version) = version(event, at) else { return };
+            history.runs.entry(version.run.uid().unwrap_or_default()).or_default().push(version);
+        }
+        _ => {}
+    }
+}
+
+fn version(event: &Value, at: Timestamp) -> Option<Version> {
+    let object = event.get("responseObject")?;
+    if text(object, "/kind") != "TerraformRun" {
+        // A deletion that left nothing behind is answered by a Status.
+        return None;
+    }
+    let run: TerraformRun = serde_json::from_value(object.clone()).ok()?;
+    let extra = |key: &str| {
+        let values = event.pointer("/user/extra").and_then(|extra| extra.get(format!("authentication.kubernetes.io/{key}")));
+        values.and_then(|values| values.get(0)).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    Some(Version {
+        revision: run.resource_version()?.parse().ok()?,
+        at,
+        by: Writer { user: text(event, "/user/username").to_owned(), pod: extra("pod-name"), pod_uid: extra("pod-uid") },
+        of_status: text(event, "/objectRef/subresource") == "status",
+        status_bytes: object.get("status").map_or(0, |status| status.to_string().len()),
+        run,
+    })
+}

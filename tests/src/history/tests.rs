@@ -1,0 +1,202 @@
+//! Each rule catches what it is for: a good history, and what becomes of it when one thing is changed.
+
+use crds::{
+    Adopted, ApprovalRecord, Attempt, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, RunResult, TerraformRun,
+    TerraformRunStatus, names,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::{History, Version, Writer, check};
+use crate::ledger::{Entry, what};
+
+const SUM: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
+
+fn at(second: i64) -> Timestamp {
+    "2026-11-21T10:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_secs(second)
+}
+
+fn pod(attempt: u32) -> String {
+    names::attempt_name("a", "uid", attempt)
+}
+
+/// The versions of a manual run that was applied, each a second after the other.
+fn applied() -> History {
+    let spec = json!({"source": {"inline": {"files": {"main.tf": ""}}}});
+    let mut run = TerraformRun::new("a", serde_json::from_value(spec).unwrap());
+    run.metadata.namespace = Some("n".into());
+    run.metadata.uid = Some("uid".into());
+    let mut status = TerraformRunStatus { phase: Some(Phase::Pending), message: Some("m".into()), ..Default::default() };
+    let mut versions = Vec::new();
+    let mut push = |run: &TerraformRun, status: &TerraformRunStatus, pod: &str| {
+        let second = i64::try_from(versions.len()).unwrap();
+        let by = Writer {
+            user: "system:serviceaccount:n:x".into(),
+            pod: pod.into(),
+            pod_uid: if pod.is_empty() { "" } else { "p1" }.into(),
+        };
+        let run = TerraformRun { status: Some(status.clone()), ..run.clone() };
+        versions.push(Version {
+            revision: 10 + second.unsigned_abs(),
+            at: at(second),
+            by,
+            of_status: true,
+            run,
+            status_bytes: 100,
+        });
+    };
+    status.attempt = Some(Attempt { number: 1, pod_name: pod(1), open: true, tries: 1, ..Default::default() });
+    push(&run, &status, "");
+    status.adopted = Some(Adopted { attempt: 1, pod_uid: "p1".into(), nonce: "n1".into() });
+    for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
+        status.phase = Some(phase);
+        if phase == Phase::AwaitingApproval {
+            status.plan = Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..Default::default() });
+        }
+        push(&run, &status, &pod(1));
+    }
+    run.metadata.annotations = Some([(names::APPROVE.to_owned(), SUM.to_owned())].into());
+    status.approval = Some(ApprovalRecord { checksum: Some(SUM.into()), by: "eva".into(), comment: None, at: Time(at(5)) });
+    push(&run, &status, "");
+    status.phase = Some(Phase::Apply);
+    let claim = Claim { checksum: SUM.into(), attempt: 1, pod_uid: "p1".into(), nonce: "n1".into(), at: Time(at(6)) };
+    status.claim = Some(claim);
+    push(&run, &status, &pod(1));
+    (status.phase, status.result) = (Some(Phase::Succeeded), Some(RunResult::Applied));
+    push(&run, &status, &pod(1));
+    status.attempt.as_mut().unwrap().open = false;
+    push(&run, &status, "");
+    let entry = |kind: &str, detail: serde_json::Value| Entry::new(&pod(1), kind, detail);
+    History {
+        runs: [("uid".to_owned(), versions)].into(),
+        pods: vec![(at(0) + SignedDuration::from_millis(500), format!("n/{}", pod(1)))],
+        ledger: vec![
+            entry(what::COMMAND_START, json!({"script": "n/a", "command": "apply"})),
+            entry(what::APPLY, json!({"script": "n/a", "plan_sha256": "x"})),
+            entry(what::RESOURCE, json!({"script": "n/a", "action": "create", "id": "1"})),
+            entry(what::COMMAND_END, json!({"script": "n/a", "command": "apply", "exit": 0})),
+        ],
+        namespaces: vec!["n".into()],
+        ..History::default()
+    }
+}
+
+/// Invariants that are violated once a history was changed.
+fn after(change: impl FnOnce(&mut History)) -> Vec<&'static str> {
+    let mut history = applied();
+    change(&mut history);
+    let mut found: Vec<_> = check(&history, Some(at(100))).into_iter().map(|violation| violation.invariant).collect();
+    found.dedup();
+    found
+}
+
+fn status(history: &mut History, version: usize) -> &mut TerraformRunStatus {
+    history.runs.get_mut("uid").unwrap()[version].run.status.as_mut().unwrap()
+}
+
+/// Changes the status of a version and of all that follow.
+fn from(history: &mut History, version: usize, change: impl Fn(&mut TerraformRunStatus)) {
+    for version in &mut history.runs.get_mut("uid").unwrap()[version..] {
+        change(version.run.status.as_mut().unwrap());
+    }
+}
+
+const NONE: [&str; 0] = [];
+
+#[test]
+fn a_good_history_is_good() {
+    assert_eq!(after(|_| {}), NONE);
+}
+
+#[test]
+fn phases_that_are_skipped_are_found_unless_the_log_has_a_gap() {
+    let skip = |history: &mut History| {
+        history.runs.get_mut("uid").unwrap().remove(2);
+    };
+    assert_eq!(after(skip), ["S12"]);
+    assert_eq!(after(|h| (skip(h), h.gaps.push(at(2))).1), NONE);
+    assert_eq!(after(|h| (skip(h), h.lost.push((at(1), at(2), "n/a".into()))).1), NONE);
+    assert_eq!(after(|h| (skip(h), h.lost.push((at(1), at(2), "n/b".into()))).1), ["S12"]);
+    assert_eq!(after(|h| from(h, 4, |s| s.phase = Some(Phase::Setup))), ["S12", "L1"]);
+}
+
+#[test]
+fn what_is_frozen_stays() {
+    assert_eq!(after(|h| status(h, 8).result = Some(RunResult::Destroyed)), ["S5"]);
+    assert_eq!(after(|h| status(h, 8).claim = None), ["S5"]);
+}
+
+#[test]
+fn a_claim_needs_all_that_it_stands_on() {
+    assert_eq!(after(|h| from(h, 6, |s| s.approval = None)), ["S2"]);
+    assert_eq!(after(|h| from(h, 6, |s| s.claim.as_mut().unwrap().nonce = "other".into())), ["S2"]);
+    assert_eq!(after(|h| from(h, 6, |s| s.plan.as_mut().unwrap().checksum = "other".into())), ["S2"]);
+    assert_eq!(after(|h| from(h, 4, |s| s.plan.as_mut().unwrap().state_key = Some("key".into()))), ["S2"]);
+    let annotate = |h: &mut History, key: &str, value: &str| {
+        for version in h.runs.get_mut("uid").unwrap() {
+            version.run.annotations_mut().insert(key.into(), value.into());
+        }
+    };
+    assert_eq!(after(|h| annotate(h, names::CANCEL, "why")), ["S2"]);
+    assert_eq!(after(|h| annotate(h, names::APPROVE, "sha256:0000")), ["S2"]);
+}
+
+#[test]
+fn attempts_follow_each_other() {
+    let second = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 2;
+    assert_eq!(after(|h| from(h, 3, second))[0], "S9");
+    assert_eq!(after(|h| second(status(h, 8))), ["S9", "S8"]);
+}
+
+#[test]
+fn a_closed_attempt_writes_nothing() {
+    assert_eq!(after(|h| status(h, 2).attempt.as_mut().unwrap().open = false), ["S6"]);
+}
+
+#[test]
+fn a_failure_has_its_words() {
+    assert_eq!(after(|h| from(h, 7, |s| s.message = None)), ["L1"]);
+    let failed = |s: &mut TerraformRunStatus, changes: Changed| {
+        (s.phase, s.result) = (Some(Phase::Failed), Some(RunResult::Failed));
+        let (class, reason) = (FailureClass::Internal, "R".to_owned());
+        s.failure = Some(Failure { class, reason, message: "m".into(), changes, diagnostics: vec![] });
+        s.next_step = Some("n".into());
+    };
+    assert_eq!(after(|h| from(h, 7, |s| failed(s, Changed::Some))), NONE);
+    assert_eq!(after(|h| from(h, 7, |s| failed(s, Changed::None))), ["S28"]);
+    assert_eq!(after(|h| from(h, 7, |s| (failed(s, Changed::Some), s.failure = None).1)), ["L1"]);
+}
+
+#[test]
+fn what_did_not_end_is_found() {
+    assert_eq!(after(|h| h.runs.get_mut("uid").unwrap().truncate(6)), ["L1", "S1"]);
+}
+
+#[test]
+fn a_status_that_is_too_large_and_a_secret_are_found() {
+    assert_eq!(after(|h| h.runs.get_mut("uid").unwrap()[3].status_bytes = 17 << 10), ["S16"]);
+    assert_eq!(after(|h| h.leaks.push("x".into())), ["S15"]);
+}
+
+#[test]
+fn pods_come_once_and_in_their_time() {
+    assert_eq!(after(|h| h.pods.push(h.pods[0].clone())), ["S9"]);
+}
+
+#[test]
+fn the_ledger_has_the_last_word() {
+    assert_eq!(after(|h| h.ledger.insert(0, h.ledger[0].clone())), ["S1"]);
+    assert_eq!(after(|h| h.ledger.push(h.ledger[1].clone())), ["S1"]);
+    assert_eq!(after(|h| h.ledger[0].who = pod(2)), ["S17"]);
+    assert_eq!(after(|h| h.ledger.truncate(3)), ["S28"]);
+    let unclaimed = |s: &mut TerraformRunStatus, result| {
+        s.claim = None;
+        (s.phase, s.result) = (Some(RunResult::phase(result)), Some(result));
+    };
+    assert_eq!(
+        after(|h| (from(h, 6, |s| unclaimed(s, RunResult::Canceled)), h.runs.get_mut("uid").unwrap().remove(6)).0),
+        ["S1", "S11"]
+    );
+}

@@ -1,0 +1,156 @@
+//! Seeded faults in our own code: each is put into a copy of the tree, and a named test has to fail.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+/// The list, beside the suites.
+const LIST: &str = include_str!("../mutants/faults.yaml");
+
+/// Where a fault is looked for.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Suite {
+    Lib,
+    Sim,
+    Api,
+}
+
+/// A fault.
+#[derive(Debug, Deserialize)]
+struct Fault {
+    name: String,
+    file: String,
+    suite: Suite,
+    test: String,
+    find: String,
+    put: String,
+}
+
+/// What the tests said.
+enum Found {
+    /// These failed.
+    Caught(Vec<String>),
+    /// All passed.
+    Missed,
+    /// The fault is no program.
+    Broken,
+}
+
+fn list() -> Result<Vec<Fault>> {
+    serde_saphyr::from_str(LIST).context("tests/mutants/faults.yaml")
+}
+
+/// Puts a fault into a text.
+fn mutated(text: &str, fault: &Fault) -> Result<String> {
+    let times = text.matches(&fault.find).count();
+    ensure!(times == 1, "{}: what is to be replaced stands {times} times in {}", fault.name, fault.file);
+    Ok(text.replace(&fault.find, &fault.put))
+}
+
+/// Tries all faults with `only` in their name; with `write` the table of `design/mutants.md` is made anew. Returns how many no
+/// test has seen.
+///
+/// # Errors
+/// When a fault does not apply, or the tree cannot be copied.
+pub fn run(only: &str, write: bool) -> Result<usize> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no root")?;
+    let (tree, target) = (root.join("target/mutants/tree"), root.join("target/mutants/target"));
+    copy(root, &tree)?;
+    let (mut rows, mut missed) = (String::new(), 0);
+    for fault in list()?.iter().filter(|fault| fault.name.contains(only)) {
+        let path = tree.join(&fault.file);
+        let whole = fs::read_to_string(&path).with_context(|| fault.file.clone())?;
+        fs::write(&path, mutated(&whole, fault)?)?;
+        let found = test(&tree, &target, fault);
+        fs::write(&path, whole)?;
+        let said = match found? {
+            Found::Caught(tests) => tests.first().map_or_else(|| "a panic".to_owned(), |test| format!("`{test}`")),
+            Found::Missed => {
+                missed += 1;
+                "**nothing**".to_owned()
+            }
+            Found::Broken => bail!("{}: the fault does not compile", fault.name),
+        };
+        println!("{}: {said}", fault.name);
+        let _ = writeln!(rows, "| {} | `{}` | {said} |", fault.name.replace('-', " "), fault.file);
+    }
+    println!("{missed} faults were seen by nothing");
+    if write {
+        let page = root.join("design/mutants.md");
+        let text = fs::read_to_string(&page)?;
+        let head = text.split_once("|---|---|---|\n").map(|(head, _)| head).context("no table in design/mutants.md")?;
+        fs::write(page, format!("{head}|---|---|---|\n{rows}"))?;
+    }
+    Ok(missed)
+}
+
+/// What git knows of the tree, as it stands.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let listed = Command::new("git").arg("ls-files").current_dir(from).output().context("cannot run git")?;
+    for name in String::from_utf8(listed.stdout)?.lines() {
+        let (from, to): (PathBuf, PathBuf) = (from.join(name), to.join(name));
+        let Ok(bytes) = fs::read(&from) else { continue };
+        // What did not change keeps its time, and is not built again.
+        if fs::read(&to).is_ok_and(|there| there == bytes) {
+            continue;
+        }
+        fs::create_dir_all(to.parent().context("no folder")?)?;
+        fs::copy(&from, &to)?;
+    }
+    Ok(())
+}
+
+fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
+    let suite: &[&str] = match fault.suite {
+        Suite::Lib => &["--lib"],
+        Suite::Sim => &["--test", "sim"],
+        Suite::Api => &["--test", "api"],
+    };
+    let output = Command::new("cargo")
+        .args(["test", "--release", "--workspace", "--no-fail-fast"])
+        .args(suite)
+        .args(["--", &fault.test])
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", target)
+        .env("CI", "true")
+        .output()
+        .context("cannot run cargo")?;
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if said.contains("error: could not compile") {
+        return Ok(Found::Broken);
+    }
+    let failed =
+        said.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... ").filter(|(_, end)| end.contains("FAILED")));
+    let failed: Vec<String> = failed.map(|(name, _)| name.trim().to_owned()).collect();
+    Ok(if output.status.success() { Found::Missed } else { Found::Caught(failed) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_applies_to_the_code_as_it_is() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let faults = list().unwrap();
+        assert!(faults.len() >= 30);
+        for fault in &faults {
+            let whole = fs::read_to_string(root.join(&fault.file)).unwrap();
+            assert_ne!(mutated(&whole, fault).unwrap(), whole, "{}", fault.name);
+        }
+    }
+
+    #[test]
+    fn no_two_faults_have_one_name() {
+        let faults = list().unwrap();
+        let names: std::collections::BTreeSet<_> = faults.iter().map(|fault| &fault.name).collect();
+        assert_eq!(names.len(), faults.len());
+    }
+}

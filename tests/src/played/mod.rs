@@ -1,0 +1,80 @@
+//! A played API server: etcd's versions, patches, deletion with finalizers, and the meaning of the definition's CEL rules and of
+//! the chart's admission policies. The simulator runs on it, and the suite `api` holds it against the real one.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`store`] | objects, versions, and the verbs on them |
+//! | [`patch`] | merge patches |
+//! | [`schema`] | what the definition of a run refuses |
+//! | [`admission`] | what the policies of the chart refuse |
+
+pub mod admission;
+pub mod patch;
+pub mod schema;
+pub mod store;
+
+use std::collections::BTreeSet;
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// Name, as the API server knows it.
+    pub name: String,
+    /// Verbs on runs beyond reading and writing them: `approve`, `autoapprove`, `control`.
+    pub verbs: BTreeSet<&'static str>,
+    /// Name and UID of the pod that the token is bound to.
+    pub pod: Option<(String, String)>,
+}
+
+impl User {
+    /// A person or a controller with these verbs.
+    pub fn with(name: &str, verbs: &[&'static str]) -> Self {
+        Self { name: name.to_owned(), verbs: verbs.iter().copied().collect(), pod: None }
+    }
+
+    /// The token of a pod, which is that of a ServiceAccount of its namespace.
+    pub fn pod(namespace: &str, pod: &str, uid: &str) -> Self {
+        let name = format!("system:serviceaccount:{namespace}:{pod}");
+        Self { name, verbs: BTreeSet::new(), pod: Some((pod.to_owned(), uid.to_owned())) }
+    }
+
+    /// Whether it holds a verb.
+    pub fn may(&self, verb: &str) -> bool {
+        self.verbs.contains(verb)
+    }
+}
+
+/// An answer that is no success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status.
+    pub code: u16,
+    /// Kubernetes' word for it.
+    pub reason: &'static str,
+    /// What is said.
+    pub message: String,
+}
+
+impl Refusal {
+    /// 404.
+    pub fn not_found(what: &str) -> Self {
+        Self { code: 404, reason: "NotFound", message: format!("{what} not found") }
+    }
+
+    /// 409 on a write.
+    pub fn conflict(what: &str) -> Self {
+        Self { code: 409, reason: "Conflict", message: format!("the object has been modified; {what}") }
+    }
+
+    /// 422.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self { code: 422, reason: "Invalid", message: message.into() }
+    }
+
+    /// A policy's no.
+    pub fn policy(policy: &str, message: &str) -> Self {
+        let message =
+            format!("is forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}");
+        Self { code: 403, reason: "Forbidden", message }
+    }
+}

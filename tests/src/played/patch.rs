@@ -1,0 +1,42 @@
+//! Merge patches (RFC 7396), and as much of strategic ones as the controller sends.
+
+use serde_json::{Map, Value};
+
+/// What takes values from a list of a strategic patch.
+const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
+
+/// Merges `patch` into `to`.
+pub fn merge(to: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *to = patch.clone();
+        return;
+    };
+    if !to.is_object() {
+        *to = Value::Object(Map::new());
+    }
+    let Some(target) = to.as_object_mut() else { return };
+    for (key, value) in patch {
+        if let (Some(list), Some(gone)) = (key.strip_prefix(DELETE_FROM), value.as_array()) {
+            if let Some(list) = target.get_mut(list).and_then(Value::as_array_mut) {
+                list.retain(|item| !gone.contains(item));
+            }
+        } else if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn null_removes_lists_are_replaced_and_values_leave_primitive_lists() {
+        let mut value = json!({"a": {"b": 1, "c": [1, 2]}, "finalizers": ["x", "y"]});
+        merge(&mut value, &json!({"a": {"b": null, "c": [3], "d": {"e": null}}, "$deleteFromPrimitiveList/finalizers": ["x"]}));
+        assert_eq!(value, json!({"a": {"c": [3], "d": {}}, "finalizers": ["y"]}));
+    }
+}

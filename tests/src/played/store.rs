@@ -1,0 +1,290 @@
+//! Objects, their versions, and the verbs on them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crds::whole_seconds;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{Refusal, User, admission, patch::merge, schema};
+
+/// The plural word for runs.
+pub const RUNS: &str = "terraformruns";
+/// The plural word for pods.
+pub const PODS: &str = "pods";
+
+/// Where an object is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Plural word of its kind.
+    pub resource: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// A key.
+    pub fn of(resource: &str, namespace: &str, name: &str) -> Self {
+        Self { resource: resource.into(), namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// One change of an object, in the order of their versions.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The version that it made.
+    pub version: u64,
+    /// Where.
+    pub key: Key,
+    /// The object afterwards, or as it was last.
+    pub object: Arc<Value>,
+    /// Whether it is gone.
+    pub deleted: bool,
+}
+
+/// What is done to an object.
+#[derive(Clone, Debug)]
+pub enum Edit {
+    /// A merge patch, or a strategic one.
+    Merge(Value),
+    /// A JSON Patch.
+    Json(Vec<Value>),
+    /// Put in its place.
+    Replace(Value),
+}
+
+/// An answer.
+pub type Answer = Result<Arc<Value>, Refusal>;
+
+/// All objects.
+#[derive(Debug, Default)]
+pub struct Store {
+    version: u64,
+    made: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
+    changes: Vec<Change>,
+    /// Policies of the chart that are not in force.
+    pub lacks_policies: bool,
+}
+
+impl Store {
+    /// The newest version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Changes after a version.
+    pub fn since(&self, version: u64) -> &[Change] {
+        let from = self.changes.partition_point(|change| change.version <= version);
+        &self.changes[from..]
+    }
+
+    /// Reads an object as it is now.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn get(&self, key: &Key) -> Answer {
+        self.objects.get(key).cloned().ok_or_else(|| Refusal::not_found(&format!("{} \"{}\"", key.resource, key.name)))
+    }
+
+    /// Objects of a kind, with all of these labels (`key=value`, separated by commas).
+    pub fn list(&self, resource: &str, namespace: &str, selector: &str) -> Vec<Arc<Value>> {
+        let matches = |object: &Value| {
+            let pairs = selector.split(',').filter_map(|pair| pair.split_once('='));
+            pairs.into_iter().all(|(key, value)| object["metadata"]["labels"][key] == value)
+        };
+        let of_kind = self.objects.iter().filter(|(key, _)| key.resource == resource && key.namespace == namespace);
+        of_kind.filter(|(_, object)| matches(object)).map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// 409 when it exists; what schema and policies refuse.
+    pub fn create(
+        &mut self,
+        user: &User,
+        resource: &str,
+        namespace: &str,
+        mut object: Value,
+        dry: bool,
+        now: Timestamp,
+    ) -> Answer {
+        let stem = object["metadata"]["generateName"].as_str().map(|stem| format!("{stem}{}", self.made));
+        let name = object["metadata"]["name"].as_str().map(str::to_owned).or(stem).unwrap_or_default();
+        let key = Key::of(resource, namespace, &name);
+        let uid = format!("{:08x}-0000-4000-8000-{:012x}", self.made + 1, self.made + 1);
+        merge(
+            &mut object,
+            &json!({"metadata": {"name": name, "namespace": namespace, "uid": uid, "generation": 1,
+                "creationTimestamp": whole_seconds(now), "deletionTimestamp": null, "resourceVersion": null}}),
+        );
+        if resource == RUNS {
+            if let Some(object) = object.as_object_mut() {
+                object.remove("status");
+            }
+            schema::shape(&mut object)?;
+            schema::holds(&name, None)?;
+            if !self.lacks_policies {
+                admission::run(user, None, &object)?;
+            }
+        }
+        if resource == PODS {
+            object["status"] = json!({"phase": "Pending"});
+        }
+        if self.objects.contains_key(&key) {
+            return Err(Refusal { code: 409, reason: "AlreadyExists", message: format!("{resource} \"{name}\" already exists") });
+        }
+        if dry {
+            return Ok(Arc::new(object));
+        }
+        self.made += 1;
+        Ok(self.put(key, object))
+    }
+
+    /// Changes an object, or with `status` its status and nothing else.
+    ///
+    /// # Errors
+    /// 404; 409 for another version or UID; 422 for a test that fails and what the schema refuses; 403 for what policies refuse.
+    pub fn edit(&mut self, user: &User, key: &Key, status: bool, edit: &Edit, dry: bool) -> Answer {
+        let old = self.get(key)?;
+        let mut new = (*old).clone();
+        match edit {
+            Edit::Merge(patch) => merge(&mut new, patch),
+            Edit::Json(operations) => {
+                let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations.clone()))
+                    .map_err(|error| Refusal { code: 400, reason: "BadRequest", message: error.to_string() })?;
+                json_patch::patch(&mut new, &patch).map_err(|error| Refusal::invalid(error.to_string()))?;
+            }
+            Edit::Replace(value) => new = value.clone(),
+        }
+        for field in ["uid", "resourceVersion"] {
+            let given = &new["metadata"][field];
+            if !given.is_null() && *given != old["metadata"][field] {
+                return Err(Refusal::conflict(&format!("{field} is another")));
+            }
+        }
+        let part = |object: &Value, field: &str| object.get(field).cloned();
+        let mut whole = (*old).clone();
+        let Some(fields) = whole.as_object_mut() else { return Ok(old) };
+        // A write of the status changes nothing but that, and any other write everything but that.
+        let taken: &[&str] = if status { &["status"] } else { &["metadata", "spec", "data", "rules", "subjects"] };
+        for field in taken {
+            match part(&new, field) {
+                Some(value) => fields.insert((*field).into(), value),
+                None => fields.remove(*field),
+            };
+        }
+        for field in ["uid", "resourceVersion", "name", "namespace", "creationTimestamp", "deletionTimestamp", "generation"] {
+            if let Some(value) = old["metadata"].get(field) {
+                whole["metadata"][field] = value.clone();
+            }
+        }
+        if key.resource == RUNS {
+            self.judge_run(user, key, &old, &mut whole, status)?;
+        }
+        let count = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
+        let leaving = !whole["metadata"]["deletionTimestamp"].is_null();
+        if leaving && count(&whole) > count(&old) {
+            return Err(Refusal::invalid("no new finalizers can be added if the object is being deleted"));
+        }
+        if dry || whole == *old {
+            return Ok(if dry { Arc::new(whole) } else { old });
+        }
+        let let_go = count(&old) > 0 && count(&whole) == 0 && leaving;
+        // A pod stays until its node has said that it ended.
+        if let_go && (key.resource != PODS || whole["metadata"]["deletionGracePeriodSeconds"] == 0) {
+            return Ok(self.remove(key, whole));
+        }
+        Ok(self.put(key.clone(), whole))
+    }
+
+    fn judge_run(&self, user: &User, key: &Key, old: &Value, new: &mut Value, status: bool) -> Result<(), Refusal> {
+        if !status {
+            if old["spec"] != new["spec"] {
+                return Err(Refusal::invalid("spec is immutable"));
+            }
+            return if self.lacks_policies { Ok(()) } else { admission::run(user, Some(old), new) };
+        }
+        let after = schema::shape_status(new)?;
+        let before = schema::read_status(old)?;
+        schema::holds(&key.name, after.as_ref())?;
+        schema::follows(before.as_ref(), after.as_ref())?;
+        if self.lacks_policies { Ok(()) } else { admission::status(user, old, new) }
+    }
+
+    /// Deletes an object; with finalizers, or with `grace` seconds for a pod that is on a node, it is marked.
+    ///
+    /// # Errors
+    /// 404; 409 when it has another UID or version than wanted.
+    pub fn delete(&mut self, key: &Key, wanted: &Value, grace: Option<u64>, now: Timestamp) -> Answer {
+        let old = self.get(key)?;
+        for field in ["uid", "resourceVersion"] {
+            if wanted[field].is_string() && wanted[field] != old["metadata"][field] {
+                return Err(Refusal::conflict(&format!("{field} is another")));
+            }
+        }
+        let held = old["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let placed = key.resource == PODS && !old["spec"]["nodeName"].is_null();
+        let grace = if placed { grace.unwrap_or(0) } else { 0 };
+        let before = old["metadata"]["deletionGracePeriodSeconds"].as_u64();
+        if !held && grace == 0 {
+            return Ok(self.remove(key, (*old).clone()));
+        }
+        if before.is_some_and(|before| before <= grace) {
+            return Ok(old);
+        }
+        let mut new = (*old).clone();
+        if new["metadata"]["deletionTimestamp"].is_null() {
+            new["metadata"]["deletionTimestamp"] = json!(whole_seconds(now));
+        }
+        if key.resource == PODS {
+            new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        } else {
+            new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+        }
+        Ok(self.put(key.clone(), new))
+    }
+
+    /// What a kubelet writes of a pod; nothing when the pod is gone or another has its name.
+    pub fn node_writes(&mut self, key: &Key, uid: &str, patch: &Value) {
+        let Ok(old) = self.get(key) else { return };
+        if old["metadata"]["uid"] != uid {
+            return;
+        }
+        let mut new = (*old).clone();
+        merge(&mut new, patch);
+        let held = new["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if new["metadata"]["deletionGracePeriodSeconds"] == 0 && !held {
+            self.remove(key, new);
+        } else if new != *old {
+            self.put(key.clone(), new);
+        }
+    }
+
+    fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let object = Arc::new(object);
+        self.objects.insert(key.clone(), object.clone());
+        self.changes.push(Change { version: self.version, key, object: object.clone(), deleted: false });
+        object
+    }
+
+    fn remove(&mut self, key: &Key, mut object: Value) -> Arc<Value> {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let object = Arc::new(object);
+        self.objects.remove(key);
+        self.changes.push(Change { version: self.version, key: key.clone(), object: object.clone(), deleted: true });
+        object
+    }
+}
+
+/// The body of an answer that is no success.
+pub fn failure(refusal: &Refusal) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": Map::new(), "status": "Failure", "message": refusal.message,
+        "reason": refusal.reason, "code": refusal.code})
+}
