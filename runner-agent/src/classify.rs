@@ -268,6 +268,9 @@ fn lock_owner(detail: &str) -> Option<String> {
     })
 }
 
+/// A holder that a backend does not name.
+pub const UNKNOWN: &str = "unknown";
+
 /// The lock that kept a step from the state, as its holder describes itself. `own` is the name of this pod: Terraform tells of its
 /// own lock where an `http` backend has told it of another's, of which it then knows the ID only.
 pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
@@ -286,7 +289,7 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
     let mine = who.rsplit_once('@').is_some_and(|(_, host)| host == own);
     let id = told.or_else(|| field("ID:"))?;
     if mine {
-        return Some(StateLock { id: clip(&id, 128), who: "unknown".to_owned(), operation: None, created: None });
+        return Some(StateLock { id: clip(&id, 128), who: UNKNOWN.to_owned(), operation: None, created: None });
     }
     let (operation, created) = (field("Operation:"), field("Created:"));
     Some(StateLock {
@@ -295,6 +298,15 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
         operation: operation.map(|text| clip(&text, 64)),
         created: created.map(|text| clip(&text, 64)),
     })
+}
+
+/// Who holds a lock, for people.
+pub fn held_by(lock: &StateLock) -> String {
+    match (lock.who.as_str(), &lock.created) {
+        (UNKNOWN, _) => format!("the state is locked (lock {}); its backend does not say by whom", lock.id),
+        (who, Some(created)) => format!("the state is locked by {who} since {created}"),
+        (who, None) => format!("the state is locked by {who}"),
+    }
 }
 
 /// A file as it is called in the source, wherever in it the tool ran: what a person opens to correct it.

@@ -12,6 +12,8 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("locks::one_left_by_an_earlier_attempt_is_released", earlier_attempt),
         Test::new("locks::one_left_by_a_dead_pod_of_another_run_is_released", another_run),
+        Test::new("locks::one_on_the_kubernetes_backend_is_released_by_opentofu", |scene| kubernetes(scene, "OpenTofu")),
+        Test::new("locks::one_on_the_kubernetes_backend_is_released_by_terraform", |scene| kubernetes(scene, "Terraform")),
         Test::new("locks::one_of_a_pod_that_lives_is_waited_for", alive),
         Test::new("locks::somebodys_is_waited_for_and_left_alone", strangers),
     ]
@@ -70,6 +72,44 @@ async fn another_run(scene: Scene) -> Result<()> {
     released(&status, "a, attempt 1")?;
     ensure!(status.lock_release.is_some_and(|release| release.id == lock.id), "another lock was meant");
     ensure!(scene.suite.state.lock(&path(&scene, "shared")).is_none());
+    Ok(())
+}
+
+/// A real tool that is killed in mid-apply, on the `kubernetes` backend: a Secret, and a Lease that is its lock.
+async fn kubernetes(scene: Scene, tool: &'static str) -> Result<()> {
+    scene.kubectl(&["create", "role", "state", "--verb=*", "--resource=secrets,leases.coordination.k8s.io"])?;
+    let account = format!("--serviceaccount={}:default", scene.namespace);
+    scene.kubectl(&["create", "rolebinding", "state", "--role=state", &account])?;
+    let main = "variable \"seconds\" {\n  type = number\n}\nresource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    \
+                command = \"echo begun; sleep ${var.seconds}\"\n  }\n}\n";
+    let config = json!({"secret_suffix": "net", "namespace": scene.namespace, "in_cluster_config": true});
+    let spec = |seconds: u32| {
+        let version = if tool == "OpenTofu" { json!("1.10.6") } else { Value::Null };
+        json!({"source": {"inline": {"files": {"main.tf": main}}}, "tool": {"name": tool, "version": version},
+            "backend": {"type": "kubernetes", "config": config}, "approval": {"mode": "Automatic"},
+            "variables": [{"name": "seconds", "value": seconds}], "runner": {"serviceAccountName": "default"}})
+    };
+    scene.create("a", spec(600)).await?;
+    let begun = |run: &TerraformRun| {
+        let progress = run.status.as_ref().and_then(|status| status.progress.as_ref());
+        run.status.as_ref().is_some_and(|s| s.claim.is_some()) && progress.is_some()
+    };
+    scene.until("a", "applying", LATER, begun).await?;
+    let held = || scene.kubectl(&["get", "lease", "lock-tfstate-default-net", "-o", "jsonpath={.spec.holderIdentity}"]);
+    let started = std::time::Instant::now();
+    while held().unwrap_or_default().is_empty() {
+        ensure!(started.elapsed() < SOON, "the apply takes no lock");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
+    scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    let lock = held()?;
+    ensure!(!lock.is_empty(), "the dead pod's lock is not there");
+    scene.create("b", spec(0)).await?;
+    let status = scene.ends_within("b", RunResult::Applied, LATER).await?;
+    released(&status, "a, attempt 1")?;
+    ensure!(status.lock_release.is_some_and(|release| release.id == lock), "another lock was meant");
+    ensure!(held()?.is_empty(), "the lock is held by {}", held()?);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -23,7 +23,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use crds::datastore::{LOCKED, MAX_SMALL, MAX_STATE, STATE_PORT, StateId, hex_digest};
+use crds::{
+    StateLock,
+    datastore::{LOCKED, MAX_SMALL, MAX_STATE, Problem, STATE_PORT, StateId, hex_digest},
+    termination::clip,
+};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -38,11 +42,24 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(600);
 
 /// The server; it ends with this value.
 #[derive(Debug)]
-pub struct StateServer(AbortHandle);
+pub struct StateServer {
+    task: AbortHandle,
+    holder: Arc<Mutex<Value>>,
+}
+
+impl StateServer {
+    /// Who holds the lock with this ID, as the datastore said when it refused it. The tools read no more of it than the ID.
+    pub fn holder(&self, id: &str) -> Option<StateLock> {
+        let info = self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let text = |name: &str| Some(clip(info[name].as_str()?, 256)).filter(|text| !text.is_empty());
+        (info["ID"].as_str() == Some(id)).then_some(())?;
+        Some(StateLock { id: clip(id, 128), who: text("Who")?, operation: text("Operation"), created: text("Created") })
+    }
+}
 
 impl Drop for StateServer {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -50,6 +67,8 @@ struct Context {
     client: Client,
     dir: PathBuf,
     writes: AtomicU64,
+    /// The holder of the lock, as it was last named.
+    holder: Arc<Mutex<Value>>,
 }
 
 /// The backend's configuration for a state, as the code would have it.
@@ -84,14 +103,15 @@ fn segment(name: &str) -> String {
 pub async fn serve(client: Client, dir: &Path) -> io::Result<StateServer> {
     tokio::fs::create_dir_all(dir).await?;
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, STATE_PORT))).await?;
-    let context = Arc::new(Context { client, dir: dir.to_owned(), writes: AtomicU64::new(0) });
+    let holder = Arc::<Mutex<Value>>::default();
+    let context = Arc::new(Context { client, dir: dir.to_owned(), writes: AtomicU64::new(0), holder: holder.clone() });
     let router = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
     let task = tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "the way to the managed state ended");
         }
     });
-    Ok(StateServer(task.abort_handle()))
+    Ok(StateServer { task: task.abort_handle(), holder })
 }
 
 async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, method: Method, body: Body) -> Response {
@@ -154,7 +174,12 @@ async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -
     };
     match done {
         Ok(()) => StatusCode::OK.into_response(),
-        Err(trouble) => said(&trouble),
+        Err(trouble) => {
+            if let Trouble::Refused(Problem { holder: Some(holder), .. }) = &trouble {
+                (**holder).clone_into(&mut context.holder.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            said(&trouble)
+        }
     }
 }
 
@@ -187,6 +212,16 @@ mod tests {
         let of = |workspace| backend("team", &id(workspace))["terraform"]["backend"]["http"]["address"].clone();
         assert_eq!(of("prod"), "http://127.0.0.1:9417/state/team/net-abcde/prod");
         assert_eq!(of(".."), "http://127.0.0.1:9417/state/team/net-abcde/%2E%2E");
+    }
+
+    #[tokio::test]
+    async fn the_holder_of_that_very_lock_is_named() {
+        let info = json!({"ID": "a-b", "Who": "pawl@net-2xbdf-a1", "Created": "2026-01-01T00:00:00Z", "Operation": ""});
+        let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+        let server = StateServer { task, holder: Arc::new(Mutex::new(info)) };
+        let holder = server.holder("a-b").unwrap();
+        assert_eq!((holder.who.as_str(), holder.operation), ("pawl@net-2xbdf-a1", None));
+        assert_eq!(server.holder("a-c"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A state that somebody else has locked: `plan` waits for it, says who holds it, and releases a lock that the controller says was
 //! left by an ended process of ours. No other lock is ever touched.
 
-use std::time::Duration;
+use std::{sync::PoisonError, time::Duration};
 
 use crds::{Failure, StateLock};
 use tokio::time::Instant;
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{PodWork, init::Backend};
 use crate::{
     classify,
+    datastore::{failure, patiently},
     ports::{Notice, Notices},
 };
 
@@ -16,6 +17,8 @@ use crate::{
 const AGAIN: Duration = Duration::from_secs(5);
 /// How soon a stop, or the controller's word, is seen while nothing runs.
 const GLANCE: Duration = Duration::from_millis(100);
+/// How long a managed state's lock is tried to be released for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The controller's word that a lock may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +31,8 @@ impl PodWork {
     /// Waits until `plan` is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
     pub(super) async fn wait_for_lock(&self, failure: Failure, notices: &Notices) -> Result<(), Failure> {
         let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else { return Err(failure) };
+        let lock = self.named(lock);
+        let failure = Failure { message: format!("plan failed: {}", classify::held_by(&lock)), ..failure };
         // A person at a terminal sees who holds it, and tries again himself.
         if self.settings.machine().is_some() {
             return Err(failure);
@@ -47,17 +52,35 @@ impl PodWork {
         Ok(())
     }
 
-    /// Whether the tool releases a lock by its ID and no other. Terraform's `force-unlock` on an `http` backend names none, so
-    /// that it could remove a lock that somebody took in the meantime.
+    /// The holder of a managed state's lock is the datastore's to name: of what an `http` backend says, the tools pass on the ID.
+    fn named(&self, lock: StateLock) -> StateLock {
+        let Some(remote) = self.remote.as_ref().filter(|_| self.known().managed) else { return lock };
+        let server = remote.state.lock().unwrap_or_else(PoisonError::into_inner);
+        server.as_ref().and_then(|server| server.holder(&lock.id)).unwrap_or(lock)
+    }
+
+    /// Whether a lock is released by its ID and no other. The datastore does that; Terraform's `force-unlock` on another `http`
+    /// backend names none, so that it could remove a lock that somebody took in the meantime.
     fn unlocks_by_id(&self) -> bool {
-        let http = Backend::read(&self.known().stack).is_ok_and(|backend| backend.kind == "http");
-        self.tool().is_ok_and(|tool| tool.name == crds::ToolName::OpenTofu) || !http
+        let (managed, stack) = {
+            let known = self.known();
+            (known.managed, known.stack.clone())
+        };
+        let http = Backend::read(&stack).is_ok_and(|backend| backend.kind == "http");
+        managed || !http || self.tool().is_ok_and(|tool| tool.name == crds::ToolName::OpenTofu)
     }
 
     async fn unlock(&self, lock: &StateLock, release: &Release, notices: &Notices) -> Result<(), Failure> {
         // Once: should the lock stay, it takes another word.
         self.known().release = None;
-        match self.tool_step("force-unlock", &["force-unlock", "-force", &lock.id], notices).await {
+        let released = match self.remote.as_ref().filter(|_| self.known().managed) {
+            Some(remote) => {
+                let released = patiently(PATIENCE, || remote.client.unlock(&lock.id)).await;
+                released.map_err(|trouble| failure("the lock of the managed state cannot be released", &trouble))
+            }
+            None => self.tool_step("force-unlock", &["force-unlock", "-force", &lock.id], notices).await,
+        };
+        match released {
             Ok(()) => {
                 let text = format!("released the lock {} that {} left", lock.id, release.holder);
                 let _ = notices.send(Notice::Unlocked(text));
