@@ -5,6 +5,8 @@ pub mod ci;
 pub mod cluster;
 pub mod demo;
 pub mod history;
+#[cfg(test)]
+mod invariants;
 pub mod ledger;
 pub mod mutants;
 pub mod played;

@@ -7,11 +7,18 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use crds::datastore::hex_digest;
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
 /// The list, beside the suites.
 const LIST: &str = include_str!("../mutants/faults.yaml");
+
+/// What is said of a fault that no test has seen.
+const NOTHING: &str = "**nothing**";
+/// What is said of a fault that is no program.
+const BROKEN: &str = "**does not compile**";
 
 /// Where a fault is looked for.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -61,24 +68,36 @@ fn mutated(text: &str, fault: &Fault) -> Result<String> {
 /// When a fault does not apply, or the tree cannot be copied.
 pub fn run(only: &str, write: bool) -> Result<usize> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no root")?;
-    let (tree, target) = (root.join("target/mutants/tree"), root.join("target/mutants/target"));
+    let work = root.join("target/mutants");
+    let (tree, target, kept) = (work.join("tree"), work.join("target"), work.join("found"));
     copy(root, &tree)?;
+    fs::create_dir_all(&kept)?;
     let (mut rows, mut missed) = (String::new(), 0);
-    for fault in list()?.iter().filter(|fault| fault.name.contains(only)) {
+    let faults = list()?;
+    for (number, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.name.contains(only)) {
         let path = tree.join(&fault.file);
         let whole = fs::read_to_string(&path).with_context(|| fault.file.clone())?;
-        fs::write(&path, mutated(&whole, fault)?)?;
-        let found = test(&tree, &target, fault);
-        fs::write(&path, whole)?;
-        let said = match found? {
-            Found::Caught(tests) => tests.first().map_or_else(|| "a panic".to_owned(), |test| format!("`{test}`")),
-            Found::Missed => {
-                missed += 1;
-                "**nothing**".to_owned()
+        let faulty = mutated(&whole, fault)?;
+        // What was found stays found as long as file and fault are the same: a run that was cut off goes on.
+        let key = hex_digest(&Sha256::digest(format!("{} {}\n{faulty}", fault.name, fault.test)));
+        let kept = kept.join(key);
+        let said = match fs::read_to_string(&kept) {
+            Ok(said) => said,
+            Err(_) => {
+                fs::write(&path, faulty)?;
+                let found = test(&tree, &target, fault);
+                fs::write(&path, &whole)?;
+                let said = match found? {
+                    Found::Caught(tests) => tests.first().map_or_else(|| "a panic".to_owned(), |test| format!("`{test}`")),
+                    Found::Missed => NOTHING.to_owned(),
+                    Found::Broken => BROKEN.to_owned(),
+                };
+                fs::write(kept, &said)?;
+                said
             }
-            Found::Broken => bail!("{}: the fault does not compile", fault.name),
         };
-        println!("{}: {said}", fault.name);
+        missed += usize::from(said == NOTHING || said == BROKEN);
+        println!("{}/{} {}: {said}", number + 1, faults.len(), fault.name);
         let _ = writeln!(rows, "| {} | `{}` | {said} |", fault.name.replace('-', " "), fault.file);
     }
     println!("{missed} faults were seen by nothing");

@@ -5,7 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
@@ -72,6 +72,10 @@ fn stages(root: &Path, arguments: &Arguments) -> Result<Vec<Stage>> {
     if arguments.keep {
         tests.env("PAWL_KEEP", "1");
     }
+    let mut kills = Command::new(itself.with_file_name("chaos"));
+    // Another course of things each time; the seed stands in what it prints. What is under way comes to its end after the time.
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    kills.args(["--kills", "100000", "--seconds", "130", "--seed", &seed.to_string()]).env("CI", "true");
     let mut docs = cargo(root, &["doc", "--release", "--workspace", "--no-deps"]);
     docs.env("RUSTDOCFLAGS", "-D warnings");
     let mut deny_tool = cargo(root, &["install", "cargo-deny", "--version", "0.20.2", "--locked", "--quiet", "--root"]);
@@ -79,14 +83,19 @@ fn stages(root: &Path, arguments: &Arguments) -> Result<Vec<Stage>> {
     let tool_root = cache.path("cargo-tools");
     // Not ours: without the flags of our own build, which would link it statically, and below the tests in rank.
     deny_tool.arg(&tool_root).current_dir(cache.path(""));
+    // It works for a second; building it well would take minutes.
+    deny_tool.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     let mut deny = Command::new(tool_root.join("bin/cargo-deny"));
     deny.current_dir(root).args(["--config", ".cargo/deny.toml", "--offline", "check", "bans", "licenses", "sources"]);
     Ok(vec![
         stage("format", cargo(root, &["fmt", "--all", "--check"])),
+        // For all platforms, as the last stage reads the manifests of all of them without a network.
+        stage("fetch", cargo(root, &["fetch", "--locked"])),
         stage("build", cargo(root, &["build", "--release", "--workspace"])),
         stage("tools", tools),
         stage("generate", cargo(root, &["run", "--release", "--bin", "crdgen"])),
         stage("tests", tests),
+        stage("kills", kills),
         stage("clippy", cargo(root, &["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         stage("docs", docs),
         stage("deny tool", deny_tool),

@@ -79,5 +79,8 @@ pub fn run(mut stage: Stage, logs: &Path) -> Result<Outcome> {
 
 /// Lines that a log shows of a stage that goes well: what tests say, and how long work goes on.
 fn is_told(line: &str) -> bool {
-    ["test ", "tools ", "packages ", "cluster ", "images ", "chart ", "left out"].iter().any(|start| line.starts_with(start))
+    let told = ["test ", "tools ", "packages ", "cluster ", "images ", "chart ", "left out"];
+    // Of the kill loop and the searches: how much was tried.
+    let counts = ["sim: ", "model: ", "kills ", "Seed ", "| ", "Checked: "];
+    told.iter().chain(&counts).any(|start| line.starts_with(start))
 }
