@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crds::{TerraformRun, names};
+use crds::{Attempt, TerraformRun, names};
 
 /// The objects that give an attempt's pod its rights.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,18 +43,18 @@ pub fn belongs(meta: &ObjectMeta, run_uid: &str, attempt: u32) -> bool {
 }
 
 /// Name of the ServiceAccount of an attempt's pod.
-pub fn service_account_name(run: &TerraformRun, attempt: u32) -> String {
-    let own = || names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), attempt);
-    run.spec.runner.service_account_name.clone().unwrap_or_else(own)
+pub fn service_account_name(run: &TerraformRun, attempt: &Attempt) -> String {
+    let own = || names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), attempt.number);
+    run.spec.runner.account(attempt.restores.is_some()).map_or_else(own, ToOwned::to_owned)
 }
 
 /// Builds the account of an attempt.
-pub fn account(run: &TerraformRun, attempt: u32) -> Account {
-    let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), attempt);
+pub fn account(run: &TerraformRun, attempt: &Attempt) -> Account {
+    let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), attempt.number);
     let metadata = ObjectMeta {
         name: Some(name.clone()),
         namespace: run.namespace(),
-        labels: Some(labels(run, attempt)),
+        labels: Some(labels(run, attempt.number)),
         ..ObjectMeta::default()
     };
     let rule = |resource: &str, verbs: &[&str]| PolicyRule {
@@ -64,7 +64,7 @@ pub fn account(run: &TerraformRun, attempt: u32) -> Account {
         verbs: verbs.iter().map(ToString::to_string).collect(),
         ..PolicyRule::default()
     };
-    let service_account = run.spec.runner.service_account_name.is_none().then(|| ServiceAccount {
+    let service_account = run.spec.runner.account(attempt.restores.is_some()).is_none().then(|| ServiceAccount {
         metadata: metadata.clone(),
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
@@ -93,10 +93,14 @@ mod tests {
     use super::*;
     use crate::testing;
 
+    fn attempt(number: u32, restores: Option<u32>) -> Attempt {
+        Attempt { number, restores, ..Attempt::default() }
+    }
+
     #[test]
     fn an_account_may_touch_its_own_run_and_nothing_else() {
         let run = testing::run();
-        let made = account(&run, 2);
+        let made = account(&run, &attempt(2, None));
         let rules = made.role.rules.unwrap();
         assert!(rules.iter().all(|r| r.resource_names == Some(vec![run.name_any()])));
         assert!(rules.iter().all(|r| r.api_groups == Some(vec!["pawl.run".into()])));
@@ -114,10 +118,23 @@ mod tests {
     fn an_account_that_the_user_names_is_not_made() {
         let mut run = testing::run();
         run.spec.runner.service_account_name = Some("deployer".into());
-        let made = account(&run, 1);
+        let made = account(&run, &attempt(1, None));
         assert!(made.service_account.is_none());
         let subject = &made.binding.subjects.unwrap()[0];
         assert_eq!(subject.name, "deployer");
         assert_ne!(made.binding.metadata.name.as_deref(), Some("deployer"), "named as the attempt");
+    }
+
+    #[test]
+    fn plans_are_made_under_the_account_that_is_named_for_them() {
+        let mut run = testing::run();
+        run.spec.runner.plan_service_account_name = Some("reader".into());
+        assert_eq!(service_account_name(&run, &attempt(1, None)), "reader");
+        // An apply has the attempt's own, unless one is named.
+        let own = account(&run, &attempt(2, Some(1)));
+        assert_eq!(own.service_account.unwrap().metadata.name, own.role.metadata.name);
+        run.spec.runner.service_account_name = Some("deployer".into());
+        assert_eq!(service_account_name(&run, &attempt(2, Some(1))), "deployer");
+        assert_eq!(service_account_name(&run, &attempt(3, None)), "reader");
     }
 }

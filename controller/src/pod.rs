@@ -74,7 +74,7 @@ pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, da
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
-            service_account_name: Some(account::service_account_name(run, number)),
+            service_account_name: Some(account::service_account_name(run, attempt)),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             restart_policy: Some("Never".into()),

@@ -146,6 +146,11 @@ fn shape(root: &mut Value) {
         "[self.start, self.setup, self.init, self.plan, self.apply].all(t, duration(t) >= duration('1s') && duration(t) <= duration('24h'))",
         "a timeout is at least 1s and at most 24h",
     )]);
+    root["properties"]["spec"]["x-kubernetes-validations"] = rules(&[(
+        "!has(self.runner.planServiceAccountName) || self.approval.mode == 'Manual'",
+        "planServiceAccountName needs approval.mode Manual: what nobody approves is applied in the pod that made the plan",
+    )]);
+    let spec = &mut root["properties"]["spec"]["properties"];
     spec["approval"]["x-kubernetes-validations"] = rules(&[
         ("duration(self.holdFor) <= duration('24h')", "holdFor is at most 24h"),
         (

@@ -10,7 +10,7 @@ mod projection;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crds::{Operation, TerraformRun, contract};
+use crds::{Approval, Operation, TerraformRun, contract, duration::Span};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -24,7 +24,7 @@ use crate::{
     settings::Settings,
     termination,
 };
-use levels::Levels;
+use levels::{Levels, hold_for};
 use projection::Projection;
 
 type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
@@ -189,7 +189,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 let left = std::time::Duration::try_from(left).unwrap_or_default();
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
                 if let (true, Some(run)) = (self.view.is_stored(), &self.run) {
-                    self.hold_until.get_or_insert_with(|| Instant::now() + run.spec.approval.hold_for.0);
+                    self.hold_until.get_or_insert_with(|| Instant::now() + hold_for(run));
                 }
                 // An approval may have come before the acknowledgement of the plan.
                 if self.levels.approved {
@@ -326,7 +326,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     fn adopted(&mut self, run: Arc<TerraformRun>) -> Event {
         let status = run.status.clone().unwrap_or_default();
-        self.view.resume(status, run.spec.approval, self.clock.now());
+        let approval = Approval { hold_for: Span(hold_for(&run)), ..run.spec.approval };
+        self.view.resume(status, approval, self.clock.now());
         let version = run.metadata.resource_version.clone().unwrap_or_default();
         self.follower = Some(tokio::spawn(follow(self.api.clone(), self.settings.nonce.clone(), version, self.seen.0.clone())));
         self.look(Some(&Seen::Run(run.clone())));

@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{Agent, Test, World, plan, refused, sum};
+use crate::world::{Agent, Test, World, plan, refused, run, sum};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::nothing_is_claimed_when_cancelled_denied_or_deleted", true, claim_of_an_ended_run),
         Test::new("fences::an_automatic_run_claims_its_own_plan_only", true, claim_automatic),
         Test::new("fences::a_claim_needs_the_lease_on_the_state_of_its_plan", true, claim_leased),
+        Test::new("fences::the_account_that_plans_does_not_apply", true, claim_apart),
         Test::new("fences::a_plan_only_run_claims_nothing", true, claim_plan_only),
         Test::new("fences::nobody_else_writes_a_claim", true, claim_by_others),
         Test::new("fences::a_token_reaches_its_own_run_and_nothing_else", true, reach),
@@ -310,6 +311,24 @@ async fn claim_automatic(world: World) -> Result<()> {
     refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
     agent.status(&agent.claim(1, '0', &sum('a'))).await?;
     Ok(())
+}
+
+async fn claim_apart(world: World) -> Result<()> {
+    let spec = json!({"runner": {"planServiceAccountName": "reader"}});
+    let scene = Scene::new(world.clone(), spec.clone()).await?;
+    let agent = scene.planned().await?;
+    scene.approve('a').await?;
+    let text = "a plan is applied by an attempt that restores it";
+    refused("the pod that made the plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, text)?;
+    let scene = Scene::new(world.clone(), spec.clone()).await?;
+    let (_, agent) = restoring(&scene, 1).await?;
+    scene.approve('a').await?;
+    agent.status(&agent.claim(2, '2', &sum('a'))).await.context("a pod that restores it")?;
+    let mut automatic = spec;
+    automatic["approval"] = json!({"mode": "Automatic"});
+    let namespace = world.namespace().await?;
+    let created = world.runs(&namespace).create(&PostParams::default(), &run(RUN, &automatic)?).await;
+    refused("of what nobody approves", created, "planServiceAccountName needs approval.mode Manual")
 }
 
 async fn claim_leased(world: World) -> Result<()> {

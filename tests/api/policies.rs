@@ -232,7 +232,9 @@ async fn account(world: World) -> Result<()> {
     world.access.kubectl(&["create", "rolebinding", "-n", &namespace, "use", "--role=use", "--user=bob"])?;
     eventually(&runs, &object).await?;
     let other = run("b", &json!({"runner": {"serviceAccountName": "root"}}))?;
-    refused("another account", runs.create(&PostParams::default(), &other).await, "ServiceAccount root")
+    refused("another account", runs.create(&PostParams::default(), &other).await, "ServiceAccount root")?;
+    let planning = run("c", &json!({"runner": {"serviceAccountName": "deployer", "planServiceAccountName": "root"}}))?;
+    refused("of the pods that plan", runs.create(&PostParams::default(), &planning).await, "ServiceAccount deployer or root")
 }
 
 async fn rerun(world: World) -> Result<()> {

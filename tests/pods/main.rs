@@ -7,6 +7,7 @@ mod deletion;
 mod describe;
 mod failures;
 mod guard;
+mod identity;
 mod kills;
 mod leases;
 mod locks;
@@ -55,6 +56,7 @@ fn main() -> Result<ExitCode> {
         describe::tests(),
         failures::tests(),
         guard::tests(),
+        identity::tests(),
         kills::tests(),
         leases::tests(),
         locks::tests(),

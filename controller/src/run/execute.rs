@@ -259,7 +259,7 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Result<PodView, Error> {
     let number = attempt.number;
     let namespace = run.namespace().unwrap_or_default();
-    let Account { service_account, role, binding } = account::account(run, number);
+    let Account { service_account, role, binding } = account::account(run, attempt);
     let params = create_params();
     let datastore = ctx.datastore.as_ref().map(|datastore| datastore.handout()).transpose()?;
     let pod = async {

@@ -30,6 +30,12 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub service_account_name: Option<String>,
+    /// ServiceAccount of the pods that make plans, where it is to be another than that of the pods that apply them: one whose
+    /// rights end at reading. Needs `approval.mode` Manual and a datastore, and the verb `use` on the account: no pod that made a
+    /// plan applies it then, so each apply begins in a pod of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    pub plan_service_account_name: Option<String>,
     /// Resources of the runner's container; the default requests 100m and 512Mi and sets no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
@@ -74,6 +80,14 @@ pub struct Runner {
     pub fs_group: Option<i64>,
 }
 
+impl Runner {
+    /// The account that a user names for the pods of attempts that restore a plan, or make one.
+    pub fn account(&self, restores: bool) -> Option<&str> {
+        let plan = self.plan_service_account_name.as_deref().filter(|_| !restores);
+        plan.or(self.service_account_name.as_deref())
+    }
+}
+
 impl Default for Runner {
     fn default() -> Self {
         Self {
@@ -81,6 +95,7 @@ impl Default for Runner {
             image_pull_policy: None,
             image_pull_secrets: Vec::new(),
             service_account_name: None,
+            plan_service_account_name: None,
             resources: None,
             node_selector: BTreeMap::new(),
             tolerations: Vec::new(),

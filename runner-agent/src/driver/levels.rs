@@ -1,5 +1,7 @@
 //! The run as it concerns an attempt at work: levels, of which the machine hears when they change.
 
+use std::time::Duration;
+
 use crds::{TerraformRun, conditions, names, reason, termination::clip};
 
 use crate::{
@@ -25,6 +27,17 @@ pub(super) struct Levels {
     pub(super) fenced: bool,
 }
 
+/// Whether this pod may make the plan, but not apply it: the apply has another account.
+pub(super) fn leaves_the_apply(run: &TerraformRun) -> bool {
+    let restores = run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.restores.is_some());
+    run.spec.runner.plan_service_account_name.is_some() && !restores
+}
+
+/// How long this pod waits for the approval before it leaves the plan to the datastore.
+pub(super) fn hold_for(run: &TerraformRun) -> Duration {
+    if leaves_the_apply(run) { Duration::ZERO } else { run.spec.approval.hold_for.0 }
+}
+
 impl Levels {
     pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
         let annotation = |name| run.metadata.annotations.as_ref().and_then(|a| a.get(name)).map(|text| clip(text, 200));
@@ -41,7 +54,7 @@ impl Levels {
             cancelled: annotation(names::CANCEL),
             denied: annotation(names::DENY),
             recorded,
-            approved: recorded && leased,
+            approved: recorded && leased && !leaves_the_apply(run),
             leased,
             queued: queued.map(|c| clip(&c.message, 300)).next().filter(|_| stands && !leased),
             approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
@@ -96,7 +109,28 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[test]
+    fn a_pod_whose_account_only_plans_leaves_at_once_and_applies_nothing() {
+        let spec = json!({"source": {"inline": {"files": {"main.tf": ""}}}, "runner": {"planServiceAccountName": "reader"}});
+        let status = json!({
+            "plan": {"checksum": "sha256:1", "attempt": 1, "summary": "+1 ~0 -0", "tool": "x", "add": 1, "change": 0, "destroy": 0},
+            "approval": {"checksum": "sha256:1", "by": "alice", "at": "2026-01-01T00:00:00Z"},
+            "attempt": {"number": 1, "open": true},
+        });
+        let run = |patch: Value| {
+            let mut run = json!({"metadata": {"name": "a", "annotations": {"pawl.run/approve": "sha256:1"}}, "spec": spec, "status": status});
+            json_patch::merge(&mut run, &patch);
+            serde_json::from_value::<TerraformRun>(run).unwrap()
+        };
+        let of = |run: &TerraformRun| (Levels::of(run, Some("sha256:1"), |_| true).approved, hold_for(run).is_zero());
+        assert_eq!(of(&run(json!({}))), (false, true));
+        assert_eq!(of(&run(json!({"status": {"attempt": {"number": 2, "restores": 1}}}))), (true, false));
+        assert_eq!(of(&run(json!({"spec": {"runner": {"planServiceAccountName": null}}}))), (true, false));
+    }
 
     #[test]
     fn a_change_is_told_once() {

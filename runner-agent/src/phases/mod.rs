@@ -249,12 +249,14 @@ impl Work for PodWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
         self.log.enter("setup").await;
+        self.hide_tokens().await;
         self.run_setup(&notices).await
     }
 
     async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
         self.log.enter("setup").await;
+        self.hide_tokens().await;
         if self.settings.machine().is_some() { self.run_restore() } else { self.run_restore_from_store(&notices).await }
     }
 

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crds::{Failure, FailureClass, Operation, reason};
+use crds::{Failure, FailureClass, Operation, contract, datastore, reason};
 
 use super::{PodWork, inputs, source, stamped_digest};
 use crate::{
@@ -32,6 +32,22 @@ pub(super) struct Origin {
 }
 
 impl PodWork {
+    /// Keeps the pod's tokens, and the message that the agent leaves for the kubelet, out of reach of what is started from now on.
+    /// Who names an account of his own names it for his code: that code finds its token where clients look for it.
+    pub(super) async fn hide_tokens(&self) {
+        if self.settings.machine().is_some() {
+            return;
+        }
+        let run = self.run();
+        let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
+        let own = run.spec.runner.account(restores).is_none().then_some(contract::TOKEN_DIR);
+        let hidden = [datastore::TOKEN_DIR, contract::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from);
+        if let Err(error) = self.children.hide(&hidden.collect::<Vec<_>>()) {
+            let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
+            self.log.line(&text).await;
+        }
+    }
+
     pub(super) async fn run_setup(&self, notices: &Notices) -> Result<SetupReport, Failure> {
         let run = self.run();
         let spec = &run.spec;
@@ -39,6 +55,10 @@ impl PodWork {
         let fetched = settings.in_place().is_none().then(|| settings.source_dir());
         for dir in [settings.home(), settings.tmp(), parent(&settings.plan_file())].into_iter().chain(fetched) {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
+        }
+        if spec.runner.plan_service_account_name.is_some() && self.remote.is_none() && settings.machine().is_none() {
+            let message = "runner.planServiceAccountName needs a datastore: a plan is applied in another pod than made it";
+            return Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message));
         }
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;

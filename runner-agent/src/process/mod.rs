@@ -1,5 +1,6 @@
 //! Child processes: started in their own group, read line by line, signalled once, reaped without stealing.
 
+mod confine;
 mod output;
 mod reap;
 mod signal;

@@ -6,7 +6,7 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use super::{
+    confine::Confined,
     output::Lines,
     signal::{kill_below, send},
 };
@@ -87,11 +88,23 @@ struct Table {
 #[derive(Clone, Debug, Default)]
 pub struct Children {
     table: Arc<Mutex<Table>>,
+    confined: Arc<OnceLock<Confined>>,
 }
 
 impl Children {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on no command can open these files, or anything in these directories. Once for all.
+    ///
+    /// # Errors
+    /// When the kernel cannot do that; then commands are started as before.
+    pub fn hide(&self, files: &[PathBuf]) -> std::io::Result<()> {
+        if self.confined.get().is_none() {
+            let _ = self.confined.set(Confined::start(files)?);
+        }
+        Ok(())
     }
 
     /// Whether tokio waits for this process.
@@ -144,7 +157,11 @@ impl Children {
         if table.killed || table.stopped && !last {
             return Err(RunError::Stopped);
         }
-        let child = tokio_command.spawn().map_err(RunError::Spawn)?;
+        let child = match self.confined.get() {
+            Some(confined) => confined.spawn(tokio_command),
+            None => tokio_command.spawn(),
+        };
+        let child = child.map_err(RunError::Spawn)?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or_default();
         table.tracked.insert(pid);
         Ok((child, pid))

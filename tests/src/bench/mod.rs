@@ -19,6 +19,7 @@ mod requests;
 mod samples;
 mod stacks;
 mod states;
+mod supervisor;
 mod table;
 
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ pub enum Figure {
     Late,
     /// Objects of 1 MiB, 100 MiB and 1 GiB, against curl and a plain file server.
     Bundles,
+    /// What a container of its own for the tokens would cost.
+    Supervisor,
     /// Managed state against the `kubernetes` backend.
     States,
     /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
@@ -129,6 +132,9 @@ async fn measure(options: &Options) -> Result<Table> {
     }
     if options.wants(Figure::Late) {
         Box::pin(late::measure(&lab, options.times(8), &mut table)).await?;
+    }
+    if options.wants(Figure::Supervisor) {
+        supervisor::measure(&lab, options.times(20), &mut table).await?;
     }
     if options.wants(Figure::States) {
         states::measure(&lab, options.times(8), &mut table).await?;

@@ -1,0 +1,122 @@
+//! What code of the stack reaches of the pod's own rights, and under which account it runs (`design/0016-tokens-and-accounts.md`).
+
+use anyhow::{Context, Result, ensure};
+use crds::{RunResult, names};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, ResourceExt, api::PostParams};
+use serde_json::{Value, json};
+
+use crate::suite::{SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("identity::code_of_the_stack_reads_no_token", hidden),
+        Test::new("identity::an_account_that_is_named_is_the_codes", named),
+        Test::new("identity::plan_and_apply_have_accounts_of_their_own", apart),
+        Test::new("identity::an_approval_does_not_keep_the_planning_pod", approved_early),
+    ]
+}
+
+/// Looks at the tokens, at plan time with the tool's own functions and in the apply with a shell.
+const CURIOUS: &str = r#"
+locals {
+  api   = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+  store = "/var/run/secrets/pawl.run/datastore/token"
+}
+resource "terraform_data" "a" {
+  input = [for file in [local.api, local.store] : !fileexists(file) ? "absent" : can(file(file)) ? "open" : "closed"]
+  provisioner "local-exec" {
+    command = <<-EOT
+      echo "planned ${join(" ", self.input)}"
+      for file in ${local.api} ${local.store}; do
+        if cat $file > /dev/null; then echo "$file open"; else echo "$file closed"; fi
+      done
+      if echo lie > /dev/termination-log; then echo "message open"; else echo "message closed"; fi
+      if cat /proc/1/environ > /dev/null; then echo "memory open"; else echo "memory closed"; fi
+      if cat /proc/1/root${local.api} > /dev/null; then echo "root open"; else echo "root closed"; fi
+      mkdir -p /tmp/a /tmp/b && echo kept > /tmp/a/x && mv /tmp/a/x /tmp/b/x && cat /tmp/b/x
+    EOT
+  }
+}
+"#;
+
+const API: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+const STORE: &str = "/var/run/secrets/pawl.run/datastore/token";
+
+async fn curious(scene: &Scene, spec: Value) -> Result<String> {
+    let mut whole = json!({"approval": {"mode": "Automatic"}});
+    crate::suite::merge(&mut whole, spec);
+    scene.real("a", CURIOUS, whole).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    let log = scene.log("a").await?;
+    for closed in [format!("{STORE} closed"), "message closed".into(), "memory closed".into(), "root closed".into()] {
+        holds(&log, &closed)?;
+    }
+    // What everybody may do goes on as ever: a file is moved from one directory to another.
+    holds(&log, "kept")?;
+    Ok(log)
+}
+
+async fn hidden(scene: Scene) -> Result<()> {
+    let log = curious(&scene, json!({})).await?;
+    holds(&log, "planned closed closed")?;
+    holds(&log, &format!("{API} closed"))
+}
+
+async fn named(scene: Scene) -> Result<()> {
+    let log = curious(&scene, json!({"runner": {"serviceAccountName": "default"}})).await?;
+    holds(&log, "planned open closed")?;
+    holds(&log, &format!("{API} open"))
+}
+
+async fn accounts(scene: &Scene) -> Result<Value> {
+    let api: Api<ServiceAccount> = Api::namespaced(scene.suite.client.clone(), &scene.namespace);
+    for name in ["reader", "deployer"] {
+        let account = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        api.create(&PostParams::default(), &account).await?;
+    }
+    Ok(json!({"runner": {"planServiceAccountName": "reader", "serviceAccountName": "deployer"}}))
+}
+
+/// Attempt and account of each pod of a run, in their order.
+async fn pods(scene: &Scene, name: &str) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for pod in scene.pod_names(name).await? {
+        let pod = scene.pods().get(&pod).await?;
+        let number = pod.labels().get(names::LABEL_ATTEMPT).cloned().context("a pod without attempt")?;
+        found.push((number, pod.spec.and_then(|spec| spec.service_account_name).unwrap_or_default()));
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn of_two() -> Vec<(String, String)> {
+    [("1", "reader"), ("2", "deployer")].map(|(number, account)| (number.to_owned(), account.to_owned())).to_vec()
+}
+
+async fn apart(scene: Scene) -> Result<()> {
+    let spec = accounts(&scene).await?;
+    scene.scripted("a", json!({}), spec).await?;
+    // Nobody has approved yet, and the pod that made the plan has left.
+    scene.until("a", "released", SOON, |run| run.status.as_ref().is_some_and(left)).await?;
+    ensure!(scene.approve("a").await?.status.success());
+    let status = scene.ends("a", RunResult::Applied).await?;
+    ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
+    ensure!(status.claim.context("no claim")?.attempt == 2 && scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
+    Ok(())
+}
+
+fn left(status: &crds::TerraformRunStatus) -> bool {
+    status.phase == Some(crds::Phase::AwaitingApproval) && status.attempt.as_ref().is_some_and(|attempt| !attempt.open)
+}
+
+async fn approved_early(scene: Scene) -> Result<()> {
+    let spec = accounts(&scene).await?;
+    scene.scripted("a", json!({}), spec).await?;
+    // As early as anybody can: often before the pod has gone.
+    ensure!(scene.approve("a").await?.status.success());
+    let status = scene.ends("a", RunResult::Applied).await?;
+    ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
+    ensure!(status.claim.context("no claim")?.attempt == 2 && scene.starts("a", "apply") == 1);
+    Ok(())
+}
