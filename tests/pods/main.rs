@@ -7,12 +7,14 @@ mod deletion;
 mod describe;
 mod failures;
 mod guard;
+mod hangs;
 mod kills;
 mod leases;
 mod locks;
 mod managed;
 mod operations;
 mod outages;
+mod output;
 mod pruning;
 mod reading;
 mod recovery;
@@ -55,11 +57,13 @@ fn main() -> Result<ExitCode> {
         describe::tests(),
         failures::tests(),
         guard::tests(),
+        hangs::tests(),
         kills::tests(),
         leases::tests(),
         locks::tests(),
         managed::tests(),
         operations::tests(),
+        output::tests(),
         pruning::tests(),
         reading::tests(),
         recovery::tests(),
