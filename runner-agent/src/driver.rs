@@ -185,7 +185,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     /// What follows from being in a new state, beside its effects.
     fn entered(&mut self, before: State) {
-        self.listens(&before);
+        self.listens(before);
         match self.state {
             State::Stopping { killed: false, .. } | State::Interrupting { stage: Stage::Asked, .. } => {
                 self.told_at = Some(Instant::now());
@@ -401,7 +401,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn progress_at(&self) -> Option<Instant> {
-        (quiet::works(&self.state) && self.progress_due && !self.writer.is_busy())
+        (quiet::works(self.state) && self.progress_due && !self.writer.is_busy())
             .then(|| self.progress_written + self.settings.progress_every)
     }
 

@@ -109,15 +109,16 @@ async fn behind_the_claim(scene: Scene) -> Result<()> {
 
 async fn question(scene: Scene) -> Result<()> {
     let question = "provider.scripted.token";
-    for (name, command) in [("init", "init"), ("plan", "plan"), ("apply", "apply")] {
-        let script = json!({"commands": {command: [{"ask": question}]}});
+    // Each run has the name of the command that asks.
+    for name in ["init", "plan", "apply"] {
+        let script = json!({"commands": {name: [{"ask": question}]}});
         scene.scripted(name, script, json!({"approval": {"mode": "Automatic"}})).await?;
         // Not `Transient` for the end of file in its words: the next attempt would be asked the same.
         let status = scene.fails(name, FailureClass::Configuration, reason::INPUT_REQUIRED, SOON).await?;
         holds(&status.failure.context("no failure")?.message, question)?;
-        ensure!(scene.pod_names(name).await?.len() == 1 && scene.starts(name, command) == 1, "it was tried again");
+        ensure!(scene.pod_names(name).await?.len() == 1 && scene.starts(name, name) == 1, "it was tried again");
         let ledger = scene.ledger(name);
-        let marks = ledger::select(&ledger, what::MARK, Some(command));
+        let marks = ledger::select(&ledger, what::MARK, Some(name));
         ensure!(marks.len() == 1 && marks[0].text("text") == Some("no terminal"), "{marks:?}");
         holds(&scene.log(name).await?, &format!("{question}\n  Enter a value: \n"))?;
     }

@@ -59,7 +59,7 @@ impl Quiet {
 }
 
 /// Whether a command runs in a state, which may say something or not.
-pub(super) const fn works(state: &State) -> bool {
+pub(super) const fn works(state: State) -> bool {
     matches!(
         state,
         State::Setup(_) | State::Restoring | State::Init(_) | State::Planning(_) | State::Applying | State::Interrupting { .. }
@@ -75,18 +75,18 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     /// The state changed: a command begins, or is told to end, and has its time from here on.
-    pub(super) fn listens(&mut self, before: &State) {
+    pub(super) fn listens(&mut self, before: State) {
         let told_to_end = matches!(self.state, State::Stopping { .. } | State::Interrupting { .. });
         if told_to_end && works(before) && !matches!(before, State::Interrupting { .. }) {
             self.view.hung(self.quiet.lasted(Instant::now()));
         }
-        if std::mem::discriminant(&self.state) != std::mem::discriminant(before) {
+        if std::mem::discriminant(&self.state) != std::mem::discriminant(&before) {
             self.happened();
         }
     }
 
     pub(super) fn quiet_at(&self) -> Option<Instant> {
-        self.quiet.due().filter(|_| works(&self.state) && !self.writer.is_busy())
+        self.quiet.due().filter(|_| works(self.state) && !self.writer.is_busy())
     }
 
     /// Nothing happened for so long that people are told.
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn a_plan_that_waits_for_people_is_not_silent() {
         for state in [State::Adopting, State::Leasing, State::Awaiting, State::Ended] {
-            assert!(!works(&state), "{state:?}");
+            assert!(!works(state), "{state:?}");
         }
-        assert!(works(&State::Applying) && works(&State::Restoring));
+        assert!(works(State::Applying) && works(State::Restoring));
     }
 }

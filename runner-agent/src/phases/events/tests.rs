@@ -17,7 +17,9 @@ fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(events.chunk());
     let mut notices = Vec::new();
     while let Ok(notice) = seen.try_recv() {
-        notices.push(notice);
+        if !matches!(notice, Notice::Happened) {
+            notices.push(notice);
+        }
     }
     (text, events.said(), events.operations(), notices)
 }
