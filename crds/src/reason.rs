@@ -48,6 +48,8 @@ reasons! {
     THROTTLED = "Throttled";
     /// A provider, backend or registry wants other credentials.
     UNAUTHORIZED = "Unauthorized";
+    /// Something asked a question, and nobody is there to answer it.
+    INPUT_REQUIRED = "InputRequired";
     /// Somebody holds the state's lock.
     STATE_LOCKED = "StateLocked";
     /// The state changed since the plan.

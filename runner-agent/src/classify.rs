@@ -73,6 +73,12 @@ const ROWS: &[Row] = &[
             "encountered problems during initialization",
         ],
     ),
+    // Nobody answers a question in a run: the next attempt would be asked the same. Before what says `: EOF` for another reason.
+    Row(
+        Configuration,
+        reason::INPUT_REQUIRED,
+        &["error asking for", "a terminal is required to read", "no tty present and no askpass", "host key verification failed"],
+    ),
     Row(
         Transient,
         reason::THROTTLED,
@@ -115,6 +121,10 @@ const ROWS: &[Row] = &[
             "http remote state endpoint invalid auth",
             "accessdenied",
             "required token could not be found",
+            "could not read username",
+            "could not read password",
+            "terminal prompts disabled",
+            "permission denied (publickey",
             "invalid_grant",
         ],
     ),
@@ -438,6 +448,19 @@ mod tests {
                 "The root module input variable \"x\" is not set",
                 Configuration,
                 reason::INVALID_CONFIGURATION,
+            ),
+            ("Error asking for input to configure the provider", "provider.x.token: EOF", Configuration, reason::INPUT_REQUIRED),
+            (
+                "Failed to download module",
+                "error downloading: ssh: Host key verification failed. fatal: Could not read from remote repository.",
+                Configuration,
+                reason::INPUT_REQUIRED,
+            ),
+            (
+                "Failed to download module",
+                "fatal: could not read Username for 'https://git.example.com': terminal prompts disabled",
+                Credentials,
+                reason::UNAUTHORIZED,
             ),
             ("creating thing", "the thing is not allowed to be blue", Configuration, reason::PLAN_FAILED),
         ];

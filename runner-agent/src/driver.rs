@@ -7,6 +7,7 @@ mod deadlines;
 mod effects;
 mod levels;
 mod projection;
+mod quiet;
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -26,6 +27,7 @@ use crate::{
 };
 use levels::{Levels, hold_for};
 use projection::Projection;
+use quiet::Quiet;
 
 type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
 type StepResult<T> = Result<T, crds::Failure>;
@@ -40,7 +42,8 @@ enum Done {
     Verified(StepResult<String>),
     Claimed(Outcome),
     Applied(StepResult<ApplyReport>),
-    Progress,
+    /// Whether it stands in the API.
+    Progress(bool),
     Ended(Outcome),
     Panicked,
 }
@@ -72,6 +75,7 @@ pub struct Driver<A, W, C> {
     hold_until: Option<Instant>,
     progress_written: Instant,
     progress_due: bool,
+    quiet: Quiet,
     /// The lock that the work was told of last.
     released: Option<String>,
     exit: u8,
@@ -83,6 +87,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let now = Instant::now();
         Self {
             writer: Arc::new(Writer::new(api.clone(), settings.clone())),
+            quiet: Quiet::new(settings.quiet_after, now, clock.now()),
             api,
             work,
             clock,
@@ -147,6 +152,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     async fn wait(&mut self, stops: &mut mpsc::UnboundedReceiver<()>) -> Option<Event> {
         let deadline = self.deadline();
         let progress = self.progress_at();
+        let quiet = self.quiet_at();
         tokio::select! {
             biased;
             Some(notice) = self.notices.1.recv() => {
@@ -170,11 +176,16 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.write_progress();
                 None
             }
+            () = sleep_until(quiet.unwrap_or_else(Instant::now)), if quiet.is_some() => {
+                self.write_quiet();
+                None
+            }
         }
     }
 
     /// What follows from being in a new state, beside its effects.
     fn entered(&mut self, before: State) {
+        self.listens(before);
         match self.state {
             State::Stopping { killed: false, .. } | State::Interrupting { stage: Stage::Asked, .. } => {
                 self.told_at = Some(Instant::now());
@@ -232,7 +243,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     /// What an outcome means to the machine.
     fn finished(&mut self, turn: u64, done: Done) -> Option<Event> {
-        if let Done::Progress = done {
+        if let Done::Progress(landed) = done {
+            if !landed && self.view.is_quiet() {
+                self.quiet.missed(Instant::now());
+            }
             return None;
         }
         if turn != self.turn {
@@ -319,7 +333,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     | State::Ended => Event::StepFailed { retried: false },
                 }
             }
-            Done::Progress => return None,
+            Done::Progress(_) => return None,
         };
         Some(event)
     }
@@ -365,7 +379,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn note(&mut self, notice: Notice) {
+        self.happened();
         match notice {
+            Notice::Happened => {}
             Notice::Started(name, at) => self.view.step_started(name, at),
             Notice::Ended(name, at, code) => self.view.step_ended(name, at, code),
             Notice::Progress(progress) => {
@@ -386,8 +402,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn progress_at(&self) -> Option<Instant> {
-        let works = matches!(self.state, State::Init(_) | State::Planning(_) | State::Applying | State::Interrupting { .. });
-        (works && self.progress_due && !self.writer.is_busy()).then(|| self.progress_written + self.settings.progress_every)
+        (quiet::works(self.state) && self.progress_due && !self.writer.is_busy())
+            .then(|| self.progress_written + self.settings.progress_every)
     }
 
     fn write_progress(&mut self) {
@@ -396,8 +412,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let (writer, wanted) = (self.writer.clone(), self.view.status(|text| self.work.redact(text)));
         let done = self.done.0.clone();
         tokio::spawn(async move {
-            let _ = writer.write(wanted, Kind::Progress).await;
-            let _ = done.send((0, Done::Progress));
+            let landed = matches!(writer.write(wanted, Kind::Progress).await, Outcome::Landed(_));
+            let _ = done.send((0, Done::Progress(landed)));
         });
     }
 }

@@ -15,6 +15,7 @@
 //! | [`process`] | child processes, signals, reaping, output |
 //! | [`report`] | what people read |
 //! | [`classify`], [`exists`] | from the tool's words to a class of failure |
+//! | [`neutral`] | makes the words of strangers harmless to read |
 //! | [`redact`] | keeps secrets out of texts |
 //! | [`termination`] | the termination message |
 
@@ -27,6 +28,7 @@ pub mod local;
 pub mod machine;
 pub mod manifest;
 pub mod manual;
+pub mod neutral;
 pub mod phases;
 pub mod ports;
 pub mod process;

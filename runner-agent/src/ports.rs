@@ -46,6 +46,8 @@ pub enum Notice {
     Started(&'static str, Timestamp),
     /// A command ended.
     Ended(&'static str, Timestamp, i32),
+    /// The tool said something else than that it still waits. Told at most once a second.
+    Happened,
     /// How far the tool is.
     Progress(Progress),
     /// What became of the objects of an apply that did not end well.

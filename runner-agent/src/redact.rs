@@ -1,12 +1,21 @@
-//! Keeps secrets out of the log and the status: every exact value from a Secret is masked, its base64 forms included.
+//! Keeps secrets out of the log and the status: every exact value from a Secret is masked, in the forms in which tools usually print
+//! it (`redact/forms.rs`).
 //!
-//! Masking works line by line on whole lines, so a value is found wherever chunks of output end. A value of several lines is
-//! masked line by line.
+//! Masking works on whole lines, so a value is found wherever chunks of output end; a value of several lines is masked line by line.
+//! A text that was cut is masked up to the cut. One pass over a line finds all values, however many there are.
+
+mod forms;
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
     sync::{Arc, PoisonError, RwLock},
 };
+
+pub use forms::base64;
+use forms::{Form, forms};
+
+use crate::neutral::neutral;
 
 /// Shorter values are not masked: they would mask half of the log, and are no secrets.
 pub const MIN_LENGTH: usize = 4;
@@ -14,100 +23,132 @@ pub const MIN_LENGTH: usize = 4;
 /// What stands in place of a secret.
 pub const MASK: &str = "(sensitive value)";
 
+/// Bits of the filter.
+const FILTER: usize = 1 << 16;
+
 /// The values to mask. Cloned freely.
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
-    values: Arc<RwLock<Vec<String>>>,
+    table: Arc<RwLock<Table>>,
 }
 
 impl Redactor {
     /// Masks a value from now on.
     pub fn add(&self, value: &str) {
-        let mut fresh = Vec::new();
-        let mut forms = vec![value.to_owned(), value.trim_end_matches(['\n', '\r']).to_owned()];
-        forms.extend(value.lines().map(str::to_owned));
-        forms.extend(value.lines().map(|line| line.trim().to_owned()));
-        for form in forms.iter().filter(|form| form.len() >= MIN_LENGTH) {
-            fresh.push(form.clone());
-            // As it stands within JSON.
-            if let Ok(json) = serde_json::to_string(form) {
-                fresh.push(json.trim_matches('"').to_owned());
-            }
-        }
-        for form in [value, value.trim_end_matches(['\n', '\r'])] {
-            if form.len() >= MIN_LENGTH {
-                let plain = base64(form.as_bytes());
-                fresh.push(plain.replace('+', "-").replace('/', "_"));
-                fresh.push(plain.trim_end_matches('=').to_owned());
-                fresh.push(plain);
-            }
-        }
-        let mut values = self.values.write().unwrap_or_else(PoisonError::into_inner);
-        values.extend(fresh);
-        // The longest first: a value within another must not leave the rest of that one to be read.
-        values.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        values.dedup();
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        forms(value).into_iter().for_each(|form| table.add(form));
     }
 
     /// The text without secrets.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let values = self.values.read().unwrap_or_else(PoisonError::into_inner);
-        let mut text = Cow::Borrowed(text);
-        for value in values.iter() {
-            if text.contains(value.as_str()) {
-                text = Cow::Owned(text.replace(value.as_str(), MASK));
-            }
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        masked(text, table.hits(text.as_bytes()))
+    }
+
+    /// The beginning of a longer text without secrets, and without what may be the beginning of one.
+    pub fn redact_cut<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let mut hits = table.hits(text.as_bytes());
+        if let Some(from) = table.begun(text.as_bytes()) {
+            // It reaches to the end, so all that begins behind it lies in it.
+            hits.retain(|(at, _)| *at < from);
+            push(&mut hits, from, text.len());
         }
-        text
+        masked(text, hits)
+    }
+
+    /// A text for a status: without secrets, and without what steers a terminal. One that ends in three dots was cut.
+    pub fn clean(&self, text: &str) -> String {
+        let text = neutral(text, false);
+        match text.strip_suffix('…') {
+            Some(cut) => format!("{}…", self.redact_cut(cut)),
+            None => self.redact(&text).into_owned(),
+        }
     }
 }
 
-/// Base64 with padding.
-pub fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let [a, b, c] = [0, 1, 2].map(|i| u32::from(group.get(i).copied().unwrap_or_default()));
-        let bits = a << 16 | b << 8 | c;
-        for i in 0..4 {
-            let digit = usize::try_from(bits >> (18 - 6 * i) & 63).unwrap_or_default();
-            text.push(if i <= group.len() { char::from(DIGITS[digit]) } else { '=' });
+/// All forms, to be found in one pass.
+#[derive(Debug, Default)]
+struct Table {
+    /// By their first bytes, the longest first.
+    forms: HashMap<[u8; MIN_LENGTH], Vec<Form>>,
+    /// A bit for each hash of first bytes that some form has; empty while there is none.
+    filter: Vec<u64>,
+    longest: usize,
+}
+
+impl Table {
+    fn add(&mut self, form: Form) {
+        let Some(head) = form.text.first_chunk::<MIN_LENGTH>().copied() else { return };
+        let same = self.forms.entry(head).or_default();
+        if same.contains(&form) {
+            return;
         }
+        self.longest = self.longest.max(form.text.len());
+        self.filter.resize(FILTER / 64, 0);
+        self.filter[slot(head) / 64] |= 1 << (slot(head) % 64);
+        let at = same.partition_point(|other| other.text.len() > form.text.len());
+        same.insert(at, form);
     }
-    text
+
+    fn with(&self, head: [u8; MIN_LENGTH]) -> &[Form] {
+        if self.filter[slot(head) / 64] >> (slot(head) % 64) & 1 == 0 {
+            return &[];
+        }
+        self.forms.get(&head).map_or(&[], Vec::as_slice)
+    }
+
+    /// What has to be masked: ranges in order that do not touch. Values that overlap are one.
+    fn hits(&self, text: &[u8]) -> Vec<(usize, usize)> {
+        let mut hits = Vec::new();
+        if self.filter.is_empty() {
+            return hits;
+        }
+        for (at, window) in text.windows(MIN_LENGTH).enumerate() {
+            let Some(head) = window.first_chunk() else { continue };
+            if let Some(form) = self.with(*head).iter().find(|form| text[at..].starts_with(&form.text)) {
+                let (from, to) = form.reach(text, at);
+                push(&mut hits, from, to);
+            }
+        }
+        hits
+    }
+
+    /// Where a value begins whose rest was cut off.
+    fn begun(&self, text: &[u8]) -> Option<usize> {
+        let first = text.len().saturating_sub(self.longest);
+        (first..(text.len() + 1).saturating_sub(MIN_LENGTH)).find(|at| {
+            let rest = &text[*at..];
+            rest.first_chunk().is_some_and(|head| self.with(*head).iter().any(|form| form.text.starts_with(rest)))
+        })
+    }
+}
+
+fn slot(head: [u8; MIN_LENGTH]) -> usize {
+    (u32::from_le_bytes(head).wrapping_mul(0x9e37_79b1) >> 16) as usize
+}
+
+fn push(hits: &mut Vec<(usize, usize)>, from: usize, to: usize) {
+    match hits.last_mut() {
+        Some(last) if from <= last.1 => last.1 = last.1.max(to),
+        _ => hits.push((from, to)),
+    }
+}
+
+fn masked(text: &str, hits: Vec<(usize, usize)>) -> Cow<'_, str> {
+    if hits.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut shown = 0;
+    for (from, to) in hits {
+        out.push_str(text.get(shown..from).unwrap_or_default());
+        out.push_str(MASK);
+        shown = to;
+    }
+    out.push_str(text.get(shown..).unwrap_or_default());
+    Cow::Owned(out)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_standard() {
-        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
-            assert_eq!(base64(plain.as_bytes()), coded);
-        }
-        assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
-    }
-
-    #[test]
-    fn values_are_masked_in_every_form() {
-        let redactor = Redactor::default();
-        redactor.add("s3cr3t\"value\n");
-        redactor.add("line one\nline two\n");
-        redactor.add("abc");
-        let coded = base64(b"s3cr3t\"value");
-        for text in ["x s3cr3t\"value y", r#"{"a":"s3cr3t\"value"}"#, &coded, "line two", "  line one"] {
-            let masked = redactor.redact(text);
-            assert!(masked.contains(MASK), "{text} -> {masked}");
-        }
-        assert_eq!(redactor.redact("abc stays"), "abc stays");
-    }
-
-    #[test]
-    fn a_value_within_another_does_not_uncover_it() {
-        let redactor = Redactor::default();
-        redactor.add("pass");
-        redactor.add("password-1");
-        assert_eq!(redactor.redact("password-1"), MASK);
-    }
-}
+mod tests;

@@ -47,6 +47,8 @@ pub struct Settings {
     pub store: Option<Store>,
     /// The least time between writes of progress, and the shortest phase that has any.
     pub progress_every: Duration,
+    /// How long nothing may happen before the status says so.
+    pub quiet_after: Duration,
 }
 
 /// How the datastore is reached.
@@ -62,6 +64,10 @@ pub struct Store {
 
 /// The least time between writes of progress in a cluster.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// How long nothing may happen before the status says so: 60 s. Longer than a provider's usual silence, shorter than a person waits
+/// before he asks.
+pub const QUIET_AFTER: Duration = Duration::from_secs(60);
 
 /// Where an attempt works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,6 +151,7 @@ impl Settings {
             restores: false,
             store: store()?,
             progress_every: PROGRESS_EVERY,
+            quiet_after: QUIET_AFTER,
         })
     }
 

@@ -8,12 +8,14 @@ mod describe;
 mod failures;
 mod guard;
 mod identity;
+mod hangs;
 mod kills;
 mod leases;
 mod locks;
 mod managed;
 mod operations;
 mod outages;
+mod output;
 mod pruning;
 mod reading;
 mod recovery;
@@ -57,11 +59,13 @@ fn main() -> Result<ExitCode> {
         failures::tests(),
         guard::tests(),
         identity::tests(),
+        hangs::tests(),
         kills::tests(),
         leases::tests(),
         locks::tests(),
         managed::tests(),
         operations::tests(),
+        output::tests(),
         pruning::tests(),
         reading::tests(),
         recovery::tests(),

@@ -7,7 +7,7 @@ use futures::{Stream, stream};
 use runner_agent::{
     driver::Driver,
     ports::{Api, ApiError, Clock, Seen},
-    settings::{PROGRESS_EVERY, Place, Settings},
+    settings::{PROGRESS_EVERY, Place, QUIET_AFTER, Settings},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -181,6 +181,7 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         restores: false,
         store: None,
         progress_every: PROGRESS_EVERY,
+        quiet_after: QUIET_AFTER,
     });
     let api = PlayedApi { shared: shared.clone(), process: process.clone(), run: settings.run.clone() };
     let work = PlayedWork::new(shared.clone(), process.clone(), settings.clone(), has_store);

@@ -290,7 +290,8 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub current: Option<String>,
-    /// Since when nothing has happened, once that is longer than a minute: no line of output and no event of the tool.
+    /// Since when nothing has happened, once that is longer than a minute: no line of output and no event of the tool, besides its word
+    /// that it still waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_since: Option<Time>,
 }

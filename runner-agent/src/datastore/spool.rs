@@ -51,6 +51,8 @@ struct Inner {
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
+    /// The most bytes that wait, of all phases, and that one phase has.
+    most: (u64, u64),
     inner: Mutex<Inner>,
     /// Something was written, or a phase ended.
     pub(super) written: Notify,
@@ -76,7 +78,7 @@ impl Spool {
     /// When the directory cannot be made.
     pub fn create(dir: PathBuf) -> io::Result<Arc<Self>> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        Ok(Arc::new(Self { dir, inner: Mutex::default(), written: Notify::new() }))
+        Ok(Arc::new(Self { dir, most: (MAX_WAITING, MAX_LOG), inner: Mutex::default(), written: Notify::new() }))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -125,7 +127,7 @@ impl Spool {
         let waiting: u64 = inner.phases.iter().map(|phase| phase.length - phase.acked).sum();
         let Some(last) = inner.phases.last_mut().filter(|last| !last.sealed) else { return };
         let count = bytes.len() as u64;
-        let room = MAX_WAITING.saturating_sub(waiting).min(MAX_LOG.saturating_sub(last.length)).saturating_sub(MARKER);
+        let room = self.most.0.saturating_sub(waiting).min(self.most.1.saturating_sub(last.length)).saturating_sub(MARKER);
         if count > room {
             last.cut += count;
             return;
@@ -248,45 +250,4 @@ impl<W: Write + Send + 'static> LogSink for Both<W> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn phases_are_sent_in_their_order_and_ended_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let spool = Spool::create(dir.path().join("log")).unwrap();
-        let mut writer = SpoolWriter(spool.clone());
-        writer.write_all(b"before any phase").unwrap();
-        spool.enter("setup");
-        writer.write_all(b"hello ").unwrap();
-        writer.write_all(b"world").unwrap();
-        spool.enter("init");
-        writer.write_all(b"init").unwrap();
-        let piece = spool.next(8).unwrap();
-        assert_eq!((piece.phase, piece.offset, piece.bytes.as_slice(), piece.end), ("setup", 0, &b"hello wo"[..], false));
-        spool.acked("setup", 8, false);
-        let piece = spool.next(8).unwrap();
-        assert_eq!((piece.offset, piece.bytes.as_slice(), piece.end), (8, &b"rld"[..], true));
-        spool.acked("setup", 11, true);
-        let piece = spool.next(8).unwrap();
-        assert_eq!((piece.phase, piece.bytes.as_slice(), piece.end), ("init", &b"init"[..], false));
-        spool.acked("init", 4, false);
-        assert!(spool.next(8).is_none() && spool.waiting() == (0, false));
-        spool.seal();
-        let piece = spool.next(8).unwrap();
-        assert!(piece.end && piece.bytes.is_empty() && spool.waiting() == (0, true));
-        spool.acked("init", 4, true);
-        assert!(spool.next(8).is_none() && fs::read_dir(dir.path().join("log")).unwrap().next().is_none());
-    }
-
-    #[test]
-    fn what_does_not_fit_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let spool = Spool::create(dir.path().join("log")).unwrap();
-        spool.enter("apply");
-        spool.inner().phases[0].cut = 77;
-        SpoolWriter(spool.clone()).write_all(b"next").unwrap();
-        let piece = spool.next(1000).unwrap();
-        assert_eq!(piece.bytes, b"[77 bytes are missing here: the log could not be kept]\nnext");
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::{
     machine::{Cause, Ending},
     ports::{ApplyReport, InitReport, PlanReport, SetupReport},
-    report::{self, Clocked, Held},
+    report::{self, Clocked, Ends, Held},
     settings::Settings,
 };
 
@@ -26,6 +26,10 @@ pub(super) struct Projection {
     before_claim: Option<TerraformRunStatus>,
     checksum: String,
     approval: Approval,
+    /// Nothing happens, since then, and when that comes to an end.
+    quiet: Option<(Timestamp, Option<Ends>)>,
+    /// For how long nothing had happened when the command was told to end.
+    hung: Duration,
 }
 
 impl Projection {
@@ -39,12 +43,19 @@ impl Projection {
             before_claim: None,
             checksum: String::new(),
             approval: Approval::default(),
+            quiet: None,
+            hung: Duration::ZERO,
         }
     }
 
     /// The status to write, its free texts without secrets.
     pub(super) fn status(&self, redact: impl Fn(&str) -> String) -> TerraformRunStatus {
         let mut status = self.status.clone();
+        if let Some((since, ends)) = self.quiet {
+            let progress = status.progress.get_or_insert_default();
+            progress.quiet_since = Some(whole_seconds(since));
+            status.message = Some(report::quiet(status.phase.unwrap_or(Phase::Setup), since, progress.current.as_deref(), ends));
+        }
         let lists = status.history.iter_mut().chain(status.plan.iter_mut().flat_map(|plan| &mut plan.changes));
         let texts = lists.chain(status.message.iter_mut()).chain(status.progress.iter_mut().filter_map(|p| p.current.as_mut()));
         texts.for_each(|text| *text = redact(text));
@@ -136,6 +147,26 @@ impl Projection {
     pub(super) fn begin(&mut self, now: Timestamp) {
         self.since = Some(now);
         self.status.progress = None;
+        self.quiet = None;
+        self.hung = Duration::ZERO;
+    }
+
+    /// Nothing happens. What the status said besides is kept, and stands there again when something does.
+    pub(super) fn quiet(&mut self, since: Timestamp, ends: Option<Ends>) {
+        self.quiet = Some((since, ends));
+    }
+
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.quiet.is_some()
+    }
+
+    pub(super) fn heard(&mut self) {
+        self.quiet = None;
+    }
+
+    /// The command is told to end, and nothing had happened for so long.
+    pub(super) fn hung(&mut self, lasted: Duration) {
+        self.hung = lasted;
     }
 
     fn clocked(&self, now: Timestamp) -> Clocked {
@@ -328,6 +359,7 @@ impl Projection {
 
     /// The end, or the end of the attempt when there is no result.
     pub(super) fn end(&mut self, ending: Ending, result: Option<RunResult>, why: &str, changed: Changed, now: Timestamp) {
+        self.quiet = None;
         let commands = self.settings.commands();
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let claimed = phase == Phase::Apply;
@@ -413,7 +445,13 @@ impl Projection {
             }
             Cause::Deadline => {
                 let took = report::span(self.clocked(now).took);
-                (FailureClass::Timeout, reason::DEADLINE_EXCEEDED, format!("phase {phase} passed its deadline after {took}"))
+                let quiet = Some(self.hung).filter(|hung| hung.as_secs() > 0).map(report::span);
+                let quiet = quiet.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
+                (
+                    FailureClass::Timeout,
+                    reason::DEADLINE_EXCEEDED,
+                    format!("phase {phase} passed its deadline after {took}{quiet}"),
+                )
             }
             Cause::Terminated if claimed => (
                 FailureClass::Interrupted,

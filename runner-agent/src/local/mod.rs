@@ -37,7 +37,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::{
-    settings::{Machine, Place, Settings, nonce},
+    settings::{Machine, Place, QUIET_AFTER, Settings, nonce},
     tool,
 };
 use api::FileApi;
@@ -285,6 +285,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         restores,
         store: None,
         progress_every: Duration::from_millis(200),
+        quiet_after: QUIET_AFTER,
     }
 }
 

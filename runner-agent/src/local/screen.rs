@@ -119,7 +119,8 @@ impl Screen {
         if let (Some(progress), Some(bar)) = (progress, &self.bar) {
             bar.set_length(progress.total.into());
             bar.set_position(progress.done.into());
-            self.bar(BAR, progress.current.as_deref().unwrap_or_default());
+            let silent = progress.quiet_since.as_ref().and(status.message.as_deref());
+            self.bar(BAR, silent.or(progress.current.as_deref()).unwrap_or_default());
         } else if status.phase == Some(Phase::AwaitingApproval) && status.approval.is_some() {
             self.spin("the plan is compared with what is on disk");
         } else {

@@ -40,7 +40,7 @@ impl PodWork {
         let mut failure = classify::failure("apply", exit, &events.said());
         failure.changes = changed;
         if let Some(code) = exists::recognise(&mut failure) {
-            self.log.line(&self.redactor.redact(&format!("pawl: the object is adopted by\n{code}"))).await;
+            self.log.line(&self.redactor.clean(&format!("pawl: the object is adopted by\n{code}"))).await;
         }
         if rescue.is_file() {
             reason::STATE_NOT_SAVED.clone_into(&mut failure.reason);

@@ -6,17 +6,20 @@ use std::{
     fs::File,
     io::{BufWriter, Write as _},
     path::PathBuf,
+    time::Duration,
 };
 
 use crds::{Changed, Diagnostic, Progress};
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::journal::{Journal, Touched};
 use crate::{
     classify::Said,
+    neutral::neutral,
     ports::{Notice, Notices},
-    process::{Log, Sink, Source},
+    process::{Log, Sink, Source, cut_marker},
     redact::Redactor,
 };
 
@@ -24,6 +27,12 @@ use crate::{
 const TAIL: usize = 60;
 /// Diagnostics that are kept.
 const DIAGNOSTICS: usize = 16;
+/// Characters that are kept of a line, of a part of a diagnostic, and of an address, for what is said of a failure.
+const MAX_TEXT: usize = 2_000;
+const MAX_DETAIL: usize = 8_000;
+const MAX_ADDRESS: usize = 512;
+/// The least time between two words that something happens: it is told by the second, and a flood is no reason for more.
+const SIGN_EVERY: Duration = Duration::from_secs(1);
 
 /// An event of the tool's `-json` output; unknown fields and types are ignored.
 #[derive(Deserialize, Debug)]
@@ -50,6 +59,11 @@ impl Line {
             "change_summary" => self.message.starts_with("Plan: "),
             _ => false,
         }
+    }
+
+    /// Whether it says no more than that the tool still waits for somebody.
+    fn is_heartbeat(&self) -> bool {
+        matches!(self.kind.as_str(), "apply_progress" | "ephemeral_op_progress")
     }
 }
 
@@ -162,6 +176,7 @@ pub struct Events {
     notices: Notices,
     render: Render,
     brief: bool,
+    colour: bool,
     out: Vec<u8>,
     said: Said,
     tail: VecDeque<String>,
@@ -169,6 +184,9 @@ pub struct Events {
     outputs: u32,
     current: Vec<String>,
     progressed: bool,
+    /// Something else than a heartbeat came with this chunk.
+    happened: bool,
+    told_at: Option<Instant>,
     copy: Option<BufWriter<File>>,
     copy_error: Option<std::io::Error>,
     journal: Option<Journal>,
@@ -182,6 +200,7 @@ impl Events {
             notices,
             render: Render::Messages,
             brief: false,
+            colour: false,
             out: Vec::new(),
             said: Said::default(),
             tail: VecDeque::new(),
@@ -189,6 +208,8 @@ impl Events {
             outputs: 0,
             current: Vec::new(),
             progressed: false,
+            happened: false,
+            told_at: None,
             copy: None,
             copy_error: None,
             journal: None,
@@ -237,6 +258,12 @@ impl Events {
         self
     }
 
+    /// Colours stay; for somebody who looks on at a terminal.
+    pub(super) fn coloured(mut self, colour: bool) -> Self {
+        self.colour = colour;
+        self
+    }
+
     pub(super) fn quiet(mut self) -> Self {
         self.render = Render::Nothing;
         self
@@ -256,8 +283,20 @@ impl Events {
         self.outputs
     }
 
+    /// A text for people, or for what is said of a failure: without secrets, and without what steers a terminal. It is cleaned before it
+    /// is shortened, for half a secret is not found any more.
+    fn clean(&self, text: &str) -> String {
+        self.redactor.redact(&neutral(text, false)).into_owned()
+    }
+
     fn show(&mut self, text: &str) {
-        let text = self.redactor.redact(text);
+        let clean = self.clean(text);
+        self.put(text, &clean);
+    }
+
+    /// Shows what was cleaned, in the colours it came with where that is wanted and they do not stand within a secret.
+    fn put(&mut self, text: &str, clean: &str) {
+        let text = if self.colour && neutral(text, false) == clean { neutral(text, true) } else { clean.into() };
         self.out.extend_from_slice(text.as_bytes());
         self.out.push(b'\n');
         if let Some(copy) = &mut self.copy
@@ -268,15 +307,21 @@ impl Events {
         }
     }
 
-    fn plain(&mut self, source: Source, line: &str) {
+    fn plain(&mut self, source: Source, line: &str, cut: u64) {
+        let clean = if cut > 0 {
+            let mut clean = self.redactor.redact_cut(&neutral(line, false)).into_owned();
+            clean.push_str(&cut_marker(cut));
+            clean
+        } else {
+            self.clean(line)
+        };
         // A line of a program may be huge; what is kept for a failure is its beginning.
-        let kept: String = line.chars().take(2_000).collect();
         if self.tail.len() == TAIL {
             self.tail.pop_front();
         }
-        self.tail.push_back(kept);
+        self.tail.push_back(clean.chars().take(MAX_TEXT).collect());
         if self.render == Render::Messages || source == Source::Err {
-            self.show(line);
+            self.put(line, &clean);
         }
     }
 
@@ -333,14 +378,16 @@ impl Events {
         }
         self.show("");
         if told.severity == "error" && self.said.diagnostics.len() < DIAGNOSTICS {
-            self.said.diagnostics.push(Diagnostic {
-                severity: told.severity.clone(),
-                summary: told.summary.clone(),
-                detail: (!told.detail.is_empty()).then(|| told.detail.clone()),
-                address: told.address.clone(),
-                file: told.range.as_ref().map(|r| r.filename.clone()),
+            let kept = |text: &str| self.clean(text).chars().take(MAX_DETAIL).collect::<String>();
+            let diagnostic = Diagnostic {
+                severity: kept(&told.severity),
+                summary: kept(&told.summary),
+                detail: (!told.detail.is_empty()).then(|| kept(&told.detail)),
+                address: told.address.as_deref().map(kept),
+                file: told.range.as_ref().map(|r| kept(&r.filename)),
                 line: told.range.as_ref().map(|r| r.start.line),
-            });
+            };
+            self.said.diagnostics.push(diagnostic);
         }
     }
 
@@ -363,7 +410,8 @@ impl Events {
     }
 
     fn hook(&mut self, kind: &str, hook: &Hook) {
-        let address = hook.resource.as_ref().map(|r| r.addr.clone()).unwrap_or_default();
+        let address = hook.resource.as_ref().map(|r| self.clean(&r.addr)).unwrap_or_default();
+        let address: String = address.chars().take(MAX_ADDRESS).collect();
         let changes = matches!(hook.action.as_str(), "create" | "update" | "delete" | "replace" | "forget" | "import");
         match kind {
             "apply_start" | "refresh_start" => {
@@ -383,7 +431,7 @@ impl Events {
 }
 
 impl Sink for Events {
-    fn line(&mut self, source: Source, line: &str) {
+    fn line(&mut self, source: Source, line: &str, cut: u64) {
         // An event is an object with a type, or at least a message (`init -json` of OpenTofu has such lines); anything else is
         // shown as it is.
         if source == Source::Out
@@ -391,13 +439,20 @@ impl Sink for Events {
             && let Ok(event) = serde_json::from_str::<Line>(line)
             && !(event.kind.is_empty() && event.message.is_empty())
         {
+            self.happened |= !event.is_heartbeat();
             self.event(&event);
         } else {
-            self.plain(source, line);
+            self.happened = true;
+            self.plain(source, line, cut);
         }
     }
 
     async fn chunk(&mut self) {
+        // What comes within the same second is not told later, when it would look like something new.
+        if std::mem::take(&mut self.happened) && self.told_at.is_none_or(|at| at.elapsed() >= SIGN_EVERY) {
+            self.told_at = Some(Instant::now());
+            let _ = self.notices.send(Notice::Happened);
+        }
         if std::mem::take(&mut self.progressed) {
             let progress = Progress {
                 done: self.operations.done,
@@ -414,84 +469,4 @@ impl Sink for Events {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::sync::mpsc;
-
-    fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
-        let (notices, mut seen) = mpsc::unbounded_channel();
-        let redactor = Redactor::default();
-        redactor.add("hunter22");
-        let mut events = Events::new(Log::to(std::io::sink()), redactor, notices).total(2);
-        for line in lines {
-            events.line(Source::Out, line);
-        }
-        let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
-        events.progressed = true;
-        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(events.chunk());
-        let mut notices = Vec::new();
-        while let Ok(notice) = seen.try_recv() {
-            notices.push(notice);
-        }
-        (text, events.said(), events.operations(), notices)
-    }
-
-    #[test]
-    fn events_are_shown_as_the_tool_words_them() {
-        let (text, said, _, _) = feed(&[
-            r#"{"@level":"info","@message":"Terraform 1.11.4","type":"version"}"#,
-            "plain line with hunter22",
-            r#"{"@level":"error","@message":"Error: Reference to undeclared input variable","diagnostic":{"severity":"error","summary":"Reference to undeclared input variable","detail":"An input variable \"nope\".","range":{"filename":"b.tf","start":{"line":1,"column":41,"byte":40},"end":{"line":1,"column":49,"byte":48}},"snippet":{"context":"resource \"terraform_data\" \"b\"","code":"input = var.nope","start_line":1}},"type":"diagnostic"}"#,
-            r#"{"broken"#,
-        ]);
-        assert!(
-            text.starts_with("Terraform 1.11.4\nplain line with (sensitive value)\nError: Reference to undeclared"),
-            "{text}"
-        );
-        assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n     1: input = var.nope\n"), "{text}");
-        assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
-        assert_eq!(said.tail, ["plain line with hunter22", "{\"broken"]);
-    }
-
-    #[test]
-    fn who_looks_on_is_told_once() {
-        let (notices, _seen) = mpsc::unbounded_channel();
-        let mut events = Events::new(Log::to(std::io::sink()), Redactor::default(), notices).brief(true);
-        for line in [
-            r#"{"@message":"Terraform 1.11.4","type":"version"}"#,
-            r#"{"@message":"a: Plan to create","type":"planned_change"}"#,
-            r#"{"@message":"Plan: 1 to add","type":"change_summary"}"#,
-            r#"{"@message":"a: Creating...","type":"apply_start"}"#,
-            r#"{"@message":"Apply complete!","type":"change_summary"}"#,
-            r#"{"@message":"Outputs: 1","outputs":{"o":{"sensitive":false,"value":1}},"type":"outputs"}"#,
-        ] {
-            events.line(Source::Out, line);
-        }
-        assert_eq!(String::from_utf8_lossy(&events.out), "a: Creating...\nApply complete!\n\nOutputs:\n\no = 1\n");
-    }
-
-    #[test]
-    fn an_apply_tells_its_progress_and_outputs() {
-        let start = |n: u32| {
-            format!(
-                r#"{{"@message":"a[{n}]: Creating...","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_start"}}"#
-            )
-        };
-        let done = |n: u32| {
-            format!(
-                r#"{{"@message":"done","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_complete"}}"#
-            )
-        };
-        let read = r#"{"@message":"r","hook":{"resource":{"addr":"data.x"},"action":"read"},"type":"apply_start"}"#;
-        let (_, _, operations, notices) = feed(&[&start(0), &start(1), &done(0), read]);
-        assert_eq!(operations, Operations { begun: 2, done: 1, total: 2 });
-        assert_eq!(operations.changed(), Changed::Some);
-        assert!(
-            matches!(&notices[..], [Notice::Progress(p)] if p.done == 1 && p.total == 2 && p.current.as_deref() == Some("a[1]"))
-        );
-        let outputs = r#"{"@message":"Outputs: 2","outputs":{"o":{"sensitive":false,"type":"string","value":"1"},"s":{"sensitive":true,"type":"string"}},"type":"outputs"}"#;
-        let (text, ..) = feed(&[outputs]);
-        assert_eq!(text, "Outputs: 2\n\nOutputs:\n\no = \"1\"\ns = <sensitive>\n");
-        assert_eq!(Operations { begun: 1, ..Operations::default() }.changed(), Changed::Unknown);
-    }
-}
+mod tests;

@@ -86,7 +86,7 @@ impl PodWork {
                 let _ = notices.send(Notice::Unlocked(text));
             }
             // Somebody else may have released it; the next try of the plan shows how it is.
-            Err(failure) => self.log.line(&self.redactor.redact(&format!("pawl: {}", failure.message))).await,
+            Err(failure) => self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await,
         }
         Ok(())
     }

@@ -149,6 +149,7 @@ impl PodWork {
         Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
             .below(below)
             .brief(self.settings.machine().is_some())
+            .coloured(self.settings.machine().is_some_and(|machine| machine.colour))
     }
 
     /// The checksum of what is on disk now.
@@ -308,18 +309,18 @@ impl Work for PodWork {
     }
 
     fn redact(&self, text: &str) -> String {
-        self.redactor.redact(text).into_owned()
+        self.redactor.clean(text)
     }
 
     async fn log(&self, line: &str) {
-        self.log.line(&self.redactor.redact(line)).await;
+        self.log.line(&self.redactor.clean(line)).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{PROGRESS_EVERY, Place};
+    use crate::settings::{PROGRESS_EVERY, Place, QUIET_AFTER};
     use std::path::Path;
 
     /// Settings below a directory of a test.
@@ -344,6 +345,7 @@ mod tests {
             restores: false,
             store: None,
             progress_every: PROGRESS_EVERY,
+            quiet_after: QUIET_AFTER,
         }
     }
 }

@@ -239,7 +239,7 @@ impl PodWork {
             return refuse("a destroy imports nothing: recover with operation Apply, then destroy".to_owned());
         }
         for object in &recovery.imports {
-            self.log.line(&self.redactor.redact(&format!("pawl: {object} was created by run {from} and is imported"))).await;
+            self.log.line(&self.redactor.clean(&format!("pawl: {object} was created by run {from} and is imported"))).await;
         }
         self.write_recovery(&recovery)?;
         self.known().recovery = Some(recovery);
@@ -287,7 +287,7 @@ impl PodWork {
         }
         recovery.leave_out(&blamed);
         for (object, why) in &recovery.left_out {
-            self.log.line(&self.redactor.redact(&format!("pawl: {object} is not imported: {why}"))).await;
+            self.log.line(&self.redactor.clean(&format!("pawl: {object} is not imported: {why}"))).await;
         }
         self.write_recovery(&recovery)?;
         self.known().recovery = Some(recovery);

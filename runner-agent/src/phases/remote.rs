@@ -187,7 +187,7 @@ impl PodWork {
 
     async fn missing(&self, what: &str, trouble: &Trouble) {
         tracing::warn!(%trouble, "{what} is not with the datastore");
-        self.log.line(&self.redactor.redact(&format!("pawl: {what} is not with the datastore: {trouble}"))).await;
+        self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {trouble}"))).await;
     }
 
     /// The log is at its end: waits until the datastore has it, for a while.
@@ -198,7 +198,7 @@ impl PodWork {
         if let Some(sending) = sending {
             let sent = tokio::time::timeout(END_PATIENCE, sending).await;
             if let Ok(Ok(Err(failure))) = sent {
-                self.log.line(&self.redactor.redact(&format!("pawl: {}", failure.message))).await;
+                self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await;
             }
         }
         self.log.flush(Duration::from_secs(2)).await;

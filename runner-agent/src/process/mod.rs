@@ -6,7 +6,7 @@ mod reap;
 mod signal;
 mod spawn;
 
-pub use output::{Lines, Log, LogSink, MAX_LINE};
+pub use output::{Lines, Log, LogSink, MAX_LINE, cut_marker};
 pub use reap::{kill_others, reap_strangers};
 pub use signal::{descendants, own_pid};
 pub use spawn::{Children, Command, Exit, RunError, Sink, Source};

@@ -16,8 +16,9 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes bytes and gives each line that they complete, without its end. Bytes that are no UTF-8 are replaced.
-    pub fn feed(&mut self, mut bytes: &[u8], mut line: impl FnMut(&str)) {
+    /// Takes bytes and gives each line that they complete, without its end, and how many bytes of it were cut. Bytes that are no UTF-8
+    /// are replaced.
+    pub fn feed(&mut self, mut bytes: &[u8], mut line: impl FnMut(&str, u64)) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (head, rest) = bytes.split_at(end);
             if self.partial.is_empty() && head.len() <= MAX_LINE {
@@ -32,7 +33,7 @@ impl Lines {
     }
 
     /// Gives what is left when the stream ends without a line end.
-    pub fn finish(&mut self, mut line: impl FnMut(&str)) {
+    pub fn finish(&mut self, mut line: impl FnMut(&str, u64)) {
         if !self.partial.is_empty() || self.cut > 0 {
             self.flush(&mut line);
         }
@@ -44,7 +45,13 @@ impl Lines {
         self.cut += cut.len() as u64;
     }
 
-    fn flush(&mut self, line: &mut impl FnMut(&str)) {
+    fn flush(&mut self, line: &mut impl FnMut(&str, u64)) {
+        if self.cut > 0 {
+            // Half a character would hide from whoever looks for a secret that it is the end of half a secret.
+            let whole = self.partial.len() - unfinished(&self.partial);
+            self.cut += (self.partial.len() - whole) as u64;
+            self.partial.truncate(whole);
+        }
         give(&self.partial, self.cut, line);
         self.cut = 0;
         // A long line must not hold its memory for the rest of the run.
@@ -52,10 +59,24 @@ impl Lines {
     }
 }
 
-fn give(bytes: &[u8], cut: u64, line: &mut impl FnMut(&str)) {
+fn give(bytes: &[u8], cut: u64, line: &mut impl FnMut(&str, u64)) {
     let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-    let text = String::from_utf8_lossy(bytes);
-    if cut == 0 { line(&text) } else { line(&format!("{text}… [{cut} more bytes of this line were cut]")) }
+    line(&String::from_utf8_lossy(bytes), cut);
+}
+
+/// Bytes at the end that begin a character and do not complete it.
+fn unfinished(bytes: &[u8]) -> usize {
+    let begins = |back: &usize| bytes.len().checked_sub(*back).and_then(|at| bytes.get(at)).is_some_and(|b| *b >= 0xc0);
+    let Some(back) = (1..=3).find(begins) else { return 0 };
+    match std::str::from_utf8(&bytes[bytes.len() - back..]) {
+        Err(error) if error.error_len().is_none() => back,
+        Ok(_) | Err(_) => 0,
+    }
+}
+
+/// What stands at the end of a line of which bytes were cut.
+pub fn cut_marker(cut: u64) -> String {
+    format!("… [{cut} more bytes of this line were cut]")
 }
 
 /// Where the log's thread writes to.
@@ -66,6 +87,11 @@ pub trait LogSink: Write + Send + 'static {
 
 impl LogSink for std::io::Stdout {}
 impl LogSink for std::io::Sink {}
+
+/// The most bytes of a chunk on its way to the log's thread.
+const MAX_CHUNK: usize = 64 << 10;
+/// Chunks that wait for a slow reader: together with their size, all the memory that a log takes.
+const MAX_CHUNKS: usize = 32;
 
 /// The way to our own log. Cloned freely; waits when the log is slow, so that memory stays bounded.
 #[derive(Clone, Debug)]
@@ -83,8 +109,7 @@ enum Chunk {
 impl Log {
     /// A log that a thread writes to `sink`.
     pub fn to(mut sink: impl LogSink) -> Self {
-        // 32 chunks of at most 64 KiB (and a long line now and then) are all that waits for a slow reader.
-        let (chunks, mut waiting) = mpsc::channel(32);
+        let (chunks, mut waiting) = mpsc::channel(MAX_CHUNKS);
         // A log that cannot be written must not stop a run, so a thread that cannot be had only means no log.
         let _ = std::thread::Builder::new().name("log".into()).stack_size(128 * 1024).spawn(move || {
             while let Some(chunk) = waiting.blocking_recv() {
@@ -108,7 +133,12 @@ impl Log {
 
     /// Writes bytes, waiting for room.
     pub async fn write(&self, bytes: Vec<u8>) {
-        if !bytes.is_empty() {
+        if bytes.len() > MAX_CHUNK {
+            // Long lines, one after the other, must not wait by the dozen.
+            for piece in bytes.chunks(MAX_CHUNK) {
+                let _ = self.chunks.send(Chunk::Text(piece.to_vec())).await;
+            }
+        } else if !bytes.is_empty() {
             let _ = self.chunks.send(Chunk::Text(bytes)).await;
         }
     }
@@ -136,43 +166,4 @@ impl Log {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cut(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut seen) = (Lines::default(), Vec::new());
-        for chunk in chunks {
-            lines.feed(chunk, |line| seen.push(line.to_owned()));
-        }
-        lines.finish(|line| seen.push(line.to_owned()));
-        seen
-    }
-
-    #[test]
-    fn lines_are_found_across_chunks() {
-        assert_eq!(cut(&[b"a\nb", b"c\r\n\n", b"d"]), ["a", "bc", "", "d"]);
-        assert_eq!(cut(&[b"\xff\n"]), ["\u{fffd}"]);
-        assert!(cut(&[]).is_empty());
-    }
-
-    #[test]
-    fn a_long_line_is_cut_and_the_next_is_whole() {
-        let long = vec![b'x'; MAX_LINE + 10];
-        for chunk in [1 << 12, 1 << 16, long.len() + 8] {
-            let text = [&long[..], b"\nnext\n"].concat();
-            let seen = cut(&text.chunks(chunk).collect::<Vec<_>>());
-            assert_eq!(seen.len(), 2, "chunks of {chunk}");
-            assert!(seen[0].ends_with("[10 more bytes of this line were cut]"), "{}", &seen[0][seen[0].len() - 60..]);
-            assert_eq!(seen[1], "next");
-        }
-    }
-
-    #[test]
-    fn memory_is_bounded_under_a_line_without_end() {
-        let mut lines = Lines::default();
-        for _ in 0..4096 {
-            lines.feed(&[b'y'; 4096], |_| panic!("no line ends"));
-        }
-        assert!(lines.partial.capacity() <= 2 * MAX_LINE);
-    }
-}
+mod tests;

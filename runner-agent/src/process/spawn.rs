@@ -226,21 +226,21 @@ impl Children {
                     if count == 0 {
                         out = None;
                     }
-                    out_lines.feed(&out_buffer[..count], |line| sink.line(Source::Out, line));
+                    out_lines.feed(&out_buffer[..count], |line, cut| sink.line(Source::Out, line, cut));
                     sink.chunk().await;
                 }
                 count = read(&mut err, &mut err_buffer), if err.is_some() => {
                     if count == 0 {
                         err = None;
                     }
-                    err_lines.feed(&err_buffer[..count], |line| sink.line(Source::Err, line));
+                    err_lines.feed(&err_buffer[..count], |line, cut| sink.line(Source::Err, line, cut));
                     sink.chunk().await;
                 }
                 () = sleep_until(until), if ended.is_some() => break,
             }
         }
-        out_lines.finish(|line| sink.line(Source::Out, line));
-        err_lines.finish(|line| sink.line(Source::Err, line));
+        out_lines.finish(|line, cut| sink.line(Source::Out, line, cut));
+        err_lines.finish(|line, cut| sink.line(Source::Err, line, cut));
         sink.chunk().await;
         ended.unwrap_or(Err(RunError::Stopped))
     }
@@ -248,8 +248,8 @@ impl Children {
 
 /// Takes the output of a command.
 pub trait Sink: Send {
-    /// A line, without its end.
-    fn line(&mut self, source: Source, line: &str);
+    /// A line, without its end. What is longer than a line may be is cut off; `cut` says how many bytes.
+    fn line(&mut self, source: Source, line: &str, cut: u64);
     /// After some lines: the place to wait for whoever takes them further.
     fn chunk(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -273,7 +273,7 @@ mod tests {
     #[derive(Default)]
     struct Kept(Vec<(Source, String)>);
     impl Sink for Kept {
-        fn line(&mut self, source: Source, line: &str) {
+        fn line(&mut self, source: Source, line: &str, _cut: u64) {
             self.0.push((source, line.to_owned()));
         }
         async fn chunk(&mut self) {}

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crds::{Changed, Failure, FailureClass, Journal, Progress, names, reason, termination::clip};
+use crds::{Changed, Failure, FailureClass, Journal, Phase, Progress, names, reason, termination::clip};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// The longest message, in characters.
@@ -26,6 +26,15 @@ pub enum Held {
     Until(Timestamp),
     /// No longer.
     No,
+}
+
+/// What puts an end to a command that says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// The deadline of its phase, then.
+    Deadline(Timestamp),
+    /// It was told to end; what holds it up is killed then.
+    Killed(Timestamp),
 }
 
 /// Where a run is, and so the commands that people have for it.
@@ -109,6 +118,27 @@ impl Commands {
     }
 }
 
+/// A command has said nothing new for a while: since when, at what, and until when that may last.
+pub fn quiet(phase: Phase, since: Timestamp, current: Option<&str>, ends: Option<Ends>) -> String {
+    let what = match phase {
+        // Only one thing is run there.
+        Phase::AwaitingApproval => "init of the plan that was kept".to_owned(),
+        phase => phase.as_str().to_lowercase(),
+    };
+    let place = current.map(|address| format!(", at {}", clip(address, 200))).unwrap_or_default();
+    let day = |at: Timestamp| at.to_zoned(TimeZone::UTC).date();
+    let time = |at: Timestamp| {
+        let format = if day(at) == day(since) { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
+        at.to_zoned(TimeZone::UTC).strftime(format).to_string()
+    };
+    let end = match ends {
+        Some(Ends::Deadline(at)) => format!("; it ends at the deadline at {}", time(at)),
+        Some(Ends::Killed(at)) => format!("; it was told to end, and what holds it up is killed at {}", time(at)),
+        None => String::new(),
+    };
+    format!("{what} has said nothing new since {}{place}{end} (UTC)", time(since))
+}
+
 /// A run ended without an apply because somebody or something wanted it so.
 pub fn stopped(commands: &Commands, what: &str) -> Text {
     Text { message: format!("{what}; nothing was applied"), next_step: Some(commands.rerun()) }
@@ -160,6 +190,7 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         reason::SOURCE_UNAUTHORIZED if here => "clone the repository with your own credentials and run in the clone",
         reason::UNAUTHORIZED if here => "correct the credentials in the environment",
         reason::TOOL_NOT_FOUND if here => "put a tool that satisfies it on PATH, or name another with --tool",
+        reason::INPUT_REQUIRED if here => "put the answer into the environment or on the command line",
         reason::SECRET_NOT_FOUND => "create the Secret or key that the message names",
         reason::CONFIG_MAP_NOT_FOUND => "create the ConfigMap or key that the message names",
         reason::SOURCE_UNAUTHORIZED => "correct the Secret of spec.source.git.secretRef",
@@ -170,6 +201,7 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
                 Commands::Folder { .. } => format!("correct what the message names, then: {rerun}"),
             };
         }
+        reason::INPUT_REQUIRED => "put the answer into spec.variables or spec.env of a new run, or into the code",
         reason::NO_DURABLE_STATE => "add a backend to the code, or create a run with spec.backend",
         reason::TOOL_NOT_FOUND => "ask for a version that the message names, or add that version to the image",
         reason::ALREADY_EXISTS => "add the import block of the message to the code, or remove the object",
@@ -235,6 +267,26 @@ mod tests {
             let text = failed(&folder(), &failure(FailureClass::Configuration, reason)).next_step.unwrap();
             assert!(!text.contains("spec") && !text.contains("pod") && !text.contains("image"), "{reason}: {text}");
         }
+    }
+
+    #[test]
+    fn silence_says_since_when_at_what_and_until_when() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let since = at("2026-11-21T10:31:02.9Z");
+        let deadline = Some(Ends::Deadline(at("2026-11-21T10:45:00Z")));
+        assert_eq!(
+            quiet(Phase::Plan, since, None, deadline),
+            "plan has said nothing new since 10:31:02; it ends at the deadline at 10:45:00 (UTC)"
+        );
+        assert_eq!(
+            quiet(Phase::Apply, since, Some("aws_db_instance.main"), Some(Ends::Deadline(at("2026-11-22T04:31:02Z")))),
+            "apply has said nothing new since 10:31:02, at aws_db_instance.main; it ends at the deadline at 2026-11-22 04:31:02 (UTC)"
+        );
+        assert_eq!(
+            quiet(Phase::Apply, since, None, Some(Ends::Killed(at("2026-11-21T10:40:00Z")))),
+            "apply has said nothing new since 10:31:02; it was told to end, and what holds it up is killed at 10:40:00 (UTC)"
+        );
+        assert!(quiet(Phase::AwaitingApproval, since, None, None).starts_with("init of the plan that was kept has said nothing"));
     }
 
     #[test]

@@ -4,4 +4,4 @@ mod history;
 mod message;
 
 pub use history::{Clocked, line, span};
-pub use message::{Commands, Held, Text, accounted, failed, retried, stopped};
+pub use message::{Commands, Ends, Held, Text, accounted, failed, quiet, retried, stopped};

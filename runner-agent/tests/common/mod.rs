@@ -17,7 +17,7 @@ use runner_agent::{
     phases::PodWork,
     ports::{Api, ApiError, Seen, SystemClock},
     process::{Children, Log},
-    settings::{PROGRESS_EVERY, Place, Settings},
+    settings::{PROGRESS_EVERY, Place, QUIET_AFTER, Settings},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -329,6 +329,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         restores: false,
         store: None,
         progress_every: PROGRESS_EVERY,
+        quiet_after: QUIET_AFTER,
     }
 }
 

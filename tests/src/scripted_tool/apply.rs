@@ -138,7 +138,7 @@ impl Apply<'_> {
         view.apply_start(address, act, id.as_deref());
         let steps = change.steps.iter().filter(|_| with_steps).filter_map(|step| step.action(self.tool.nth));
         for step in steps {
-            if let Err(failure) = self.tool.step(step, Scope::Resource) {
+            if let Err(failure) = self.tool.step(step, Scope::Resource(address, act)) {
                 view.apply_errored(address, act, begun.elapsed().as_secs());
                 return Err(failure);
             }

@@ -48,10 +48,11 @@
 //! | `{"diagnostic": {"warning", "summary", "detail", "address", "file", "line"}}` | an error ends the command (1) or fails the resource |
 //! | `{"write_file": {"path", "content"}}` | writes a file |
 //! | `{"spawn": {"seconds", "daemon", "hold_stdout", "ignore_signals", "beat_ms"}}` | leaves a process in the background |
-//! | `{"provider": {…as spawn…}}` | waits for a child; if that is killed: `Plugin did not respond` |
+//! | `{"provider": {…as spawn…}}` | waits for a child, in a resource with a heartbeat every `progress_ms`; if that is killed: `Plugin did not respond` |
+//! | `{"ask": "…"}` | asks on stdout, waits for a line on stdin, fails without one; marks `terminal` or `no terminal` in the ledger |
 //! | `{"exec": ["sh", "-c", "…"]}` | runs a program |
 //! | `"ignore_interrupts"` | records signals, does nothing about them |
-//! | `{"allocate_mb": 100}`, `{"flood_mb": 10}` | takes memory; prints lines |
+//! | `{"allocate_mb": 100}`, `{"flood_mb": 10}`, `{"line_mb": 10}` | takes memory; prints lines; prints one line |
 //! | `"errored_tfstate"` | writes `errored.tfstate` |
 //! | `{"hold_lock": true}` | takes the state's lock and never ends |
 //! | `"hang"` | never ends, whatever the first interrupt says |

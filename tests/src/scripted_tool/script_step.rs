@@ -63,8 +63,11 @@ pub enum Action {
     },
     /// Leave a process in the background.
     Spawn(Spawn),
-    /// Wait for a child as if it were a provider: if it is killed, the resource fails with `Plugin did not respond`.
+    /// Wait for a child as if it were a provider: if it is killed, the resource fails with `Plugin did not respond`. Meanwhile a resource
+    /// says every `progress_ms` that it is still under way.
     Provider(Spawn),
+    /// Ask a question and wait for the answer on standard input; without one, fail.
+    Ask(String),
     /// Run a program and wait for it, as plan-time code does.
     Exec(Vec<String>),
     /// Take no notice of interrupts from here on, but record them.
@@ -73,6 +76,8 @@ pub enum Action {
     AllocateMb(usize),
     /// Print this much, in lines.
     FloodMb(u64),
+    /// Print this much in one line.
+    LineMb(u64),
     /// Write `errored.tfstate`, as after a state that could not be saved.
     ErroredTfstate,
     /// Take the state's lock, and never end.

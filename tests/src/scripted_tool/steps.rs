@@ -1,7 +1,8 @@
 //! The steps of a script, carried out.
 
+use std::io::{BufRead as _, Write as _};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
@@ -20,22 +21,22 @@ pub(super) const BACKGROUND: &str = "__background";
 
 /// Where a step stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum Scope<'a> {
     /// In the list of a command, which an interrupt ends between and during steps.
     Command,
     /// In a resource, which is finished whatever the user wants.
-    Resource,
+    Resource(&'a str, Act),
 }
 
 impl Tool {
     /// Carries out one step; an error is the end of its scope.
-    pub(super) fn step(&self, action: &Action, scope: Scope) -> Result<(), Diagnostic> {
+    pub(super) fn step(&self, action: &Action, scope: Scope<'_>) -> Result<(), Diagnostic> {
         match action {
             // The caller's: it knows what its command does.
             Action::Default => {}
             Action::SleepMs(ms) => match scope {
                 Scope::Command => self.signals.sleep(Duration::from_millis(*ms)),
-                Scope::Resource => std::thread::sleep(Duration::from_millis(*ms)),
+                Scope::Resource(..) => std::thread::sleep(Duration::from_millis(*ms)),
             },
             Action::StoppableMs(ms) => {
                 self.signals.sleep(Duration::from_millis(*ms));
@@ -58,13 +59,19 @@ impl Tool {
                 std::fs::write(self.dir.join(path), content).with_context(|| format!("failed to write `{path}`"))?;
             }
             Action::Spawn(spawn) => drop(self.spawn(spawn)?.spawn().context("failed to start a background process")?),
-            Action::Provider(spawn) => self.wait_for_provider(spawn)?,
+            Action::Provider(spawn) => self.wait_for_provider(spawn, scope)?,
+            Action::Ask(question) => self.ask(question)?,
             Action::Exec(words) => exec(words)?,
             Action::IgnoreInterrupts => self.signals.ignore(),
             Action::AllocateMb(size) => drop(vec![1_u8; size << 20].leak()),
             Action::FloodMb(size) => {
                 let text = "flood ".repeat(17);
                 (0..(size << 20) / (text.len() as u64 + 1)).for_each(|_| line(&text));
+            }
+            Action::LineMb(size) => {
+                let (mut out, part) = (std::io::stdout().lock(), [b'y'; 1 << 16]);
+                // A reader that went away is none of a fake tool's business.
+                let _ = (0..size << 4).try_for_each(|_| out.write_all(&part)).and_then(|()| out.write_all(b"\n"));
             }
             Action::ErroredTfstate => {
                 let state = json!({"version": 4, "serial": 1, "lineage": "errored", "resources": []});
@@ -104,13 +111,41 @@ impl Tool {
         Ok(command)
     }
 
-    fn wait_for_provider(&self, spawn: &Spawn) -> Result<(), Diagnostic> {
-        let status = self.spawn(spawn)?.status().context("failed to start a provider")?;
+    fn wait_for_provider(&self, spawn: &Spawn, scope: Scope<'_>) -> Result<(), Diagnostic> {
+        let mut child = self.spawn(spawn)?.spawn().context("failed to start a provider")?;
+        let (begun, beat) = (Instant::now(), Duration::from_millis(self.script.progress_ms.max(1)));
+        let mut next = begun + beat;
+        let status = loop {
+            if let Some(status) = child.try_wait().context("failed to wait for a provider")? {
+                break status;
+            }
+            if let (Scope::Resource(address, act), true) = (scope, Instant::now() >= next) {
+                self.view.apply_progress(address, act, begun.elapsed().as_secs());
+                next += beat;
+            }
+            std::thread::sleep(Duration::from_millis(20).min(beat));
+        };
         if status.success() {
             return Ok(());
         }
         let detail = "The plugin encountered an error, and failed to respond to the plugin.(*GRPCProvider).ApplyResourceChange call. The plugin logs may contain more details.";
         Err(Diagnostic::error("Plugin did not respond", detail))
+    }
+
+    fn ask(&self, question: &str) -> Result<(), Diagnostic> {
+        // Where real programs ask first, whatever their standard input is.
+        let terminal = if std::fs::File::open("/dev/tty").is_ok() { "terminal" } else { "no terminal" };
+        self.recorder.note(what::MARK, json!({"text": terminal}))?;
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(format!("{question}\n  Enter a value: ").as_bytes()).and_then(|()| out.flush());
+        drop(out);
+        let mut answer = String::new();
+        let read = std::io::stdin().lock().read_line(&mut answer).context("failed to read the answer")?;
+        if read == 0 {
+            line("");
+            return Err(Diagnostic::error("Error asking for input to configure the provider", &format!("{question}: EOF")));
+        }
+        Ok(())
     }
 }
 

@@ -305,6 +305,24 @@ async fn a_resource_can_fail_and_a_provider_can_be_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_works_has_a_heartbeat_and_a_question_needs_an_answer() {
+    let bench = Bench::with(json!({"progress_ms": 200, "resources": [
+        {"address": "terraform_data.a", "steps": [{"provider": {"seconds": 1}}]},
+    ], "commands": {"show": [{"ask": "provider.scripted.token"}], "output": [{"line_mb": 2}]}}))
+    .await;
+    bench.good("init").await;
+    bench.good("plan -json -out=p").await;
+    let beats = bench.good("apply -json p").await.events("apply_progress");
+    assert!((3..=12).contains(&beats.len()), "{beats:?}");
+    let asked = bench.run("show -json p").await;
+    assert!(asked.text.contains("provider.scripted.token\n  Enter a value: \n"), "{}", asked.text);
+    assert_eq!((asked.code, asked.summary().as_str()), (Some(1), "Error asking for input to configure the provider"));
+    assert_eq!(bench.wait_for(what::MARK, 1).await.len(), 1);
+    let longest = bench.good("output -json").await.text.lines().map(str::len).max();
+    assert_eq!(longest, Some(2 << 20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_background_process_outlives_the_tool() {
     let spawn = json!({"seconds": 60, "daemon": true, "ignore_signals": true, "beat_ms": 50});
     let bench = Bench::with(json!({"commands": {"plan": [{"spawn": spawn}]}})).await;

@@ -1,0 +1,188 @@
+//! What a command prints, and what is made of it.
+
+use tokio::sync::mpsc;
+
+use super::*;
+
+fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
+    let (notices, mut seen) = mpsc::unbounded_channel();
+    let redactor = Redactor::default();
+    redactor.add("hunter22");
+    let mut events = Events::new(Log::to(std::io::sink()), redactor, notices).total(2);
+    for line in lines {
+        events.line(Source::Out, line, 0);
+    }
+    let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
+    events.progressed = true;
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(events.chunk());
+    let mut notices = Vec::new();
+    while let Ok(notice) = seen.try_recv() {
+        if !matches!(notice, Notice::Happened) {
+            notices.push(notice);
+        }
+    }
+    (text, events.said(), events.operations(), notices)
+}
+
+#[test]
+fn events_are_shown_as_the_tool_words_them() {
+    let (text, said, _, _) = feed(&[
+        r#"{"@level":"info","@message":"Terraform 1.11.4","type":"version"}"#,
+        "plain line with hunter22",
+        r#"{"@level":"error","@message":"Error: Reference to undeclared input variable","diagnostic":{"severity":"error","summary":"Reference to undeclared input variable","detail":"An input variable \"nope\".","range":{"filename":"b.tf","start":{"line":1,"column":41,"byte":40},"end":{"line":1,"column":49,"byte":48}},"snippet":{"context":"resource \"terraform_data\" \"b\"","code":"input = var.nope","start_line":1}},"type":"diagnostic"}"#,
+        r#"{"broken"#,
+    ]);
+    assert!(text.starts_with("Terraform 1.11.4\nplain line with (sensitive value)\nError: Reference to undeclared"), "{text}");
+    assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n     1: input = var.nope\n"), "{text}");
+    assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
+    assert_eq!(said.tail, ["plain line with (sensitive value)", "{\"broken"]);
+}
+
+#[test]
+fn who_looks_on_is_told_once() {
+    let (notices, _seen) = mpsc::unbounded_channel();
+    let mut events = Events::new(Log::to(std::io::sink()), Redactor::default(), notices).brief(true);
+    for line in [
+        r#"{"@message":"Terraform 1.11.4","type":"version"}"#,
+        r#"{"@message":"a: Plan to create","type":"planned_change"}"#,
+        r#"{"@message":"Plan: 1 to add","type":"change_summary"}"#,
+        r#"{"@message":"a: Creating...","type":"apply_start"}"#,
+        r#"{"@message":"Apply complete!","type":"change_summary"}"#,
+        r#"{"@message":"Outputs: 1","outputs":{"o":{"sensitive":false,"value":1}},"type":"outputs"}"#,
+    ] {
+        events.line(Source::Out, line, 0);
+    }
+    assert_eq!(String::from_utf8_lossy(&events.out), "a: Creating...\nApply complete!\n\nOutputs:\n\no = 1\n");
+}
+
+#[test]
+fn an_apply_tells_its_progress_and_outputs() {
+    let start = |n: u32| {
+        format!(
+            r#"{{"@message":"a[{n}]: Creating...","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_start"}}"#
+        )
+    };
+    let done = |n: u32| {
+        format!(r#"{{"@message":"done","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_complete"}}"#)
+    };
+    let read = r#"{"@message":"r","hook":{"resource":{"addr":"data.x"},"action":"read"},"type":"apply_start"}"#;
+    let (_, _, operations, notices) = feed(&[&start(0), &start(1), &done(0), read]);
+    assert_eq!(operations, Operations { begun: 2, done: 1, total: 2 });
+    assert_eq!(operations.changed(), Changed::Some);
+    assert!(matches!(&notices[..], [Notice::Progress(p)] if p.done == 1 && p.total == 2 && p.current.as_deref() == Some("a[1]")));
+    let outputs = r#"{"@message":"Outputs: 2","outputs":{"o":{"sensitive":false,"type":"string","value":"1"},"s":{"sensitive":true,"type":"string"}},"type":"outputs"}"#;
+    let (text, ..) = feed(&[outputs]);
+    assert_eq!(text, "Outputs: 2\n\nOutputs:\n\no = \"1\"\ns = <sensitive>\n");
+    assert_eq!(Operations { begun: 1, ..Operations::default() }.changed(), Changed::Unknown);
+}
+
+fn quiet_events() -> (Events, mpsc::UnboundedReceiver<Notice>) {
+    let (notices, seen) = mpsc::unbounded_channel();
+    let redactor = Redactor::default();
+    redactor.add("hunter22");
+    (Events::new(Log::to(std::io::sink()), redactor, notices), seen)
+}
+
+/// Gives a line as a chunk of its own; whether it is told that something happened.
+async fn tells(events: &mut Events, seen: &mut mpsc::UnboundedReceiver<Notice>, source: Source, line: &str) -> bool {
+    events.told_at = None;
+    events.line(source, line, 0);
+    events.chunk().await;
+    std::iter::from_fn(|| seen.try_recv().ok()).filter(|notice| matches!(notice, Notice::Happened)).count() == 1
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_not_news() {
+    let (mut events, mut seen) = quiet_events();
+    let event =
+        |kind: &str| format!(r#"{{"@message":"a: ...","hook":{{"resource":{{"addr":"a"}},"action":"create"}},"type":"{kind}"}}"#);
+    for kind in ["apply_progress", "ephemeral_op_progress"] {
+        assert!(!tells(&mut events, &mut seen, Source::Out, &event(kind)).await, "{kind}");
+    }
+    for kind in
+        ["apply_start", "apply_complete", "refresh_start", "provision_progress", "log", "diagnostic", "of_a_later_version"]
+    {
+        assert!(tells(&mut events, &mut seen, Source::Out, &event(kind)).await, "{kind}");
+    }
+    for (source, line) in
+        [(Source::Out, "words"), (Source::Out, ""), (Source::Err, "words"), (Source::Err, &event("apply_progress"))]
+    {
+        assert!(tells(&mut events, &mut seen, source, line).await, "{line}");
+    }
+    // Nothing came.
+    events.told_at = None;
+    events.chunk().await;
+    assert!(seen.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_flood_is_told_once_a_second_and_not_afterwards() {
+    let (mut events, mut seen) = quiet_events();
+    for _ in 0..1_000 {
+        events.line(Source::Out, "flood", 0);
+        events.chunk().await;
+    }
+    assert!(matches!(seen.try_recv(), Ok(Notice::Happened)));
+    let more = std::iter::from_fn(|| seen.try_recv().ok()).count();
+    assert!(more <= 5, "{more} notices of a flood that took no time");
+    // The next heartbeat does not pass on what was left untold.
+    assert!(!tells(&mut events, &mut seen, Source::Out, r#"{"@message":"a","type":"apply_progress"}"#).await);
+}
+
+#[test]
+fn what_is_cut_is_marked_and_shows_no_half_of_a_secret() {
+    let (mut events, _seen) = quiet_events();
+    events.line(Source::Out, "x hunter22 y hunt", 7);
+    let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
+    assert_eq!(text, "x (sensitive value) y (sensitive value)… [7 more bytes of this line were cut]\n");
+    assert_eq!(events.said().tail, [text.trim_end()]);
+}
+
+#[test]
+fn half_a_secret_is_not_left_where_a_text_is_shortened() {
+    let (mut events, _seen) = quiet_events();
+    for at in 0..12 {
+        let text = format!("{}hunter22 and more", "x".repeat(MAX_TEXT - at));
+        events.line(Source::Out, &text, 0);
+        let detail = format!("{}hunter22 and more", "x".repeat(MAX_DETAIL - at));
+        let event = format!(r#"{{"type":"diagnostic","diagnostic":{{"severity":"error","summary":"s","detail":"{detail}"}}}}"#);
+        events.line(Source::Out, &event, 0);
+        let said = events.said();
+        assert!(!said.tail[0].contains("hunt"), "{at}");
+        let detail = said.diagnostics[0].detail.clone().unwrap();
+        assert!(!detail.contains("hunt") && detail.len() <= MAX_DETAIL, "{at}");
+    }
+}
+
+#[test]
+fn a_sensitive_value_is_not_shown_even_if_the_tool_hands_it_out() {
+    let outputs =
+        r#"{"@message":"Outputs: 1","outputs":{"s":{"sensitive":true,"type":"string","value":"not-for-you"}},"type":"outputs"}"#;
+    let (text, said, ..) = feed(&[outputs]);
+    assert_eq!(text, "Outputs: 1\n\nOutputs:\n\ns = <sensitive>\n");
+    assert!(said.tail.is_empty() && said.diagnostics.is_empty());
+}
+
+#[test]
+fn nothing_that_is_shown_steers_a_terminal() {
+    let told = "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe \\u2066x\\u2069 \\u001b[31mred\\u001b[0m";
+    let message = format!(r#"{{"@message":"{told}","type":"log"}}"#);
+    let diagnostic =
+        format!(r#"{{"type":"diagnostic","diagnostic":{{"severity":"error","summary":"{told}","detail":"{told}"}}}}"#);
+    let raw = "raw \u{1b}[2J \u{202e}txt.exe \u{9b}2J \r over \u{1b}[31mred";
+    let (text, said, ..) = feed(&[&message, &diagnostic, raw]);
+    let texts = [text, said.diagnostics[0].summary.clone(), said.diagnostics[0].detail.clone().unwrap(), said.tail[0].clone()];
+    for text in texts {
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n' || crds::termination::reorders(c)), "{text:?}");
+        assert!(text.contains("^[[2J") && text.contains("<U+202E>txt.exe") && text.contains("red"), "{text:?}");
+    }
+}
+
+#[test]
+fn colours_stay_for_somebody_at_a_terminal_unless_they_stand_within_a_secret() {
+    let (events, _seen) = quiet_events();
+    let mut events = events.coloured(true);
+    events.line(Source::Out, "\u{1b}[32m+ a\u{1b}[0m \u{1b}[2J", 0);
+    events.line(Source::Out, "\u{1b}[32mhun\u{1b}[1mter22\u{1b}[0m", 0);
+    assert_eq!(String::from_utf8_lossy(&events.out), "\u{1b}[32m+ a\u{1b}[0m ^[[2J\n(sensitive value)\n");
+}

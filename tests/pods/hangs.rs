@@ -1,0 +1,167 @@
+//! What hangs, asks or stays behind: it is seen while it lasts, ends with its class and reason, and nothing of it is left. That a provider
+//! is killed and not the tool when a *person* ends an apply is `cancel::a_provider_that_does_not_end_is_killed_not_the_tool`.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, reason};
+use jiff::Timestamp;
+use serde_json::json;
+use tests::ledger::{self, what};
+
+use crate::suite::{LATER, SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("hangs::a_plan_whose_provider_hangs_on_expired_credentials", before_the_claim),
+        Test::new("hangs::an_apply_whose_provider_hangs_on_expired_credentials", behind_the_claim),
+        Test::new("hangs::a_tool_that_asks_is_not_answered", question),
+        Test::new("hangs::a_daemon_that_keeps_the_output_open_keeps_nobody", daemon),
+    ]
+}
+
+/// What a cloud says to credentials that ran out, before its provider tries again for ever.
+const EXPIRED: &str = "ExpiredToken: the security token included in the request is expired";
+
+/// Waits until the status says that nothing happens, and holds what `describe` shows of it.
+async fn silent(scene: &Scene, command: &str, more: &str) -> Result<Timestamp> {
+    let says = |status: &TerraformRunStatus| status.progress.as_ref().and_then(|progress| progress.quiet_since.clone());
+    let run =
+        scene.until("a", "silent", LATER, |r| r.status.as_ref().is_some_and(|s| says(s).is_some() || s.is_terminal())).await?;
+    let seen = Timestamp::now();
+    let status = run.status.unwrap_or_default();
+    let since = says(&status).with_context(|| format!("it ended and was never silent: {:?}", status.failure))?.0;
+    let lasted = seen.duration_since(since).as_secs();
+    ensure!((60..90).contains(&lasted), "said after {lasted} s");
+    let describe = scene.kubectl(&["describe", "terraformrun", "a"])?;
+    holds(&describe, "Quiet Since:")?;
+    let words = format!("{command} has said nothing new since {}", since.strftime("%H:%M:%S"));
+    for part in [words.as_str(), more, "it ends at the deadline at "] {
+        holds(&describe, part)?;
+    }
+    Ok(since)
+}
+
+/// The pod ends, and nothing of it is left but what holds its namespaces until the kubelet has seen it.
+async fn clean(scene: &Scene) -> Result<()> {
+    // Waits for the end of the pod.
+    scene.log("a").await?;
+    let left: Vec<_> =
+        Scene::processes(&scene.pod("a").await?)?.into_iter().filter(|(_, line)| !line.contains("pause")).collect();
+    ensure!(left.is_empty(), "processes are left: {left:?}");
+    Ok(())
+}
+
+/// The one signal reached the tool, and none its provider.
+fn one_signal(scene: &Scene, command: &str) -> Result<()> {
+    let ledger = scene.ledger("a");
+    let (all, own) = (ledger::select(&ledger, what::SIGNAL, None), ledger::select(&ledger, what::SIGNAL, Some(command)));
+    ensure!(all.len() == 1 && own.len() == 1, "{all:?}");
+    ensure!(own.first().and_then(|signal| signal.text("signal")) == Some("SIGINT"), "{own:?}");
+    Ok(())
+}
+
+async fn before_the_claim(scene: Scene) -> Result<()> {
+    let provider = json!({"provider": {"seconds": 3600, "ignore_signals": true}});
+    let script = json!({"commands": {"plan": [{"print_err": EXPIRED}, provider]}});
+    scene.scripted("a", script, json!({"timeouts": {"plan": "90s"}})).await?;
+    let since = silent(&scene, "plan", "").await?;
+    let status = scene.fails("a", FailureClass::Timeout, reason::DEADLINE_EXCEEDED, LATER).await?;
+    let failure = status.failure.clone().context("no failure")?;
+    ensure!(failure.changes == Changed::None && status.claim.is_none() && status.plan.is_none(), "{status:?}");
+    // How long it was silent, and what it had said last.
+    for part in ["phase Plan passed its deadline after 1m", "; nothing had happened for 1m", EXPIRED] {
+        holds(&failure.message, part)?;
+    }
+    ensure!(status.progress.is_none_or(|progress| progress.quiet_since.is_none()), "silent since {since}, and ended");
+    holds(&scene.kubectl(&["describe", "terraformrun", "a"])?, "nothing had happened for 1m")?;
+    one_signal(&scene, "plan")?;
+    ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 0, "it was tried again");
+    clean(&scene).await
+}
+
+async fn behind_the_claim(scene: Scene) -> Result<()> {
+    // The tool's own word that it waits comes every second, and is no news.
+    let script = json!({"progress_ms": 1000, "resources": [
+        {"address": "terraform_data.a"},
+        {"address": "terraform_data.b", "steps": [{"print_err": EXPIRED}, {"provider": {"seconds": 3600, "ignore_signals": true}}]},
+    ]});
+    let spec = json!({"approval": {"mode": "Automatic"}, "timeouts": {"apply": "90s"},
+        "runner": {"terminationGracePeriodSeconds": 30}});
+    scene.scripted("a", script, spec).await?;
+    silent(&scene, "apply", ", at terraform_data.b; ").await?;
+    ensure!(scene.status("a").await?.phase == Some(Phase::Apply));
+    let status = scene.fails("a", FailureClass::Timeout, reason::DEADLINE_EXCEEDED, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.changes == Changed::Some, "{failure:?}");
+    holds(&failure.message, "; nothing had happened for 1m")?;
+    one_signal(&scene, "apply")?;
+    // The tool was not killed: it wrote down what it had created, and gave its lock back.
+    let ledger = scene.ledger("a");
+    ensure!(ledger::select(&ledger, what::COMMAND_END, Some("apply")).len() == 1, "the tool was killed");
+    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    ensure!(ledger::forgotten(&ledger, &state).is_empty(), "{:?}", ledger::forgotten(&ledger, &state));
+    let log = scene.log("a").await?;
+    ensure!(log.matches("terraform_data.b: Still creating...").count() > 30, "there were no heartbeats:\n{log}");
+    clean(&scene).await
+}
+
+async fn question(scene: Scene) -> Result<()> {
+    let question = "provider.scripted.token";
+    // Each run has the name of the command that asks.
+    for name in ["init", "plan", "apply"] {
+        let script = json!({"commands": {name: [{"ask": question}]}});
+        scene.scripted(name, script, json!({"approval": {"mode": "Automatic"}})).await?;
+        // Not `Transient` for the end of file in its words: the next attempt would be asked the same.
+        let status = scene.fails(name, FailureClass::Configuration, reason::INPUT_REQUIRED, SOON).await?;
+        holds(&status.failure.context("no failure")?.message, question)?;
+        ensure!(scene.pod_names(name).await?.len() == 1 && scene.starts(name, name) == 1, "it was tried again");
+        let ledger = scene.ledger(name);
+        let marks = ledger::select(&ledger, what::MARK, Some(name));
+        ensure!(marks.len() == 1 && marks[0].text("text") == Some("no terminal"), "{marks:?}");
+        holds(&scene.log(name).await?, &format!("{question}\n  Enter a value: \n"))?;
+    }
+    Ok(())
+}
+
+async fn daemon(scene: Scene) -> Result<()> {
+    // In a session of its own, deaf, with the tool's standard output and error in its hands.
+    let spawn = json!({"spawn": {"seconds": 3600, "daemon": true, "hold_stdout": true, "ignore_signals": true, "beat_ms": 200}});
+    let commands = json!({"plan": [spawn, "default", {"print": "last words of plan"}],
+        "apply": [spawn, "default", {"print": "last words of apply"}]});
+    let script = json!({"resources": 1, "commands": commands});
+    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    let status = scene.ends("a", RunResult::Applied).await?;
+    for name in ["plan", "apply"] {
+        let step = status.steps.iter().find(|step| step.name == name).with_context(|| format!("no step {name}"))?;
+        let took = step.finished_at.as_ref().context("no end")?.0.duration_since(step.started_at.0).as_secs();
+        // Output is read for 5 s after the tool's end, and nobody is waited for longer.
+        ensure!((4..20).contains(&took), "{name} took {took} s");
+    }
+    let ledger = scene.ledger("a");
+    let ends = ledger::select(&ledger, what::COMMAND_END, Some("plan"));
+    let planned = ends.first().and_then(|end| end.seq).context("no end of plan")?;
+    let applied = ledger::select(&ledger, what::COMMAND_START, Some("apply")).first().and_then(|start| start.seq);
+    let applied = applied.context("no start of apply")?;
+    // It lived on after the tool, or this test shows nothing; and its end came before the apply.
+    let pids = |from: u64, to: u64| {
+        let alive = ledger::select(&ledger, what::BACKGROUND, None).into_iter();
+        let within = alive.filter(|entry| entry.seq.is_some_and(|seq| seq > from && seq < to));
+        within.filter_map(|entry| entry.number("pid")).collect::<std::collections::BTreeSet<u64>>()
+    };
+    let first = pids(planned, applied);
+    ensure!(first.len() == 1, "one daemon outlives the plan: {first:?}");
+    ensure!(pids(applied, u64::MAX).is_disjoint(&first), "the daemon of the plan was there during the apply");
+    let log = scene.log("a").await?;
+    for part in
+        ["last words of plan\n", "terraform_data.r[0]: Creation complete", "last words of apply\n", "pawl: applied +1 ~0 -0"]
+    {
+        holds(&log, part)?;
+    }
+    clean(&scene).await?;
+    let count = scene.ledger("a").len();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    ensure!(scene.ledger("a").len() == count, "something still lives");
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Logs of any size: the agent's memory stays what it is, what fits the cap is kept to the last byte, and what does not is marked.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{RunResult, TerraformRunStatus, datastore::MAX_LOG};
+use serde_json::json;
+
+use crate::suite::{Scene, Test};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("output::a_large_log_takes_little_memory_and_its_gaps_are_marked", large)]
+}
+
+/// How large the log is, in MiB, unless it is said: `PAWL_LOG_MIB=10240 cargo ci --tests output::` is for 10 GiB, more than is kept of a
+/// phase.
+const LOG_MIB: u64 = 1024;
+/// A line longer than a line may be.
+const LINE_MIB: u64 = 64;
+/// The most memory that an agent ever has, in KiB, pages of its program included: the 32 MiB that it may have besides, and 64 for a flood.
+const MOST_KIB: u64 = 96 << 10;
+
+/// The most memory that a process ever had, in KiB, as the kernel counts it.
+fn most(pid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+async fn large(scene: Scene) -> Result<()> {
+    let mib = std::env::var("PAWL_LOG_MIB").ok().map_or(Ok(LOG_MIB), |text| text.parse()).context("PAWL_LOG_MIB")?;
+    // A secret is looked for in each line, as in a real run; one that prints it comes first.
+    scene.kubectl(&["create", "secret", "generic", "db", "--from-literal=password=correct-horse-battery"])?;
+    let steps = json!([{"exec": ["sh", "-c", "echo canary $PASSWORD"]}, {"line_mb": LINE_MIB}, {"print": "between"}, {"flood_mb": mib},
+        "default", {"print": "last words"}]);
+    let script = json!({"resources": 1, "commands": {"apply": steps}});
+    let spec = json!({"approval": {"mode": "Automatic"},
+        "env": [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}}]});
+    scene.scripted("a", script, spec).await?;
+    let within = Duration::from_secs(300 + mib / 4);
+    let started = std::time::Instant::now();
+    let (mut agent, mut peak) = (None, 0);
+    let status = loop {
+        let status = scene.status("a").await?;
+        if agent.is_none() && status.adopted.is_some() && !status.is_terminal() {
+            let found = Scene::processes(&scene.pod("a").await?)?;
+            agent = found.into_iter().find(|(_, line)| line.contains("runner-agent run")).map(|(pid, _)| pid);
+        }
+        // The kernel keeps the most, so that the last look counts.
+        peak = agent.and_then(most).unwrap_or(peak);
+        if status.is_terminal() {
+            break status;
+        }
+        ensure!(started.elapsed() < within, "no end after {within:?}: {status:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    ensure!(status.result == Some(RunResult::Applied), "{status:?}");
+    ensure!(peak > 1 << 10, "the agent was never looked at");
+    ensure!(peak <= MOST_KIB, "the agent had {peak} KiB");
+    is_whole(&scene, &status, mib)
+}
+
+/// Reads the log of the apply where it outlives the pod, line by line.
+fn is_whole(scene: &Scene, status: &TerraformRunStatus, mib: u64) -> Result<()> {
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/a/log?phase=apply", scene.namespace);
+    let mut child = scene.suite.cluster.kubectl_command(&["get", "--raw", &path]).stdout(Stdio::piped()).spawn()?;
+    let (mut flood, mut gaps, mut cut, mut other) = (0_u64, 0_u64, None, Vec::new());
+    for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
+        let line = line?;
+        if line.starts_with("flood flood") {
+            flood += line.len() as u64 + 1;
+        } else if let Some(rest) = line.strip_prefix('[').and_then(|rest| rest.split_once(" bytes are missing here")) {
+            gaps += rest.0.parse::<u64>().context("a mark without a number")?;
+        } else if line.starts_with("yyyy") {
+            cut = line.split_once("… [").map(|(kept, mark)| (kept.len() as u64, mark.to_owned()));
+        } else {
+            other.push(line);
+        }
+    }
+    ensure!(child.wait()?.success(), "the log cannot be read");
+    let (kept, mark) = cut.context("the long line has no mark")?;
+    ensure!(kept == 1 << 20, "{kept} bytes of the long line are kept");
+    ensure!(mark == format!("{} more bytes of this line were cut]", (LINE_MIB << 20) - kept), "{mark}");
+    ensure!(other.iter().any(|line| line == "canary (sensitive value)"), "{other:?}");
+    ensure!(other.iter().any(|line| line == "between") && !other.iter().any(|line| line.contains("correct-horse")), "{other:?}");
+    // The tool prints whole lines of 103 bytes.
+    let printed = (mib << 20) / 103 * 103;
+    if mib << 20 < MAX_LOG / 2 {
+        ensure!(flood == printed && gaps == 0, "{flood} of {printed} bytes came back, {gaps} are said to be missing");
+        ensure!(other.iter().any(|line| line == "last words"), "the end is missing: {other:?}");
+    } else {
+        ensure!(gaps > 0, "{flood} of {printed} bytes came back, and nothing says so");
+        ensure!(flood + gaps >= printed && flood < MAX_LOG, "{flood} and {gaps} of {printed} bytes");
+    }
+    ensure!(status.failure.is_none());
+    Ok(())
+}
