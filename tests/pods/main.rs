@@ -13,6 +13,7 @@ mod locks;
 mod managed;
 mod operations;
 mod outages;
+mod peers;
 mod pruning;
 mod reading;
 mod recovery;
@@ -60,6 +61,7 @@ fn main() -> Result<ExitCode> {
         locks::tests(),
         managed::tests(),
         operations::tests(),
+        peers::tests(),
         pruning::tests(),
         reading::tests(),
         recovery::tests(),
@@ -68,8 +70,10 @@ fn main() -> Result<ExitCode> {
     let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
-    let second =
-        run([approval::alone(), kills::alone(), outages::alone(), standby::alone()].into_iter().flatten().collect(), &arguments);
+    let second = run(
+        [approval::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone()].into_iter().flatten().collect(),
+        &arguments,
+    );
     suite.down()?;
     let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
     println!("{passed} passed, {failed} failed");
