@@ -232,6 +232,7 @@ fn claimed(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, clai
     let record = was.approval.as_ref();
     let approved = match run.spec.approval.mode {
         ApprovalMode::Automatic => record.is_some_and(|record| record.by == "automatic"),
+        ApprovalMode::Unknown => false,
         ApprovalMode::Manual => {
             said(names::APPROVE) == Some(&claim.checksum)
                 && said(names::APPROVED_BY) == Some("alice")
@@ -306,6 +307,7 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
                 fine || (*changes == Changed::None && created > 0) || (*changes == Changed::Some && created == 0)
             }
             RunResult::Indeterminate => !claimed,
+            RunResult::Unknown => true,
         };
         if lie || (*settled && !fine) {
             world.violated("truth", &format!("{name} ended {result} with changes {changes:?}; it was {applied:?}"));
