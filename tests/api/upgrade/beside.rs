@@ -102,9 +102,9 @@ async fn old_agent_fails(world: World) -> Result<()> {
 }
 
 /// A run whose attempt was opened as the release before opened it, and its pod.
-async fn opened_as_before(world: World, spec: Value) -> Result<(Rig, Agent)> {
+async fn opened_as_before(world: World, spec: &Value) -> Result<(Rig, Agent)> {
     let rig = Rig::new(world).await?;
-    rig.world.create(&rig.namespace, RUN, &spec).await?;
+    rig.world.create(&rig.namespace, RUN, spec).await?;
     rig.world.status(&rig.namespace, RUN, &json!({"phase": "Pending"})).await?;
     let attempt = json!({"number": 1, "podName": "run-a1", "open": true, "tries": 1, "openedAt": "2026-11-22T00:00:00Z"});
     rig.world.status(&rig.namespace, RUN, &json!({"attempt": attempt})).await?;
@@ -118,7 +118,7 @@ async fn opened_as_before(world: World, spec: Value) -> Result<(Rig, Agent)> {
 
 async fn old_controller(world: World) -> Result<()> {
     // Nobody is asked: it waits for as long as a plan may wait, and then says for what.
-    let (rig, agent) = opened_as_before(world.clone(), json!({"approval": {"mode": "Automatic", "expiresAfter": "5s"}})).await?;
+    let (rig, agent) = opened_as_before(world.clone(), &json!({"approval": {"mode": "Automatic", "expiresAfter": "5s"}})).await?;
     let work = Played { state_key: Some(sum('d')), ..Played::default() };
     let mut process = rig.start(agent, work.clone()).await?;
     process.end().await?;
@@ -129,7 +129,7 @@ async fn old_controller(world: World) -> Result<()> {
         "{ended:?}"
     );
     // What was approved does not expire: it says for what it waits, and for how long is a person's to say.
-    let (rig, agent) = opened_as_before(world, json!({"approval": {"expiresAfter": "20s"}})).await?;
+    let (rig, agent) = opened_as_before(world, &json!({"approval": {"expiresAfter": "20s"}})).await?;
     let mut process = rig.start(agent, work.clone()).await?;
     rig.until("waiting", |run| status(run).phase == Some(Phase::AwaitingApproval)).await?;
     rig.approve().await?;
@@ -149,7 +149,7 @@ async fn old_controller(world: World) -> Result<()> {
 }
 
 async fn no_key(world: World) -> Result<()> {
-    let (rig, agent) = opened_as_before(world, json!({"approval": {"mode": "Automatic"}})).await?;
+    let (rig, agent) = opened_as_before(world, &json!({"approval": {"mode": "Automatic"}})).await?;
     let work = Played::default();
     let mut process = rig.start(agent, work.clone()).await?;
     ensure!(process.end().await? == 0 && work.applies.load(Ordering::Relaxed) == 1);
