@@ -131,7 +131,8 @@ where
     }
 }
 
-/// A run that this version cannot read waits, as does one with a word of a newer version; it neither stops the watch nor is guessed at.
+/// A run that this version cannot read waits, as does one with a word of a newer version; it neither stops the watch nor is
+/// guessed at.
 fn understood(event: watcher::Event<DeserializeGuard<TerraformRun>>) -> Option<watcher::Event<TerraformRun>> {
     let read = |guard: DeserializeGuard<TerraformRun>| match guard.0 {
         Ok(run) => {

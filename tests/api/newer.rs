@@ -1,4 +1,5 @@
-//! The definition of a version that is newer than ours: fields and words that ours does not know, as its release would install it.
+//! The definition of a version that is newer than ours: fields and words that ours does not know, as its release would install
+//! it.
 
 use std::time::{Duration, Instant};
 

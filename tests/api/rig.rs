@@ -1,5 +1,5 @@
-//! The code of our controller and of our agent on a real API server: one look and one process at a time. What a node does of a pod,
-//! and what the tool does, is played.
+//! The code of our controller and of our agent on a real API server: one look and one process at a time. What a node does of a
+//! pod, and what the tool does, is played.
 
 mod agent;
 

@@ -1,5 +1,5 @@
-//! Two versions side by side (`design/0014-upgrades.md`): our controller and our agent under a definition that is newer than ours, an
-//! agent of the release before beside our controller, and our agent beside the controller of the release before.
+//! Two versions side by side (`design/0014-upgrades.md`): our controller and our agent under a definition that is newer than
+//! ours, an agent of the release before beside our controller, and our agent beside the controller of the release before.
 
 mod beside;
 

@@ -1,5 +1,5 @@
-//! What went wrong for the users of other projects, played against us. Each has its row in `design/peers-bugs.md`; where a test of another
-//! file does exactly that already, it stands here by its name:
+//! What went wrong for the users of other projects, played against us. Each has its row in `design/peers-bugs.md`; where a test
+//! of another file does exactly that already, it stands here by its name:
 //!
 //! | bug | test |
 //! |---|---|
@@ -84,8 +84,9 @@ async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// tofu-controller #1129 (and #1795): a plan was named by branch and commit and approved by a prefix of that name, so an approval of
-/// one plan rolled out another of the same commit. Here an approval is the checksum of one plan, whole, and of no other.
+/// tofu-controller #1129 (and #1795): a plan was named by branch and commit and approved by a prefix of that name, so an
+/// approval of one plan rolled out another of the same commit. Here an approval is the checksum of one plan, whole, and of no
+/// other.
 async fn same_commit(scene: Scene) -> Result<()> {
     let main = "variable \"zone\" {}\nresource \"terraform_data\" \"a\" {\n  input = var.zone\n}\n";
     let (url, commit) = scene.repository("stack", &[("main.tf", main)])?;
@@ -144,8 +145,8 @@ fn annotate(scene: &Scene, run: &str, id: &str) -> String {
     )
 }
 
-/// Burrito deletes the lock of a layer by its name whoever holds it, so whichever run ended first freed the lock of the other. Here a
-/// run that waits may be cancelled, or deleted with all that is its own, and the lease stays with the one that applies.
+/// Burrito deletes the lock of a layer by its name whoever holds it, so whichever run ended first freed the lock of the other.
+/// Here a run that waits may be cancelled, or deleted with all that is its own, and the lease stays with the one that applies.
 async fn first_end(scene: Scene) -> Result<()> {
     let backend = json!({"backend": scene.backend("shared")});
     scene.scripted("holds", json!({"resources": 30, "apply_ms": 1000}), automatic(backend.clone())).await?;
@@ -175,9 +176,9 @@ async fn first_end(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// Burrito took a commit that came while another was planned for planned, and its apply of the older plan recorded the newer commit: B
-/// was never planned and counted as applied. Here a plan is of the commit that was fetched for it, says so, and is applied as it is; the
-/// next run plans what came since.
+/// Burrito took a commit that came while another was planned for planned, and its apply of the older plan recorded the newer
+/// commit: B was never planned and counted as applied. Here a plan is of the commit that was fetched for it, says so, and is
+/// applied as it is; the next run plans what came since.
 async fn mid_plan(scene: Scene) -> Result<()> {
     let script = |name: &str, resources: u32, pause: u32| {
         json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": resources,
@@ -210,8 +211,9 @@ async fn mid_plan(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// Argo #13581 (and #12993, #13152, #13533): a node that was drained took pods away before they had reported, and their workflows stayed
-/// Running for ever. Here a run whose pod is taken in its plan, in its hold or in its apply goes on or ends, and keeps nothing held.
+/// Argo #13581 (and #12993, #13152, #13533): a node that was drained took pods away before they had reported, and their
+/// workflows stayed Running for ever. Here a run whose pod is taken in its plan, in its hold or in its apply goes on or ends,
+/// and keeps nothing held.
 async fn drained(scene: Scene) -> Result<()> {
     scene.scripted("lost", json!({"commands": {"plan": [{"only": [1], "sleep_ms": 60_000}]}}), automatic(json!({}))).await?;
     scene.scripted("plans", json!({"commands": {"plan": [{"only": [1], "sleep_ms": 60_000}]}}), automatic(json!({}))).await?;
@@ -254,8 +256,8 @@ async fn drained(scene: Scene) -> Result<()> {
     }
 }
 
-/// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over that of
-/// the first. Here a claimed plan has one pod for ever; its state is saved, and only a fresh plan goes on from there.
+/// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over
+/// that of the first. Here a claimed plan has one pod for ever; its state is saved, and only a fresh plan goes on from there.
 async fn evicted(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 30, "apply_ms": 500}), automatic(json!({}))).await?;
     until_created(&scene, "a", 2).await?;

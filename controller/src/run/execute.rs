@@ -214,8 +214,8 @@ fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     ctx.events.publish(run, write.notes);
 }
 
-/// Creates a run that was made from another, with what its spec has beyond what this version knows: a field that were dropped here
-/// would make it a run of another spec.
+/// Creates a run that was made from another, with what its spec has beyond what this version knows: a field that were dropped
+/// here would make it a run of another spec.
 async fn create_run(old: &TerraformRun, fresh: &TerraformRun, ctx: &Context) -> Result<(), Error> {
     let what = "create run";
     let encode = |source| Error::Encode { what, source };

@@ -77,8 +77,8 @@ pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Opt
     }
 }
 
-/// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to. One with a word that
-/// this version does not know has it for as long.
+/// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to. One with a
+/// word that this version does not know has it for as long.
 pub fn is_entitled(holder: &TerraformRun, lease: &str, has_datastore: bool) -> bool {
     let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
     recorded.is_some_and(|recorded| recorded.name == lease)

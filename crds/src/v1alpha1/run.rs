@@ -179,8 +179,8 @@ fn default_workspace() -> String {
 }
 
 impl TerraformRun {
-    /// Where the run has a word that this version does not know. Whoever meets one waits: nothing of the run is decided, begun or
-    /// written, since what the word means may change what everything else means.
+    /// Where the run has a word that this version does not know. Whoever meets one waits: nothing of the run is decided, begun
+    /// or written, since what the word means may change what everything else means.
     pub fn unknown_word(&self) -> Option<&'static str> {
         let status = self.status.as_ref();
         let words = [

@@ -124,7 +124,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     Ok(run) => {
                         writer.learn(&run);
                         if let Some(field) = run.unknown_word() {
-                            // A newer version may be about to go on, or to close the attempt: nothing is begun, and nothing refused.
+                            // A newer version may be about to go on, or to close the attempt: nothing is begun, and nothing
+                            // refused.
                             tracing::info!(field, "the run has a word that this version does not know; it is waited for");
                             tries += 1;
                             tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;

@@ -1,4 +1,5 @@
-//! Bugs of controllers that went away, or that did without a lock they could not have. These tests take something from everybody.
+//! Bugs of controllers that went away, or that did without a lock they could not have. These tests take something from
+//! everybody.
 
 use std::time::{Duration, Instant};
 
@@ -74,8 +75,9 @@ fn controller_back(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// tofu-controller #531: a controller that was restarted took its runners with it in mid-apply, an "absolute disaster". Here an apply
-/// ends, and is reported, while there is no controller at all; and one that outlives the absence goes on in the same process.
+/// tofu-controller #531: a controller that was restarted took its runners with it in mid-apply, an "absolute disaster". Here an
+/// apply ends, and is reported, while there is no controller at all; and one that outlives the absence goes on in the same
+/// process.
 async fn without_controller(scene: Scene) -> Result<()> {
     scene.scripted("ends", json!({"resources": 30, "apply_ms": 1000}), automatic(json!({}))).await?;
     scene.scripted("outlives", json!({"resources": 90, "apply_ms": 1000}), automatic(json!({}))).await?;
@@ -132,9 +134,9 @@ async fn allow_leases(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Burrito: a lock that could not be created was an error of the first look only; the second found a run with a status and without a
-/// pod, took it for one to be retried, and made a pod without any lock. Here no number of looks, and no controller that remembers
-/// nothing, makes a pod or a claim of a run whose lease cannot be had, and the run says what it lacks.
+/// Burrito: a lock that could not be created was an error of the first look only; the second found a run with a status and
+/// without a pod, took it for one to be retried, and made a pod without any lock. Here no number of looks, and no controller
+/// that remembers nothing, makes a pod or a claim of a run whose lease cannot be had, and the run says what it lacks.
 async fn lock_bypass(scene: Scene) -> Result<()> {
     let result = async {
         forbid_leases(&scene).await?;

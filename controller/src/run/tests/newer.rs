@@ -57,7 +57,8 @@ fn its_lease_is_its_own_and_its_lock_stays() {
     assert_eq!(waits.decide(), Decision::wait());
 }
 
-/// The process that claimed says how it ended, in a word that is not known: to call that Indeterminate would be final and false.
+/// The process that claimed says how it ended, in a word that is not known: to call that Indeterminate would be final and
+/// false.
 #[test]
 fn a_result_that_is_not_known_is_waited_for_with_its_pod() {
     let mut world = World::automatic().claimed().pod_ended(Some(message(Some(RunResult::Unknown), None)));
