@@ -66,6 +66,7 @@ impl Metrics {
             Operation::Plan => "Plan",
             Operation::Apply => "Apply",
             Operation::Destroy => "Destroy",
+            Operation::Unknown => "Unknown",
         };
         self.finished.get_or_create(&FinishedLabels { operation, result: result.as_str() }).inc();
     }

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use kube::{ResourceExt, api::ObjectMeta};
 
-use crds::{TerraformRun, datastore::StateId, names};
+use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
+use serde_json::Value;
 
 use crate::run::{Action, Decision, Draft, Kind, Observed};
 
@@ -43,11 +44,61 @@ pub(crate) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
     }
 }
 
+/// A spec as it is stored, with what distinguishes the fresh one from the old one as far as this version knows them.
+///
+/// # Errors
+/// Never: both have string keys.
+pub fn carried(stored: &Value, old: &TerraformRunSpec, fresh: &TerraformRunSpec) -> serde_json::Result<Value> {
+    let mut spec = stored.clone();
+    carry(&mut spec, &serde_json::to_value(old)?, &serde_json::to_value(fresh)?);
+    Ok(spec)
+}
+
+fn carry(to: &mut Value, old: &Value, fresh: &Value) {
+    if old == fresh {
+        return;
+    }
+    let (Some(fields), Some(before), Some(after)) = (to.as_object_mut(), old.as_object(), fresh.as_object()) else {
+        *to = fresh.clone();
+        return;
+    };
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        fields.remove(key);
+    }
+    for (key, value) in after.iter().filter(|(key, value)| before.get(*key) != Some(*value)) {
+        carry(fields.entry(key.clone()).or_insert(Value::Null), before.get(key).unwrap_or(&Value::Null), value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::TerraformRunSpec;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_newer_version_put_into_the_spec_is_in_the_fresh_one_too() {
+        let run = testing::run();
+        let mut stored = serde_json::to_value(&run.spec).unwrap();
+        // What was stored by an older version lacks what is a default by now.
+        stored.as_object_mut().unwrap().remove("retry");
+        stored["newer"] = json!({"field": [1, {"a": null}]});
+        stored["approval"]["newer"] = "x".into();
+        stored["variables"] = json!([{"name": "a", "value": 1, "newer": true}]);
+        let whole: TerraformRun = serde_json::from_value(
+            json!({"metadata": {"name": "net", "namespace": "team", "uid": testing::UID}, "spec": stored}),
+        )
+        .unwrap();
+        let again = carried(&stored, &whole.spec, &fresh_run(&whole).spec).unwrap();
+        let mut wanted = stored.clone();
+        wanted["stack"] = "net".into();
+        assert_eq!(again, wanted);
+        let recovered = carried(&stored, &whole.spec, &crate::recovery::fresh_run(&whole).spec).unwrap();
+        wanted["recover"] = json!({"fromRun": "net"});
+        wanted["approval"]["mode"] = "Manual".into();
+        assert_eq!(recovered, wanted);
+        assert_eq!(carried(&stored, &whole.spec, &whole.spec).unwrap(), stored);
+    }
 
     #[test]
     fn a_fresh_run_has_the_spec_and_neither_approval_nor_state() {

@@ -131,10 +131,22 @@ where
     }
 }
 
-/// A run that this version cannot read (a value of a newer one) waits; it neither stops the watch nor is guessed at.
+/// A run that this version cannot read waits, as does one with a word of a newer version; it neither stops the watch nor is
+/// guessed at.
 fn understood(event: watcher::Event<DeserializeGuard<TerraformRun>>) -> Option<watcher::Event<TerraformRun>> {
     let read = |guard: DeserializeGuard<TerraformRun>| match guard.0 {
-        Ok(run) => Some(run),
+        Ok(run) => {
+            if let Some(field) = run.unknown_word() {
+                let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+                tracing::warn!(
+                    run.namespace = namespace,
+                    run.name = name,
+                    field,
+                    "a word of a newer version: the run is left alone"
+                );
+            }
+            Some(run)
+        }
         Err(invalid) => {
             let meta = &invalid.metadata;
             tracing::warn!(
@@ -184,7 +196,8 @@ pub fn prune(run: &mut TerraformRun) {
     spec.variables = Vec::new();
     spec.env = Vec::new();
     spec.backend = None;
-    spec.tool = crds::Tool::default();
+    // Whoever decides on the cache has to see that he cannot.
+    spec.tool = crds::Tool { name: spec.tool.name.filter(|name| *name == crds::ToolName::Unknown), version: None };
     spec.workspace = String::new();
     spec.stack = None;
     spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };

@@ -52,7 +52,7 @@ pub const fn exit_code(result: RunResult) -> u8 {
         RunResult::Indeterminate => 4,
         RunResult::NoChanges | RunResult::Planned | RunResult::Applied | RunResult::Destroyed => 0,
         RunResult::Rejected | RunResult::Canceled | RunResult::Expired | RunResult::Superseded => 3,
-        RunResult::Failed => 1,
+        RunResult::Failed | RunResult::Unknown => 1,
     }
 }
 

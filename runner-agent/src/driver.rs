@@ -373,7 +373,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.levels = levels;
         if waits && self.state == State::Awaiting && !self.levels.approved {
             // Said, not decided on: a write that is lost is no loss.
-            self.view.turn(self.levels.queued.as_deref().filter(|_| self.levels.recorded), self.clock.now());
+            self.view.turn(self.levels.turn(), self.clock.now());
             self.write_progress();
         }
     }

@@ -35,17 +35,19 @@ fn at(phase: Phase) -> Value {
         Phase::Failed => json!({"phase": phase, "result": "Failed"}),
         Phase::Canceled => json!({"phase": phase, "result": "Canceled"}),
         Phase::Apply => json!({"phase": phase, "claim": a_claim()}),
-        Phase::Pending | Phase::Setup | Phase::Init | Phase::Plan | Phase::AwaitingApproval => json!({"phase": phase}),
+        Phase::Pending | Phase::Setup | Phase::Init | Phase::Plan | Phase::AwaitingApproval | Phase::Unknown => {
+            json!({"phase": phase})
+        }
     }
 }
 
 /// A legal way to a phase.
 fn way(to: Phase) -> Vec<Phase> {
-    use Phase::{Apply, AwaitingApproval, Canceled, Failed, Init, Pending, Plan, Setup, Succeeded};
+    use Phase::{Apply, AwaitingApproval, Canceled, Failed, Init, Pending, Plan, Setup, Succeeded, Unknown};
     let line = [Pending, Setup, Init, Plan];
     match to {
         Pending | Setup | Init | Plan => line.into_iter().take_while(|p| *p <= to).collect(),
-        AwaitingApproval | Apply | Succeeded | Failed | Canceled => line.into_iter().chain([to]).collect(),
+        AwaitingApproval | Apply | Succeeded | Failed | Canceled | Unknown => line.into_iter().chain([to]).collect(),
     }
 }
 

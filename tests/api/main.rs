@@ -6,36 +6,52 @@ mod chart;
 mod conformance;
 mod fences;
 mod matrix;
+mod newer;
 mod policies;
+mod rig;
+mod upgrade;
 mod world;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
-use world::World;
+use world::{Place, World};
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
-    // Two API servers on two processors: more threads only wait for each other.
+    // Three API servers on two processors: more threads only wait for each other.
     arguments.test_threads.get_or_insert(4);
     if let Some(reason) = world::left_out() {
         println!("left out: everything that needs an API server ({reason})\n0 passed, 0 failed");
         return Ok(ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Runtime::new()?;
-    let (bare, guarded) = runtime.block_on(async { tokio::join!(World::start(false), World::start(true)) });
-    let ((bare, one), (guarded, two)) = (bare?, guarded?);
-    let suites = [cel::tests(), policies::tests(), fences::tests(), matrix::tests(), chart::tests(), conformance::tests()];
+    let started = runtime.block_on(async { tokio::join!(World::start(false), World::start(true), World::start_newer()) });
+    let ((bare, one), (guarded, two), (newer, three)) = (started.0?, started.1?, started.2?);
+    let suites = [
+        cel::tests(),
+        policies::tests(),
+        fences::tests(),
+        matrix::tests(),
+        chart::tests(),
+        conformance::tests(),
+        upgrade::tests(),
+    ];
     let tests = suites.into_iter().flatten();
     let trials = tests
         .map(|test| {
-            let (world, handle) = (if test.guarded { guarded.clone() } else { bare.clone() }, runtime.handle().clone());
+            let world = match test.place {
+                Place::Bare => bare.clone(),
+                Place::Guarded => guarded.clone(),
+                Place::Newer => newer.clone(),
+            };
+            let handle = runtime.handle().clone();
             Trial::test(test.name, move || handle.block_on((test.body)(world)).map_err(|e| format!("{e:#}").into()))
         })
         .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    drop((one, two));
+    drop((one, two, three));
     println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
     Ok(conclusion.exit_code())
 }

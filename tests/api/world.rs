@@ -32,8 +32,19 @@ type Body = Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = Result<()>>>> +
 /// A test and the world it wants.
 pub(crate) struct Test {
     pub(crate) name: String,
-    pub(crate) guarded: bool,
+    pub(crate) place: Place,
     pub(crate) body: Body,
+}
+
+/// What stands in an API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The definition alone.
+    Bare,
+    /// What the chart installs.
+    Guarded,
+    /// The same, with the definition of a version that is newer than ours.
+    Newer,
 }
 
 impl Test {
@@ -41,7 +52,14 @@ impl Test {
     where
         F: Future<Output = Result<()>> + 'static,
     {
-        Self { name: name.into(), guarded, body: Box::new(|world| Box::pin(body(world))) }
+        Self::at(if guarded { Place::Guarded } else { Place::Bare }, name, body)
+    }
+
+    pub(crate) fn at<F>(place: Place, name: &str, body: impl FnOnce(World) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Result<()>> + 'static,
+    {
+        Self { name: name.into(), place, body: Box::new(|world| Box::pin(body(world))) }
     }
 }
 
@@ -83,6 +101,14 @@ impl World {
         if policies {
             world.wait_for_policies().await?;
         }
+        Ok((world, plane))
+    }
+
+    /// Starts an API server with all that the chart installs, and a definition that knows more than ours.
+    pub(crate) async fn start_newer() -> Result<(Self, ControlPlane)> {
+        let (world, plane) = Self::start(true).await?;
+        world.apply(crate::newer::definition()?.to_string().as_bytes())?;
+        crate::newer::wait_for(&world).await?;
         Ok((world, plane))
     }
 

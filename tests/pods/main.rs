@@ -16,6 +16,7 @@ mod managed;
 mod operations;
 mod outages;
 mod output;
+mod peers;
 mod pruning;
 mod reading;
 mod recovery;
@@ -66,6 +67,7 @@ fn main() -> Result<ExitCode> {
         managed::tests(),
         operations::tests(),
         output::tests(),
+        peers::tests(),
         pruning::tests(),
         reading::tests(),
         recovery::tests(),
@@ -74,8 +76,10 @@ fn main() -> Result<ExitCode> {
     let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
-    let second =
-        run([approval::alone(), kills::alone(), outages::alone(), standby::alone()].into_iter().flatten().collect(), &arguments);
+    let second = run(
+        [approval::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone()].into_iter().flatten().collect(),
+        &arguments,
+    );
     suite.down()?;
     let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
     println!("{passed} passed, {failed} failed");

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crds::{ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names};
 use kube::ResourceExt;
 use runner_agent::settings::Settings;
+use serde_json::Value;
 
 use crate::{
     schedule::Fault,
@@ -47,6 +48,10 @@ pub(crate) struct Watcher {
     results: BTreeMap<String, (String, RunResult, Changed, bool)>,
     phases: BTreeSet<(String, u32, &'static str)>,
     adoptions: BTreeSet<(String, u32, String)>,
+    /// By run, attempt and their own UID.
+    pods: BTreeSet<(String, u32, String)>,
+    /// Pods that came when a process had adopted their attempt already.
+    pub second_pods: Vec<String>,
     attempts: BTreeMap<String, u32>,
 }
 
@@ -175,6 +180,22 @@ pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &Terra
     }
 }
 
+/// A pod was written. Before its adoption an attempt may need another pod, afterwards it never gets one.
+pub(crate) fn podded(world: &mut World, pod: &Value) {
+    let of = |field: &str, key: &str| match field {
+        "" => pod["metadata"][key].as_str().unwrap_or_default().to_owned(),
+        field => pod["metadata"][field][key].as_str().unwrap_or_default().to_owned(),
+    };
+    let (run, number) = (of("labels", names::LABEL_RUN_UID), of("labels", names::LABEL_ATTEMPT).parse().unwrap_or(0));
+    if !world.watcher.pods.insert((run.clone(), number, of("", "uid"))) {
+        return;
+    }
+    if world.watcher.adoptions.iter().any(|(of_run, attempt, _)| *of_run == run && *attempt == number) {
+        world.note(&format!("   a second pod {}", of("", "name")));
+        world.watcher.second_pods.push(of("", "name"));
+    }
+}
+
 /// A further attempt was opened.
 fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, is: &TerraformRunStatus) {
     let number = is.attempt.as_ref().map_or(0, |attempt| attempt.number);
@@ -211,6 +232,7 @@ fn claimed(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, clai
     let record = was.approval.as_ref();
     let approved = match run.spec.approval.mode {
         ApprovalMode::Automatic => record.is_some_and(|record| record.by == "automatic"),
+        ApprovalMode::Unknown => false,
         ApprovalMode::Manual => {
             said(names::APPROVE) == Some(&claim.checksum)
                 && said(names::APPROVED_BY) == Some("alice")
@@ -285,6 +307,7 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
                 fine || (*changes == Changed::None && created > 0) || (*changes == Changed::Some && created == 0)
             }
             RunResult::Indeterminate => !claimed,
+            RunResult::Unknown => true,
         };
         if lie || (*settled && !fine) {
             world.violated("truth", &format!("{name} ended {result} with changes {changes:?}; it was {applied:?}"));

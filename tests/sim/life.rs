@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub applied_at: Option<u32>,
     pub endings: BTreeSet<&'static str>,
     pub violations: Vec<String>,
+    /// Pods that an attempt got when it was adopted already.
+    pub second_pods: Vec<String>,
     pub trace: Vec<String>,
     /// Versions of the store, and requests: a fingerprint of what happened.
     pub print: (u64, u32, u64),
@@ -39,6 +41,7 @@ pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {
         applied_at: world.applied_at,
         endings: std::mem::take(&mut world.watcher.endings),
         violations: std::mem::take(&mut world.watcher.violations),
+        second_pods: std::mem::take(&mut world.watcher.second_pods),
         trace: std::mem::take(&mut world.trace),
         print: (world.store.version(), world.requests, world.chance.0),
     }

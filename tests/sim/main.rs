@@ -18,6 +18,7 @@ mod life;
 mod person;
 mod schedule;
 mod search;
+mod stale;
 mod work;
 mod world;
 
@@ -62,6 +63,8 @@ fn main() -> ExitCode {
         Trial::test("sim::the_same_schedule_is_the_same_life", same),
         Trial::test("sim::every_crash_point", singles),
         Trial::test("sim::every_pair_on_the_way_to_the_apply", pairs),
+        Trial::test("sim::tekton_4358_a_stale_cache_makes_no_second_pod_of_an_attempt", stale::second_pods),
+        Trial::test("sim::tekton_9467_a_failure_out_of_a_stale_cache_is_not_made_final", stale::failures),
         Trial::test("sim::random_schedules", random),
     ];
     let arguments = Arguments { test_threads: Some(1), ..arguments };

@@ -167,6 +167,9 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
                     world.lag.insert(index, (u64::from(late) * 1000, until(seconds)));
                 }
             }
+            Strike::LagOf(index, late, seconds) => {
+                world.lag.insert(index, (u64::from(late) * 1000, until(seconds)));
+            }
             Strike::DatastoreAway(seconds) => world.data.away_until = until(seconds),
             Strike::ApiAway(seconds) => world.api_away_until = until(seconds),
             Strike::PoliciesAway(seconds) => {

@@ -65,8 +65,10 @@ pub(crate) enum Strike {
     Twice,
     /// This controller dies.
     KillController(u8),
-    /// What this controller's watches see comes so many seconds late from now on, for as long.
+    /// What the watches of both controllers see comes so many seconds late from now on, for as long.
     Lag(u8, u8),
+    /// The same of this controller alone.
+    LagOf(u8, u8, u8),
     /// The datastore is away for so many seconds.
     DatastoreAway(u8),
     /// The API server is away for so many seconds.

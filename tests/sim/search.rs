@@ -45,6 +45,7 @@ pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
             applied_at: None,
             endings: std::collections::BTreeSet::new(),
             violations: vec![format!("panic: {}", text.unwrap_or_default())],
+            second_pods: Vec::new(),
             trace: Vec::new(),
             print: (0, 0, 0),
         }

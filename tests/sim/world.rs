@@ -400,6 +400,8 @@ impl World {
                 if change.deleted {
                     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
                     self.gone_pods.insert(uid, millis());
+                } else {
+                    crate::invariants::podded(self, &change.object);
                 }
                 if self.tracing {
                     let state = &change.object["status"]["containerStatuses"][0]["state"];

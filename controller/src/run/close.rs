@@ -60,6 +60,10 @@ pub(super) fn close_claimed(o: &Observed, pod: &PodView, settings: &Settings, no
     if let Some((message, result)) = message.and_then(|message| Some((message, proof::of_claim(o, message)?))) {
         return delivered(o, message, result, settings, now);
     }
+    if message.is_some_and(|message| proof::is_newer(o, message)) {
+        // Its pod is held, and with it what it says, until a version comes that knows the word.
+        return Decision::wait();
+    }
     let text = pod.ended.as_ref().map_or("its pod ended", |ended| ended.text.as_str());
     unconfirmed(o, text, settings, now)
 }
@@ -76,6 +80,7 @@ pub(super) fn unconfirmed(o: &Observed, text: &str, settings: &Settings, now: Ti
     let found = match &o.proof {
         Proof::Unknown if settings.has_datastore() => return Decision::act(Action::AskProof),
         Proof::Unknown | Proof::Absent => None,
+        Proof::Found(message) if proof::is_newer(o, message) => return Decision::wait(),
         Proof::Found(message) => proof::of_claim(o, message).map(|result| (message, result)),
     };
     match found {

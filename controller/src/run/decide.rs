@@ -23,8 +23,11 @@ pub const CREATION_LAG: SignedDuration = SignedDuration::from_secs(5);
 /// How long a claim has to be there before an Automatic run's conditions say so: short runs save the write.
 pub const LATE_CONDITIONS: SignedDuration = SignedDuration::from_secs(2);
 
-/// Says what is to be done now.
+/// Says what is to be done now. A run with a word of a newer version is left to the newer version.
 pub fn decide(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    if o.run.unknown_word().is_some() {
+        return Decision::wait();
+    }
     let status = o.status();
     let open = status.attempt.as_ref().filter(|attempt| attempt.open);
     match (status.is_terminal(), open) {

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 
@@ -102,8 +102,8 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
                 .await?;
                 return Ok(Outcome::Gone);
             }
-            Action::CreateRerun => create_run(&rerun::fresh_run(&seen.run), ctx).await?,
-            Action::CreateRecovery => create_run(&recovery::fresh_run(&seen.run), ctx).await?,
+            Action::CreateRerun => create_run(&seen.run, &rerun::fresh_run(&seen.run), ctx).await?,
+            Action::CreateRecovery => create_run(&seen.run, &recovery::fresh_run(&seen.run), ctx).await?,
             Action::Prune => {
                 let preconditions =
                     Preconditions { uid: seen.run.uid(), resource_version: seen.run.metadata.resource_version.clone() };
@@ -214,9 +214,20 @@ fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     ctx.events.publish(run, write.notes);
 }
 
-async fn create_run(fresh: &TerraformRun, ctx: &Context) -> Result<(), Error> {
-    let api = ctx.runs(&fresh.namespace().unwrap_or_default());
-    already(ctx.call("create run", api.create(&PostParams::default(), fresh)).await).map(drop)
+/// Creates a run that was made from another, with what its spec has beyond what this version knows: a field that were dropped
+/// here would make it a run of another spec.
+async fn create_run(old: &TerraformRun, fresh: &TerraformRun, ctx: &Context) -> Result<(), Error> {
+    let what = "create run";
+    let encode = |source| Error::Encode { what, source };
+    let resource = ApiResource::erase::<TerraformRun>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(ctx.client.clone(), &fresh.namespace().unwrap_or_default(), &resource);
+    let whole = ctx.call("read run", api.get(&old.name_any())).await?;
+    let mut wanted = serde_json::to_value(fresh).map_err(encode)?;
+    if whole.uid() == old.uid() {
+        wanted["spec"] = rerun::carried(&whole.data["spec"], &old.spec, &fresh.spec).map_err(encode)?;
+    }
+    let wanted: DynamicObject = serde_json::from_value(wanted).map_err(encode)?;
+    already(ctx.call(what, api.create(&PostParams::default(), &wanted)).await).map(drop)
 }
 
 /// "It exists already" is success for objects whose names are ours.

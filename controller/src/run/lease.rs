@@ -50,12 +50,12 @@ pub struct Waits {
 /// may begin, so that it waits without a pod and plans on what the run before it left.
 pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<Want> {
     let status = run.status.clone().unwrap_or_default();
-    if status.is_terminal() || status.claim.is_some() || asked(run).is_some() {
+    if status.is_terminal() || status.claim.is_some() || asked(run).is_some() || run.unknown_word().is_some() {
         return None;
     }
     match run.spec.operation {
         Operation::Apply | Operation::Destroy => {}
-        Operation::Plan => return None,
+        Operation::Plan | Operation::Unknown => return None,
     }
     match run.spec.approval.mode {
         ApprovalMode::Manual => {
@@ -73,13 +73,16 @@ pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Opt
             let key = planned.or_else(|| state_key::expected(&namespace, &run.name_any(), &run.spec, has_datastore))?;
             Some(Want { key, since: run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0) })
         }
+        ApprovalMode::Unknown => None,
     }
 }
 
-/// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to.
+/// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to. One with a
+/// word that this version does not know has it for as long.
 pub fn is_entitled(holder: &TerraformRun, lease: &str, has_datastore: bool) -> bool {
     let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
     recorded.is_some_and(|recorded| recorded.name == lease)
+        || holder.unknown_word().is_some()
         || wants(holder, true, has_datastore).is_some_and(|want| names::lease_name(&want.key) == lease)
 }
 

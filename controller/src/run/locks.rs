@@ -62,6 +62,9 @@ pub fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
 /// `nodes_ready` is asked for only when the pod is gone and nobody saw its end.
 pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
+    if let Some(field) = run.unknown_word() {
+        return Err(format!("{field} of {name} is a word of a newer version"));
+    }
     let status = run.status.clone().unwrap_or_default();
     let Some(attempt) = status.attempt.filter(|attempt| attempt.number >= number) else {
         return Err(format!("{name} has no attempt {number}"));

@@ -26,14 +26,23 @@ const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(1);
 /// The result in a message, when the process that claimed this run wrote it and it is one that a claimed run can have. A claimed
 /// run is never Canceled, and was neither without changes nor planned only: such a message is none.
 pub(super) fn of_claim(o: &Observed, message: &TerminationMessage) -> Option<RunResult> {
-    let claim = o.status().claim.as_ref()?;
-    let claimant = message.run_uid == o.run.uid().unwrap_or_default()
-        && message.attempt == claim.attempt
-        && message.pod_uid == claim.pod_uid
-        && message.nonce == claim.nonce;
-    let result = message.result.filter(|_| claimant)?;
+    let result = message.result.filter(|_| is_claimant(o, message))?;
     let legal = (result.needs_claim() || result == RunResult::Failed) && Phase::Apply.may_become(result.phase());
     legal.then_some(result)
+}
+
+/// Whether the process that claimed this run says how it ended, in a word of a newer version: then it is known, and not to us.
+pub(super) fn is_newer(o: &Observed, message: &TerminationMessage) -> bool {
+    message.result == Some(RunResult::Unknown) && is_claimant(o, message)
+}
+
+fn is_claimant(o: &Observed, message: &TerminationMessage) -> bool {
+    o.status().claim.as_ref().is_some_and(|claim| {
+        message.run_uid == o.run.uid().unwrap_or_default()
+            && message.attempt == claim.attempt
+            && message.pod_uid == claim.pod_uid
+            && message.nonce == claim.nonce
+    })
 }
 
 /// Whether a run was given up and may still be explained.

@@ -62,7 +62,8 @@ pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
             }
             (true, reason::AUTOMATIC)
         }
-        ApprovalMode::Manual => (false, reason::WAITING),
+        // Of a mode that is not known no attempt is opened.
+        ApprovalMode::Manual | ApprovalMode::Unknown => (false, reason::WAITING),
     };
     if let Some(key) = &o.taken {
         lease::record(&mut draft, key);

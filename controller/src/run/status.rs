@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Attempt, Failure, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit, names,
-    reason, termination::clip, whole_seconds,
+    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit,
+    names, reason, termination::clip, whole_seconds,
 };
 
 use super::actions::{Kind, Note, Write};
@@ -111,6 +111,14 @@ impl<'a> Draft<'a> {
         if failure.diagnostics.is_empty() {
             value["diagnostics"] = Value::Null;
         }
+        if failure.class == FailureClass::Unknown {
+            let stands = self.status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
+            // The word of a newer version stays where it stands; where there is none yet, one of ours has to do.
+            match value.as_object_mut().filter(|_| stands) {
+                Some(fields) => fields.retain(|field, _| field != "class" && field != "changes"),
+                None => value["class"] = json!(FailureClass::Internal),
+            }
+        }
         self.patch.insert("failure".into(), value);
         self
     }
@@ -174,7 +182,8 @@ impl<'a> Draft<'a> {
                 | RunResult::Expired
                 | RunResult::Superseded
                 | RunResult::Failed
-                | RunResult::Indeterminate,
+                | RunResult::Indeterminate
+                | RunResult::Unknown,
             ) => self.condition_if_new(conditions::APPROVED, Some(false), result.as_str(), "nothing was applied"),
         };
         let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
@@ -194,7 +203,8 @@ impl<'a> Draft<'a> {
             | Phase::Init
             | Phase::Plan
             | Phase::AwaitingApproval
-            | Phase::Apply => {
+            | Phase::Apply
+            | Phase::Unknown => {
                 let reason = if result == RunResult::Indeterminate { "Indeterminate" } else { "Failed" };
                 self.note(reason, true, text)
             }
@@ -271,7 +281,12 @@ pub(super) fn next_step(run: &TerraformRun, result: RunResult) -> Option<String>
         | RunResult::Rejected
         | RunResult::Expired
         | RunResult::Superseded => Some(names::rerun_command(&run.namespace().unwrap_or_default(), &run.name_any())),
-        RunResult::NoChanges | RunResult::Planned | RunResult::Applied | RunResult::Destroyed | RunResult::Drifted => None,
+        RunResult::NoChanges
+        | RunResult::Planned
+        | RunResult::Applied
+        | RunResult::Destroyed
+        | RunResult::Drifted
+        | RunResult::Unknown => None,
     }
 }
 
@@ -286,6 +301,7 @@ pub(super) fn operation(run: &TerraformRun) -> &'static str {
         Operation::Plan => "plan",
         Operation::Apply => "apply",
         Operation::Destroy => "destroy",
+        Operation::Unknown => "operation",
     }
 }
 

@@ -26,10 +26,14 @@ pub enum Phase {
     Failed,
     /// Ended before anything was applied.
     Canceled,
+    /// A word of a newer version. Whoever meets it waits; it is never written, and the schema does not have it.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl Phase {
-    /// All phases, in the order of a run.
+    /// All phases that can be written, in the order of a run.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Setup,
@@ -59,7 +63,7 @@ impl Phase {
             Self::Plan => &[Self::AwaitingApproval, Self::Apply, Self::Pending, Self::Succeeded, Self::Failed, Self::Canceled],
             Self::AwaitingApproval => &[Self::Apply, Self::Pending, Self::Failed, Self::Canceled],
             Self::Apply => &[Self::Succeeded, Self::Failed],
-            Self::Succeeded | Self::Failed | Self::Canceled => &[],
+            Self::Succeeded | Self::Failed | Self::Canceled | Self::Unknown => &[],
         }
     }
 
@@ -80,6 +84,7 @@ impl Phase {
             Self::Succeeded => "Succeeded",
             Self::Failed => "Failed",
             Self::Canceled => "Canceled",
+            Self::Unknown => "Unknown",
         }
     }
 }
@@ -115,10 +120,14 @@ pub enum RunResult {
     Failed,
     /// The plan was claimed and nobody can say how its apply ended.
     Indeterminate,
+    /// A word of a newer version: as [`Phase::Unknown`].
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl RunResult {
-    /// All results.
+    /// All results that can be written.
     pub const ALL: [Self; 11] = [
         Self::NoChanges,
         Self::Planned,
@@ -139,6 +148,7 @@ impl RunResult {
             Self::NoChanges | Self::Planned | Self::Applied | Self::Destroyed | Self::Drifted => Phase::Succeeded,
             Self::Rejected | Self::Canceled | Self::Expired | Self::Superseded => Phase::Canceled,
             Self::Failed | Self::Indeterminate => Phase::Failed,
+            Self::Unknown => Phase::Unknown,
         }
     }
 
@@ -161,6 +171,7 @@ impl RunResult {
             Self::Superseded => "Superseded",
             Self::Failed => "Failed",
             Self::Indeterminate => "Indeterminate",
+            Self::Unknown => "Unknown",
         }
     }
 }
@@ -194,6 +205,15 @@ mod tests {
         for result in RunResult::ALL {
             assert!(result.phase().is_terminal(), "{result}");
         }
+    }
+
+    #[test]
+    fn a_word_of_a_newer_version_is_read_and_leads_nowhere() {
+        let phase: Phase = serde_json::from_value("Paused".into()).unwrap();
+        assert_eq!(phase, Phase::Unknown);
+        assert!(!phase.is_terminal() && Phase::ALL.into_iter().all(|known| !phase.may_become(known) && !known.may_become(phase)));
+        let result: RunResult = serde_json::from_value("AppliedInPart".into()).unwrap();
+        assert_eq!((result, result.phase(), result.needs_claim()), (RunResult::Unknown, Phase::Unknown, false));
     }
 
     #[test]

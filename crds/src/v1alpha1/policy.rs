@@ -13,6 +13,10 @@ pub enum ApprovalMode {
     Manual,
     /// Nobody: the plan is applied at once. Creating such a run needs the verb `autoapprove`.
     Automatic,
+    /// A word of a newer version: nothing is begun.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// How a plan with changes comes to be applied.

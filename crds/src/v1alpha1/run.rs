@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    policy::{Approval, Retry, Timeouts},
+    phase::{Phase, RunResult},
+    policy::{Approval, ApprovalMode, Retry, Timeouts},
     runner::Runner,
     source::Source,
     status::TerraformRunStatus,
@@ -23,6 +24,10 @@ pub enum Operation {
     Apply,
     /// Plan the destruction of everything, and apply that plan when it is approved.
     Destroy,
+    /// A word of a newer version: nothing is begun.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// The tool that runs.
@@ -32,6 +37,10 @@ pub enum ToolName {
     OpenTofu,
     /// Terraform (`terraform`).
     Terraform,
+    /// A word of a newer version: nothing is begun.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl ToolName {
@@ -40,6 +49,7 @@ impl ToolName {
         match self {
             Self::OpenTofu => "OpenTofu",
             Self::Terraform => "Terraform",
+            Self::Unknown => "Unknown",
         }
     }
 
@@ -48,6 +58,8 @@ impl ToolName {
         match self {
             Self::OpenTofu => "tofu",
             Self::Terraform => "terraform",
+            // Nobody asks: a run that names another tool is left alone.
+            Self::Unknown => "unknown",
         }
     }
 
@@ -56,6 +68,8 @@ impl ToolName {
         match self {
             Self::OpenTofu => "opentofu",
             Self::Terraform => "terraform",
+            // Nobody asks: a run that names another tool is left alone.
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -162,4 +176,53 @@ pub struct TerraformRunSpec {
 
 fn default_workspace() -> String {
     "default".into()
+}
+
+impl TerraformRun {
+    /// Where the run has a word that this version does not know. Whoever meets one waits: nothing of the run is decided, begun
+    /// or written, since what the word means may change what everything else means.
+    pub fn unknown_word(&self) -> Option<&'static str> {
+        let status = self.status.as_ref();
+        let words = [
+            ("status.phase", status.and_then(|status| status.phase) == Some(Phase::Unknown)),
+            ("status.result", status.and_then(|status| status.result) == Some(RunResult::Unknown)),
+            ("spec.operation", self.spec.operation == Operation::Unknown),
+            ("spec.approval.mode", self.spec.approval.mode == ApprovalMode::Unknown),
+            ("spec.tool.name", self.spec.tool.name == Some(ToolName::Unknown)),
+        ];
+        words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn run(change: impl FnOnce(&mut Value)) -> TerraformRun {
+        let mut run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": "a"},
+            "spec": {"source": {"inline": {"files": {}}}, "approval": {"mode": "Manual"}, "tool": {"name": "OpenTofu"}},
+            "status": {"phase": "Plan"}});
+        change(&mut run);
+        serde_json::from_value(run).unwrap()
+    }
+
+    #[test]
+    fn a_run_with_words_of_a_newer_version_is_read_and_says_where_they_are() {
+        assert_eq!(run(|_| ()).unknown_word(), None);
+        for pointer in ["/status/phase", "/status/result", "/spec/operation", "/spec/approval/mode", "/spec/tool/name"] {
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
+            assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));
+        }
+    }
+
+    #[test]
+    fn what_says_how_it_failed_may_be_newer_and_keeps_nobody_waiting() {
+        let failure = json!({"class": "Quota", "reason": "Newer", "message": "m", "changes": "Reverted", "how": "newer"});
+        let run = run(|run| run["status"]["failure"] = failure);
+        let failure = run.status.as_ref().unwrap().failure.clone().unwrap();
+        assert_eq!((failure.class, failure.changes), (crate::FailureClass::Unknown, crate::Changed::Unknown));
+        assert!(run.unknown_word().is_none() && failure.class.is_retried());
+    }
 }

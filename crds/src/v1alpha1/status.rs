@@ -4,6 +4,8 @@
 //! history failure journal startTime completionTime` belong to its pod, otherwise to the controller; `attempt approval conditions
 //! observedGeneration settled rerun lease lockRelease recovery` are the controller's for ever, all others the agent's.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
@@ -386,6 +388,10 @@ pub struct Step {
     /// Its exit code; 128 and the signal's number when a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// What a newer version says of it besides: the list is written whole, and holds what earlier attempts wrote.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub newer: BTreeMap<String, serde_json::Value>,
 }
 
 /// The class of a failure decides whether it is retried.
@@ -411,13 +417,18 @@ pub enum FailureClass {
     Interrupted,
     /// A fault of Pawl.
     Internal,
+    /// A word of a newer version. It is read, and never written in place of that word.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl FailureClass {
     /// Whether an attempt that failed so before the claim may be followed by another.
     pub const fn is_retried(self) -> bool {
         match self {
-            Self::Transient | Self::Interrupted => true,
+            // A failure that does not end its run is one that is retried, whatever it is called.
+            Self::Transient | Self::Interrupted | Self::Unknown => true,
             Self::Configuration
             | Self::Credentials
             | Self::StateLocked
@@ -438,7 +449,8 @@ pub enum Changed {
     None,
     /// Some of the plan was carried out.
     Some,
-    /// Nobody can say.
+    /// Nobody can say; also what a word of a newer version is read as.
+    #[serde(other)]
     Unknown,
 }
 

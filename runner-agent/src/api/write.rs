@@ -201,8 +201,10 @@ impl<A: Api> Writer<A> {
         None
     }
 
+    /// Whether the attempt is open and of this pod. A run with a word of a newer version is in somebody else's hands.
     fn is_open(&self, run: &TerraformRun) -> bool {
-        run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
+        run.unknown_word().is_none()
+            && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
             && run
                 .status
                 .as_ref()

@@ -123,6 +123,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 match api.get().await {
                     Ok(run) => {
                         writer.learn(&run);
+                        if let Some(field) = run.unknown_word() {
+                            // A newer version may be about to go on, or to close the attempt: nothing is begun, and nothing
+                            // refused.
+                            tracing::info!(field, "the run has a word that this version does not know; it is waited for");
+                            tries += 1;
+                            tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
+                            continue;
+                        }
                         let levels = Levels::of(&run, None, |_| true);
                         let status = run.status.clone().unwrap_or_default();
                         let open = status
@@ -175,7 +183,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     pub(super) fn mode(&self) -> Mode {
         match self.run.as_ref().map(|run| run.spec.approval.mode) {
             Some(ApprovalMode::Automatic) => Mode::Automatic,
-            Some(ApprovalMode::Manual) | None => Mode::Manual,
+            Some(ApprovalMode::Manual | ApprovalMode::Unknown) | None => Mode::Manual,
         }
     }
 

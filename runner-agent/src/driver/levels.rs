@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use crds::{TerraformRun, conditions, names, reason, termination::clip};
+use crds::{ApprovalMode, TerraformRun, conditions, names, reason, termination::clip};
 
 use crate::{
     api::{is_approved, is_leased},
     machine::{Ending, Event},
 };
+
+/// The controller may not have the lease, or knows of none.
+const NO_LEASE: &str = "waits for the lease on its state, which the controller has not given";
 
 /// What stands in the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub(super) struct Levels {
     /// Behind whom the run waits for that lease.
     pub(super) queued: Option<String>,
     pub(super) approver: Option<String>,
+    /// Nobody is asked for an approval.
+    pub(super) automatic: bool,
     pub(super) fenced: bool,
 }
 
@@ -58,8 +63,14 @@ impl Levels {
             leased,
             queued: queued.map(|c| clip(&c.message, 300)).next().filter(|_| stands && !leased),
             approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
+            automatic: run.spec.approval.mode == ApprovalMode::Automatic,
             fenced: !is_own(run),
         }
+    }
+
+    /// What a plan that is approved waits for, in words.
+    pub(super) fn turn(&self) -> Option<&str> {
+        self.recorded.then(|| self.queued.as_deref().unwrap_or(NO_LEASE))
     }
 
     /// Whether a person wants the run to end.
@@ -96,13 +107,11 @@ impl Levels {
             Ending::Rejected => because("denied", &self.denied),
             Ending::Canceled => because("cancelled", &self.cancelled),
             Ending::Deleted => "the run is being deleted".to_owned(),
-            Ending::Expired if self.recorded => "the lease on its state was not to be had in time".to_owned(),
+            Ending::Expired if self.recorded || self.automatic => "the lease on its state was not to be had in time".to_owned(),
             Ending::Expired => "nobody approved the plan in time".to_owned(),
             Ending::Queued => self.queued.clone().unwrap_or_default(),
-            Ending::Released if self.recorded => self.queued.clone().unwrap_or_default(),
-            Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Released | Ending::Failed(_) | Ending::Attempt(_) => {
-                String::new()
-            }
+            Ending::Released => self.turn().unwrap_or_default().to_owned(),
+            Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Failed(_) | Ending::Attempt(_) => String::new(),
         }
     }
 }
@@ -142,5 +151,16 @@ mod tests {
         assert!(after.news(&after).is_empty());
         assert_eq!(before.news(&Levels { cancelled: None, ..after.clone() }), [Event::Withdrawn]);
         assert_eq!(after.words(Ending::Canceled), "cancelled: why");
+        assert_eq!((after.turn(), after.words(Ending::Released)), (None, String::new()));
+    }
+
+    #[test]
+    fn an_approved_plan_says_what_it_waits_for() {
+        let mut levels = Levels { recorded: true, queued: Some("behind b".into()), ..Levels::default() };
+        assert_eq!((levels.turn(), levels.words(Ending::Released).as_str()), (Some("behind b"), "behind b"));
+        levels.queued = None;
+        assert_eq!((levels.turn(), levels.words(Ending::Released).as_str()), (Some(NO_LEASE), NO_LEASE));
+        assert!(Levels { automatic: true, ..Levels::default() }.words(Ending::Expired).starts_with("the lease"));
+        assert!(Levels::default().words(Ending::Expired).starts_with("nobody approved"));
     }
 }

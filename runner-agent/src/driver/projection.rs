@@ -1,6 +1,6 @@
 //! The agent's copy of the status: what it says while it works, and at the end.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
     Adopted, Approval, Changed, Claim, Failure, FailureClass, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
@@ -193,7 +193,8 @@ impl Projection {
             | Phase::Apply
             | Phase::Succeeded
             | Phase::Failed
-            | Phase::Canceled => "",
+            | Phase::Canceled
+            | Phase::Unknown => "",
         };
         self.status.phase = Some(phase);
         self.status.message = (!message.is_empty()).then(|| message.to_owned());
@@ -324,6 +325,7 @@ impl Projection {
             started_at: whole_seconds(at),
             finished_at: None,
             exit_code: None,
+            newer: BTreeMap::new(),
         };
         self.status.steps.push(step);
         let extra = self.status.steps.len().saturating_sub(32);

@@ -141,6 +141,8 @@ impl PodWork {
                 Operation::Plan => "Plan",
                 Operation::Apply => "Apply",
                 Operation::Destroy => "Destroy",
+                // An attempt of such a run is not adopted.
+                Operation::Unknown => "Unknown",
             }
             .to_owned(),
             variables: given.variable_origins,

@@ -37,6 +37,7 @@ impl Found {
         match self.name {
             ToolName::OpenTofu => true,
             ToolName::Terraform => self.version.at_least(1, 5),
+            ToolName::Unknown => false,
         }
     }
 
@@ -45,6 +46,7 @@ impl Found {
         match self.name {
             ToolName::OpenTofu => self.version.at_least(1, 7),
             ToolName::Terraform => self.version.at_least(1, 9),
+            ToolName::Unknown => false,
         }
     }
 }
@@ -55,6 +57,8 @@ pub fn find(tool: &Tool, stack: &Path, root: &Path, dirs: &[PathBuf]) -> Result<
     let file = match name {
         ToolName::OpenTofu => ".opentofu-version",
         ToolName::Terraform => ".terraform-version",
+        // An attempt of such a run is not adopted; in a folder of one's own nobody can ask for such a tool.
+        ToolName::Unknown => "",
     };
     let (asked, why) = match (&tool.version, version_file(stack, root, file)) {
         (Some(version), _) => (version.clone(), "from spec.tool.version".to_owned()),

@@ -77,6 +77,6 @@ const fn rank(phase: Phase) -> u8 {
         Phase::Plan => 3,
         Phase::AwaitingApproval => 4,
         Phase::Apply => 5,
-        Phase::Succeeded | Phase::Failed | Phase::Canceled => 6,
+        Phase::Succeeded | Phase::Failed | Phase::Canceled | Phase::Unknown => 6,
     }
 }

@@ -1,7 +1,9 @@
 //! What the definition of a run refuses: shapes, and the CEL rules at the root of its schema. `tests/api/cel.rs` holds the rules
 //! themselves against the tables in `crds`.
 
-use crds::{Phase, RunResult, TerraformRunSpec, TerraformRunStatus, names::MAX_RUN_NAME};
+use crds::{
+    ApprovalMode, FailureClass, Operation, Phase, RunResult, TerraformRunSpec, TerraformRunStatus, ToolName, names::MAX_RUN_NAME,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,6 +16,12 @@ use super::Refusal;
 pub fn shape(run: &mut Value) -> Result<(), Refusal> {
     let spec: TerraformRunSpec =
         serde_json::from_value(run["spec"].take()).map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
+    let unknown = spec.operation == Operation::Unknown
+        || spec.approval.mode == ApprovalMode::Unknown
+        || spec.tool.name == Some(ToolName::Unknown);
+    if unknown {
+        return Err(Refusal::invalid("spec: unsupported value"));
+    }
     run["spec"] = serde_json::to_value(spec).map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
     shape_status(run).map(drop)
 }
@@ -26,6 +34,12 @@ pub fn shape_status(run: &mut Value) -> Result<Option<TerraformRunStatus>, Refus
     let Some(status) = run.get_mut("status").filter(|status| !status.is_null()) else { return Ok(None) };
     let typed: TerraformRunStatus =
         serde_json::from_value(status.take()).map_err(|error| Refusal::invalid(format!("status: {error}")))?;
+    let unknown = typed.phase == Some(Phase::Unknown)
+        || typed.result == Some(RunResult::Unknown)
+        || typed.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
+    if unknown {
+        return Err(Refusal::invalid("status: unsupported value"));
+    }
     *status = serde_json::to_value(&typed).map_err(|error| Refusal::invalid(format!("status: {error}")))?;
     Ok(Some(typed))
 }

@@ -8,6 +8,7 @@ mod kept;
 mod late;
 mod leases;
 mod left;
+mod newer;
 mod steady;
 
 use std::sync::Arc;

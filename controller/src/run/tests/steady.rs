@@ -4,7 +4,7 @@ use super::*;
 use crate::leases::Taken;
 
 /// A world for every situation that the other tables know.
-fn worlds() -> Vec<(String, World)> {
+pub(super) fn worlds() -> Vec<(String, World)> {
     let mut all = Vec::new();
     for (mode, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
         let mut states = vec![("new".to_owned(), new()), ("opened".into(), new().opened()), ("claimed".into(), new().claimed())];

@@ -1,0 +1,107 @@
+//! Words of a newer version: whoever meets one waits, and what it was written of stays as it is.
+
+use super::*;
+use crds::{ApprovalMode, Operation, StateLock, Tool, ToolName, names::lease_name};
+
+type Change = fn(&mut TerraformRun);
+
+/// Every place in which a word decides on what is done.
+const PLACES: [(&str, Change); 5] = [
+    ("status.phase", |run| run.status.get_or_insert_default().phase = Some(Phase::Unknown)),
+    ("status.result", |run| run.status.get_or_insert_default().result = Some(RunResult::Unknown)),
+    ("spec.operation", |run| run.spec.operation = Operation::Unknown),
+    ("spec.approval.mode", |run| run.spec.approval.mode = ApprovalMode::Unknown),
+    ("spec.tool.name", |run| run.spec.tool = Tool { name: Some(ToolName::Unknown), version: None }),
+];
+
+#[test]
+fn nothing_is_done_of_a_run_with_a_word_of_a_newer_version() {
+    for (name, world) in super::steady::worlds() {
+        for (field, change) in PLACES {
+            let world = world.clone().with(change);
+            assert_eq!(world.o.run.unknown_word(), Some(field), "{name}");
+            for wait in [0, 61, 700, 1_000_000] {
+                assert_eq!(world.clone().later(wait).decide(), Decision::wait(), "{name}, {field}");
+            }
+        }
+    }
+}
+
+#[test]
+fn it_goes_on_when_the_word_is_gone() {
+    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
+    let (phase, writes) = (world.status().phase, world.writes.len());
+    world.status_mut().phase = Some(Phase::Unknown);
+    assert_eq!((world.settle(), world.writes.len()), (None, writes));
+    world.status_mut().phase = phase;
+    world.settle();
+    assert!(!world.attempt().open && world.writes.len() > writes);
+}
+
+/// Its lease, and the lock of its pod, may be in use in a way that is not known.
+#[test]
+fn its_lease_is_its_own_and_its_lock_stays() {
+    let key = OTHER;
+    for (field, change) in PLACES {
+        let run = World::new().adopted(Phase::Plan).with(change).o.run;
+        assert!(super::lease::is_entitled(&run, &lease_name(key), false), "{field}");
+        assert!(super::lease::wants(&run, true, true).is_none(), "{field}");
+        let mut closed = World::new().adopted(Phase::Plan).pod_ended(None);
+        closed.settle();
+        let (known, newer) = (closed.o.run.clone(), closed.clone().with(change).o.run);
+        assert!(locks::is_over(&known, 1, &closed.o.pod, closed.now).is_ok());
+        assert!(locks::is_over(&newer, 1, &closed.o.pod, closed.now).unwrap_err().contains(field), "{field}");
+    }
+    let mut waits = World::new().adopted(Phase::Plan).with(PLACES[0].1);
+    waits.status_mut().state_lock = Some(StateLock { id: "l1".into(), who: "x@net-2xbdf-a1".into(), ..StateLock::default() });
+    assert_eq!(waits.decide(), Decision::wait());
+}
+
+/// The process that claimed says how it ended, in a word that is not known: to call that Indeterminate would be final and
+/// false.
+#[test]
+fn a_result_that_is_not_known_is_waited_for_with_its_pod() {
+    let mut world = World::automatic().claimed().pod_ended(Some(message(Some(RunResult::Unknown), None)));
+    let writes = world.writes.len();
+    world = world.later(100_000);
+    assert_eq!((world.settle(), world.writes.len()), (None, writes));
+    assert!(world.attempt().open && world.status().result.is_none());
+    assert!(matches!(&world.o.pod, PodState::Present(pod) if pod.held), "what it said is kept with it");
+    // One of another process says nothing.
+    let other = TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Unknown), None) };
+    let mut world = World::automatic().claimed().pod_ended(Some(other));
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+}
+
+/// Before the claim nothing was applied, whatever it is called, and a failure that did not end its run is one that is retried.
+#[test]
+fn a_failure_whose_class_is_not_known_is_retried_and_its_class_is_not_written_over() {
+    let mut world = World::new().adopted(Phase::Plan);
+    world.status_mut().failure = Some(failure(FailureClass::Unknown));
+    let world = world.pod_ended(Some(message(None, Some(failure(FailureClass::Unknown)))));
+    let actions = world.decide().actions;
+    let Some(Action::Write(write)) = actions.first() else { panic!("{actions:?}") };
+    assert_eq!((write.kind, write.status["phase"].as_str()), (Kind::Close, Some("Pending")));
+    let written = write.status["failure"].as_object().unwrap();
+    assert!(!written.contains_key("class") && !written.contains_key("changes"), "{written:?}");
+    // Where the status has none yet one of ours has to do: a failure has a class.
+    let world = World::new().adopted(Phase::Plan).pod_ended(Some(message(None, Some(failure(FailureClass::Unknown)))));
+    let actions = world.decide().actions;
+    let Some(Action::Write(write)) = actions.first() else { panic!("{actions:?}") };
+    assert_eq!(write.status["failure"]["class"], "Internal");
+}
+
+/// No write of ours has a word that the schema does not know, in whatever situation.
+#[test]
+fn no_write_says_unknown() {
+    for (name, world) in super::steady::worlds() {
+        for action in world.decide().actions {
+            if let Action::Write(write) = action {
+                for field in ["phase", "result"] {
+                    assert_ne!(write.status.get(field).and_then(Value::as_str), Some("Unknown"), "{name}");
+                }
+            }
+        }
+    }
+}

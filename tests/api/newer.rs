@@ -1,0 +1,93 @@
+//! The definition of a version that is newer than ours: fields and words that ours does not know, as its release would install
+//! it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::TerraformRun;
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+/// Where ours gets one more word.
+const WORDS: [(&str, &str); 7] = [
+    ("status/properties/phase", PHASE),
+    ("status/properties/result", "AppliedInPart"),
+    ("status/properties/failure/properties/class", "Quota"),
+    ("status/properties/failure/properties/changes", "Reverted"),
+    ("spec/properties/operation", "Refresh"),
+    ("spec/properties/approval/properties/mode", "TwoPeople"),
+    ("spec/properties/tool/properties/name", "Another"),
+];
+/// Where ours gets one more field, of the name `newer`.
+const FIELDS: [&str; 9] = [
+    "spec",
+    "spec/properties/approval",
+    "status",
+    "status/properties/attempt",
+    "status/properties/approval",
+    "status/properties/plan",
+    "status/properties/claim",
+    "status/properties/lease",
+    "status/properties/steps/items",
+];
+/// A phase between others.
+pub(crate) const PHASE: &str = "Paused";
+
+/// The definition.
+pub(crate) fn definition() -> Result<Value> {
+    let mut crd = crds::crd::terraform_run();
+    let root = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").context("no schema")?;
+    for (path, word) in WORDS {
+        let words = root.pointer_mut(&format!("/properties/{path}/enum")).and_then(Value::as_array_mut);
+        words.with_context(|| format!("{path} has no words"))?.push(word.into());
+    }
+    for path in FIELDS {
+        let fields = root.pointer_mut(&format!("/properties/{path}/properties")).and_then(Value::as_object_mut);
+        let field = json!({"type": "string", "maxLength": 64, "description": "Of a newer version."});
+        fields.with_context(|| format!("{path} has no fields"))?.insert("newer".into(), field);
+    }
+    // From its phase to any other and back: what is legal is the newer version's to say.
+    let rules = root["x-kubernetes-validations"].as_array_mut().context("no rules")?;
+    let rule = rules.iter_mut().find(|rule| rule["message"] == "illegal change of phase").context("no rule of phases")?;
+    let more = format!(
+        "(has(self.status) && has(self.status.phase) && (self.status.phase == '{PHASE}' || oldSelf.status.phase == '{PHASE}'))"
+    );
+    rule["rule"] = format!("{} || {more}", rule["rule"].as_str().context("no rule")?).into();
+    Ok(crd)
+}
+
+/// Runs as they are stored, with what our types do not know.
+pub(crate) fn whole(world: &World, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(world.admin.clone(), namespace, &ApiResource::erase::<TerraformRun>(&()))
+}
+
+/// A run with whatever spec.
+pub(crate) fn run(name: &str, more: &Value) -> Result<DynamicObject> {
+    let mut spec = json!({"source": {"inline": {"files": {"main.tf": ""}}}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": name}, "spec": spec});
+    Ok(serde_json::from_value(run)?)
+}
+
+/// A definition that changed is in force a moment later; asked for by what it must keep.
+pub(crate) async fn wait_for(world: &World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    let (runs, probe) = (whole(world, &namespace), run("probe", &json!({"newer": "x", "operation": "Refresh"}))?);
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let started = Instant::now();
+    loop {
+        let answer = runs.create(&dry, &probe).await;
+        if answer.as_ref().is_ok_and(|run| run.data["spec"]["newer"] == "x") {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < Duration::from_secs(30), "the newer definition is not in force: {answer:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

@@ -1,0 +1,205 @@
+//! The code of our controller and of our agent on a real API server: one look and one process at a time. What a node does of a
+//! pod, and what the tool does, is played.
+
+mod agent;
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use controller::{
+    events::Events,
+    gate::Gatekeeper,
+    locks::Released,
+    metrics::Metrics,
+    pods::{Feed, Pods},
+    queue::Queue,
+    run::{Context, Memory, reconcile},
+    settings::Settings as ControllerSettings,
+    watch::prune,
+    workspaces::Workspaces,
+};
+use crds::{TerraformRun, contract, names, termination::TerminationMessage};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Client, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::watcher::Event,
+};
+use runner_agent::{
+    driver::Driver,
+    ports::SystemClock,
+    settings::{PROGRESS_EVERY, Place, Settings},
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+pub(crate) use agent::{Played, Process};
+
+use crate::world::{Agent, World, sum};
+
+/// The run of each rig.
+pub(crate) const RUN: &str = "run";
+/// How long anything may take on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A namespace, and a controller that looks when it is told to.
+pub(crate) struct Rig {
+    pub(crate) world: World,
+    pub(crate) namespace: String,
+    context: Arc<Context>,
+    feed: Mutex<Feed>,
+}
+
+impl Rig {
+    pub(crate) async fn new(world: World) -> Result<Self> {
+        let namespace = world.namespace().await?;
+        let mut config = world.access.config().await?;
+        config.auth_info.impersonate = Some("system:serviceaccount:pawl-system:pawl-controller".into());
+        config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
+        config.default_namespace = "pawl-system".into();
+        let client = Client::try_from(config)?;
+        let context = Arc::new(Context {
+            client: client.clone(),
+            settings: ControllerSettings::default(),
+            pods: Pods::awaiting(1),
+            memory: Memory::default(),
+            gate: Gatekeeper::default(),
+            workspaces: Workspaces::default(),
+            queue: Queue::new(false),
+            released: Released::default(),
+            datastore: None,
+            events: Events::new(client),
+            metrics: Arc::new(Metrics::new()),
+            now: jiff::Timestamp::now,
+        });
+        let mut feed = Feed::of(None);
+        context.pods.apply(&mut feed, &Event::Init);
+        context.pods.apply(&mut feed, &Event::InitDone);
+        Ok(Self { world, namespace, context, feed: Mutex::new(feed) })
+    }
+
+    pub(crate) async fn get(&self) -> Result<TerraformRun> {
+        Ok(self.world.runs(&self.namespace).get(RUN).await?)
+    }
+
+    /// The controller looks once, on what its cache would show.
+    pub(crate) async fn step(&self) -> Result<()> {
+        let mut run = self.get().await?;
+        let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
+        for pod in pods.list(&kube::api::ListParams::default()).await? {
+            let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
+            self.context.pods.apply(&mut feed, &Event::Apply(pod));
+        }
+        prune(&mut run);
+        // What it could not do is seen in the run.
+        let _ = reconcile(Arc::new(run), self.context.clone()).await;
+        Ok(())
+    }
+
+    /// Waits for a run, and looks again and again meanwhile if told to.
+    async fn wait(&self, what: &str, looks: bool, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
+        let started = Instant::now();
+        loop {
+            let run = self.get().await?;
+            if done(&run) {
+                return Ok(run);
+            }
+            ensure!(started.elapsed() < SOON, "the run is not {what}: {:?}", run.status);
+            if looks {
+                self.step().await?;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Has the controller look until the run is as asked.
+    pub(crate) async fn look(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
+        self.wait(what, true, done).await
+    }
+
+    /// Waits without a controller.
+    pub(crate) async fn until(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
+        self.wait(what, false, done).await
+    }
+
+    /// Looks several times, and fails when anything of the run changed.
+    pub(crate) async fn rests(&self, what: &str) -> Result<()> {
+        let before = self.get().await?.resource_version();
+        for _ in 0..3 {
+            self.step().await?;
+        }
+        ensure!(self.get().await?.resource_version() == before, "{what}: the controller wrote {:?}", self.get().await?.status);
+        Ok(())
+    }
+
+    pub(crate) async fn annotate(&self, annotations: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        self.world.runs(&self.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// What a person does who approves the plan `a`.
+    pub(crate) async fn approve(&self) -> Result<()> {
+        self.annotate(&json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"})).await
+    }
+
+    /// The token of the pod that the controller made for the open attempt.
+    pub(crate) async fn token(&self) -> Result<Agent> {
+        let attempt = self.get().await?.status.and_then(|status| status.attempt).context("no attempt")?;
+        let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
+        let uid = pods.get(&attempt.pod_name).await?.uid().context("a pod without UID")?;
+        let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": attempt.pod_name, "uid": uid},
+            "audiences": []});
+        let client = self.world.token(&self.namespace, &attempt.pod_name, &bound).await?;
+        Ok(Agent { client, uid, namespace: self.namespace.clone(), run: RUN.into() })
+    }
+
+    /// What a node says of the pod of the newest attempt when its process has ended.
+    pub(crate) async fn pod_ended(&self, message: &TerminationMessage) -> Result<()> {
+        let attempt = self.get().await?.status.and_then(|status| status.attempt).context("no attempt")?;
+        let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
+        let text = String::from_utf8(message.to_bytes())?;
+        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed", "message": text}});
+        let container =
+            json!({"name": contract::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
+        let patch = Patch::Merge(json!({"status": {"phase": "Succeeded", "containerStatuses": [container]}}));
+        pods.patch_status(&attempt.pod_name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Starts our agent in the pod of the open attempt.
+    pub(crate) async fn start(&self, token: Agent, work: Played) -> Result<Process> {
+        let run = self.get().await?;
+        let attempt = run.status.as_ref().and_then(|status| status.attempt.clone()).context("no attempt")?;
+        let log = tempfile::NamedTempFile::new()?;
+        let settings = Arc::new(Settings {
+            namespace: self.namespace.clone(),
+            run: RUN.into(),
+            run_uid: run.uid().context("no UID")?,
+            attempt: attempt.number,
+            pod_name: attempt.pod_name,
+            pod_uid: token.uid.clone(),
+            nonce: runner_agent::settings::nonce(),
+            grace: Duration::from_secs(30),
+            tools: Vec::new(),
+            providers: "/nowhere".into(),
+            work: "/nowhere".into(),
+            secrets: "/nowhere".into(),
+            config_maps: "/nowhere".into(),
+            termination_log: log.path().to_path_buf(),
+            inherited: Vec::new(),
+            place: Place::Pod,
+            restores: false,
+            store: None,
+            progress_every: PROGRESS_EVERY,
+        });
+        let gets = Arc::new(AtomicU32::new(0));
+        let server = agent::Server { runs: kube::Api::namespaced(token.client, &self.namespace), gets: gets.clone() };
+        let driver = Driver::new(Arc::new(server), Arc::new(work), SystemClock, settings);
+        let (stop, stops) = mpsc::unbounded_channel();
+        Ok(Process { task: tokio::spawn(driver.run(stops)), gets, log, _stop: stop })
+    }
+}

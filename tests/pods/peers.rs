@@ -1,0 +1,301 @@
+//! What went wrong for the users of other projects, played against us. Each has its row in `design/peers-bugs.md`; where a test
+//! of another file does exactly that already, it stands here by its name:
+//!
+//! | bug | test |
+//! |---|---|
+//! | tofu-controller #1129: an approval that fits more than one plan | `peers::tofu_1129_*`, `approval::what_is_not_this_plan_is_refused_in_the_terminal`, `fences::a_claim_is_the_adopted_process_own` |
+//! | tofu-controller #1876: a dead runner's lock looks like a live one's | `locks::one_left_by_a_dead_pod_of_another_run_is_released`, `locks::one_left_by_an_earlier_attempt_is_released`, `locks::one_of_a_pod_that_lives_is_waited_for`, `run::tests::left` |
+//! | tofu-controller #531: the end of the controller ends its runners | `peers::tofu_531_*`, `kills::the_controller_killed_at_any_time` |
+//! | Burrito: a lock that is not to be had is gone without | `peers::burrito_a_lock_*`, `run::tests::leases` |
+//! | Burrito: whoever ends frees the lock, whose ever it is | `peers::burrito_who_*`, `leases::three_in_the_order_of_their_creation` |
+//! | Burrito: a commit that comes in mid-plan is lost, or applied by another's plan | `peers::burrito_a_commit_*`, `stored::real_opentofu_applies_the_planned_bytes_whatever_moved` |
+//! | Tekton #4358: two pods of one attempt | `sim::tekton_4358_*`, `kills::a_second_process_of_the_pod_cannot_apply` |
+//! | Tekton #9467: a failure out of a stale cache is made final | `sim::tekton_9467_*`, `run::tests::steady::nothing_final_is_decided_on_the_cache` |
+//! | Argo #13581: a drained node leaves workflows that never end | `peers::argo_13581_*`, `kills::a_pod_force_deleted_in_*` |
+//! | gardener #426: a second pod applies over the state of the first | `peers::gardener_426_*`, `kills::a_pod_force_deleted_in_apply_is_never_followed` |
+
+mod controller;
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{Changed, FailureClass, Phase, RunResult, TerraformRun, conditions, names, reason};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, ResourceExt,
+    api::{EvictParams, ListParams},
+};
+use serde_json::{Value, json};
+use tests::ledger::{self, what};
+
+use crate::{
+    stored::{approve_waiting, released},
+    suite::{LATER, SOON, Scene, Test, holds, stderr},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("peers::tofu_1129_an_approval_names_one_plan_and_not_its_commit", same_commit),
+        Test::new("peers::burrito_who_ends_first_frees_no_lease_of_another", first_end),
+        Test::new("peers::burrito_a_commit_that_comes_in_mid_plan_is_neither_applied_nor_lost", mid_plan),
+        Test::new("peers::argo_13581_pods_that_a_drain_takes_leave_no_run_without_an_end", drained),
+        Test::new("peers::gardener_426_no_second_pod_applies_over_the_state_of_an_evicted_one", evicted),
+    ]
+}
+
+/// Tests that take the controller, or what it needs, from everybody.
+pub(crate) fn alone() -> Vec<Test> {
+    controller::tests()
+}
+
+/// The namespace of the controller.
+const SYSTEM: &str = "pawl-system";
+
+fn automatic(more: Value) -> Value {
+    let mut spec = json!({"approval": {"mode": "Automatic"}});
+    crate::suite::merge(&mut spec, more);
+    spec
+}
+
+fn said(run: &TerraformRun, type_: &str, reason: &str) -> bool {
+    run.status.iter().flat_map(|status| &status.conditions).any(|c| c.type_ == type_ && c.status == "False" && c.reason == reason)
+}
+
+/// The attempt is closed: nothing of the run works any more, and all its fields are the controller's.
+async fn closed(scene: &Scene, name: &str) -> Result<TerraformRun> {
+    let closed =
+        |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.is_terminal() && s.attempt.as_ref().is_some_and(|a| !a.open));
+    scene.until(name, "closed", LATER, closed).await
+}
+
+fn created(scene: &Scene, name: &str) -> usize {
+    ledger::select(&scene.ledger(name), what::RESOURCE, None).len()
+}
+
+async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<()> {
+    let started = Instant::now();
+    while created(scene, name) < count {
+        ensure!(started.elapsed() < SOON, "the apply of {name} has not made {count} objects after {SOON:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+/// tofu-controller #1129 (and #1795): a plan was named by branch and commit and approved by a prefix of that name, so an
+/// approval of one plan rolled out another of the same commit. Here an approval is the checksum of one plan, whole, and of no
+/// other.
+async fn same_commit(scene: Scene) -> Result<()> {
+    let main = "variable \"zone\" {}\nresource \"terraform_data\" \"a\" {\n  input = var.zone\n}\n";
+    let (url, commit) = scene.repository("stack", &[("main.tf", main)])?;
+    let spec = |zone: &str| {
+        json!({"source": {"git": {"url": url, "revision": "main"}}, "tool": {"name": "OpenTofu", "version": "1.10.6"},
+            "variables": [{"name": "zone", "value": zone}], "backend": scene.backend("shared")})
+    };
+    scene.create("north", spec("north")).await?;
+    let old = scene.phase("north", Phase::AwaitingApproval).await?.plan.context("no plan")?;
+    scene.create("south", spec("south")).await?;
+    let new = scene.phase("south", Phase::AwaitingApproval).await?.plan.context("no plan")?;
+    ensure!(old.revision.as_ref() == Some(&commit) && new.revision.as_ref() == Some(&commit), "{old:?} {new:?}");
+    ensure!(old.checksum != new.checksum, "two plans have one name");
+    let bare = new.checksum.trim_start_matches("sha256:");
+    let wrong = [
+        old.checksum.clone(),
+        commit.clone(),
+        format!("plan-main-{}", &commit[..10]),
+        format!("plan-main-{}", &commit[..8]),
+        "auto".to_owned(),
+        bare.to_owned(),
+        bare[..8].to_owned(),
+        new.checksum[..new.checksum.len() - 1].to_owned(),
+        format!("{}0", new.checksum),
+        new.checksum.to_uppercase(),
+    ];
+    for id in wrong {
+        let output = scene.paste(&annotate(&scene, "south", &id))?;
+        ensure!(!output.status.success(), "`{id}` approved {}", new.checksum);
+        holds(&stderr(&output), &format!("the plan that waits is {}, not {id}; nothing was approved", new.checksum))?;
+    }
+    // The older plan of the same stack is worth nothing any more, by whatever name.
+    let status = scene.ends("north", RunResult::Superseded).await?;
+    ensure!(status.claim.is_none() && status.approval.is_none(), "{status:?}");
+    let output = scene.paste(&annotate(&scene, "north", &old.checksum))?;
+    ensure!(!output.status.success(), "a plan that was superseded was approved");
+    let status = scene.status("south").await?;
+    ensure!(status.phase == Some(Phase::AwaitingApproval) && status.approval.is_none() && status.claim.is_none(), "{status:?}");
+    let path = format!("{}/shared", scene.namespace);
+    ensure!(scene.suite.state.current(&path).is_none(), "something was applied");
+    let output = scene.approve("south").await?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    scene.ends("south", RunResult::Applied).await?;
+    let state = scene.suite.state.current(&path).context("no state was written")?.to_string();
+    ensure!(state.contains("south") && !state.contains("north"), "{state}");
+    Ok(())
+}
+
+/// The line that a person pastes, with what he takes for the plan's name.
+fn annotate(scene: &Scene, run: &str, id: &str) -> String {
+    format!(
+        "kubectl annotate -n {} --overwrite tfrun/{run} {}='{id}' {}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\"",
+        scene.namespace,
+        names::APPROVE,
+        names::APPROVED_BY
+    )
+}
+
+/// Burrito deletes the lock of a layer by its name whoever holds it, so whichever run ended first freed the lock of the other.
+/// Here a run that waits may be cancelled, or deleted with all that is its own, and the lease stays with the one that applies.
+async fn first_end(scene: Scene) -> Result<()> {
+    let backend = json!({"backend": scene.backend("shared")});
+    scene.scripted("holds", json!({"resources": 30, "apply_ms": 1000}), automatic(backend.clone())).await?;
+    scene.until_ledger("holds", what::RESOURCE, None).await?;
+    let run = scene.get("holds").await?;
+    let lease = run.status.as_ref().and_then(|status| status.lease.clone()).context("no lease")?;
+    let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    let holder = format!("{}/holds/{}", scene.namespace, run.uid().unwrap_or_default());
+    for name in ["cancelled", "deleted", "next"] {
+        scene.scripted(name, json!({"resources": 31}), automatic(backend.clone())).await?;
+        let queued = |run: &TerraformRun| said(run, conditions::STATE_LEASED, reason::QUEUED);
+        scene.until(name, "queued", SOON, queued).await?;
+    }
+    scene.annotate("cancelled", &[(names::CANCEL, Some("not needed"))]).await?;
+    scene.ends("cancelled", RunResult::Canceled).await?;
+    scene.kubectl(&["delete", "tfrun", "deleted", "--wait=false"])?;
+    scene.gone("deleted").await?;
+    let object = leases.get(&lease.name).await?;
+    ensure!(object.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) == Some(&holder), "{object:?}");
+    let (status, waits) = (scene.status("holds").await?, scene.status("next").await?);
+    ensure!(status.phase == Some(Phase::Apply), "the apply was over too soon to say anything: {status:?}");
+    ensure!(status.lease.as_ref().is_some_and(|l| l.name == lease.name), "{status:?}");
+    ensure!(waits.lease.is_none() && waits.attempt.is_none() && scene.pod_names("next").await?.is_empty(), "{waits:?}");
+    let first = scene.ends("holds", RunResult::Applied).await?.completion_time.context("no time")?;
+    let next = scene.ends_within("next", RunResult::Applied, LATER).await?;
+    ensure!(next.start_time.context("no time")?.0 >= first.0 && next.plan.context("no plan")?.counts.add == 1);
+    Ok(())
+}
+
+/// Burrito took a commit that came while another was planned for planned, and its apply of the older plan recorded the newer
+/// commit: B was never planned and counted as applied. Here a plan is of the commit that was fetched for it, says so, and is
+/// applied as it is; the next run plans what came since.
+async fn mid_plan(scene: Scene) -> Result<()> {
+    let script = |name: &str, resources: u32, pause: u32| {
+        json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": resources,
+            "commands": {"plan": [{"sleep_ms": pause}]}})
+        .to_string()
+    };
+    let repository = format!("{}/stack", scene.namespace);
+    let repo = scene.suite.git.create(&repository)?;
+    let commit = |script: &str| repo.commit("main", &[("main.tf", "# played by a script\n"), ("pawl-script.json", script)]);
+    let spec = json!({"source": {"git": {"url": scene.suite.git.url(&repository), "revision": "main"}},
+        "tool": {"name": "OpenTofu", "version": "0.0.1"}, "backend": scene.backend("shared")});
+    let first = commit(&script("a", 1, 4000))?;
+    scene.create("a", spec.clone()).await?;
+    scene.until_ledger("a", what::COMMAND_START, Some("plan")).await?;
+    let second = commit(&script("b", 3, 0))?;
+    ensure!(scene.status("a").await?.plan.is_none(), "the commit came after the plan");
+    let plan = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?;
+    ensure!(plan.revision.as_ref() == Some(&first) && plan.counts.add == 1, "{plan:?}");
+    ensure!(scene.approve("a").await?.status.success());
+    let status = scene.ends("a", RunResult::Applied).await?;
+    let (plan, claim) = (status.plan.context("no plan")?, status.claim.context("no claim")?);
+    ensure!(plan.revision.as_ref() == Some(&first) && claim.checksum == plan.checksum, "{plan:?} {claim:?}");
+    ensure!(created(&scene, "a") == 1 && scene.ledger("b").is_empty(), "something of the other commit ran");
+    scene.create("b", spec).await?;
+    let plan = scene.phase("b", Phase::AwaitingApproval).await?.plan.context("no plan")?;
+    ensure!(plan.revision.as_ref() == Some(&second) && plan.counts.add == 2, "the commit was lost: {plan:?}");
+    ensure!(scene.approve("b").await?.status.success());
+    scene.ends("b", RunResult::Applied).await?;
+    ensure!(created(&scene, "b") == 2);
+    Ok(())
+}
+
+/// Argo #13581 (and #12993, #13152, #13533): a node that was drained took pods away before they had reported, and their
+/// workflows stayed Running for ever. Here a run whose pod is taken in its plan, in its hold or in its apply goes on or ends,
+/// and keeps nothing held.
+async fn drained(scene: Scene) -> Result<()> {
+    scene.scripted("lost", json!({"commands": {"plan": [{"only": [1], "sleep_ms": 60_000}]}}), automatic(json!({}))).await?;
+    scene.scripted("plans", json!({"commands": {"plan": [{"only": [1], "sleep_ms": 60_000}]}}), automatic(json!({}))).await?;
+    scene.scripted("waits", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
+    for name in ["lost", "plans"] {
+        scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
+    }
+    scene.phase("waits", Phase::AwaitingApproval).await?;
+    scene.scripted("applies", json!({"resources": 30, "apply_ms": 500}), automatic(json!({}))).await?;
+    scene.until_ledger("applies", what::RESOURCE, None).await?;
+    for name in ["plans", "waits", "applies"] {
+        scene.pods().evict(&scene.pod(name).await?.name_any(), &EvictParams::default()).await?;
+    }
+    // What a node does that goes at once.
+    let pod = scene.pod("lost").await?.name_any();
+    scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
+    let waiting = released(&scene, "waits").await?;
+    approve_waiting(&scene, &waiting)?;
+    for (name, plans) in [("lost", 2), ("plans", 2), ("waits", 1)] {
+        let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
+        ensure!(status.attempt.context("no attempt")?.number == 2, "{name}");
+        ensure!(scene.starts(name, "plan") == plans && scene.starts(name, "apply") == 1, "{name}");
+    }
+    let failure = scene.ends_within("applies", RunResult::Failed, LATER).await?.failure.context("no failure")?;
+    ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
+    for name in ["lost", "plans", "waits", "applies"] {
+        closed(&scene, name).await?;
+        ensure!(scene.suite.state.lock(&format!("{}/{name}", scene.namespace)).is_none(), "the lock of {name} is still held");
+    }
+    let started = Instant::now();
+    loop {
+        let pods = scene.pods().list(&ListParams::default()).await?;
+        let held = pods.iter().filter(|pod| pod.finalizers().iter().any(|f| f == names::POD_FINALIZER));
+        let held: Vec<_> = held.map(ResourceExt::name_any).collect();
+        if held.is_empty() {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < SOON, "pods that ended are held: {held:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over
+/// that of the first. Here a claimed plan has one pod for ever; its state is saved, and only a fresh plan goes on from there.
+async fn evicted(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 30, "apply_ms": 500}), automatic(json!({}))).await?;
+    until_created(&scene, "a", 2).await?;
+    let pod = scene.pod("a").await?.name_any();
+    scene.pods().evict(&pod, &EvictParams::default()).await?;
+    closed(&scene, "a").await?;
+    let status = scene.ends("a", RunResult::Failed).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
+    let path = format!("{}/a", scene.namespace);
+    let state = scene.suite.state.current(&path).context("no state was written")?;
+    ensure!(ledger::forgotten(&scene.ledger("a"), &state).is_empty() && scene.suite.state.lock(&path).is_none());
+    let before = created(&scene, "a");
+    ensure!((2..30).contains(&before), "the apply was not cut off: {before}");
+    // The next one is a run of its own with a plan of its own; by the time it has ended, a retry of the first would have begun.
+    scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
+    let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
+    let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
+    let status = scene.ends_within(&again, RunResult::Applied, LATER).await?;
+    let left = u32::try_from(30 - before)?;
+    ensure!(status.plan.as_ref().is_some_and(|plan| plan.counts.add == left), "{:?}", status.plan);
+    // Both runs play one script, so their ledger is one.
+    let entries = scene.ledger("a");
+    let applies = ledger::select(&entries, what::APPLY, None);
+    let by: Vec<&str> = applies.iter().map(|entry| entry.who.as_str()).collect();
+    ensure!(by.len() == 2 && by[0] == pod && by[1] != pod, "applied by {by:?}");
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for entry in ledger::select(&entries, what::RESOURCE, None) {
+        *times.entry(entry.text("address").unwrap_or_default()).or_default() += 1;
+    }
+    ensure!(times.len() == 30 && times.values().all(|made| *made == 1), "made more than once, or not at all: {times:?}");
+    let versions: Vec<Value> = scene.suite.state.versions(&path).iter().map(tests::servers::state::Version::json).collect();
+    let lineages = versions.iter().filter(|version| version["lineage"] == versions[0]["lineage"]).count();
+    ensure!(lineages == versions.len(), "a state was begun anew: {versions:?}");
+    ensure!(versions.iter().map(|version| version["serial"].as_u64()).is_sorted_by(|a, b| a < b), "{versions:?}");
+    ensure!(ledger::forgotten(&entries, versions.last().context("no state")?).is_empty());
+    let names = scene.pod_names("a").await?;
+    ensure!(names.iter().all(|name| *name == pod), "a second pod of a claimed plan: {names:?}");
+    ensure!(scene.status("a").await?.attempt.is_some_and(|attempt| attempt.number == 1));
+    Ok(())
+}

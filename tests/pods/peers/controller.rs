@@ -1,0 +1,182 @@
+//! Bugs of controllers that went away, or that did without a lock they could not have. These tests take something from
+//! everybody.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult, TerraformRun, conditions, reason};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Pod, ResourceQuota},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tests::{
+    cluster::victims,
+    ledger::{self, what},
+};
+
+use super::{SYSTEM, automatic, closed, created, said, until_created};
+use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("peers::tofu_531_an_apply_goes_on_while_its_controller_is_away", without_controller),
+        Test::new("peers::burrito_a_lock_that_is_not_to_be_had_is_not_gone_without", lock_bypass),
+    ]
+}
+
+const CONTROLLER: &str = "deployment/pawl-controller";
+const OF_CONTROLLER: &str = "app.kubernetes.io/component=controller";
+
+/// A run's pod, and the tool that applies in it: both are others when anything was begun anew.
+async fn tool_of(scene: &Scene, run: &str) -> Result<(String, i32)> {
+    let pod = scene.pod(run).await?;
+    let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    ensure!(containers.into_iter().flatten().all(|container| container.restart_count == 0), "a container was started again");
+    let tool = Scene::processes(&pod)?.into_iter().find(|(_, line)| line.contains(" apply ") && !line.contains("runner-agent"));
+    Ok((pod.uid().context("a pod without UID")?, tool.with_context(|| format!("no tool applies in {}", pod.name_any()))?.0))
+}
+
+async fn kill_controller(scene: &Scene) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    let listed = pods.list(&ListParams::default().labels(OF_CONTROLLER)).await?;
+    let mut killed = 0;
+    for pod in listed.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        let uid = pod.uid().context("a pod without UID")?;
+        killed += victims::signal_in_pod(&uid, "/controller", Signal::SIGKILL)?;
+        // The back-off of a kubelet would make the test long: a fresh pod has none.
+        pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await?;
+    }
+    ensure!(killed > 0, "no controller was killed");
+    Ok(())
+}
+
+/// Takes the controller away, and waits until it is.
+async fn controller_away(scene: &Scene) -> Result<()> {
+    scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=0"])?;
+    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    let started = Instant::now();
+    while !pods.list(&ListParams::default().labels(OF_CONTROLLER)).await?.items.is_empty() {
+        ensure!(started.elapsed() < SOON, "the controller does not end");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+fn controller_back(scene: &Scene) -> Result<()> {
+    let cluster = &scene.suite.cluster;
+    cluster.kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=1"])?;
+    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", CONTROLLER, "--timeout=90s"])?;
+    Ok(())
+}
+
+/// tofu-controller #531: a controller that was restarted took its runners with it in mid-apply, an "absolute disaster". Here an
+/// apply ends, and is reported, while there is no controller at all; and one that outlives the absence goes on in the same
+/// process.
+async fn without_controller(scene: Scene) -> Result<()> {
+    scene.scripted("ends", json!({"resources": 30, "apply_ms": 1000}), automatic(json!({}))).await?;
+    scene.scripted("outlives", json!({"resources": 90, "apply_ms": 1000}), automatic(json!({}))).await?;
+    let mut before = Vec::new();
+    for name in ["ends", "outlives"] {
+        until_created(&scene, name, 1).await?;
+        before.push(tool_of(&scene, name).await?);
+    }
+    kill_controller(&scene).await?;
+    let away = async {
+        controller_away(&scene).await?;
+        ensure!(tool_of(&scene, "ends").await? == before[0], "the end of the controller was the end of its runner");
+        let status = scene.ends("ends", RunResult::Applied).await?;
+        ensure!(status.attempt.is_some_and(|attempt| attempt.open), "somebody else closed the attempt");
+        Ok(())
+    }
+    .await;
+    controller_back(&scene)?;
+    away?;
+    closed(&scene, "ends").await?;
+    let made = created(&scene, "outlives");
+    ensure!(made < 85, "the apply was over too soon to say anything");
+    until_created(&scene, "outlives", made + 2).await?;
+    ensure!(tool_of(&scene, "outlives").await? == before[1], "the controller that came back began something anew");
+    scene.ends_within("outlives", RunResult::Applied, LATER).await?;
+    for (name, count) in [("ends", 30), ("outlives", 90)] {
+        ensure!(created(&scene, name) == count && scene.starts(name, "apply") == 1, "{name}");
+        ensure!(ledger::select(&scene.ledger(name), what::SIGNAL, None).is_empty(), "the tool of {name} was told to end");
+        ensure!(scene.pod_names(name).await?.len() == 1, "{name} had another pod");
+    }
+    Ok(())
+}
+
+/// No Lease can be created in the controller's namespace any more.
+async fn forbid_leases(scene: &Scene) -> Result<()> {
+    let quotas: Api<ResourceQuota> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    let quota = json!({"metadata": {"name": "no-more-leases"}, "spec": {"hard": {"count/leases.coordination.k8s.io": "0"}}});
+    quotas.create(&PostParams::default(), &serde_json::from_value(quota)?).await?;
+    // It counts a moment later; asked for by what it must refuse.
+    let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    let probe: Lease = serde_json::from_value(json!({"metadata": {"name": format!("probe-{}", scene.namespace)}}))?;
+    let started = Instant::now();
+    while leases.create(&PostParams::default(), &probe).await.is_ok() {
+        leases.delete(&probe.name_any(), &DeleteParams::default()).await?;
+        ensure!(started.elapsed() < SOON, "the quota on leases is not in force");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+async fn allow_leases(scene: &Scene) -> Result<()> {
+    let quotas: Api<ResourceQuota> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    quotas.delete("no-more-leases", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// Burrito: a lock that could not be created was an error of the first look only; the second found a run with a status and
+/// without a pod, took it for one to be retried, and made a pod without any lock. Here no number of looks, and no controller
+/// that remembers nothing, makes a pod or a claim of a run whose lease cannot be had, and the run says what it lacks.
+async fn lock_bypass(scene: Scene) -> Result<()> {
+    let result = async {
+        forbid_leases(&scene).await?;
+        refused_leases(&scene).await
+    }
+    .await;
+    allow_leases(&scene).await?;
+    result?;
+    for name in ["asks-nobody", "approved"] {
+        scene.ends_within(name, RunResult::Applied, LATER).await?;
+        ensure!(scene.starts(name, "apply") == 1 && scene.pod_names(name).await?.len() == 1, "{name}");
+    }
+    Ok(())
+}
+
+async fn refused_leases(scene: &Scene) -> Result<()> {
+    let refused = |run: &TerraformRun| said(run, conditions::STATE_LEASED, reason::LEASE_REFUSED);
+    scene.scripted("asks-nobody", json!({}), automatic(json!({}))).await?;
+    scene.scripted("approved", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
+    scene.until("asks-nobody", "without its lease", SOON, refused).await?;
+    let output = scene.approve("approved").await?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    scene.until("approved", "without its lease", SOON, refused).await?;
+    for round in 0..3 {
+        if round > 0 {
+            // One that remembers nothing of what was refused.
+            kill_controller(scene).await?;
+            controller_back(scene)?;
+        }
+        // A run that needs no lease, and begins after the others were looked at.
+        let name = format!("plan-{round}");
+        scene.scripted(&name, json!({}), json!({"operation": "Plan"})).await?;
+        scene.ends_within(&name, RunResult::Planned, LATER).await?;
+        let (waits, held) = (scene.status("asks-nobody").await?, scene.status("approved").await?);
+        ensure!(waits.attempt.is_none() && waits.lease.is_none() && waits.claim.is_none(), "{waits:?}");
+        ensure!(waits.phase == Some(Phase::Pending) && scene.pod_names("asks-nobody").await?.is_empty(), "{waits:?}");
+        holds(waits.message.as_deref().unwrap_or_default(), "may not take the lease on the state")?;
+        ensure!(held.lease.is_none() && held.claim.is_none() && held.approval.is_some(), "{held:?}");
+        ensure!(held.phase == Some(Phase::AwaitingApproval) && scene.starts("approved", "apply") == 0, "{held:?}");
+        ensure!(held.attempt.is_some_and(|attempt| attempt.number == 1 && attempt.tries == 1));
+    }
+    Ok(())
+}
