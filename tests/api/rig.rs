@@ -193,6 +193,7 @@ impl Rig {
             inherited: Vec::new(),
             place: Place::Pod,
             restores: false,
+            quiet_after: runner_agent::settings::QUIET_AFTER,
             store: None,
             progress_every: PROGRESS_EVERY,
         });
