@@ -4,7 +4,10 @@
 
 mod common;
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use common::{Attempt, start};
 use crds::{RunResult, termination::reorders};
@@ -29,6 +32,17 @@ fn counted() -> u64 {
     memory("VmRSS")
 }
 
+/// Waits for the end, and for the log's thread, which writes the word of the end last.
+async fn ended(a: &mut Attempt) -> u8 {
+    let code = a.end().await;
+    let begun = Instant::now();
+    while !a.log().lines().any(|line| line.starts_with("pawl: ")) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the log has no end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    code
+}
+
 fn texts(a: &Attempt) -> [(&'static str, String); 3] {
     let status: Value = a.api.state.lock().unwrap().object["status"].clone();
     [
@@ -44,7 +58,7 @@ async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
     let plan = "head -c 524288000 /dev/zero | tr '\\0' y; echo; echo after";
     let before = counted();
     let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
-    assert_eq!(a.end().await, 0);
+    assert_eq!(ended(&mut a).await, 0);
     let most = memory("VmHWM").saturating_sub(before);
     assert_eq!(a.api.status().result, Some(RunResult::Applied));
     let log = a.log();
@@ -58,7 +72,7 @@ async fn bytes_that_are_no_text_become_text_that_steers_nothing() {
     let _one = ONE.lock().await;
     let plan = "head -c 2097152 /dev/urandom; head -c 1048576 /dev/urandom >&2; printf '\\nafter\\n'";
     let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
-    assert_eq!(a.end().await, 0);
+    assert_eq!(ended(&mut a).await, 0);
     let log = a.log();
     assert!(log.len() > 2 << 20 && log.contains("\nafter\n"), "{} bytes", log.len());
     let steers = log.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
@@ -74,7 +88,7 @@ async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
          \"address\":\"{evil}\"}}}}'; printf 'raw \\033[2J \\342\\200\\256txt.exe\\n' >&2; exit 1"
     );
     let mut a = start(&json!({}), &[("PLAN", &plan)], |_, _| {});
-    assert_eq!(a.end().await, 1);
+    assert_eq!(ended(&mut a).await, 1);
     for (name, text) in texts(&a) {
         let steers = text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
         assert!(steers.is_none(), "{steers:?} in the {name}: {text:?}");
@@ -105,7 +119,7 @@ async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
         fs::write(s.secrets.join("db/token"), "t0k3n-of-mine/+").unwrap();
         fs::write(s.secrets.join("db/long"), &long).unwrap();
     });
-    assert_eq!(a.end().await, 1);
+    assert_eq!(ended(&mut a).await, 1);
     for (name, text) in texts(&a) {
         for part in ["t0k3", "-of-mine", "dDBrM24tb2", "QwazNuLW9m", "MGszbi1vZi", "74306b336e", "a3ViZTpjb25m", "%2F%2B"] {
             assert!(!text.contains(part), "{part} in the {name}: {}", text.chars().filter(|c| *c != 'z').collect::<String>());
@@ -121,7 +135,7 @@ async fn what_the_tool_calls_sensitive_is_shown_nowhere() {
     let plan = r#"{"errored":false,"variables":{"p":{"value":"canary-variable"}},"resource_changes":[{"address":"a.b","change":{"actions":["create"],"before":null,"after":{"password":"canary-attribute"},"after_sensitive":{"password":true}}}],"output_changes":{"o":{"actions":["create"],"after":"canary-output","after_sensitive":true}}}"#;
     let apply = r#"echo '{"@message":"Outputs: 1","type":"outputs","outputs":{"o":{"sensitive":true,"type":"string","value":"canary-output"}}}'"#;
     let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)], |_, _| {});
-    assert_eq!(a.end().await, 0);
+    assert_eq!(ended(&mut a).await, 0);
     assert_eq!(a.api.status().plan.unwrap().changes, ["+ a.b"]);
     assert!(a.log().contains("o = <sensitive>\n"), "{}", a.log());
     for (name, text) in texts(&a) {
