@@ -118,27 +118,32 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use crds::{Attempt, PlanStatus, TerraformRunSpec, TerraformRunStatus};
+    use serde_json::json;
 
     use super::*;
 
+    const SUM: &str = "sha256:1";
+
     #[test]
     fn a_pod_whose_account_only_plans_leaves_at_once_and_applies_nothing() {
-        let spec = json!({"source": {"inline": {"files": {"main.tf": ""}}}, "runner": {"planServiceAccountName": "reader"}});
-        let status = json!({
-            "plan": {"checksum": "sha256:1", "attempt": 1, "summary": "+1 ~0 -0", "tool": "x", "add": 1, "change": 0, "destroy": 0},
-            "approval": {"checksum": "sha256:1", "by": "alice", "at": "2026-01-01T00:00:00Z"},
-            "attempt": {"number": 1, "open": true},
-        });
-        let run = |patch: Value| {
-            let mut run = json!({"metadata": {"name": "a", "annotations": {"pawl.run/approve": "sha256:1"}}, "spec": spec, "status": status});
-            json_patch::merge(&mut run, &patch);
-            serde_json::from_value::<TerraformRun>(run).unwrap()
+        let run = |account: Option<&str>, restores: Option<u32>| {
+            let mut run = TerraformRun::new("a", TerraformRunSpec::default());
+            run.spec.runner.plan_service_account_name = account.map(ToOwned::to_owned);
+            run.metadata.annotations = Some([(names::APPROVE.to_owned(), SUM.to_owned())].into());
+            let approval = json!({"checksum": SUM, "by": "alice", "at": "2026-01-01T00:00:00Z"});
+            run.status = Some(TerraformRunStatus {
+                plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() }),
+                approval: Some(serde_json::from_value(approval).unwrap()),
+                attempt: Some(Attempt { restores, ..Attempt::default() }),
+                ..TerraformRunStatus::default()
+            });
+            run
         };
-        let of = |run: &TerraformRun| (Levels::of(run, Some("sha256:1"), |_| true).approved, hold_for(run).is_zero());
-        assert_eq!(of(&run(json!({}))), (false, true));
-        assert_eq!(of(&run(json!({"status": {"attempt": {"number": 2, "restores": 1}}}))), (true, false));
-        assert_eq!(of(&run(json!({"spec": {"runner": {"planServiceAccountName": null}}}))), (true, false));
+        let of = |run: &TerraformRun| (Levels::of(run, Some(SUM), |_| true).approved, hold_for(run).is_zero());
+        assert_eq!(of(&run(Some("reader"), None)), (false, true));
+        assert_eq!(of(&run(Some("reader"), Some(1))), (true, false));
+        assert_eq!(of(&run(None, None)), (true, false));
     }
 
     #[test]
