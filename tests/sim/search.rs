@@ -14,6 +14,9 @@ use crate::{
     schedule::{Fault, Gesture, Scene, Schedule, When},
 };
 
+/// So many failures end a search: they have one or two causes.
+const ENOUGH: usize = 20;
+
 /// What a search came to.
 #[derive(Default)]
 pub(crate) struct Found {
@@ -30,7 +33,7 @@ impl Found {
         for ending in &report.endings {
             *self.endings.entry(ending).or_default() += 1;
         }
-        if !report.violations.is_empty() && self.failures.len() < 20 {
+        if !report.violations.is_empty() && self.failures.len() < ENOUGH {
             self.failures.push((schedule.clone(), report.violations.clone()));
         }
     }
@@ -61,7 +64,11 @@ pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
             scope.spawn(|| {
                 while let Some(schedule) = next(number.fetch_add(1, Ordering::Relaxed)) {
                     let report = played(&schedule, false);
-                    found.lock().unwrap().add(&schedule, &report);
+                    let mut found = found.lock().unwrap();
+                    found.add(&schedule, &report);
+                    if found.failures.len() >= ENOUGH {
+                        break;
+                    }
                 }
             });
         }

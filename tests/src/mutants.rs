@@ -150,10 +150,16 @@ fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
     if said.contains("error: could not compile") {
         return Ok(Found::Broken);
     }
-    let failed =
-        said.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... ").filter(|(_, end)| end.contains("FAILED")));
-    let failed: Vec<String> = failed.map(|(name, _)| name.trim().to_owned()).collect();
-    Ok(if output.status.success() { Found::Missed } else { Found::Caught(failed) })
+    Ok(if output.status.success() { Found::Missed } else { Found::Caught(failures(&said)) })
+}
+
+/// The names below the last `failures:` of each test program.
+fn failures(said: &str) -> Vec<String> {
+    let names = |part: &str| -> Vec<String> {
+        let lines = part.lines().skip(1).take_while(|line| line.starts_with("    "));
+        lines.map(|line| line.trim().to_owned()).filter(|name| name.contains("::") && !name.contains(' ')).collect()
+    };
+    said.split("\nfailures:").skip(1).flat_map(names).collect()
 }
 
 #[cfg(test)]
@@ -169,6 +175,13 @@ mod tests {
             let whole = fs::read_to_string(root.join(&fault.file)).unwrap();
             assert_ne!(mutated(&whole, fault).unwrap(), whole, "{}", fault.name);
         }
+    }
+
+    #[test]
+    fn what_failed_is_read_of_both_kinds_of_programs() {
+        let said = "test a::b ... sim: 3 schedules\nFAILED\n\nfailures:\n\n---- a::b ----\ntext\n\nfailures:\n    a::b\n    c::d\n\n\
+                    test result: FAILED. 1 passed; 2 failed\n";
+        assert_eq!(failures(said), ["a::b", "c::d"]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Found {
         format!("{} {}", self.name.as_str(), self.version)
     }
 
-    /// Whether `init -json` is understood.
+    /// Whether a plan reads `import` blocks.
     pub fn has_import_blocks(&self) -> bool {
         match self.name {
             ToolName::OpenTofu => true,
