@@ -27,6 +27,7 @@ enum Suite {
     Lib,
     Sim,
     Api,
+    Agent,
 }
 
 /// A fault.
@@ -131,6 +132,7 @@ fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
         Suite::Lib => &["--lib"],
         Suite::Sim => &["--test", "sim"],
         Suite::Api => &["--test", "api"],
+        Suite::Agent => &["--test", "attempt"],
     };
     // Each fault is built once and run for seconds: what is ours is built fast rather than well, what it depends on as ever.
     let ours = ["crds", "controller", "runner-agent", "tests"];
