@@ -36,7 +36,9 @@ impl Redactor {
     /// Masks a value from now on.
     pub fn add(&self, value: &str) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        forms(value).into_iter().for_each(|form| table.add(form));
+        for form in forms(value) {
+            table.add(form);
+        }
     }
 
     /// The text without secrets.

@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs, path::Path};
+    use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
     /// The rows of the page: number, and what is said to show it.
     fn rows(page: &str) -> Vec<(String, String)> {
@@ -24,10 +24,10 @@ mod tests {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() && !path.ends_with("target") {
-                into.push_str(&format!("mod {};\n", path.file_name().unwrap().display()));
+                let _ = writeln!(into, "mod {};", path.file_name().unwrap().display());
                 sources(&path, into);
             } else if path.extension().is_some_and(|end| end == "rs") {
-                into.push_str(&format!("mod {};\n", path.file_stem().unwrap().display()));
+                let _ = writeln!(into, "mod {};", path.file_stem().unwrap().display());
                 into.push_str(&fs::read_to_string(&path).unwrap());
             }
         }

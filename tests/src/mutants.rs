@@ -82,20 +82,19 @@ pub fn run(only: &str, write: bool) -> Result<usize> {
         // What was found stays found as long as file and fault are the same: a run that was cut off goes on.
         let key = hex_digest(&Sha256::digest(format!("{} {}\n{faulty}", fault.name, fault.test)));
         let kept = kept.join(key);
-        let said = match fs::read_to_string(&kept) {
-            Ok(said) => said,
-            Err(_) => {
-                fs::write(&path, faulty)?;
-                let found = test(&tree, &target, fault);
-                fs::write(&path, &whole)?;
-                let said = match found? {
-                    Found::Caught(tests) => tests.first().map_or_else(|| "a panic".to_owned(), |test| format!("`{test}`")),
-                    Found::Missed => NOTHING.to_owned(),
-                    Found::Broken => BROKEN.to_owned(),
-                };
-                fs::write(kept, &said)?;
-                said
-            }
+        let said = if let Ok(said) = fs::read_to_string(&kept) {
+            said
+        } else {
+            fs::write(&path, faulty)?;
+            let found = test(&tree, &target, fault);
+            fs::write(&path, &whole)?;
+            let said = match found? {
+                Found::Caught(tests) => tests.first().map_or_else(|| "a panic".to_owned(), |test| format!("`{test}`")),
+                Found::Missed => NOTHING.to_owned(),
+                Found::Broken => BROKEN.to_owned(),
+            };
+            fs::write(kept, &said)?;
+            said
         };
         missed += usize::from(said == NOTHING || said == BROKEN);
         println!("{}/{} {}: {said}", number + 1, faults.len(), fault.name);

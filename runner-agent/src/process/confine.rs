@@ -41,7 +41,9 @@ impl Confined {
             let stays = restricted.is_ok();
             let _ = said.send(restricted);
             if stays {
-                work.into_iter().for_each(|job| job());
+                for job in work {
+                    job();
+                }
             }
         })?;
         told.recv().map_err(io::Error::other)?.map_err(io::Error::other)?;

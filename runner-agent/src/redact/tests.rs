@@ -8,7 +8,9 @@ const SECRET: &str = "s3cr+t\"välue/<&> ${x}?";
 
 fn redactor(values: &[&str]) -> Redactor {
     let redactor = Redactor::default();
-    values.iter().for_each(|value| redactor.add(value));
+    for value in values {
+        redactor.add(value);
+    }
     redactor
 }
 

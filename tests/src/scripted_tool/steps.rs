@@ -69,7 +69,7 @@ impl Tool {
                 (0..(size << 20) / (text.len() as u64 + 1)).for_each(|_| line(&text));
             }
             Action::LineMb(size) => {
-                let (mut out, part) = (std::io::stdout().lock(), [b'y'; 1 << 16]);
+                let (mut out, part) = (std::io::stdout().lock(), vec![b'y'; 1 << 16]);
                 // A reader that went away is none of a fake tool's business.
                 let _ = (0..size << 4).try_for_each(|_| out.write_all(&part)).and_then(|()| out.write_all(b"\n"));
             }

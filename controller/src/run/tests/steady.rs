@@ -105,6 +105,25 @@ fn a_claim_is_never_followed_by_another_attempt() {
     }
 }
 
+/// Closing a claimed attempt ends its run in the same write, so that this takes another hand. It is not followed either.
+#[test]
+fn a_claim_whose_attempt_somebody_closed_is_followed_by_none() {
+    for (name, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
+        for mut world in [new().claimed(), new().claimed().pod_ended(None), new().claimed().pod_gone()] {
+            let attempt = world.attempt().number;
+            if let Some(attempt) = &mut world.status_mut().attempt {
+                attempt.open = false;
+            }
+            for wait in [0, 3, 61, 100_000] {
+                world = world.later(wait);
+                world.settle();
+                assert_eq!(world.attempt().number, attempt, "{name}");
+            }
+            assert!(world.status().result.is_none_or(RunResult::needs_claim), "{name}: {:?}", world.status().result);
+        }
+    }
+}
+
 /// What closes an attempt, ends a run or creates a pod is decided on live reads.
 #[test]
 fn nothing_final_is_decided_on_the_cache() {

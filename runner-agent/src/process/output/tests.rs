@@ -47,7 +47,7 @@ fn a_long_line_is_cut_and_the_next_is_whole() {
         assert_eq!(seen[1], "next");
     }
     // One that just fits is whole.
-    assert_eq!(cut(&[&[b'x'; MAX_LINE], b"\n"])[0].len(), MAX_LINE);
+    assert_eq!(cut(&[vec![b'x'; MAX_LINE].as_slice(), b"\n"])[0].len(), MAX_LINE);
 }
 
 #[test]
