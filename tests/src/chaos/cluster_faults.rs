@@ -23,9 +23,9 @@ pub(super) async fn go_on(lab: Arc<Lab>, seed: u64) -> Result<()> {
         let kind = match random.random_range(0..100) {
             0..38 => Kind::Controller,
             38..62 => Kind::Datastore,
-            // Seldom: Kubernetes' own controllers back off for up to a minute after each, in which no pod is scheduled or made.
-            62..66 => Kind::ApiServer,
-            66..74 => Kind::Drain,
+            // Seldom: little else happens until everybody has found it again.
+            62..67 => Kind::ApiServer,
+            67..74 => Kind::Drain,
             _ => Kind::Network,
         };
         let struck = match kind {
@@ -35,6 +35,7 @@ pub(super) async fn go_on(lab: Arc<Lab>, seed: u64) -> Result<()> {
                 lab.record.add(kind, None);
                 let away = Duration::from_millis(random.random_range(0..6_000));
                 lab.cluster.restart_apiserver(away, &[]).await?;
+                lab.cluster.restart_watchers().await?;
                 continue;
             }
             Kind::Drain => drain(&lab).await?,

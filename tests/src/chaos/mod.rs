@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
+use kube::{ResourceExt as _, api::ListParams};
 
 use crate::cluster::{Cluster, report as progress};
 use crate::history::{self, Violation};
@@ -97,6 +98,8 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     let mut history = history::read(&lab.cluster.audit_log, since, std::slice::from_ref(&lab.namespace), lab::SECRET)?;
     history.ledger = lab.state.ledger();
     history.gaps = lab.record.gaps();
+    let runs = lab.runs().list(&ListParams::default()).await.context("cannot list the runs at the end")?;
+    history.last = runs.items.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();
     let mut violations = history::check(&history, Some(now));
     violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
     violations.extend(lab.leaks()?.into_iter().map(|text| Violation { invariant: "S15", of: "logs".into(), text }));

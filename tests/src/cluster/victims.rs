@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::whole::Cluster;
+use super::{processes::Processes, whole::Cluster};
 
 const APISERVER: &str = "kube-apiserver";
 
@@ -40,12 +40,7 @@ impl Cluster {
     /// Kills the API server, leaves it away for a while, and starts it again as it was, with these flags besides.
     pub async fn restart_apiserver(&self, away: Duration, more: &[String]) -> Result<()> {
         let processes = self.processes();
-        let record = processes.living().into_iter().find(|record| record.name == APISERVER).context("no API server runs")?;
-        let line = std::fs::read(format!("/proc/{}/cmdline", record.pid)).context("cannot read the API server's command line")?;
-        let mut words =
-            line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(|word| String::from_utf8_lossy(word).into_owned());
-        let Some(program) = words.next() else { bail!("the API server has no command line") };
-        let mut flags: Vec<String> = words.collect();
+        let (program, mut flags) = command_line(processes, APISERVER)?;
         flags.extend(more.iter().filter(|flag| !flags.contains(flag)).cloned().collect::<Vec<_>>());
         processes.end(APISERVER, Duration::ZERO)?;
         tokio::time::sleep(away).await;
@@ -57,4 +52,38 @@ impl Cluster {
         let started = processes.spawn(APISERVER, Path::new(&program), &flags)?;
         self.wait_ready(processes, &[started]).await
     }
+
+    /// Starts again those parts of Kubernetes that back off for up to a minute after their API server was away: what waits for a
+    /// pod to be scheduled tests nothing of ours.
+    pub async fn restart_watchers(&self) -> Result<()> {
+        let processes = self.processes();
+        for name in ["kube-scheduler", "kube-controller-manager"] {
+            let (program, flags) = command_line(processes, name)?;
+            processes.end(name, Duration::ZERO)?;
+            // Until the one before has let go of its port.
+            let mut tries = 0;
+            loop {
+                let started = processes.spawn(name, Path::new(&program), &flags)?;
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                tries += 1;
+                match processes.check(&started) {
+                    Ok(()) => break,
+                    Err(error) if tries == 10 => return Err(error),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Program and flags of a part of the cluster that runs.
+fn command_line(processes: &Processes, name: &str) -> Result<(String, Vec<String>)> {
+    let record = processes.living().into_iter().find(|record| record.name == name).with_context(|| format!("no {name} runs"))?;
+    let line = std::fs::read(format!("/proc/{}/cmdline", record.pid))
+        .with_context(|| format!("cannot read the command line of {name}"))?;
+    let mut words =
+        line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(|word| String::from_utf8_lossy(word).into_owned());
+    let Some(program) = words.next() else { bail!("{name} has no command line") };
+    Ok((program, words.collect()))
 }

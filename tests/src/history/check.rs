@@ -54,7 +54,7 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         for text in rules::claim(versions) {
             add("S2", Some(text));
         }
-        add("L1", ended_by.and_then(|_| rules::ended(versions)));
+        add("L1", ended_by.and_then(|_| rules::ended(versions, history)));
         for text in rules::pods(versions, history) {
             add("S9", Some(text));
         }

@@ -10,7 +10,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use crds::TerraformRun;
+use crds::{TerraformRun, TerraformRunStatus};
 use jiff::Timestamp;
 
 pub use check::{Violation, check};
@@ -63,6 +63,8 @@ pub struct History {
     /// Writes of a run, `NAMESPACE/NAME`, whose answer was an error of the server's: when they came and when they were answered.
     /// Such a write may have landed, and its version is missing here.
     pub lost: Vec<(Timestamp, Timestamp, String)>,
+    /// How runs stand at the end, by UID, read live: the last version of a run may be among those that the log has not.
+    pub last: BTreeMap<String, TerraformRunStatus>,
     /// Lines of the audit log that hold the secret.
     pub leaks: Vec<String>,
     /// Names of the namespaces that are looked at.

@@ -146,9 +146,10 @@ pub(super) fn claim(versions: &Versions) -> Vec<String> {
 }
 
 /// The run ended; one that was deleted is gone.
-pub(super) fn ended(versions: &Versions) -> Option<String> {
+pub(super) fn ended(versions: &Versions, history: &History) -> Option<String> {
     let last = versions.last()?;
-    let status = status(last);
+    let live = last.run.uid().and_then(|uid| history.last.get(&uid).cloned());
+    let status = live.unwrap_or_else(|| status(last));
     let closed = status.attempt.as_ref().is_none_or(|attempt| !attempt.open);
     if status.is_terminal() && closed {
         return None;

@@ -172,6 +172,10 @@ fn a_failure_has_its_words() {
 #[test]
 fn what_did_not_end_is_found() {
     assert_eq!(after(|h| h.runs.get_mut("uid").unwrap().truncate(6)), ["L1", "S1"]);
+    // What stands at the end counts, where the log lacks the last version; and what does not stand there does not.
+    let ended = |h: &History| h.runs["uid"].last().and_then(|last| last.run.status.clone()).unwrap();
+    assert_eq!(after(|h| (h.last = [("uid".into(), ended(h))].into(), h.runs.get_mut("uid").unwrap().truncate(7)).1), NONE);
+    assert_eq!(after(|h| h.last = [("uid".into(), TerraformRunStatus::default())].into()), ["L1"]);
 }
 
 #[test]
