@@ -93,7 +93,10 @@ pub fn run(only: &str, write: bool) -> Result<usize> {
                 Found::Missed => NOTHING.to_owned(),
                 Found::Broken => BROKEN.to_owned(),
             };
-            fs::write(kept, &said)?;
+            // A test that is written then may see what none has seen.
+            if said != NOTHING && said != BROKEN {
+                fs::write(kept, &said)?;
+            }
             said
         };
         missed += usize::from(said == NOTHING || said == BROKEN);
