@@ -37,6 +37,7 @@ pub mod recovery;
 pub mod rerun;
 pub mod run;
 pub mod settings;
+pub mod sweep;
 pub mod watch;
 pub mod workspaces;
 

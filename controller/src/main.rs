@@ -25,6 +25,7 @@ use controller::{
     read_api::{self, Registration},
     run::{Context, Memory},
     settings::Settings,
+    sweep,
     workspaces::Workspaces,
 };
 
@@ -118,12 +119,14 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     metrics.leads();
 
     let (stop, stopped) = watch::channel(false);
+    let sweeps: Vec<_> =
+        scopes.iter().map(|scope| tokio::spawn(sweep::run(scope.clone(), ctx.clone(), stopped.clone()))).collect();
     let watches = scopes.into_iter().map(|scope| {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
         tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
-    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading)]));
+    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading)]).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served.with_context(unheard),

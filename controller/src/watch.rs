@@ -24,7 +24,7 @@ use crds::{RunResult, Settled, TerraformRun, conditions, names};
 use crate::{
     admin::Readiness,
     pods::Feed,
-    run::{Context, PodView, let_go, on_error, reconcile},
+    run::{Context, PodView, is_left, left_by, let_go, on_error, reconcile},
 };
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
@@ -40,6 +40,12 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
         .inspect_ok(move |event| {
             runs_ctx.queue.apply(&mut line, event);
+            if let watcher::Event::Apply(run) | watcher::Event::Delete(run) = event
+                && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
+            {
+                let uid = run.uid().unwrap_or_default();
+                let_go(run.namespace().unwrap_or_default(), run.name_any(), uid, pod, runs_ctx.clone());
+            }
             for older in runs_ctx.workspaces.apply(&mut workspaces, event) {
                 // Nobody listens any more when the controller ends.
                 let _ = wake.unbounded_send(older);
@@ -92,18 +98,13 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .await;
 }
 
-/// Looks after a pod that has ended and whose run the cache does not know.
+/// Looks after a pod whose run the cache does not know, or knows at a later attempt.
 fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context>) {
     let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
-    let Some(view) = PodView::of(pod).filter(|view| view.held && view.ended.is_some()) else { return };
-    if known.get(&run).is_some_and(|there| there.uid().as_deref() == Some(&uid)) {
-        return;
+    let Some(view) = PodView::of(pod) else { return };
+    if is_left(&view, &uid, known.get(&run).as_deref()) {
+        let_go(run.namespace.unwrap_or_default(), run.name, uid, view, ctx.clone());
     }
-    let ctx = ctx.clone();
-    tokio::spawn(async move {
-        let namespace = run.namespace.unwrap_or_default();
-        let_go(&namespace, &run.name, &uid, &view, &ctx).await;
-    });
 }
 
 /// Between failures of a watch. A controller that is installed before its rights or its CRD is not to be late for a minute.

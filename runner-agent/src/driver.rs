@@ -356,6 +356,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     /// Looks at the run and tells the machine what changed.
     fn look(&mut self, seen: Option<&Seen>) {
         let checksum = self.view.checksum();
+        if let Some(Seen::Run(run)) = seen {
+            self.writer.saw(run);
+        }
         let levels = match seen {
             Some(Seen::Run(run)) => Levels::of(run, Some(&checksum), |run| self.writer.is_own(run)),
             Some(Seen::Gone) => Levels { fenced: true, ..self.levels.clone() },

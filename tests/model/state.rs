@@ -227,6 +227,7 @@ pub(crate) fn view(attempt: usize, pod: &Pod) -> PodView {
         attempt: u32::try_from(attempt).unwrap() + 1,
         held: pod.held,
         deleting: pod.deleting,
+        started: true,
         ended: pod.ended.then(|| Ended { message, reason: reason::POD_LOST, text: "x".into() }),
         trouble: None,
     }

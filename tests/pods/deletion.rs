@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use crds::Phase;
+use kube::{ResourceExt, api::PostParams};
 use serde_json::json;
 use tests::ledger::{self, what};
 
@@ -13,6 +14,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("deletion::before_the_claim_it_cancels", before_the_claim),
         Test::new("deletion::before_the_pod_starts", before_the_pod),
+        Test::new("deletion::a_pod_that_comes_late_and_never_starts_goes", late),
         Test::new("deletion::in_mid_apply_in_the_background", background),
         Test::new("deletion::in_mid_apply_in_the_foreground", foreground),
         Test::new("deletion::in_mid_apply_as_orphan", orphan),
@@ -34,6 +36,37 @@ async fn before_the_pod(scene: Scene) -> Result<()> {
     scene.until("a", "attempted", LATER, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
     scene.gone("a").await
+}
+
+/// The creation of a pod lands when everything of its run has been tidied up, and no node ever takes it.
+async fn late(scene: Scene) -> Result<()> {
+    // An account of the namespace: that of an attempt is gone by then, and the API server takes no pod without its account.
+    let spec = json!({"runner": {"nodeSelector": {"no": "such-node"}, "serviceAccountName": "default"}});
+    scene.scripted("a", json!({}), spec).await?;
+    scene.until("a", "attempted", LATER, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
+    let mut tries = 0;
+    let mut pod = loop {
+        match scene.pod("a").await {
+            Err(_) if tries < 50 => tokio::time::sleep(Duration::from_millis(200)).await,
+            pod => break pod?,
+        }
+        tries += 1;
+    };
+    scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
+    scene.gone("a").await?;
+    let meta = &mut pod.metadata;
+    (meta.uid, meta.resource_version, meta.creation_timestamp, meta.managed_fields) = (None, None, None, None);
+    pod.status = None;
+    let pods = scene.pods();
+    pods.create(&PostParams::default(), &pod).await?;
+    let name = pod.name_any();
+    for _ in 0..100 {
+        if pods.get_opt(&name).await?.is_none() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    bail!("pod {name} of a run that is gone is still there")
 }
 
 async fn in_mid_apply(scene: Scene, cascade: &str) -> Result<()> {

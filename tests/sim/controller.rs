@@ -14,8 +14,9 @@ use ::controller::{
     metrics::Metrics,
     pods::{self, Pods},
     queue::Queue,
-    run::{Context, Memory, PodView, let_go, on_error, reconcile},
+    run::{Context, Memory, PodView, is_left, left_by, let_go, on_error, reconcile},
     settings::Settings,
+    sweep,
     watch::{interesting, prune},
     workspaces::{self, Workspaces},
 };
@@ -40,7 +41,7 @@ use crate::{
 /// Keeps one controller alive: a new process after each death.
 pub(crate) async fn supervise(shared: Shared, index: u8) {
     loop {
-        let process = Process::new(&format!("controller{index}"), User::with("controller", &[names::VERB_CONTROL]));
+        let process = Process::new(&format!("controller{index}"), user());
         shared.lock().controllers.insert(index, process.clone());
         let life = tokio::spawn(live(shared.clone(), process.clone(), index));
         process.death().await;
@@ -79,6 +80,12 @@ struct Informer {
 impl Informer {
     fn run(&mut self, event: &Event<TerraformRun>) {
         let older = self.ctx.workspaces.apply(&mut self.workspaces, event);
+        if let Event::Apply(run) | Event::Delete(run) = event
+            && let Some(pod) = left_by(run, matches!(event, Event::Delete(_)), &self.ctx)
+        {
+            let (name, uid) = (run.metadata.name.clone().unwrap_or_default(), run.metadata.uid.clone().unwrap_or_default());
+            let_go(NS.into(), name, uid, pod, self.ctx.clone());
+        }
         let mut cache = self.cache.lock().unwrap();
         for run in older {
             cache.soon(&run.name, Instant::now());
@@ -113,13 +120,14 @@ impl Informer {
             cache.soon(run, Instant::now());
             let uid =
                 pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN_UID)).cloned().unwrap_or_default();
-            let known = cache.runs.get(run).is_some_and(|there| there.metadata.uid.as_deref() == Some(&uid));
+            let known = cache.runs.get(run).cloned();
             drop(cache);
             self.woken.notify_one();
             let gone = matches!(event, Event::Delete(_));
-            if let (false, false, Some(view)) = (known, gone, PodView::of(pod)) {
-                let (ctx, run) = (self.ctx.clone(), run.clone());
-                tokio::spawn(async move { let_go(NS, &run, &uid, &view, &ctx).await });
+            if let (false, Some(view)) = (gone, PodView::of(pod))
+                && is_left(&view, &uid, known.as_deref())
+            {
+                let_go(NS.into(), run.clone(), uid, view, self.ctx.clone());
             }
         }
     }
@@ -177,11 +185,23 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
     )
 }
 
-async fn live(shared: Shared, process: Process, index: u8) {
+/// A look for rights that nobody took back, as a controller that begins has it.
+pub(crate) async fn sweep(shared: &Shared) {
+    // What lands late has landed by then, and has settled.
+    sleep(Duration::from_secs(sweep::SETTLED.unsigned_abs().as_secs() + 120)).await;
+    let process = Process::new("sweeper", user());
+    let _ = sweep::once(Some(NS), &context(shared, &process)).await;
+}
+
+fn user() -> User {
+    User::with("controller", &[names::VERB_CONTROL])
+}
+
+fn context(shared: &Shared, process: &Process) -> Arc<Context> {
     let client = Client::new(Server { shared: shared.clone(), process: process.clone() }, "default");
     let has_store = shared.lock().schedule.scene.datastore;
     let settings = Settings { datastore_url: has_store.then(|| "https://datastore".into()), ..Settings::default() };
-    let ctx = Arc::new(Context {
+    Arc::new(Context {
         client: client.clone(),
         pods: Pods::awaiting(1),
         memory: Memory::default(),
@@ -189,12 +209,16 @@ async fn live(shared: Shared, process: Process, index: u8) {
         workspaces: Workspaces::default(),
         queue: Queue::new(has_store),
         released: Released::default(),
-        datastore: has_store.then(|| Arc::new(datastore(&shared, &process))),
+        datastore: has_store.then(|| Arc::new(datastore(shared, process))),
         events: Events::new(client),
         metrics: Arc::new(Metrics::new()),
         now,
         settings,
-    });
+    })
+}
+
+async fn live(shared: Shared, process: Process, index: u8) {
+    let ctx = context(&shared, &process);
     let (cache, woken) = (Arc::new(Mutex::new(Cache::default())), Arc::new(Notify::new()));
     let workspaces = ctx.workspaces.feed();
     let informer =

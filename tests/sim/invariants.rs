@@ -7,10 +7,7 @@ use kube::ResourceExt;
 use runner_agent::settings::Settings;
 use serde_json::Value;
 
-use crate::{
-    schedule::Fault,
-    world::{NS, Process, World, millis},
-};
+use crate::world::{NS, Process, World, millis};
 
 /// What an agent's work did to the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,8 +209,13 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, is: &
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
     for pod in world.store.list("pods", NS, &selector) {
         let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        // Pods that have no effect (S17): of attempts that were followed already, and others than the one that adopted.
+        let before = was.attempt.as_ref().map_or(0, |attempt| attempt.number);
+        let adopted = was.adopted.as_ref().filter(|adopted| adopted.attempt == before);
+        let other = pod["metadata"]["labels"][names::LABEL_ATTEMPT] != *before.to_string()
+            || adopted.is_some_and(|adopted| pod["metadata"]["uid"] != *adopted.pod_uid);
         let never = pod["spec"]["nodeName"].is_null() && !pod["metadata"]["deletionTimestamp"].is_null();
-        if !ended && !never {
+        if !ended && !never && !other {
             world.violated("S9", "a further attempt while the pod of the one before runs");
         }
     }
@@ -264,7 +266,9 @@ pub(crate) fn at_rest(world: &World) -> bool {
                 status.is_terminal() && !open && told && !asked
             })
     }) && !proof_is_there(world)
-        && world.store.list("pods", NS, "").iter().all(|pod| pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty))
+        && world.store.list("pods", NS, "").iter().all(|pod| {
+            pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) && pod["metadata"]["deletionTimestamp"].is_null()
+        })
         && world.agents.values().flatten().all(Process::is_dead)
 }
 
@@ -317,19 +321,35 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
     if world.watcher.refused_wrong {
         world.watcher.endings.insert("wrong approval refused");
     }
-    let living: BTreeSet<String> = world.runs.values().filter_map(|run| run.uid()).collect();
+    for (resource, name) in litter(world) {
+        world.violated("L2", &format!("{resource} {name} of a run that is gone, or of an attempt that is closed"));
+    }
+}
+
+/// Whether a sweep has something to do.
+pub(crate) fn has_litter(world: &World) -> bool {
+    !litter(world).is_empty()
+}
+
+/// Objects that nobody needs any more: by kind and name. Pods stay as long as their run.
+fn litter(world: &World) -> Vec<(&'static str, String)> {
+    let open = |run: &TerraformRun| run.status.clone().and_then(|status| status.attempt).filter(|attempt| attempt.open);
+    let living: BTreeMap<String, Option<String>> =
+        world.runs.values().filter_map(|run| Some((run.uid()?, open(run).map(|attempt| attempt.number.to_string())))).collect();
+    let mut found = Vec::new();
     for resource in ["pods", "serviceaccounts", "roles", "rolebindings"] {
         for object in world.store.list(resource, NS, "") {
-            let of = object["metadata"]["labels"][names::LABEL_RUN_UID].as_str().unwrap_or_default();
-            if !living.contains(of) {
-                // A creation that lands when nobody waits for it any more comes after every tidying up.
-                let late = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
-                if resource == "pods" || !late {
-                    world.violated("L2", &format!("{resource} {} of a run that is gone", object["metadata"]["name"]));
-                }
+            let label = |name: &str| object["metadata"]["labels"][name].as_str().unwrap_or_default().to_owned();
+            let needed = match living.get(&label(names::LABEL_RUN_UID)) {
+                Some(open) => resource == "pods" || *open == Some(label(names::LABEL_ATTEMPT)),
+                None => false,
+            };
+            if !needed {
+                found.push((resource, object["metadata"]["name"].to_string()));
             }
         }
     }
+    found
 }
 
 fn ending(result: RunResult, claimed: bool) -> &'static str {

@@ -48,6 +48,11 @@ impl Pod {
 
     /// Writes, as soon as the node is heard.
     async fn write(&self, shared: &Shared, patch: Value) {
+        self.say(shared, patch, |_| true).await;
+    }
+
+    /// Writes, as soon as the node is heard, if that is still so.
+    async fn say(&self, shared: &Shared, patch: Value, holds: impl FnOnce(&Value) -> bool) {
         let away = {
             let world = shared.lock();
             let names = world.agents.get(&self.uid).into_iter().flatten().map(|process| process.name.clone());
@@ -57,7 +62,11 @@ impl Pod {
         if away > 0 {
             sleep(Duration::from_millis(away)).await;
         }
-        shared.act(|world| world.store.node_writes(&self.key, &self.uid, &patch));
+        shared.act(|world| {
+            if self.object(world).is_some_and(|pod| holds(&pod)) {
+                world.store.node_writes(&self.key, &self.uid, &patch);
+            }
+        });
     }
 }
 
@@ -99,7 +108,7 @@ async fn one(shared: Shared, object: Arc<Value>) {
         let unfinished = running.object(&reporter.lock()).is_some_and(|o| o["status"]["phase"] == "Pending");
         if unfinished {
             let status = json!({"phase": "Running", "containerStatuses": state(&json!({"running": {}}))});
-            running.write(&reporter, json!({"status": status})).await;
+            running.say(&reporter, json!({"status": status}), |pod| pod["status"]["phase"] == "Pending").await;
         }
     });
     let code = watch(&shared, &pod, &object, &mut all).await;

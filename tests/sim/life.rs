@@ -62,7 +62,7 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
     for (at, strike) in schedule.strikes.clone() {
         pending.push(tokio::spawn(person::strike(shared.clone(), at, strike)));
     }
-    let mut quiet = 0;
+    let (mut quiet, mut before) = (0, 0);
     let mut rested = false;
     while world::millis() < LONGEST * 1000 {
         sleep(Duration::from_secs(1)).await;
@@ -72,12 +72,19 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
         }
         let made = pending[0].is_finished();
         // What waits for a phase that never comes is waited for no longer; what has its time is.
-        quiet = if made && invariants::at_rest(&world) { quiet + 1 } else { 0 };
+        let version = world.store.version();
+        let calm = std::mem::replace(&mut before, version) == version;
+        quiet = if made && calm && invariants::at_rest(&world) { quiet + 1 } else { 0 };
         let late = schedule.strikes.iter().map(|(at, _)| u64::from(*at)).max().unwrap_or(0);
         if quiet > 12 && world::millis() > late {
             rested = true;
             break;
         }
+    }
+    // What schedules do to requests is over.
+    shared.lock().schedule.faults.clear();
+    if rested && invariants::has_litter(&shared.lock()) {
+        controller::sweep(&shared).await;
     }
     shared.act(|world| {
         if world.requests > MOST_REQUESTS {

@@ -93,6 +93,8 @@ pub struct PodView {
     pub held: bool,
     /// Has a deletionTimestamp.
     pub deleting: bool,
+    /// Its node says that the container was started, whatever became of it.
+    pub started: bool,
     /// How it ended, when it did.
     pub ended: Option<Ended>,
     /// Why it does not start, as far as the pod says.

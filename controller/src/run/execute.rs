@@ -360,6 +360,7 @@ async fn cleanup(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
             release_pod(&namespace, &name, &uid, ctx).await?;
+            ctx.pods.release(&namespace, &name, &uid);
         }
         if pod.metadata.deletion_timestamp.is_none() {
             let preconditions = Preconditions { uid: Some(uid), resource_version: None };

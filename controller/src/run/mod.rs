@@ -11,7 +11,7 @@
 //! | [`keep`], [`proof`], [`journal`] | its parts: plans that outlive their pods; results and journals that arrive by the datastore | no |
 //! | [`status`] | drafts of status writes | no |
 //! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
-//! | [`orphan`] | lets go of pods whose run is gone | yes |
+//! | [`orphan`] | lets go of pods whose run is gone or at a later attempt | yes |
 
 mod actions;
 mod approve;
@@ -38,7 +38,7 @@ pub use actions::{
 };
 pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
 pub use observe::Memory;
-pub use orphan::let_go;
+pub use orphan::{is_left, left_by, let_go};
 pub use reconcile::{Context, on_error, reconcile};
 pub use status::{Draft, End};
 

@@ -21,6 +21,7 @@ pub(super) fn view(pod: &Pod) -> Option<PodView> {
         attempt,
         held: meta.finalizers.iter().flatten().any(|f| f == names::POD_FINALIZER),
         deleting,
+        started: pod.status.as_ref().is_some_and(started),
         ended: ended(pod, deleting),
         trouble: pod.status.as_ref().and_then(trouble),
     })
@@ -29,6 +30,13 @@ pub(super) fn view(pod: &Pod) -> Option<PodView> {
 fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
     let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER)?;
     container.state.as_ref()?.terminated.as_ref()
+}
+
+fn started(status: &PodStatus) -> bool {
+    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER);
+    let state = container.and_then(|c| c.state.as_ref());
+    status.phase.as_deref().is_some_and(|phase| phase != "Pending")
+        || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
 }
 
 fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
@@ -116,7 +124,17 @@ mod tests {
     fn a_running_pod_has_not_ended() {
         let view = pod(&runner(&serde_json::json!({"running": {}}))).unwrap();
         assert_eq!((view.attempt, view.held, view.deleting), (3, true, false));
-        assert!(view.ended.is_none() && view.trouble.is_none());
+        assert!(view.started && view.ended.is_none() && view.trouble.is_none());
+    }
+
+    #[test]
+    fn a_pod_has_started_when_its_node_says_so() {
+        let waits = serde_json::json!({"waiting": {"reason": "ImagePullBackOff"}});
+        assert!(!pod(&runner(&waits)).unwrap().started);
+        assert!(!pod(&serde_json::json!({})).unwrap().started, "no node has it yet");
+        assert!(pod(&runner(&serde_json::json!({"terminated": {"exitCode": 0}}))).unwrap().started);
+        // A lost node's word, for want of a better one.
+        assert!(pod(&serde_json::json!({"status": {"phase": "Unknown"}})).unwrap().started);
     }
 
     #[test]

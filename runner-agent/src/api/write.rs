@@ -39,7 +39,7 @@ pub enum Kind {
     Update,
     /// Progress: given up after the first try, since newer progress follows.
     Progress,
-    /// The claim. With a checksum the annotation and the approval are tested for it.
+    /// The claim: of the run as it was when it was decided on. With a checksum the annotation and the approval are tested for it.
     Claim(Option<String>),
     /// The end of the run or of the attempt.
     End,
@@ -85,6 +85,17 @@ impl<A: Api> Writer<A> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.status = run.status.clone().unwrap_or_default();
         known.version = run.metadata.resource_version.clone().unwrap_or_default();
+    }
+
+    /// Takes note of a run that was seen in the meantime, if it is newer than what is known.
+    pub fn saw(&self, run: &TerraformRun) {
+        let number = |version: &str| version.parse::<u64>().unwrap_or(0);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = run.metadata.resource_version.as_deref().unwrap_or_default();
+        if number(version) > number(&known.version) {
+            known.status = run.status.clone().unwrap_or_default();
+            version.clone_into(&mut known.version);
+        }
     }
 
     /// Whether a write is under way.
@@ -236,7 +247,7 @@ impl<A: Api> Writer<A> {
         match kind {
             Kind::Adopt => {
                 operations.push(test("/status/attempt/podName", json!(self.settings.pod_name)));
-                // Nobody may have adopted since the run was read; the only write for which everything must be as it was.
+                // Nobody may have adopted since the run was read.
                 operations.push(test("/metadata/resourceVersion", json!(known.version)));
             }
             Kind::Update | Kind::Progress | Kind::End => {
@@ -244,6 +255,8 @@ impl<A: Api> Writer<A> {
             }
             Kind::Claim(approved) => {
                 operations.push(test("/status/adopted/nonce", json!(self.settings.nonce)));
+                // A cancel, a denial or a deletion that lands before the claim refuses it, with or without a policy.
+                operations.push(test("/metadata/resourceVersion", json!(known.version)));
                 operations.push(test("/status/phase", json!(known.status.phase)));
                 if let Some(checksum) = approved {
                     let annotation = names::APPROVE.replace('~', "~0").replace('/', "~1");

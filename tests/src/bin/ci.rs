@@ -5,14 +5,15 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
+    thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use tests::{
     ci::{Count, Outcome, Stage, run},
-    cluster::{cache::Cache, command},
+    cluster::{Cluster, cache::Cache, command},
 };
 
 /// Everything that has to hold before a change lands.
@@ -28,32 +29,57 @@ struct Arguments {
     /// Leave the cluster of the tests up, to look at.
     #[arg(long)]
     keep: bool,
+    /// What the stage of that name runs.
+    #[arg(long, hide = true)]
+    tools: bool,
 }
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
+    if arguments.tools {
+        Cluster::prepare()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     let logs = Cache::open()?.path("ci-logs");
     fs::create_dir_all(&logs)?;
     let started = Instant::now();
     let mut outcomes = Vec::new();
     let before = generated(&root)?;
-    for stage in stages(&root, &arguments)? {
-        if arguments.only.as_ref().is_some_and(|only| !stage.name.contains(only.as_str())) {
-            continue;
-        }
-        let is_generation = stage.name == "generate";
-        let mut outcome = run(stage, &logs)?;
-        if is_generation {
-            let after = generated(&root)?;
-            for path in after.keys().chain(before.keys()).filter(|path| after.get(*path) != before.get(*path)) {
-                println!("    {} was not up to date; commit what the generator wrote", path.display());
-                outcome.ok = false;
+    let wanted = |stage: &Stage| arguments.only.as_ref().is_none_or(|only| stage.name.contains(only.as_str()));
+    thread::scope(|scope| {
+        let mut asides = Vec::new();
+        for stage in stages(&root, &arguments)?.into_iter().filter(wanted) {
+            if stage.aside {
+                let logs = &logs;
+                asides.push(scope.spawn(move || run(stage, logs)));
+                continue;
             }
+            if stage.name == "tests" {
+                join(&mut asides, &mut outcomes)?;
+            }
+            let is_generation = stage.name == "generate";
+            let mut outcome = run(stage, &logs)?;
+            if is_generation {
+                let after = generated(&root)?;
+                for path in after.keys().chain(before.keys()).filter(|path| after.get(*path) != before.get(*path)) {
+                    println!("    {} was not up to date; commit what the generator wrote", path.display());
+                    outcome.ok = false;
+                }
+            }
+            outcomes.push(outcome);
         }
-        outcomes.push(outcome);
-    }
+        join(&mut asides, &mut outcomes)
+    })?;
     Ok(close(&outcomes, started.elapsed()))
+}
+
+/// Waits for what runs aside.
+fn join(asides: &mut Vec<thread::ScopedJoinHandle<'_, Result<Outcome>>>, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    for aside in asides.drain(..) {
+        outcomes.push(aside.join().map_err(|_| anyhow!("a stage has a fault of its own"))??);
+    }
+    Ok(())
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
@@ -63,10 +89,11 @@ fn cargo(root: &Path, arguments: &[&str]) -> Command {
 }
 
 fn stages(root: &Path, arguments: &Arguments) -> Result<Vec<Stage>> {
-    let stage = |name, command| Stage { name, command };
+    let stage = |name, command| Stage { name, command, aside: false };
     let itself = std::env::current_exe()?;
-    let mut tools = Command::new(itself.with_file_name("cluster"));
-    tools.arg("tools");
+    // Compiling Go and compiling Rust each leave a core idle while they link.
+    let mut tools = Stage { name: "tools", command: Command::new(&itself), aside: true };
+    tools.command.arg("--tools");
     let mut tests = cargo(root, &["test", "--release", "--workspace", "--no-fail-fast", "--"]);
     tests.args(arguments.tests.iter()).env("CI", "true");
     if arguments.keep {
@@ -88,12 +115,13 @@ fn stages(root: &Path, arguments: &Arguments) -> Result<Vec<Stage>> {
     let mut deny = Command::new(tool_root.join("bin/cargo-deny"));
     deny.current_dir(root).args(["--config", ".cargo/deny.toml", "--offline", "check", "bans", "licenses", "sources"]);
     Ok(vec![
+        tools,
         stage("format", cargo(root, &["fmt", "--all", "--check"])),
         // For all platforms, as the last stage reads the manifests of all of them without a network.
         stage("fetch", cargo(root, &["fetch", "--locked"])),
         stage("build", cargo(root, &["build", "--release", "--workspace"])),
-        stage("tools", tools),
         stage("generate", cargo(root, &["run", "--release", "--bin", "crdgen"])),
+        stage("compile", cargo(root, &["test", "--release", "--workspace", "--no-run"])),
         stage("tests", tests),
         stage("kills", kills),
         stage("clippy", cargo(root, &["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])),

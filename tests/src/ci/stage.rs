@@ -19,6 +19,8 @@ pub struct Stage {
     pub name: &'static str,
     /// What it runs.
     pub command: Command,
+    /// Runs beside the stages after it, until one that needs all before it. A terminal sees nothing of it until it has ended.
+    pub aside: bool,
 }
 
 /// How a stage went.
@@ -50,14 +52,15 @@ pub fn run(mut stage: Stage, logs: &Path) -> Result<Outcome> {
     drop(stage.command);
     let mut child = spawned.with_context(|| format!("cannot run {program}"))?;
     let terminal = std::io::stdout().is_terminal();
+    let shown = terminal && !stage.aside;
     let mut text = String::new();
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         writeln!(log, "{line}")?;
-        if terminal {
+        if shown {
             print!("\r\x1b[K    {}", line.chars().take(100).collect::<String>());
             std::io::stdout().flush()?;
-        } else if is_told(&line) {
+        } else if !terminal && is_told(&line) {
             println!("    {line}");
         }
         text.push_str(&line);
@@ -65,7 +68,7 @@ pub fn run(mut stage: Stage, logs: &Path) -> Result<Outcome> {
     }
     let ok = child.wait()?.success();
     let outcome = Outcome { name: stage.name, took: started.elapsed(), ok, count: Count::read(&text) };
-    if terminal {
+    if shown {
         print!("\r\x1b[K");
     }
     if !ok {
