@@ -79,8 +79,8 @@ fn controller_back(scene: &Scene) -> Result<()> {
 /// apply ends, and is reported, while there is no controller at all; and one that outlives the absence goes on in the same
 /// process.
 async fn without_controller(scene: Scene) -> Result<()> {
-    scene.scripted("ends", json!({"resources": 30, "apply_ms": 1000}), automatic(json!({}))).await?;
-    scene.scripted("outlives", json!({"resources": 90, "apply_ms": 1000}), automatic(json!({}))).await?;
+    scene.scripted("ends", json!({"resources": 20, "apply_ms": 1000}), automatic(json!({}))).await?;
+    scene.scripted("outlives", json!({"resources": 55, "apply_ms": 1000}), automatic(json!({}))).await?;
     let mut before = Vec::new();
     for name in ["ends", "outlives"] {
         until_created(&scene, name, 1).await?;
@@ -99,11 +99,11 @@ async fn without_controller(scene: Scene) -> Result<()> {
     away?;
     closed(&scene, "ends").await?;
     let made = created(&scene, "outlives");
-    ensure!(made < 85, "the apply was over too soon to say anything");
+    ensure!(made < 50, "the apply was over too soon to say anything");
     until_created(&scene, "outlives", made + 2).await?;
     ensure!(tool_of(&scene, "outlives").await? == before[1], "the controller that came back began something anew");
     scene.ends_within("outlives", RunResult::Applied, LATER).await?;
-    for (name, count) in [("ends", 30), ("outlives", 90)] {
+    for (name, count) in [("ends", 20), ("outlives", 55)] {
         ensure!(created(&scene, name) == count && scene.starts(name, "apply") == 1, "{name}");
         ensure!(ledger::select(&scene.ledger(name), what::SIGNAL, None).is_empty(), "the tool of {name} was told to end");
         ensure!(scene.pod_names(name).await?.len() == 1, "{name} had another pod");
