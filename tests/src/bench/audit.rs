@@ -23,6 +23,15 @@ pub(super) enum Kind {
     Event,
     /// A write of an account, role or binding.
     Rights,
+    /// A question who somebody is: nothing is stored.
+    Review,
+    /// What the controller does for itself, whatever runs there are.
+    Own,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 8] =
+        [Self::Write, Self::Read, Self::Watch, Self::DryRun, Self::Event, Self::Rights, Self::Review, Self::Own];
 }
 
 /// One request.
@@ -60,6 +69,8 @@ fn request(event: &Value) -> Option<Request> {
     }
     let kind = match (verb.as_str(), resource.as_str()) {
         ("watch", _) => Kind::Watch,
+        (_, "apiservices") => Kind::Own,
+        (_, "tokenreviews") => Kind::Review,
         ("get" | "list", _) => Kind::Read,
         _ if text("/requestURI").contains("dryRun=") => Kind::DryRun,
         (_, "events") => Kind::Event,
@@ -109,6 +120,7 @@ mod tests {
         assert_eq!(kind("patch", "ResponseComplete", "terraformruns", "/x?dryRun=All"), Some(Kind::DryRun));
         assert_eq!(kind("create", "ResponseComplete", "events", "/"), Some(Kind::Event));
         assert_eq!(kind("patch", "ResponseComplete", "terraformruns", "/"), Some(Kind::Write));
+        assert_eq!(kind("create", "ResponseComplete", "tokenreviews", "/"), Some(Kind::Review));
         let requests = [1, 2].map(|_| request(&event("patch", "ResponseComplete", "terraformruns", "/")).unwrap());
         assert_eq!(counted(&requests), "patch terraformruns/status x2");
     }

@@ -37,7 +37,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     table.bound("writes of an Automatic run by agent and controller", writes.spread(Unit::Count), "at most 12", met);
     table.plain("requests of an Automatic run by agent and controller, of any kind", all.spread(Unit::Count));
     for (client, is) in [("agent", false), ("controller", true)] {
-        for kind in [Kind::Write, Kind::Read, Kind::Watch, Kind::DryRun, Kind::Event, Kind::Rights] {
+        for kind in Kind::ALL {
             let of: Vec<_> = last.iter().filter(|r| is_controller(r) == is && r.kind == kind).collect();
             if !of.is_empty() {
                 table.plain(&format!("  {client}, {kind:?}"), format!("{}: {}", of.len(), audit::counted(of.iter().copied())));
@@ -109,9 +109,9 @@ async fn at_rest(lab: &Lab, namespace: &str, table: &mut Table) -> Result<()> {
     let requests = audit::since(&lab.cluster.audit_log, place)?;
     let of_us = |r: &&Request| is_controller(r) || r.user.starts_with(&format!("system:serviceaccount:{namespace}:"));
     let of_us: Vec<_> = requests.iter().filter(of_us).collect();
-    let beside = of_us.iter().filter(|r| r.kind != Kind::Watch).count();
+    let beside = of_us.iter().filter(|r| !matches!(r.kind, Kind::Watch | Kind::Own)).count();
     let what = if of_us.is_empty() { String::new() } else { format!(": {}", audit::counted(of_us.iter().copied())) };
-    let figure = format!("requests beside watches in {} s, one run ended and one waiting", REST.as_secs());
+    let figure = format!("requests for runs, beside watches, in {} s, one run ended and one waiting", REST.as_secs());
     table.bound(&figure, format!("{beside}{what}"), "none", beside == 0);
     // It would hold its pod for the rest of the benchmark.
     let annotations: Value = json!({"metadata": {"annotations": {names::CANCEL: "measured"}}});
