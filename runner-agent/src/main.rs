@@ -19,6 +19,7 @@ use runner_agent::{
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
     termination,
+    tool::cli,
 };
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
@@ -36,6 +37,7 @@ enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
     Run,
     Local(Box<Arguments>),
+    Tool(Box<cli::Arguments>),
     /// Print the completion for a shell
     #[command(after_help = COMPLETION_HELP)]
     Completion {
@@ -68,6 +70,10 @@ fn main() {
     let code = match arguments.command {
         Command::Run => run(),
         Command::Local(arguments) => local(&arguments),
+        Command::Tool(arguments) => match cli::run(&arguments, &mut std::io::stdout()) {
+            Ok(code) => code,
+            Err(error) => printed(&Err(error)),
+        },
         Command::Completion { shell } => printed(&manual::completion(Line::command(), shell, &mut std::io::stdout())),
         Command::Man { page } => {
             let page = page.map(|Page::Local| "local");

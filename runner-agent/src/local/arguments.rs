@@ -180,7 +180,8 @@ fn variable(text: &str) -> Result<String, String> {
     }
 }
 
-fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
+/// Reads `TOOL[@VERSION]`.
+pub fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
     let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version.to_owned())));
     let name = match name.to_ascii_lowercase().as_str() {
         "opentofu" | "tofu" => ToolName::OpenTofu,

@@ -12,16 +12,7 @@ use anyhow::{Context, Result};
 use crds::ToolName;
 use serde::Deserialize;
 
-use crate::tool::{self, Stamp, Version};
-
-/// A tool on PATH.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AtHand {
-    /// The tool.
-    pub name: ToolName,
-    version: Version,
-    binary: PathBuf,
-}
+use crate::tool::{self, AtHand, Stamp, Version};
 
 /// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
 pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {

@@ -10,7 +10,8 @@ use std::{
 use crds::{Failure, FailureClass, Tool, ToolName, reason};
 use sha2::{Digest, Sha256};
 
-use super::version::{Constraints, Version};
+use tool_versions::{Decision, Defaults, Kind, Version, Why, Wish, decide};
+
 use crate::classify::simple;
 
 /// A tool that was found.
@@ -51,87 +52,95 @@ impl Found {
     }
 }
 
-/// Finds the tool for a stack. `root` is the top of the source, above which nothing is looked for.
+/// A version that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtHand {
+    /// The tool.
+    pub name: ToolName,
+    /// Its version.
+    pub version: Version,
+    /// The executable.
+    pub binary: PathBuf,
+}
+
+/// A tool that was found, with what was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Resolved {
+    /// The tool.
+    pub found: Found,
+    /// What was asked for, and why.
+    pub decision: Decision,
+}
+
+/// Finds the tool for a stack in directories of tools. `root` is the top of the source, above which nothing is looked for.
 pub fn find(tool: &Tool, stack: &Path, root: &Path, dirs: &[PathBuf]) -> Result<Found, Failure> {
-    let name = tool.name.unwrap_or_else(|| detect(stack, root));
-    let file = match name {
-        ToolName::OpenTofu => ".opentofu-version",
-        ToolName::Terraform => ".terraform-version",
+    let at_hand: Vec<_> = [ToolName::OpenTofu, ToolName::Terraform].into_iter().flat_map(|name| at_hand(name, dirs)).collect();
+    resolve(tool, "spec.tool.version", stack, root, &at_hand).map(|resolved| resolved.found)
+}
+
+/// Chooses the tool for a stack: what the run (`origin` says where), the version files and the code ask for, of what is at hand.
+pub(super) fn resolve(tool: &Tool, origin: &str, stack: &Path, root: &Path, at_hand: &[AtHand]) -> Result<Resolved, Failure> {
+    let decision = decided(tool, origin, stack, root).map_err(failed)?;
+    let name = match decision.tool {
+        tool_versions::Tool::Terraform => ToolName::Terraform,
+        tool_versions::Tool::OpenTofu | tool_versions::Tool::Terragrunt => ToolName::OpenTofu,
+    };
+    let of_tool: Vec<_> = at_hand.iter().filter(|one| one.name == name).collect();
+    let versions = || of_tool.iter().map(|one| &one.version);
+    let chosen = decision.choose(versions()).cloned();
+    let Some(one) = chosen.and_then(|chosen| of_tool.iter().find(|one| one.version == chosen)) else {
+        return Err(failed(decision.unmet(versions(), "versions at hand")));
+    };
+    let why = if decision.why == Why::Nothing { "the newest at hand".to_owned() } else { decision.why.to_string() };
+    let found = Found { name, version: one.version.clone(), binary: one.binary.clone(), why };
+    Ok(Resolved { found, decision })
+}
+
+fn failed(error: tool_versions::Error) -> Failure {
+    let class = match error.kind {
+        Kind::Configuration => FailureClass::Configuration,
+        Kind::Unavailable => FailureClass::Transient,
+        Kind::Integrity => FailureClass::Integrity,
+        Kind::Storage => FailureClass::Internal,
+    };
+    simple(class, reason::TOOL_NOT_FOUND, error.text)
+}
+
+/// What is asked for. Terragrunt is not run yet: its directories are those of the tool beneath it.
+fn decided(tool: &Tool, origin: &str, stack: &Path, root: &Path) -> Result<Decision, tool_versions::Error> {
+    let name = tool.name.and_then(known).or_else(|| evidence(stack, root).and_then(known));
+    let wish =
+        Wish { tool: Some(name.unwrap_or(Defaults::default().tool)), version: tool.version.clone(), origin: origin.to_owned() };
+    decide(&wish, stack, root, &Defaults::default())
+}
+
+fn known(name: ToolName) -> Option<tool_versions::Tool> {
+    match name {
+        ToolName::OpenTofu => Some(tool_versions::Tool::OpenTofu),
+        ToolName::Terraform => Some(tool_versions::Tool::Terraform),
         // An attempt of such a run is not adopted; in a folder of one's own nobody can ask for such a tool.
-        ToolName::Unknown => "",
-    };
-    let (asked, why) = match (&tool.version, version_file(stack, root, file)) {
-        (Some(version), _) => (version.clone(), "from spec.tool.version".to_owned()),
-        (None, Some((version, path))) => (version, format!("from {}", path.strip_prefix(root).unwrap_or(&path).display())),
-        (None, None) => ("latest".to_owned(), "the newest at hand".to_owned()),
-    };
-    let constraints: Constraints = asked
-        .parse()
-        .map_err(|e| simple(FailureClass::Configuration, reason::TOOL_NOT_FOUND, format!("{} {why}: {e}", name.as_str())))?;
-    let at_hand = versions(name, dirs);
-    let newest = constraints.newest(at_hand.iter().map(|(version, _)| version)).cloned();
-    if let Some((version, binary)) = newest.and_then(|version| at_hand.iter().find(|(v, _)| *v == version)) {
-        return Ok(Found { name, version: version.clone(), binary: binary.clone(), why });
+        ToolName::Unknown => None,
     }
-    let mut list: Vec<_> = at_hand.iter().map(|(version, _)| version).collect();
-    list.sort();
-    list.dedup();
-    let list: Vec<_> = list.iter().rev().take(12).map(ToString::to_string).collect();
-    let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
-    Err(simple(
-        FailureClass::Configuration,
-        reason::TOOL_NOT_FOUND,
-        format!("no {} `{asked}` ({why}); versions at hand: {list}", name.as_str()),
-    ))
 }
 
-/// Directories from the stack up to the top of the source.
-fn upward<'a>(stack: &'a Path, root: &'a Path) -> impl Iterator<Item = &'a Path> {
-    stack.ancestors().take_while(move |dir| dir.starts_with(root))
-}
-
-fn detect(stack: &Path, root: &Path) -> ToolName {
-    evidence(stack, root).unwrap_or(ToolName::OpenTofu)
-}
-
-/// What the code says about which tool it is for, if it says anything.
+/// What the code says about which tool it is for, if it says anything that can be read.
 pub fn evidence(stack: &Path, root: &Path) -> Option<ToolName> {
-    let tofu_code = fs::read_dir(stack).into_iter().flatten().flatten().any(|entry| {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        name.ends_with(".tofu") || name.ends_with(".tofu.json")
-    });
-    if tofu_code {
-        return Some(ToolName::OpenTofu);
+    match tool_versions::decide::plain_tool_of(stack, root).ok()?? {
+        (tool_versions::Tool::OpenTofu, _) => Some(ToolName::OpenTofu),
+        (tool_versions::Tool::Terraform, _) => Some(ToolName::Terraform),
+        (tool_versions::Tool::Terragrunt, _) => None,
     }
-    for dir in upward(stack, root) {
-        if dir.join(".opentofu-version").is_file() {
-            return Some(ToolName::OpenTofu);
-        }
-        if dir.join(".terraform-version").is_file() {
-            return Some(ToolName::Terraform);
-        }
-    }
-    None
 }
 
-fn version_file(stack: &Path, root: &Path, name: &str) -> Option<(String, PathBuf)> {
-    upward(stack, root).map(|dir| dir.join(name)).find_map(|path| {
-        let mut text = String::new();
-        File::open(&path).ok()?.take(4096).read_to_string(&mut text).ok()?;
-        let line = text.lines().map(|l| l.split('#').next().unwrap_or_default().trim()).find(|l| !l.is_empty())?;
-        Some((line.to_owned(), path))
-    })
-}
-
-fn versions(name: ToolName, dirs: &[PathBuf]) -> Vec<(Version, PathBuf)> {
+/// The versions of a tool in directories of tools, `DIRECTORY/VERSION/BINARY`.
+pub(super) fn at_hand(name: ToolName, dirs: &[PathBuf]) -> Vec<AtHand> {
     let mut found = Vec::new();
     for dir in dirs {
         for entry in fs::read_dir(dir.join(name.directory())).into_iter().flatten().flatten() {
             let Some(version) = entry.file_name().to_str().and_then(|text| text.parse().ok()) else { continue };
             let binary = entry.path().join(name.binary());
             if binary.is_file() {
-                found.push((version, binary));
+                found.push(AtHand { name, version, binary });
             }
         }
     }

@@ -1,0 +1,51 @@
+//! What can go wrong, and whose it is.
+
+use std::fmt;
+
+/// Whose an error is, and so whether it may be another the next time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What the code or its owner wrote makes no sense, contradicts itself, or asks for what does not exist.
+    Configuration,
+    /// A server did not answer, or not in time; a later try may go well.
+    Unavailable,
+    /// What came is not what was published, or cannot be shown to be.
+    Integrity,
+    /// The disk.
+    Storage,
+}
+
+/// What went wrong: on what, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Error {
+    /// Whose it is.
+    pub kind: Kind,
+    /// For people.
+    pub text: String,
+}
+
+impl Error {
+    /// An error of what was asked for.
+    pub fn configuration(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Configuration, text: text.into() }
+    }
+
+    /// An error of a server.
+    pub fn unavailable(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Unavailable, text: text.into() }
+    }
+
+    /// What came is not what was published.
+    pub fn integrity(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Integrity, text: text.into() }
+    }
+
+    /// An error of the disk.
+    pub fn storage(what: impl fmt::Display, error: &std::io::Error) -> Self {
+        Self { kind: Kind::Storage, text: format!("{what}: {error}") }
+    }
+}
+
+/// The result of what can go wrong here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

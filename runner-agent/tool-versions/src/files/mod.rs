@@ -1,0 +1,112 @@
+//! Version files, by directory from the stack upward to the top of the source and never above it: a file in a nearer directory
+//! goes before any in a farther one. Within a directory the order is tenv's (`design/0017-tool-versions.md`).
+
+mod flat;
+mod terragrunt;
+
+use std::path::Path;
+
+use crate::{
+    Result, Tool,
+    place::{self, Place, Said},
+};
+
+pub use terragrunt::is_terragrunt;
+
+/// How the text of a file says a version.
+#[derive(Clone, Copy)]
+enum Form {
+    /// The first line that is not empty; `#` begins a comment.
+    Line,
+    /// `KEY VERSION …` of asdf.
+    Asdf(&'static str),
+    /// `version = "…"` in TOML.
+    Toml,
+    /// An attribute of a Terragrunt file.
+    Hcl(&'static str),
+    /// The same in JSON.
+    HclJson(&'static str),
+}
+
+const TERRAGRUNT_FILES: [(&str, bool); 4] =
+    [("terragrunt.hcl", false), ("terragrunt.hcl.json", true), ("root.hcl", false), ("root.hcl.json", true)];
+
+/// The files of a tool in a directory, the first of which that says something decides.
+fn files(tool: Tool) -> Vec<(&'static str, Form)> {
+    let (plain, attribute): (&[(&str, Form)], _) = match tool {
+        Tool::OpenTofu => {
+            (&[(".opentofu-version", Form::Line), (".tool-versions", Form::Asdf("opentofu"))], "terraform_version_constraint")
+        }
+        Tool::Terraform => (
+            &[(".terraform-version", Form::Line), (".tfswitchrc", Form::Line), (".tool-versions", Form::Asdf("terraform"))],
+            "terraform_version_constraint",
+        ),
+        Tool::Terragrunt => (
+            &[
+                (".terragrunt-version", Form::Line),
+                (".tgswitchrc", Form::Line),
+                (".tgswitch.toml", Form::Toml),
+                (".tool-versions", Form::Asdf("terragrunt")),
+            ],
+            "terragrunt_version_constraint",
+        ),
+    };
+    let hcl = TERRAGRUNT_FILES.map(|(name, json)| (name, if json { Form::HclJson(attribute) } else { Form::Hcl(attribute) }));
+    plain.iter().copied().chain(hcl).collect()
+}
+
+/// What the version files of a stack say for a tool, and what of them could not be read.
+///
+/// # Errors
+/// When a file is there and cannot be read.
+pub fn wish(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Option<Said>> {
+    for dir in upward(stack, root) {
+        for (name, form) in files(tool) {
+            let path = dir.join(name);
+            let Some(text) = place::read(&path)? else { continue };
+            let found = match form {
+                Form::Line => flat::line(&text),
+                Form::Asdf(key) => flat::asdf(&text, key),
+                Form::Toml => flat::toml(&text),
+                Form::Hcl(attribute) | Form::HclJson(attribute) => {
+                    let found = if matches!(form, Form::Hcl(_)) {
+                        terragrunt::attribute(&text, attribute)
+                    } else {
+                        terragrunt::json_attribute(&text, attribute)
+                    };
+                    found.unwrap_or_else(|why| {
+                        notes.push(format!("{}: {why}", path.strip_prefix(root).unwrap_or(&path).display()));
+                        None
+                    })
+                }
+            };
+            if let Some((text, line)) = found {
+                return Ok(Some(Said { text, place: Place::of(&path, root, line) }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The nearest directory in which a version file of this tool's own lies, counted from the stack.
+pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, Place)>> {
+    for (distance, dir) in upward(stack, root).enumerate() {
+        for (name, form) in files(tool) {
+            let found = match form {
+                Form::Line => place::read(&dir.join(name))?.and_then(|text| flat::line(&text)),
+                Form::Asdf(key) => place::read(&dir.join(name))?.and_then(|text| flat::asdf(&text, key)),
+                // They say which version, whichever of the two it is.
+                Form::Toml | Form::Hcl(_) | Form::HclJson(_) => None,
+            };
+            if let Some((_, line)) = found {
+                return Ok(Some((distance, Place::of(&dir.join(name), root, line))));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Directories from the stack up to the top of the source.
+fn upward<'a>(stack: &'a Path, root: &'a Path) -> impl Iterator<Item = &'a Path> {
+    stack.ancestors().take_while(move |dir| dir.starts_with(root))
+}

@@ -1,0 +1,44 @@
+//! Terragrunt's own files: an attribute at the top of them, when it is a plain text. Includes are not followed.
+
+use std::path::Path;
+
+use hcl_edit::{Span as _, expr::Expression, parser::parse_body};
+use serde_json::Value;
+
+use crate::place::line_of;
+
+/// Whether a directory holds what Terragrunt runs.
+pub fn is_terragrunt(dir: &Path) -> bool {
+    ["terragrunt.hcl", "terragrunt.hcl.json", "terragrunt.stack.hcl"].iter().any(|name| dir.join(name).is_file())
+}
+
+/// The attribute, and its line.
+///
+/// # Errors
+/// Why a file that is there says nothing.
+pub(super) fn attribute(text: &str, name: &str) -> Result<Option<(String, usize)>, String> {
+    let body = parse_body(text).map_err(|error| {
+        let place = error.location();
+        format!("its {name} is not looked for: line {}: {}", place.line(), error.message())
+    })?;
+    let Some(attribute) = body.get_attribute(name) else { return Ok(None) };
+    let line = attribute.span().map_or(1, |span| line_of(text, span.start));
+    match &attribute.value {
+        Expression::String(value) if value.trim().is_empty() => Ok(None),
+        Expression::String(value) => Ok(Some((value.trim().to_owned(), line))),
+        // Its functions and locals are Terragrunt's to evaluate.
+        _ => Err(format!("line {line}: {name} is no plain text and is not evaluated")),
+    }
+}
+
+/// The same of its JSON form.
+pub(super) fn json_attribute(text: &str, name: &str) -> Result<Option<(String, usize)>, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("its {name} is not looked for: {error}"))?;
+    let line = text.find(&format!("\"{name}\"")).map_or(1, |offset| line_of(text, offset));
+    match &value[name] {
+        Value::Null => Ok(None),
+        Value::String(value) if value.trim().is_empty() => Ok(None),
+        Value::String(value) if !value.contains("${") => Ok(Some((value.trim().to_owned(), line))),
+        _ => Err(format!("line {line}: {name} is no plain text and is not evaluated")),
+    }
+}

@@ -1,0 +1,27 @@
+//! Which version of OpenTofu, Terraform or Terragrunt a stack asks for: decided from its code, as tenv does, got from where the
+//! releases are, proven to be genuine, and kept so that it is never got twice.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`version`], [`constraint`], [`request`] | the grammar |
+//! | [`files`] | version files, nearest directory first |
+//! | [`required`] | `required_version` of the code |
+//! | [`decide`] | which tool, and what of its versions is asked for |
+//! | [`place`], [`error`], [`tool`] | where something was read; what went wrong; tools and platforms |
+
+pub mod constraint;
+pub mod decide;
+pub mod error;
+pub mod files;
+pub mod place;
+pub mod request;
+pub mod required;
+pub mod tool;
+pub mod version;
+
+pub use constraint::Constraints;
+pub use decide::{Decision, Defaults, Why, Wish, decide, tool_of};
+pub use error::{Error, Kind, Result};
+pub use request::Request;
+pub use tool::{Platform, Tool};
+pub use version::Version;

@@ -1,0 +1,177 @@
+//! `required_version` of a stack's own files, and `compatible_with` of OpenTofu's `language` block.
+//!
+//! The stack's directory alone is read, as tools do before they install anything; modules are judged by the tool itself. A file that
+//! cannot be read here is the tool's to judge: it is noted, and says nothing.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use hcl_edit::{
+    Span as _,
+    expr::{Expression, ObjectKey},
+    parser::parse_body,
+    structure::{Block, Body},
+};
+use serde_json::Value;
+
+use crate::{
+    Constraints, Error, Result, Tool,
+    place::{self, Place, line_of},
+};
+
+/// A constraint of the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Required {
+    /// As it was read.
+    pub constraints: Constraints,
+    /// As it was written.
+    pub text: String,
+    /// Where.
+    pub place: Place,
+}
+
+/// The constraints that a stack's own files put on a tool.
+///
+/// # Errors
+/// When the directory cannot be read, or a constraint is none.
+pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Vec<Required>> {
+    if tool == Tool::Terragrunt {
+        return Ok(Vec::new());
+    }
+    let (mut all, mut overrides) = (Vec::new(), Vec::new());
+    for path in configuration(tool, stack)? {
+        let Some(text) = place::read(&path)? else { continue };
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let found = if name.ends_with(".json") { of_json(&text) } else { of_hcl(&text, tool) };
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                let shown = path.strip_prefix(root).unwrap_or(&path).display();
+                notes.push(format!("{shown} is not read for required_version: {why}"));
+                continue;
+            }
+        };
+        let mut read = Vec::new();
+        for (text, line) in found {
+            read.push(constraint(text, Place::of(&path, root, line))?);
+        }
+        if !is_override(name) {
+            all.append(&mut read);
+        } else if !read.is_empty() {
+            // The last override file that has any replaces all others (`mergeFile` of both tools).
+            overrides = read;
+        }
+    }
+    Ok(if overrides.is_empty() { all } else { overrides })
+}
+
+fn constraint(text: String, place: Place) -> Result<Required> {
+    let constraints: Constraints = text.parse().map_err(|error| Error::configuration(format!("{place}: {error}")))?;
+    if constraints.names_prerelease() {
+        // An error of both tools: "Prerelease version constraints are not supported".
+        return Err(Error::configuration(format!("{place}: `{text}` names a prerelease, which required_version may not")));
+    }
+    Ok(Required { constraints, text, place })
+}
+
+/// The files of a stack that a tool reads, in the order of their names. OpenTofu leaves `NAME.tf` alone where there is a
+/// `NAME.tofu`, and `NAME.tf.json` where there is a `NAME.tofu.json`.
+fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
+    let listed: io::Result<Vec<_>> = fs::read_dir(stack).and_then(Iterator::collect);
+    let listed = listed.map_err(|error| Error::storage(stack.display(), &error))?;
+    let names: BTreeSet<String> = listed.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let is_read = |name: &&String| {
+        if name.starts_with('.') || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#')) {
+            return false;
+        }
+        let stem = |ending: &str| name.strip_suffix(ending);
+        match (tool, stem(".tofu").or(stem(".tofu.json")), stem(".tf"), stem(".tf.json")) {
+            (Tool::OpenTofu, Some(_), _, _) => true,
+            (Tool::OpenTofu, None, Some(stem), _) => !names.contains(&format!("{stem}.tofu")),
+            (Tool::OpenTofu, None, None, Some(stem)) => !names.contains(&format!("{stem}.tofu.json")),
+            (Tool::Terraform, None, Some(_), _) | (Tool::Terraform, None, _, Some(_)) => true,
+            _ => false,
+        }
+    };
+    Ok(names.iter().filter(is_read).map(|name| stack.join(name)).collect())
+}
+
+/// Whether a stack has files that OpenTofu alone reads.
+pub(crate) fn opentofu_file(stack: &Path) -> Result<Option<PathBuf>> {
+    let of_tofu = |path: &PathBuf| path.to_str().is_some_and(|name| name.ends_with(".tofu") || name.ends_with(".tofu.json"));
+    Ok(configuration(Tool::OpenTofu, stack)?.into_iter().find(of_tofu))
+}
+
+fn is_override(name: &str) -> bool {
+    let stem = name.split('.').next().unwrap_or_default();
+    stem == "override" || stem.ends_with("_override")
+}
+
+type Found = Result<Vec<(String, usize)>, String>;
+
+fn of_hcl(text: &str, tool: Tool) -> Found {
+    let body = parse_body(text).map_err(|error| format!("line {}: {}", error.location().line(), error.message()))?;
+    let mut found = Vec::new();
+    for block in body.blocks() {
+        match block.ident.as_str() {
+            "terraform" => found.extend(attribute(&block.body, "required_version", text)?),
+            "language" if tool == Tool::OpenTofu => {
+                for inner in block.body.blocks().filter(|inner| inner.ident.as_str() == "compatible_with") {
+                    found.extend(attribute(&inner.body, "opentofu", text)?);
+                }
+                found.extend(object(block, text)?);
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn attribute(body: &Body, name: &str, text: &str) -> Result<Option<(String, usize)>, String> {
+    let Some(attribute) = body.get_attribute(name) else { return Ok(None) };
+    let line = attribute.span().map_or(1, |span| line_of(text, span.start));
+    let value = attribute.value.as_str().ok_or_else(|| format!("line {line}: {name} is no plain text"))?;
+    Ok(Some((value.to_owned(), line)))
+}
+
+/// `compatible_with = { opentofu = "…" }`.
+fn object(block: &Block, text: &str) -> Result<Option<(String, usize)>, String> {
+    let Some(attribute) = block.body.get_attribute("compatible_with") else { return Ok(None) };
+    let line = attribute.span().map_or(1, |span| line_of(text, span.start));
+    let Expression::Object(object) = &attribute.value else {
+        return Err(format!("line {line}: compatible_with is no object"));
+    };
+    for (key, value) in object {
+        let name = match key {
+            ObjectKey::Ident(ident) => ident.as_str(),
+            ObjectKey::Expression(expression) => expression.as_str().unwrap_or_default(),
+        };
+        if name == "opentofu" {
+            let value = value.expr().as_str().ok_or_else(|| format!("line {line}: opentofu is no plain text"))?;
+            return Ok(Some((value.to_owned(), line)));
+        }
+    }
+    Ok(None)
+}
+
+fn of_json(text: &str) -> Found {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let line = text.find("\"required_version\"").map_or(1, |offset| line_of(text, offset));
+    // A block is an object, or a list of them.
+    let blocks = match &value["terraform"] {
+        Value::Array(blocks) => blocks.iter().collect(),
+        block => vec![block],
+    };
+    let mut found = Vec::new();
+    for block in blocks {
+        match &block["required_version"] {
+            Value::Null => {}
+            Value::String(text) => found.push((text.clone(), line)),
+            _ => return Err(format!("line {line}: required_version is no text")),
+        }
+    }
+    Ok(found)
+}

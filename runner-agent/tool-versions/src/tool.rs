@@ -1,0 +1,96 @@
+//! The tools, and the platform they run on.
+
+use std::{fmt, str::FromStr};
+
+use crate::Error;
+
+/// A tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tool {
+    /// OpenTofu (`tofu`).
+    OpenTofu,
+    /// Terraform (`terraform`).
+    Terraform,
+    /// Terragrunt (`terragrunt`), which runs one of the others.
+    Terragrunt,
+}
+
+impl Tool {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::OpenTofu, Self::Terraform, Self::Terragrunt];
+
+    /// The name as its project writes it.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::OpenTofu => "OpenTofu",
+            Self::Terraform => "Terraform",
+            Self::Terragrunt => "Terragrunt",
+        }
+    }
+
+    /// Name of the executable.
+    pub const fn binary(self) -> &'static str {
+        match self {
+            Self::OpenTofu => "tofu",
+            Self::Terraform => "terraform",
+            Self::Terragrunt => "terragrunt",
+        }
+    }
+
+    /// Name of the directory with its versions, in an image and in a cache; its key in `.tool-versions`.
+    pub const fn directory(self) -> &'static str {
+        match self {
+            Self::OpenTofu => "opentofu",
+            Self::Terraform => "terraform",
+            Self::Terragrunt => "terragrunt",
+        }
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title())
+    }
+}
+
+impl FromStr for Tool {
+    type Err = Error;
+
+    /// Reads a name as its project writes it, that of the executable, or that of the directory, in any case.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let is =
+            |tool: &&Self| [tool.title(), tool.binary(), tool.directory()].iter().any(|name| name.eq_ignore_ascii_case(text));
+        let found = Self::ALL.iter().find(is).copied();
+        found.ok_or_else(|| Error::configuration(format!("`{text}` is none of the tools OpenTofu, Terraform and Terragrunt")))
+    }
+}
+
+/// Operating system and architecture, in the words of Go, which all releases use.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Platform {
+    /// `linux`, `darwin`.
+    pub os: String,
+    /// `amd64`, `arm64`.
+    pub arch: String,
+}
+
+impl Platform {
+    /// The one that this program was built for.
+    pub fn here() -> Self {
+        let arch = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "x86" => "386",
+            other => other,
+        };
+        let os = if std::env::consts::OS == "macos" { "darwin" } else { std::env::consts::OS };
+        Self { os: os.to_owned(), arch: arch.to_owned() }
+    }
+}
+
+impl fmt::Display for Platform {
+    /// `linux_amd64`, as in the names of releases.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", self.os, self.arch)
+    }
+}

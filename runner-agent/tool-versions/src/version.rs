@@ -1,0 +1,158 @@
+//! Versions in HashiCorp's grammar (`hashicorp/go-version`).
+
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    str::FromStr,
+};
+
+use crate::Error;
+
+/// The most numbers of a version, and the most characters of one: beyond them it is no version.
+const MOST_SEGMENTS: usize = 8;
+const MOST_CHARACTERS: usize = 128;
+
+/// A version: numbers, at least three of them, and a prerelease. What follows a `+` is read and ignored.
+///
+/// The order is that of Semantic Versioning 2.0.0 (11), for any count of numbers. It differs from go-version's in one corner, on
+/// purpose: there `1.0.0-alpha` is newer than `1.0.0-alpha.beta`.
+#[derive(Clone, Debug)]
+pub struct Version {
+    segments: Vec<u64>,
+    given: usize,
+    prerelease: String,
+}
+
+impl Version {
+    /// Whether this is a release, and no prerelease.
+    pub fn is_stable(&self) -> bool {
+        self.prerelease.is_empty()
+    }
+
+    /// Whether this is at least `major.minor`.
+    pub fn at_least(&self, major: u64, minor: u64) -> bool {
+        (self.segment(0), self.segment(1)) >= (major, minor)
+    }
+
+    /// The same numbers without the prerelease.
+    #[must_use]
+    pub fn core(&self) -> Self {
+        Self { prerelease: String::new(), ..self.clone() }
+    }
+
+    /// A number of it, the first one being 0; beyond those given it is 0.
+    pub fn segment(&self, i: usize) -> u64 {
+        self.segments.get(i).copied().unwrap_or_default()
+    }
+
+    /// How many numbers were written.
+    pub(crate) fn given(&self) -> usize {
+        self.given
+    }
+
+    pub(crate) fn has_segments_of(&self, other: &Self) -> bool {
+        self.core() == other.core()
+    }
+}
+
+impl FromStr for Version {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let error = || Error::configuration(format!("`{}` is not a version", text.chars().take(60).collect::<String>()));
+        let text = text.trim();
+        if text.len() > MOST_CHARACTERS {
+            return Err(error());
+        }
+        let plain = text.strip_prefix('v').unwrap_or(text);
+        let (plain, metadata) = plain.split_once('+').map_or((plain, None), |(version, metadata)| (version, Some(metadata)));
+        let numbers = plain.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(plain.len());
+        let (numbers, rest) = plain.split_at(numbers);
+        let prerelease = match rest.strip_prefix('-') {
+            Some("") => return Err(error()),
+            Some(tail) => tail,
+            // Glued on, as in `1.2.0beta1`, when it begins with a letter.
+            None if rest.is_empty() || rest.starts_with(|c: char| c.is_ascii_alphabetic()) => rest,
+            None => return Err(error()),
+        };
+        let legal = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '~'));
+        let all_legal = |text: &str| text.split('.').all(legal);
+        if !(prerelease.is_empty() || all_legal(prerelease)) || !metadata.is_none_or(all_legal) {
+            return Err(error());
+        }
+        let mut segments = numbers.split('.').map(str::parse).collect::<Result<Vec<u64>, _>>().map_err(|_| error())?;
+        let given = segments.len();
+        if given > MOST_SEGMENTS {
+            return Err(error());
+        }
+        segments.resize(given.max(3), 0);
+        Ok(Self { segments, given, prerelease: prerelease.to_owned() })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<_> = self.segments.iter().map(u64::to_string).collect();
+        f.write_str(&numbers.join("."))?;
+        if self.prerelease.is_empty() { Ok(()) } else { write!(f, "-{}", self.prerelease) }
+    }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Version {}
+
+impl Hash for Version {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let end = self.segments.iter().rposition(|segment| *segment != 0).map_or(0, |last| last + 1);
+        self.segments[..end].hash(state);
+        for part in self.prerelease.split('.') {
+            // Equal parts may be written differently: `01` and `1`.
+            part.parse::<u64>().map_or_else(|_| part.to_owned(), |number| number.to_string()).hash(state);
+        }
+    }
+}
+
+impl PartialOrd for Version {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Version {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let count = self.segments.len().max(other.segments.len());
+        let numbers = (0..count).map(|i| self.segment(i).cmp(&other.segment(i)));
+        numbers.fold(Ordering::Equal, Ordering::then).then_with(|| match (self.is_stable(), other.is_stable()) {
+            (true, true) => Ordering::Equal,
+            (true, false) => Ordering::Greater,
+            (false, true) => Ordering::Less,
+            (false, false) => prereleases(&self.prerelease, &other.prerelease),
+        })
+    }
+}
+
+fn prereleases(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a.split('.'), b.split('.'));
+    loop {
+        let order = match (a.next(), b.next()) {
+            (None, None) => return Ordering::Equal,
+            (None, Some(_)) => Ordering::Less,
+            (Some(_), None) => Ordering::Greater,
+            (Some(a), Some(b)) => match (a.parse::<u64>(), b.parse::<u64>()) {
+                (Ok(a), Ok(b)) => a.cmp(&b),
+                (Ok(_), Err(_)) => Ordering::Less,
+                (Err(_), Ok(_)) => Ordering::Greater,
+                (Err(_), Err(_)) => a.cmp(b),
+            },
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Which tool, which version, and why.
+
+use tool_versions::{Defaults, Tool, Wish, decide};
+
+use crate::{
+    By::{self, OpenTofu, Ours, Tenv},
+    tree::Tree,
+};
+
+/// Files of the source (the stack is `a/b`), what the run says, and what follows: tool, what is asked for, why; or a part of an error.
+pub(crate) struct Row {
+    by: By,
+    files: &'static [(&'static str, &'static str)],
+    wish: (Option<Tool>, Option<&'static str>),
+    then: Result<(Tool, &'static str, &'static str), &'static str>,
+}
+
+const TOFU: Option<Tool> = Some(Tool::OpenTofu);
+const TERRAFORM: Option<Tool> = Some(Tool::Terraform);
+const TERRAGRUNT: Option<Tool> = Some(Tool::Terragrunt);
+
+#[rustfmt::skip]
+pub(crate) fn rows() -> Vec<Row> {
+    let row = |by, files, wish, then| Row { by, files, wish, then };
+    vec![
+        // Which tool, when nobody says.
+        row(Ours, &[], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Tenv, &[("a/b/main.tf", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(OpenTofu, &[("a/b/main.tofu", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(OpenTofu, &[("a/b/x.tofu.json", "{}"), ("a/b/.terraform-version", "1.5.7")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Tenv, &[(".terraform-version", "1.5.7")], (None, None), Ok((Tool::Terraform, "1.5.7", "from .terraform-version:1"))),
+        row(Tenv, &[(".opentofu-version", "1.9.0")], (None, None), Ok((Tool::OpenTofu, "1.9.0", "from .opentofu-version:1"))),
+        row(Tenv, &[("a/b/.opentofu-version", "1.9.0"), ("a/b/.terraform-version", "1.5.7")], (None, None), Ok((Tool::OpenTofu, "1.9.0", "from a/b/.opentofu-version:1"))),
+        row(Tenv, &[("a/b/.opentofu-version", "1.9.0"), (".terraform-version", "1.5.7")], (None, None), Ok((Tool::OpenTofu, "1.9.0", "from a/b/.opentofu-version:1"))),
+        row(Ours, &[(".opentofu-version", "1.9.0"), ("a/.terraform-version", "1.5.7")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/.terraform-version:1"))),
+        row(Tenv, &[("a/.tool-versions", "terraform 1.5.7\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/.tool-versions:1"))),
+        row(Tenv, &[("a/.tool-versions", "terraform 1.5.7\nopentofu 1.9.1\n")], (None, None), Ok((Tool::OpenTofu, "1.9.1", "from a/.tool-versions:2"))),
+        row(Tenv, &[("a/.tfswitchrc", "1.4.6")], (None, None), Ok((Tool::Terraform, "1.4.6", "from a/.tfswitchrc:1"))),
+        row(Ours, &[("root.hcl", "terraform_version_constraint = \"~> 1.8\"")], (None, None), Ok((Tool::OpenTofu, "~> 1.8", "from root.hcl:1"))),
+        row(Tenv, &[("a/b/terragrunt.hcl", "")], (None, None), Ok((Tool::Terragrunt, "latest", "the newest release"))),
+        row(Ours, &[("a/b/terragrunt.stack.hcl", "")], (None, None), Ok((Tool::Terragrunt, "latest", "the newest release"))),
+        row(Ours, &[("terragrunt.hcl", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[("a/b/.terragrunt-version", "0.99.1")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        // What the run says goes before everything.
+        row(Ours, &[("a/b/.opentofu-version", "1.9.0")], (None, Some("1.10.6")), Ok((Tool::OpenTofu, "1.10.6", "from spec.tool"))),
+        row(Ours, &[("a/b/.opentofu-version", "1.9.0")], (TERRAFORM, None), Ok((Tool::Terraform, "latest", "the newest release"))),
+        row(Ours, &[("a/b/.terraform-version", "1.5.7")], (TERRAFORM, Some("~> 1.8")), Ok((Tool::Terraform, "~> 1.8", "from spec.tool"))),
+        row(Ours, &[("a/b/terragrunt.hcl", "")], (TOFU, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[], (TERRAGRUNT, Some("0.99.1")), Ok((Tool::Terragrunt, "0.99.1", "from spec.tool"))),
+        // By directory, then by kind.
+        row(Tenv, &[("a/.terraform-version", "1.1.0"), ("a/b/.tfswitchrc", "1.2.0")], (TERRAFORM, None), Ok((Tool::Terraform, "1.2.0", "from a/b/.tfswitchrc:1"))),
+        row(Tenv, &[("a/.terraform-version", "1.1.0"), (".terraform-version", "1.2.0")], (TERRAFORM, None), Ok((Tool::Terraform, "1.1.0", "from a/.terraform-version:1"))),
+        row(Tenv, &[("a/b/.terraform-version", "1.1.0"), ("a/b/.tfswitchrc", "1.2.0"), ("a/b/.tool-versions", "terraform 1.3.0")], (TERRAFORM, None), Ok((Tool::Terraform, "1.1.0", "from a/b/.terraform-version:1"))),
+        row(Tenv, &[("a/b/.tfswitchrc", "1.2.0"), ("a/b/.tool-versions", "terraform 1.3.0")], (TERRAFORM, None), Ok((Tool::Terraform, "1.2.0", "from a/b/.tfswitchrc:1"))),
+        row(Tenv, &[("a/b/.tool-versions", "terraform 1.3.0"), ("a/b/terragrunt.hcl", "terraform_version_constraint = \"1.4.0\"")], (TERRAFORM, None), Ok((Tool::Terraform, "1.3.0", "from a/b/.tool-versions:1"))),
+        row(Tenv, &[("a/b/terragrunt.hcl", "terraform_version_constraint = \"1.4.0\""), ("a/b/terragrunt.hcl.json", "{\"terraform_version_constraint\": \"1.5.0\"}")], (TERRAFORM, None), Ok((Tool::Terraform, "1.4.0", "from a/b/terragrunt.hcl:1"))),
+        row(Tenv, &[("a/b/terragrunt.hcl.json", "{\n \"terraform_version_constraint\": \"1.5.0\"}"), ("a/b/root.hcl", "terraform_version_constraint = \"1.6.0\"")], (TERRAFORM, None), Ok((Tool::Terraform, "1.5.0", "from a/b/terragrunt.hcl.json:2"))),
+        row(Tenv, &[("a/b/root.hcl", "\n\nterraform_version_constraint = \"1.6.0\""), ("a/b/root.hcl.json", "{\"terraform_version_constraint\": \"1.7.0\"}")], (TERRAFORM, None), Ok((Tool::Terraform, "1.6.0", "from a/b/root.hcl:3"))),
+        row(Tenv, &[("root.hcl.json", "{\"terraform_version_constraint\": \"1.7.0\"}")], (TERRAFORM, None), Ok((Tool::Terraform, "1.7.0", "from root.hcl.json:1"))),
+        row(Tenv, &[("a/b/.opentofu-version", "1.9.0"), ("a/b/.tool-versions", "opentofu 1.8.0")], (TOFU, None), Ok((Tool::OpenTofu, "1.9.0", "from a/b/.opentofu-version:1"))),
+        row(Tenv, &[("a/b/.tool-versions", "opentofu 1.8.0"), ("a/b/terragrunt.hcl", "terraform_version_constraint = \"1.7.0\"")], (TOFU, None), Ok((Tool::OpenTofu, "1.8.0", "from a/b/.tool-versions:1"))),
+        row(Tenv, &[("a/b/terragrunt.hcl", "terraform_version_constraint = \">= 1.7\"")], (TOFU, None), Ok((Tool::OpenTofu, ">= 1.7", "from a/b/terragrunt.hcl:1"))),
+        row(Tenv, &[("a/b/.tool-versions", "tofu 1.8.0")], (TOFU, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Tenv, &[("a/b/.terraform-version", "1.5.7")], (TOFU, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Tenv, &[("a/b/.terragrunt-version", "0.99.1"), ("a/b/.tgswitchrc", "0.98.0")], (TERRAGRUNT, None), Ok((Tool::Terragrunt, "0.99.1", "from a/b/.terragrunt-version:1"))),
+        row(Tenv, &[("a/b/.tgswitchrc", "0.98.0"), ("a/b/.tgswitch.toml", "version = \"0.97.0\"")], (TERRAGRUNT, None), Ok((Tool::Terragrunt, "0.98.0", "from a/b/.tgswitchrc:1"))),
+        row(Tenv, &[("a/b/.tgswitch.toml", "bin = \"/x\"\nversion = \"0.97.0\" # new\n"), ("a/b/.tool-versions", "terragrunt 0.96.0")], (TERRAGRUNT, None), Ok((Tool::Terragrunt, "0.97.0", "from a/b/.tgswitch.toml:2"))),
+        row(Tenv, &[("a/b/.tool-versions", "terragrunt 0.96.0"), ("a/b/terragrunt.hcl", "terragrunt_version_constraint = \"~> 0.95\"")], (TERRAGRUNT, None), Ok((Tool::Terragrunt, "0.96.0", "from a/b/.tool-versions:1"))),
+        row(Tenv, &[("a/b/terragrunt.hcl", ""), ("root.hcl", "terragrunt_version_constraint = \"~> 0.95\"\nterraform_version_constraint = \"1.5.0\"")], (None, None), Ok((Tool::Terragrunt, "~> 0.95", "from root.hcl:1"))),
+        row(Ours, &[("a/b/.tgswitch.toml", "[x]\nversion = \"0.97.0\"\n")], (TERRAGRUNT, None), Ok((Tool::Terragrunt, "latest", "the newest release"))),
+        // What a file says.
+        row(Tenv, &[("a/b/.terraform-version", "  1.5.7  \n\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/b/.terraform-version:1"))),
+        row(Ours, &[("a/b/.terraform-version", "# why\n\n 1.5.7 # until June\n1.6.0\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/b/.terraform-version:3"))),
+        row(Ours, &[("a/b/.terraform-version", "\u{feff}1.5.7\r\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/b/.terraform-version:1"))),
+        row(Tenv, &[("a/b/.terraform-version", "\n"), ("a/.terraform-version", "1.5.7")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/.terraform-version:1"))),
+        row(Tenv, &[("a/b/.tool-versions", "# terraform 1.1.0\nterraform 1.2.0 1.3.0\n")], (None, None), Ok((Tool::Terraform, "1.2.0", "from a/b/.tool-versions:2"))),
+        row(Tenv, &[("a/b/.tool-versions", "terraform 1.2.0\nterraform 1.3.0\n")], (None, None), Ok((Tool::Terraform, "1.3.0", "from a/b/.tool-versions:2"))),
+        row(Tenv, &[("a/b/.tool-versions", "terraform 1.5.7#c\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/b/.tool-versions:1"))),
+        row(Ours, &[("a/b/.tool-versions", "terraform system\n"), (".terraform-version", "1.1.0")], (None, None), Ok((Tool::Terraform, "1.1.0", "from .terraform-version:1"))),
+        row(Tenv, &[("a/b/terragrunt.hcl", "terraform_version_constraint = local.v\nlocals { v = \"1.5.0\" }"), ("a/root.hcl", "terraform_version_constraint = \"1.6.0\"")], (TERRAFORM, None), Ok((Tool::Terraform, "1.6.0", "from a/root.hcl:1"))),
+        row(Ours, &[("a/b/terragrunt.hcl", "this is { no HCL"), ("a/b/root.hcl", "terraform_version_constraint = \"1.6.0\"")], (TERRAFORM, None), Ok((Tool::Terraform, "1.6.0", "from a/b/root.hcl:1"))),
+        row(Tenv, &[("a/b/.terraform-version", "latest")], (None, None), Ok((Tool::Terraform, "latest", "from a/b/.terraform-version:1"))),
+        row(Tenv, &[("a/b/.terraform-version", "latest:^1\\.5")], (None, None), Ok((Tool::Terraform, "latest:^1\\.5", "from a/b/.terraform-version:1"))),
+        row(Ours, &[("../.terraform-version", "1.0.0")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[("a/b/.terraform-version/x", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        // required_version comes after them, and holds besides.
+        row(Ours, &[("a/b/main.tf", "terraform {\n  required_version = \">= 1.5\"\n}")], (None, None), Ok((Tool::OpenTofu, "latest-allowed", "the newest that a/b/main.tf:2 allows"))),
+        row(Tenv, &[("a/b/main.tf", "terraform {\n  required_version = \">= 1.5\"\n}"), (".terraform-version", "1.5.7")], (None, None), Ok((Tool::Terraform, "1.5.7", "from .terraform-version:1"))),
+        row(Ours, &[("a/main.tf", "terraform {\n  required_version = \">= 1.5\"\n}")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[("a/b/main.tf", "terraform {\n  required_version = \">= 1.6\"\n}"), (".terraform-version", "\n1.5.7")], (None, None), Err("Terraform 1.5.7 (from .terraform-version:2) is not what the code requires: `>= 1.6` (a/b/main.tf:2)")),
+        row(Ours, &[("a/b/main.tf", "terraform {\n  required_version = \">= 1.6\"\n}")], (TOFU, Some("1.5.7")), Err("OpenTofu 1.5.7 (from spec.tool) is not what the code requires: `>= 1.6` (a/b/main.tf:2)")),
+        row(Ours, &[("a/b/.terraform-version", "1.5.x")], (None, None), Err("Terraform, from a/b/.terraform-version:1: `1.5.x` is not a version constraint")),
+        row(Ours, &[], (TOFU, Some("newest")), Err("OpenTofu, from spec.tool: `newest` is no version")),
+    ]
+}
+
+#[test]
+fn each_row() {
+    for row in rows() {
+        let tree = Tree::of("a/b", row.files);
+        let wish = Wish { tool: row.wish.0, version: row.wish.1.map(str::to_owned), origin: "spec.tool".into() };
+        let decided = decide(&wish, &tree.stack, &tree.root, &Defaults::default());
+        let what = format!("{:?} {:?}, by {:?}", row.files, row.wish, row.by);
+        match (decided, row.then) {
+            (Ok(found), Ok(then)) => assert_eq!((found.tool, found.asked.as_str(), found.why.exactly().as_str()), then, "{what}"),
+            (Err(error), Err(part)) => assert!(error.text.contains(part), "{what}: {error}"),
+            (found, _) => panic!("{what}: {found:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_default_comes_before_the_newest() {
+    let defaults = Defaults { tool: Tool::Terraform, versions: vec![(Tool::Terraform, "~> 1.9".into(), "the chart".into())] };
+    let decided = |files: &[(&str, &str)]| {
+        let tree = Tree::of("a/b", files);
+        let decided = decide(&Wish::default(), &tree.stack, &tree.root, &defaults).unwrap();
+        (decided.tool, decided.asked, decided.why.to_string())
+    };
+    assert_eq!(decided(&[]), (Tool::Terraform, "~> 1.9".into(), "the default of the chart".into()));
+    assert_eq!(decided(&[("a/b/x.tofu", "")]), (Tool::OpenTofu, "latest".into(), "the newest release".into()));
+    let required = decided(&[("a/b/main.tf", "terraform {\nrequired_version = \"< 1.8\"\n}")]);
+    assert_eq!(required, (Tool::Terraform, "latest-allowed".into(), "the newest that a/b/main.tf allows".into()));
+}
+
+#[test]
+fn terragrunt_runs_another_which_is_decided_as_well() {
+    let files = [
+        ("a/b/terragrunt.hcl", "include \"root\" {\n  path = find_in_parent_folders(\"root.hcl\")\n}\n"),
+        ("root.hcl", "terragrunt_version_constraint = \"~> 0.99\"\nterraform_version_constraint = \">= 1.8\"\n"),
+        (".terraform-version", "1.8.5"),
+    ];
+    let tree = Tree::of("a/b", &files);
+    let decided = decide(&Wish::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
+    assert_eq!((decided.tool, decided.asked.as_str()), (Tool::Terragrunt, "~> 0.99"));
+    let beneath = decided.beneath.unwrap();
+    assert_eq!(
+        (beneath.tool, beneath.asked.as_str(), beneath.why.to_string().as_str()),
+        (Tool::Terraform, "1.8.5", "from .terraform-version:1")
+    );
+}
+
+#[test]
+fn what_was_seen_and_does_not_count_is_said() {
+    let files =
+        [("a/b/terragrunt.hcl", "x = 1\nterraform_version_constraint = local.v\n"), ("a/b/main.tf", "resource \"a\" {\n")];
+    let tree = Tree::of("a/b", &files);
+    let decided = decide(&Wish { tool: TOFU, ..Wish::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
+    let notes = decided.notes.join("\n");
+    assert!(notes.contains("a/b/terragrunt.hcl: line 2: terraform_version_constraint is no plain text"), "{notes}");
+    assert!(notes.contains("a/b/main.tf is not read for required_version: line "), "{notes}");
+}
+
+#[test]
+fn none_of_the_versions_is_an_answer_with_all_that_was_asked() {
+    let files = [("a/b/main.tf", "terraform {\n  required_version = \"< 1.10\"\n}"), (".opentofu-version", "~> 1.10")];
+    let tree = Tree::of("a/b", &files);
+    let decided = decide(&Wish::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
+    let versions: Vec<tool_versions::Version> = ["1.9.4", "1.10.6"].map(|text| text.parse().unwrap()).into();
+    assert!(decided.choose(&versions).is_none());
+    assert_eq!(
+        decided.unmet(&versions, "versions at hand").text,
+        "no OpenTofu `~> 1.10` (from .opentofu-version:1) with `< 1.10` (a/b/main.tf:2); versions at hand: 1.10.6, 1.9.4"
+    );
+}

@@ -1,0 +1,87 @@
+//! What holds for every version and constraint.
+
+use std::cmp::Ordering;
+
+use proptest::prelude::*;
+use tool_versions::{Constraints, Request, Version};
+
+fn version() -> impl Strategy<Value = Version> {
+    let text = ("[0-9]{1,3}(\\.[0-9]{1,3}){0,4}", prop::option::of("[0-9A-Za-z]{1,4}(\\.[0-9A-Za-z]{1,3}){0,2}"));
+    text.prop_map(|(numbers, prerelease)| match prerelease {
+        Some(prerelease) => format!("{numbers}-{prerelease}").parse().unwrap(),
+        None => numbers.parse().unwrap(),
+    })
+}
+
+fn constraints() -> impl Strategy<Value = Constraints> {
+    let part = ("(|=|!=|>|>=|<|<=|~>)", "[0-9]{1,2}(\\.[0-9]{1,2}){0,3}(-[a-z]{1,3}[0-9]?)?");
+    prop::collection::vec(part.prop_map(|(operator, version)| format!("{operator} {version}")), 1..4)
+        .prop_map(|parts| parts.join(",").parse().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_order_is_total(a in version(), b in version(), c in version()) {
+        prop_assert_eq!(a.cmp(&b), b.cmp(&a).reverse());
+        prop_assert_eq!(a.cmp(&b) == Ordering::Equal, a == b);
+        if a <= b && b <= c {
+            prop_assert!(a <= c);
+        }
+        prop_assert_eq!(a.cmp(&a.clone()), Ordering::Equal);
+    }
+
+    #[test]
+    fn a_prerelease_is_before_its_release(a in version()) {
+        prop_assert_eq!(a.cmp(&a.core()), if a.is_stable() { Ordering::Equal } else { Ordering::Less });
+    }
+
+    #[test]
+    fn what_is_printed_is_read_again(a in version()) {
+        let again: Version = a.to_string().parse().unwrap();
+        prop_assert_eq!(&again, &a);
+        prop_assert_eq!(again.to_string(), a.to_string());
+    }
+
+    #[test]
+    fn constraints_that_are_printed_mean_the_same(c in constraints(), v in version()) {
+        let again: Constraints = c.to_string().parse().unwrap();
+        prop_assert_eq!(again.allow(&v), c.allow(&v), "{} and {}", c, again);
+        prop_assert_eq!(again.to_string(), c.to_string());
+    }
+
+    #[test]
+    fn pessimistic_has_its_bounds(numbers in prop::collection::vec(0_u64..9, 1..5), v in version()) {
+        let text: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+        let lower: Version = text.join(".").parse().unwrap();
+        let pessimistic: Constraints = format!("~> {lower_text}", lower_text = text.join(".")).parse().unwrap();
+        let mut upper = numbers.clone();
+        upper.pop();
+        let below = match upper.last_mut() {
+            Some(last) => {
+                *last += 1;
+                let upper: Vec<_> = upper.iter().map(ToString::to_string).collect();
+                v < upper.join(".").parse().unwrap()
+            }
+            // `~> 1` has no upper bound.
+            None => true,
+        };
+        prop_assert_eq!(pessimistic.allow(&v), v.is_stable() && v >= lower && below, "{} for {}", v, pessimistic);
+    }
+
+    #[test]
+    fn a_choice_is_one_of_the_allowed(c in constraints(), all in prop::collection::vec(version(), 0..20)) {
+        let request: Request = c.to_string().parse().unwrap();
+        let taken = request.choose(&all, |_| true);
+        match &request {
+            Request::Exact(wanted) => prop_assert!(taken.is_none_or(|taken| taken == wanted)),
+            _ => prop_assert!(all.iter().filter(|v| c.allow(v)).all(|v| taken.is_some_and(|taken| taken >= v && c.allow(taken)))),
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_read_is_a_fault(text in "\\PC{0,60}") {
+        let _ = (text.parse::<Version>(), text.parse::<Constraints>(), text.parse::<Request>());
+    }
+}
