@@ -251,7 +251,12 @@ impl Work for PodWork {
         self.known().run = Some(run);
         self.log.enter("setup").await;
         self.hide_tokens().await;
-        self.run_setup(&notices).await
+        let report = self.run_setup(&notices).await?;
+        let notes = self.known().tool.as_ref().map(|found| found.notes.clone()).unwrap_or_default();
+        for note in notes {
+            self.log.line(&format!("pawl: {note}")).await;
+        }
+        Ok(report)
     }
 
     async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {

@@ -25,6 +25,8 @@ pub struct Found {
     pub binary: PathBuf,
     /// Why this version: `from .opentofu-version`.
     pub why: String,
+    /// What was seen and does not count, for people.
+    pub notes: Vec<String>,
 }
 
 impl Found {
@@ -92,7 +94,7 @@ pub(super) fn resolve(tool: &Tool, origin: &str, stack: &Path, root: &Path, at_h
         return Err(failed(decision.unmet(versions(), "versions at hand")));
     };
     let why = if decision.why == Why::Nothing { "the newest at hand".to_owned() } else { decision.why.to_string() };
-    let found = Found { name, version: one.version.clone(), binary: one.binary.clone(), why };
+    let found = Found { name, version: one.version.clone(), binary: one.binary.clone(), why, notes: decision.notes.clone() };
     Ok(Resolved { found, decision })
 }
 
