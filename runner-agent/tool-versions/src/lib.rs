@@ -7,6 +7,7 @@
 //! | [`files`] | version files, nearest directory first |
 //! | [`required`] | `required_version` of the code |
 //! | [`decide`] | which tool, and what of its versions is asked for |
+//! | [`store`] | the cache: installs, verifies, prunes |
 //! | [`place`], [`error`], [`tool`] | where something was read; what went wrong; tools and platforms |
 
 pub mod constraint;
@@ -16,6 +17,7 @@ pub mod files;
 pub mod place;
 pub mod request;
 pub mod required;
+pub mod store;
 pub mod tool;
 pub mod version;
 
@@ -23,5 +25,15 @@ pub use constraint::Constraints;
 pub use decide::{Decision, Defaults, Why, Wish, decide, tool_of};
 pub use error::{Error, Kind, Result};
 pub use request::Request;
+pub use store::Store;
 pub use tool::{Platform, Tool};
 pub use version::Version;
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -45,7 +45,7 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
     for path in configuration(tool, stack)? {
         let Some(text) = place::read(&path)? else { continue };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let found = if name.ends_with(".json") { of_json(&text) } else { of_hcl(&text, tool) };
+        let found = if has_ending(name, ".json") { of_json(&text) } else { of_hcl(&text, tool) };
         let found = match found {
             Ok(found) => found,
             Err(why) => {
@@ -89,10 +89,9 @@ fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
         }
         let stem = |ending: &str| name.strip_suffix(ending);
         match (tool, stem(".tofu").or(stem(".tofu.json")), stem(".tf"), stem(".tf.json")) {
-            (Tool::OpenTofu, Some(_), _, _) => true,
             (Tool::OpenTofu, None, Some(stem), _) => !names.contains(&format!("{stem}.tofu")),
             (Tool::OpenTofu, None, None, Some(stem)) => !names.contains(&format!("{stem}.tofu.json")),
-            (Tool::Terraform, None, Some(_), _) | (Tool::Terraform, None, _, Some(_)) => true,
+            (Tool::OpenTofu, Some(_), _, _) | (Tool::Terraform, None, Some(_), _) | (Tool::Terraform, None, _, Some(_)) => true,
             _ => false,
         }
     };
@@ -101,8 +100,13 @@ fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
 
 /// Whether a stack has files that OpenTofu alone reads.
 pub(crate) fn opentofu_file(stack: &Path) -> Result<Option<PathBuf>> {
-    let of_tofu = |path: &PathBuf| path.to_str().is_some_and(|name| name.ends_with(".tofu") || name.ends_with(".tofu.json"));
+    let of_tofu = |path: &PathBuf| path.to_str().is_some_and(|name| has_ending(name, ".tofu") || has_ending(name, ".tofu.json"));
     Ok(configuration(Tool::OpenTofu, stack)?.into_iter().find(of_tofu))
+}
+
+/// Tools compare endings as they are written.
+fn has_ending(name: &str, ending: &str) -> bool {
+    name.strip_suffix(ending).is_some()
 }
 
 fn is_override(name: &str) -> bool {

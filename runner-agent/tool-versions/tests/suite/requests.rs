@@ -4,8 +4,10 @@ use tool_versions::Request;
 
 use crate::By::{self, GoVersion, Ours, Tenv};
 
-/// Text, its kind, and what it is printed as; none when it asks for nothing.
-pub(crate) const ROWS: &[(By, &str, Option<(&str, &str)>)] = &[
+/// Who says so, a text, and its kind with what it is printed as; none when it asks for nothing.
+type Row = (By, &'static str, Option<(&'static str, &'static str)>);
+
+pub(crate) const ROWS: &[Row] = &[
     (Tenv, "1.5", Some(("exact", "1.5.0"))),
     (Tenv, "1.5.7", Some(("exact", "1.5.7"))),
     (Tenv, "v1.5.7", Some(("exact", "1.5.7"))),

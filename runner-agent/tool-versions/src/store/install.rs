@@ -1,0 +1,179 @@
+//! How a version comes to be there: one process at a time prepares it beside, puts it on the disk, and gives it its name.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{ASIDE, Installed, LOCKS, PROOF, Store, USED, at, remove, verify};
+use crate::{Error, Result, Tool, Version};
+
+/// Between two looks at a lock that somebody holds.
+const LOOK: Duration = Duration::from_millis(25);
+
+/// What proved a version when it was installed, for people and for the next one who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Proof {
+    /// Where it came from, without credentials.
+    pub source: String,
+    /// SHA-256 of the archive, in hexadecimal digits.
+    pub archive: String,
+    /// The fingerprint of the key that signed the sums; none when the operator asks for less.
+    pub signer: Option<String>,
+}
+
+/// The right to install a version. The kernel takes it back when its process ends, however that comes.
+#[derive(Debug)]
+pub struct Turn {
+    store: Store,
+    tool: Tool,
+    version: Version,
+    _lock: File,
+}
+
+impl Store {
+    /// Waits for one's turn to install a version, at most for so long. Blocks the thread. Whoever waited looks first whether it is
+    /// there now.
+    ///
+    /// # Errors
+    /// When it takes longer (somebody is at it, so a later try may find it there), or the cache cannot be written.
+    pub fn turn(&self, tool: Tool, version: &Version, patience: Duration) -> Result<Turn> {
+        let path = self.root.join(LOCKS).join(self.key(tool, version));
+        let dir = path.parent().unwrap_or(&path);
+        fs::create_dir_all(dir).map_err(at(dir))?;
+        let mut options = OpenOptions::new();
+        let lock = options.create(true).truncate(false).write(true).mode(0o644).open(&path).map_err(at(&path))?;
+        let until = Instant::now() + patience;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Turn { store: self.clone(), tool, version: version.clone(), _lock: lock }),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Error::unavailable(format!(
+                        "{tool} {version} is being installed by another process for more than {} s",
+                        patience.as_secs()
+                    )));
+                }
+                Err(TryLockError::Error(error)) => return Err(Error::storage(path.display(), &error)),
+            }
+        }
+    }
+}
+
+impl Turn {
+    /// Begins anew: what somebody who was killed left of this version is removed. Nobody else touches it, since the turn is ours.
+    ///
+    /// # Errors
+    /// When the cache cannot be written.
+    pub fn begin(&self) -> Result<Staging<'_>> {
+        let dir = self.store.root.join(ASIDE).join(self.store.key(self.tool, &self.version));
+        remove(&dir)?;
+        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        let binary = dir.join(self.tool.binary());
+        let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&binary).map_err(at(&binary))?;
+        Ok(Staging { turn: self, dir, file, hasher: Sha256::new(), size: 0, done: false })
+    }
+}
+
+/// A version that is being written. Dropped without [`Staging::commit`], nothing of it is left.
+#[derive(Debug)]
+pub struct Staging<'a> {
+    turn: &'a Turn,
+    dir: PathBuf,
+    file: File,
+    hasher: Sha256,
+    size: u64,
+    done: bool,
+}
+
+impl Write for Staging<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..count]);
+        self.size += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Staging<'_> {
+    /// A directory of this installation's own, for what is got on the way; it goes with the rest.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Puts what was written on the disk and gives it its name.
+    ///
+    /// # Errors
+    /// When it is empty, or the disk does not take it; then there is no such version.
+    pub fn commit(mut self, proof: &Proof) -> Result<Installed> {
+        let Turn { store, tool, version, .. } = self.turn;
+        let (tool, staged) = (*tool, self.dir.join(self.turn.tool.binary()));
+        if self.size == 0 {
+            return Err(Error::integrity(format!("the executable of {tool} {version} is empty")));
+        }
+        let digest = crate::hex(&std::mem::take(&mut self.hasher).finalize());
+        self.file.set_permissions(fs::Permissions::from_mode(0o555)).map_err(at(&staged))?;
+        self.file.sync_all().map_err(at(&staged))?;
+        // What was got on the way has no place in the version.
+        for name in super::names(&self.dir)?.iter().filter(|name| *name != tool.binary()) {
+            let path = self.dir.join(name);
+            fs::remove_file(&path).map_err(at(&path))?;
+        }
+        verify::remember(&self.dir, &verify::Stamp::of(&staged).map_err(at(&staged))?, &digest)?;
+        let text = serde_json::to_vec_pretty(proof).map_err(|error| Error::storage("proof.json", &error.into()))?;
+        for (name, bytes) in [(PROOF, text.as_slice()), (USED, b"")] {
+            let path = self.dir.join(name);
+            let written = File::create(&path).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+            written.map_err(at(&path))?;
+        }
+        sync(&self.dir)?;
+        let place = store.place(tool, version);
+        fs::create_dir_all(&place).map_err(at(&place))?;
+        let target = place.join(&digest);
+        match fs::rename(&self.dir, &target) {
+            // The very same bytes are there: of somebody whose cache had no proof of them, or who was faster elsewhere.
+            Err(error) if target.join(PROOF).is_file() => tracing::debug!(%error, "{} is there already", target.display()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => {
+                // A directory of that name that is no version: nobody uses it.
+                remove(&target)?;
+                fs::rename(&self.dir, &target).map_err(at(&target))?;
+                self.done = true;
+            }
+            renamed => {
+                renamed.map_err(at(&target))?;
+                self.done = true;
+            }
+        }
+        for dir in [Some(place.as_path()), place.parent(), place.parent().and_then(Path::parent)].into_iter().flatten() {
+            sync(dir)?;
+        }
+        let binary = target.join(tool.binary());
+        Ok(Installed { tool, version: version.clone(), digest, binary, size: self.size, used: SystemTime::now() })
+    }
+}
+
+impl Drop for Staging<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            // The next one removes what is left.
+            let _ = remove(&self.dir);
+        }
+    }
+}
+
+/// Puts the names in a directory on the disk.
+fn sync(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+}

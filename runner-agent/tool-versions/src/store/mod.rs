@@ -1,0 +1,152 @@
+//! The cache of tools: `TOOL/VERSION/OS_ARCH/SHA256/BINARY` below one directory, which any number of processes, pods and nodes may
+//! share.
+//!
+//! A version is there as soon as its directory has its name, and has it only when all of it is on the disk: whoever dies in
+//! between leaves something that nobody takes for a version. The trust in what is there is the trust in who may write there: an agent
+//! keeps the code of its stack from that (`design/0016-tokens-and-accounts.md`), and a volume is for one trust domain.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`install`] | one installer at a time, and how a version comes to be there |
+//! | [`verify`] | that it still is what was installed |
+//! | [`prune`] | what goes when there is too much |
+
+pub mod install;
+pub mod prune;
+pub mod verify;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use crate::{Error, Platform, Result, Tool, Version};
+
+/// Where unfinished and discarded things are, below the root.
+const ASIDE: &str = ".aside";
+/// Where the locks are.
+const LOCKS: &str = ".locks";
+/// Beside the binary: what proved it, what it was when it was last looked at, and who uses it.
+const PROOF: &str = "proof.json";
+const SEEN: &str = "seen.json";
+const USED: &str = "used";
+
+/// A cache of tools.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+    platform: Platform,
+}
+
+/// A version that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// The tool.
+    pub tool: Tool,
+    /// Its version.
+    pub version: Version,
+    /// SHA-256 of the executable when it was installed, in hexadecimal digits.
+    pub digest: String,
+    /// The executable.
+    pub binary: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was used last, or installed.
+    pub used: SystemTime,
+}
+
+impl Installed {
+    /// The directory that is this version.
+    fn dir(&self) -> &Path {
+        self.binary.parent().unwrap_or(&self.binary)
+    }
+}
+
+impl Store {
+    /// A cache in a directory, which is made when something is installed.
+    pub fn at(root: impl Into<PathBuf>, platform: Platform) -> Self {
+        Self { root: root.into(), platform }
+    }
+
+    /// All versions of this platform that are there. What is none of ours, or was left half done, is passed over.
+    ///
+    /// # Errors
+    /// When a directory is there and cannot be read.
+    pub fn list(&self) -> Result<Vec<Installed>> {
+        let mut found = Vec::new();
+        for tool in Tool::ALL {
+            for name in names(&self.root.join(tool.directory()))? {
+                // A version has one directory, under the text that it is printed as.
+                if let Some(version) = name.parse::<Version>().ok().filter(|version| version.to_string() == name) {
+                    found.extend(self.of(tool, &version)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A version, when it is there. Of several with different digests, which only different sources can bring about, the one
+    /// that was used last.
+    ///
+    /// # Errors
+    /// When a directory is there and cannot be read.
+    pub fn find(&self, tool: Tool, version: &Version) -> Result<Option<Installed>> {
+        Ok(self.of(tool, version)?.into_iter().max_by_key(|installed| installed.used))
+    }
+
+    fn of(&self, tool: Tool, version: &Version) -> Result<Vec<Installed>> {
+        let place = self.place(tool, version);
+        let mut found = Vec::new();
+        for digest in names(&place)? {
+            if digest.len() != 64 || !digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+                continue;
+            }
+            let dir = place.join(&digest);
+            let binary = dir.join(tool.binary());
+            // Not through a link: what is ours is a file.
+            let Ok(meta) = fs::symlink_metadata(&binary) else { continue };
+            if !meta.is_file() || !dir.join(PROOF).is_file() {
+                continue;
+            }
+            let used = fs::metadata(dir.join(USED)).and_then(|meta| meta.modified()).or_else(|_| meta.modified());
+            let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
+            found.push(Installed { tool, version: version.clone(), digest, binary, size: meta.len(), used });
+        }
+        Ok(found)
+    }
+
+    fn place(&self, tool: Tool, version: &Version) -> PathBuf {
+        self.root.join(tool.directory()).join(version.to_string()).join(self.platform.to_string())
+    }
+
+    /// The name of a version's lock and of what is unfinished of it.
+    fn key(&self, tool: Tool, version: &Version) -> String {
+        format!("{}-{version}-{}", tool.directory(), self.platform)
+    }
+}
+
+/// The names in a directory; none when there is no directory.
+fn names(dir: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        Err(error) => return Err(Error::storage(dir.display(), &error)),
+    };
+    let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// An error of the disk, on a path.
+fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
+    |error| Error::storage(path.display(), &error)
+}
+
+/// Removes a directory; that there is none is as good.
+fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::storage(dir.display(), &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
