@@ -7,6 +7,9 @@
 //! | [`files`] | version files, nearest directory first |
 //! | [`required`] | `required_version` of the code |
 //! | [`decide`] | which tool, and what of its versions is asked for |
+//! | [`mirror`], [`source`] | where the releases of a tool are; reading them from there |
+//! | [`lists`], [`list_cache`] | lists of versions; those that were got before |
+//! | [`http`] | HTTP with our rules |
 //! | [`store`] | the cache: installs, verifies, prunes |
 //! | [`place`], [`error`], [`tool`] | where something was read; what went wrong; tools and platforms |
 
@@ -14,9 +17,14 @@ pub mod constraint;
 pub mod decide;
 pub mod error;
 pub mod files;
+pub mod http;
+pub mod list_cache;
+pub mod lists;
+pub mod mirror;
 pub mod place;
 pub mod request;
 pub mod required;
+pub mod source;
 pub mod store;
 pub mod tool;
 pub mod version;
@@ -24,7 +32,9 @@ pub mod version;
 pub use constraint::Constraints;
 pub use decide::{Decision, Defaults, Why, Wish, decide, tool_of};
 pub use error::{Error, Kind, Result};
+pub use mirror::Mirror;
 pub use request::Request;
+pub use source::Source;
 pub use store::Store;
 pub use tool::{Platform, Tool};
 pub use version::Version;

@@ -1,0 +1,76 @@
+//! What came so far, over all tries.
+
+use std::io::SeekFrom;
+
+use tokio::{
+    fs::File,
+    io::{AsyncSeekExt as _, AsyncWriteExt as _},
+};
+
+use super::answer::is_strong;
+use crate::{Error, Result};
+
+/// Where a body goes.
+#[derive(Debug)]
+pub(super) enum Sink<'a> {
+    Memory(Vec<u8>),
+    File(&'a mut File),
+}
+
+/// What came so far.
+#[derive(Debug)]
+pub(super) struct Received<'a> {
+    pub(super) sink: Sink<'a>,
+    /// How much of it.
+    pub(super) bytes: u64,
+    /// How much there is, when the server said.
+    pub(super) whole: Option<u64>,
+    /// The tag of what it is a part of.
+    pub(super) etag: Option<String>,
+}
+
+impl<'a> Received<'a> {
+    pub(super) fn new(sink: Sink<'a>) -> Self {
+        Self { sink, bytes: 0, whole: None, etag: None }
+    }
+
+    /// The tag to go on with, when a part came that can be gone on with.
+    pub(super) fn resumable(&self) -> Option<&str> {
+        self.etag.as_deref().filter(|tag| self.bytes > 0 && is_strong(tag))
+    }
+
+    /// Forgets all of it.
+    pub(super) async fn restart(&mut self, what: &str) -> Result<()> {
+        (self.bytes, self.whole, self.etag) = (0, None, None);
+        match &mut self.sink {
+            Sink::Memory(bytes) => bytes.clear(),
+            Sink::File(file) => {
+                let storage = |error| Error::storage(format!("the file for {what}"), &error);
+                file.set_len(0).await.map_err(storage)?;
+                file.seek(SeekFrom::Start(0)).await.map_err(storage)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to it.
+    pub(super) async fn add(&mut self, what: &str, piece: &[u8]) -> Result<()> {
+        match &mut self.sink {
+            Sink::Memory(bytes) => bytes.extend_from_slice(piece),
+            Sink::File(file) => {
+                let written = file.write_all(piece).await;
+                written.map_err(|error| Error::storage(format!("the file for {what}"), &error))?;
+            }
+        }
+        self.bytes += piece.len() as u64;
+        Ok(())
+    }
+
+    /// Sees to it that the file has what was written: an error of the last piece shows only here.
+    pub(super) async fn finish(&mut self, what: &str) -> Result<()> {
+        if let Sink::File(file) = &mut self.sink {
+            file.flush().await.map_err(|error| Error::storage(format!("the file for {what}"), &error))?;
+        }
+        Ok(())
+    }
+}

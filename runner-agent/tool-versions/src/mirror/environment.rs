@@ -1,0 +1,130 @@
+//! Mirrors as an operator writes them, in tenv's names. `P` is `TFENV`, `TOFUENV` or `TG`.
+//!
+//! | name | here |
+//! |---|---|
+//! | `P_REMOTE` | the base: an address, `file:///DIRECTORY` or `/DIRECTORY`. One of GitHub's own addresses is GitHub, with its API |
+//! | `P_LIST_URL` | the list: a file `*.json` or GitHub's `…/releases` as it stands, else a base that the tool's path is added to |
+//! | `P_LIST_MODE` | `api`, `html`, and for OpenTofu `mirror` (`api.json`). Without it: `api` for official servers, `html` for others |
+//! | `P_REMOTE_USER`, `P_REMOTE_PASSWORD` | name and password for the servers of the two, both or none |
+//! | `TENV_GITHUB_TOKEN`, `TOFUENV_GITHUB_TOKEN` | token for GitHub's API, where it is asked for the list; the second for OpenTofu only |
+//! | `TENV_ARCH`, then `TFENV_ARCH` or `TOFUENV_ARCH` | [`platform`] |
+//!
+//! Not honoured, and why:
+//!
+//! | name | why not |
+//! |---|---|
+//! | `P_INSTALL_MODE` | names of files follow from the version, so no API is asked for them, and no limit of requests is reached |
+//! | `TOFUENV_URL_TEMPLATE` | a language of templates for one tool; a mirror has the published layout |
+//! | `TENV_REMOTE_CONF` | a file that says what these names say, and how to cut versions out of pages: [`crate::lists`] does without |
+//! | `TENV_GITHUB_APP_*` | a key that signs tokens does not belong into a run |
+//! | `TENV_VALIDATION`, `TENV_SKIP_*` | what is not proven is not run |
+//! | `TENV_AUTO_INSTALL`, `TENV_FORCE_REMOTE`, `TENV_ROOT`, `TENV_LOCK_PATH` | the agent's own settings say these |
+
+use super::{Layout, ListKind, Location, Mirror, is_official, listing, repository};
+use crate::{Error, Platform, Result, Tool, http::Auth};
+
+impl Mirror {
+    /// The official mirror, or what the environment says instead. Empty values count as none.
+    ///
+    /// # Errors
+    /// Configuration, which names the variable and never repeats its value.
+    pub fn from_environment(tool: Tool, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let prefix = prefix(tool);
+        let name = |suffix: &str| format!("{prefix}_{suffix}");
+        let text = |name: &str| environment(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        let location = |name: &str| text(name).map(|text| Location::read(name, &text)).transpose();
+
+        let mut mirror = Self::official(tool);
+        let remote = location(&name("REMOTE"))?;
+        let list = location(&name("LIST_URL"))?;
+        let mode = text(&name("LIST_MODE"));
+        if let Some(remote) = remote {
+            let is_github = is_official(&remote) && Layout::of(tool) == Layout::GitHub;
+            // GitHub's API has no files, and its pages no list: whichever is written, both are used.
+            mirror.base = if is_github { mirror.base } else { remote };
+        }
+        let from = list.as_ref().unwrap_or(&mirror.base);
+        if list.is_some() || mode.is_some() || !is_official(&mirror.base) {
+            let (list, list_kind) = list_of(tool, from, &name("LIST_MODE"), mode.as_deref())?;
+            (mirror.list, mirror.list_kind) = (list, list_kind);
+        }
+        mirror.auth = match (text(&name("REMOTE_USER")), text(&name("REMOTE_PASSWORD"))) {
+            (Some(user), Some(password)) => Auth::Basic { user, password },
+            (None, None) => {
+                let own = || text("TOFUENV_GITHUB_TOKEN").filter(|_| tool == Tool::OpenTofu);
+                text("TENV_GITHUB_TOKEN").or_else(own).map_or(Auth::None, Auth::Bearer)
+            }
+            (user, _) => {
+                let (set, unset) = if user.is_some() { ("USER", "PASSWORD") } else { ("PASSWORD", "USER") };
+                let text = format!("{prefix}_REMOTE_{set} is set and {prefix}_REMOTE_{unset} is not: set both or none");
+                return Err(Error::configuration(text));
+            }
+        };
+        Ok(mirror)
+    }
+}
+
+/// The platform that is got for: the one this program was built for, or with another architecture.
+///
+/// # Errors
+/// Configuration: an architecture of other characters than those of Go's names.
+pub fn platform(tool: Tool, environment: impl Fn(&str) -> Option<String>) -> Result<Platform> {
+    let own = format!("{}_ARCH", prefix(tool));
+    let mut platform = Platform::here();
+    for name in ["TENV_ARCH", &own] {
+        let Some(arch) = environment(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()) else { continue };
+        // It becomes part of addresses and paths.
+        if arch.len() > 20 || !arch.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()) {
+            return Err(Error::configuration(format!("{name} is no architecture in the words of Go, such as amd64 or arm64")));
+        }
+        platform.arch = arch;
+        break;
+    }
+    Ok(platform)
+}
+
+const fn prefix(tool: Tool) -> &'static str {
+    match tool {
+        Tool::OpenTofu => "TOFUENV",
+        Tool::Terraform => "TFENV",
+        Tool::Terragrunt => "TG",
+    }
+}
+
+/// The list below a location, in a mode.
+fn list_of(tool: Tool, from: &Location, name: &str, mode: Option<&str>) -> Result<(Location, ListKind)> {
+    let layout = Layout::of(tool);
+    let last = match from {
+        Location::Url(url) => url.rsplit('/').next().unwrap_or_default().to_owned(),
+        Location::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    // What names one document is that document, whatever the mode.
+    let ends_in_json = last.rsplit_once('.').is_some_and(|(_, end)| end.eq_ignore_ascii_case("json"));
+    if ends_in_json {
+        let kind = if layout == Layout::HashiCorp { ListKind::HashiCorp } else { ListKind::OpenTofu };
+        return Ok((from.clone(), kind));
+    }
+    let is_url = matches!(from, Location::Url(_));
+    if last == "releases" && is_url && layout == Layout::GitHub && mode != Some("html") {
+        return Ok((from.clone(), ListKind::GitHub));
+    }
+    let official = Mirror::official(tool);
+    Ok(match (mode, layout) {
+        (None, _) if is_official(from) => (official.list, official.list_kind),
+        (None | Some("html"), _) => listing(from, &layout.top(tool)),
+        (Some("api"), Layout::HashiCorp) => (from.join("terraform/index.json"), ListKind::HashiCorp),
+        (Some("api"), Layout::GitHub) if is_url => {
+            // The API has a server of its own at GitHub itself, and there alone.
+            let base = if is_official(from) { &Location::Url("https://api.github.com".to_owned()) } else { from };
+            (base.join(&format!("repos/{}/releases", repository(tool))), ListKind::GitHub)
+        }
+        (Some("mirror"), Layout::GitHub) if tool == Tool::OpenTofu => {
+            let list = if is_official(from) { official.list } else { from.join("tofu/api.json") };
+            (list, ListKind::OpenTofu)
+        }
+        _ => {
+            let modes = if tool == Tool::OpenTofu { "api, html or mirror" } else { "api or html" };
+            return Err(Error::configuration(format!("{name} has to be {modes} (for a directory on disk html), or not set")));
+        }
+    })
+}
