@@ -7,25 +7,37 @@
 //! | [`files`] | version files, nearest directory first |
 //! | [`required`] | `required_version` of the code |
 //! | [`decide`] | which tool, and what of its versions is asked for |
+//! | [`digest`], [`sums`], [`keys`], [`signature`] | what proves that a file is the one which was published |
+//! | [`archive`] | takes the executable out of what it is packed in |
 //! | [`store`] | the cache: installs, verifies, prunes |
 //! | [`place`], [`error`], [`tool`] | where something was read; what went wrong; tools and platforms |
 
+pub mod archive;
 pub mod constraint;
 pub mod decide;
+pub mod digest;
 pub mod error;
 pub mod files;
+pub mod keys;
 pub mod place;
 pub mod request;
 pub mod required;
+pub mod signature;
 pub mod store;
+pub mod sums;
 pub mod tool;
 pub mod version;
 
+pub use archive::{Limits, Packing, Taken};
 pub use constraint::Constraints;
 pub use decide::{Decision, Defaults, Why, Wish, decide, tool_of};
+pub use digest::Digest;
 pub use error::{Error, Kind, Result};
+pub use keys::{Fingerprint, Keyring};
 pub use request::Request;
+pub use signature::Signed;
 pub use store::Store;
+pub use sums::Sums;
 pub use tool::{Platform, Tool};
 pub use version::Version;
 
