@@ -10,32 +10,44 @@
 //! | [`mirror`], [`source`] | where the releases of a tool are; reading them from there |
 //! | [`lists`], [`list_cache`] | lists of versions; those that were got before |
 //! | [`http`] | HTTP with our rules |
+//! | [`digest`], [`sums`], [`keys`], [`signature`] | what proves that a file is the one which was published |
+//! | [`archive`] | takes the executable out of what it is packed in |
 //! | [`store`] | the cache: installs, verifies, prunes |
 //! | [`place`], [`error`], [`tool`] | where something was read; what went wrong; tools and platforms |
 
+pub mod archive;
 pub mod constraint;
 pub mod decide;
+pub mod digest;
 pub mod error;
 pub mod files;
 pub mod http;
+pub mod keys;
 pub mod list_cache;
 pub mod lists;
 pub mod mirror;
 pub mod place;
 pub mod request;
 pub mod required;
+pub mod signature;
 pub mod source;
 pub mod store;
+pub mod sums;
 pub mod tool;
 pub mod version;
 
+pub use archive::{Limits, Packing, Taken};
 pub use constraint::Constraints;
 pub use decide::{Decision, Defaults, Why, Wish, decide, tool_of};
+pub use digest::Digest;
 pub use error::{Error, Kind, Result};
+pub use keys::{Fingerprint, Keyring};
 pub use mirror::Mirror;
 pub use request::Request;
+pub use signature::Signed;
 pub use source::Source;
 pub use store::Store;
+pub use sums::Sums;
 pub use tool::{Platform, Tool};
 pub use version::Version;
 

@@ -1,0 +1,149 @@
+//! `.tar.gz`
+
+use std::{
+    cell::Cell,
+    collections::HashSet,
+    io::{self, BufReader, Read, Write},
+};
+
+use flate2::read::MultiGzDecoder;
+use tar::{Archive, Entry, EntryType, PaxExtensions};
+
+use super::{Job, SLACK, Seen, Sink, fill};
+use crate::Result;
+
+/// The longest description of the next entry: a name that is too long for its header, times, owners.
+const DESCRIPTION: u64 = 64 << 10;
+
+pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<'_, W>) -> Result<()> {
+    let (packed, unpacked) = (Cell::new(0), Cell::new(0));
+    let decoder = MultiGzDecoder::new(BufReader::new(Counting { from: archive, count: &packed }));
+    let counted = Bounded { from: Counting { from: decoder, count: &unpacked }, packed: &packed, job };
+    let mut archive = Archive::new(counted);
+    let mut seen = Seen(HashSet::new());
+    let mut described = None;
+    let mut found = false;
+    // As they lie there: what the library makes of descriptions it keeps in memory, however long they are.
+    for entry in archive.entries().map_err(|error| job.unread("its first entry", &error))?.raw(true) {
+        let mut entry = entry.map_err(|error| job.unread("the header of an entry", &error))?;
+        let kind = entry.header().entry_type();
+        if matches!(kind, EntryType::XHeader | EntryType::GNULongName) {
+            described = path_of(job, &mut entry, kind)?.or(described);
+            continue;
+        }
+        if kind == EntryType::XGlobalHeader {
+            continue;
+        }
+        let name = described.take().unwrap_or_else(|| entry.path_bytes().into_owned());
+        // A directory's own entry.
+        if matches!(name.as_slice(), b"." | b"./") && kind.is_dir() {
+            continue;
+        }
+        let named = seen.take(job, &name)?;
+        let name = String::from_utf8_lossy(&name);
+        if !kind.is_file() && !kind.is_dir() {
+            return Err(job.fault(format_args!("has an entry `{name}` that is a link or a device ({kind:?})")));
+        }
+        if !named {
+            continue;
+        }
+        if kind.is_dir() || name.ends_with('/') {
+            return Err(job.fault(format_args!("has `{name}` as a directory")));
+        }
+        let size = entry.size();
+        if size > job.limits.size {
+            return Err(job.fault(format_args!("has `{name}` with {size} bytes, and {} at most are taken", job.limits.size)));
+        }
+        sink.copy(&mut entry, size)?;
+        if sink.into.written() != size {
+            return Err(job.fault(format_args!("is cut off in `{name}`: {} of {size} bytes", sink.into.written())));
+        }
+        found = true;
+    }
+    ends(job, archive.into_inner())?;
+    if found { Ok(()) } else { Err(job.missing(&seen)) }
+}
+
+/// The path that a description gives the next entry, if it does.
+fn path_of(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) -> Result<Option<Vec<u8>>> {
+    let size = entry.size();
+    if size > DESCRIPTION {
+        return Err(
+            job.fault(format_args!("has a description of an entry with {size} bytes, and {DESCRIPTION} at most are read"))
+        );
+    }
+    let mut bytes = Vec::new();
+    entry.read_to_end(&mut bytes).map_err(|error| job.unread("the description of an entry", &error))?;
+    if bytes.len() as u64 != size {
+        return Err(job.fault("is cut off in the description of an entry"));
+    }
+    if kind == EntryType::GNULongName {
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        bytes.truncate(end);
+        return Ok(Some(bytes));
+    }
+    let mut path = None;
+    for extension in PaxExtensions::new(&bytes) {
+        let extension = extension.map_err(|error| job.unread("the description of an entry", &error))?;
+        let key = String::from_utf8_lossy(extension.key_bytes());
+        // Both change what of the archive is the entry, and programs differ in whom they believe.
+        if key == "size" || key.starts_with("GNU.sparse.") {
+            return Err(job.fault(format_args!("has a description of an entry that changes its size (`{key}`)")));
+        }
+        if key == "path" {
+            path = Some(extension.value_bytes().to_vec());
+        }
+    }
+    Ok(path)
+}
+
+/// That nothing but zeros comes after the last entry, and that the checksum of all is right.
+fn ends(job: &Job<'_>, mut rest: impl Read) -> Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        match fill(&mut rest, &mut buffer).map_err(|error| job.unread("what follows its last entry", &error))? {
+            0 => return Ok(()),
+            read if buffer.iter().take(read).all(|byte| *byte == 0) => {}
+            _ => return Err(job.fault("has bytes after its end")),
+        }
+    }
+}
+
+/// Counts what is read.
+struct Counting<'a, R> {
+    from: R,
+    count: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Counting<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into)?;
+        self.count.set(self.count.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// What may be unpacked of all that is packed, with what is passed over.
+struct Bounded<'a, R> {
+    from: Counting<'a, R>,
+    packed: &'a Cell<u64>,
+    job: &'a Job<'a>,
+}
+
+impl<R: Read> Read for Bounded<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into)?;
+        let (packed, unpacked, limits) = (self.packed.get(), self.from.count.get(), self.job.limits);
+        // The headers, and the zeros at the end, are not what is limited.
+        if unpacked > limits.size.saturating_add(SLACK) {
+            return Err(io::Error::other(format!("more than {} bytes are packed in it", limits.size)));
+        }
+        if unpacked > SLACK && unpacked / packed.max(1) >= limits.ratio {
+            return Err(io::Error::other(format!(
+                "{unpacked} bytes are packed in {packed}: more than {} times as many",
+                limits.ratio
+            )));
+        }
+        Ok(read)
+    }
+}

@@ -1,0 +1,130 @@
+//! `.zip`
+
+use std::{
+    cell::Cell,
+    collections::HashSet,
+    io::{self, BufReader, Read, Seek, SeekFrom, Write},
+};
+
+use zip::{
+    ZipArchive,
+    read::{ArchiveOffset, Config},
+    result::ZipError,
+};
+
+use super::{Job, SLACK, Seen, Sink};
+use crate::{Error, Result};
+
+/// Bits of the mode that say what an entry is.
+const KIND: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const FILE: u32 = 0o100_000;
+
+/// The most that is read of an archive to find its entries, which are then in memory all at once.
+const DIRECTORIES: u64 = 4 << 20;
+
+pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mut Sink<'_, W>) -> Result<()> {
+    let fault = |error: ZipError| unread(job, "its directory", error);
+    // Nothing comes before the first entry: what is read is what was summed, and no program that unpacks itself.
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
+    let left = Cell::new(Some(DIRECTORIES));
+    let mut from = Budget { from: BufReader::new(archive), left: &left };
+    let mut archive = ZipArchive::with_config(config, &mut from).map_err(fault)?;
+    left.set(None);
+    if archive.len() > job.limits.entries {
+        return Err(job.fault(format_args!("has {} entries, and {} at most are looked at", archive.len(), job.limits.entries)));
+    }
+    if archive.has_duplicate_names() {
+        return Err(job.fault("has an entry that is there twice"));
+    }
+    let mut seen = Seen(HashSet::new());
+    let mut wanted = None;
+    for index in 0..archive.len() {
+        let entry = archive.by_index_data(index).map_err(fault)?;
+        let named = seen.take(job, entry.name_raw())?;
+        let name = String::from_utf8_lossy(entry.name_raw()).into_owned();
+        let mode = entry.unix_mode().unwrap_or(0) & KIND;
+        let is_directory = entry.is_dir() || mode == DIRECTORY;
+        if !is_directory && !matches!(mode, 0 | FILE) {
+            return Err(job.fault(format_args!("has an entry `{name}` that is a link or a device (mode {mode:o})")));
+        }
+        if !named {
+            continue;
+        }
+        if is_directory {
+            return Err(job.fault(format_args!("has `{name}` as a directory")));
+        }
+        let (size, packed) = (entry.size(), entry.compressed_size());
+        if size > job.limits.size {
+            return Err(job.fault(format_args!("has `{name}` with {size} bytes, and {} at most are taken", job.limits.size)));
+        }
+        if size > SLACK && size / packed.max(1) >= job.limits.ratio {
+            let ratio = job.limits.ratio;
+            return Err(job.fault(format_args!("has `{name}` with {size} bytes in {packed}: more than {ratio} times as many")));
+        }
+        wanted = Some((index, size));
+    }
+    // What the directory says has to be what lies before each entry, or two programs read two archives in it.
+    archive.validate_header_consistency().map_err(fault)?;
+    let Some((index, size)) = wanted else { return Err(job.missing(&seen)) };
+    let entry = archive.by_index(index).map_err(|error| unread(job, job.entry, error))?;
+    sink.copy(entry, size)?;
+    let comment = archive.comment().len();
+    ends(job, &mut from, comment)?;
+    match sink.into.written() {
+        written if written == size => Ok(()),
+        written => Err(job.fault(format_args!("has `{}` with {written} bytes, and says {size}", job.entry))),
+    }
+}
+
+/// That the directory lies right before the record of the end, and nothing after that but its comment of so many bytes.
+fn ends(job: &Job<'_>, from: &mut (impl Read + Seek), comment: usize) -> Result<()> {
+    let mut record = [0; 22];
+    let mut read = || {
+        let at = from.seek(SeekFrom::End(-i64::try_from(record.len() + comment).unwrap_or(i64::MAX)))?;
+        from.read_exact(&mut record).map(|()| at)
+    };
+    let at = read().map_err(|error| job.unread("the record of its end", &error))?;
+    if !record.starts_with(b"PK\x05\x06") {
+        return Err(job.fault("has bytes after its end"));
+    }
+    let number = |at: usize| record.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
+    let (size, start) = (number(12), number(16));
+    // One beyond 4 GiB says so here, and has its numbers in another record before this one.
+    let is_large = size == u32::MAX || start == u32::MAX;
+    if is_large || u64::from(size) + u64::from(start) == at {
+        return Ok(());
+    }
+    Err(job.fault("has bytes between its directory and its end"))
+}
+
+/// An error of the archive or of reading it.
+fn unread(job: &Job<'_>, what: &str, error: ZipError) -> Error {
+    match error {
+        ZipError::Io(error) => job.unread(what, &error),
+        error => job.fault(format_args!("is no zip that can be read, in {what}: {error}")),
+    }
+}
+
+/// Reads so many bytes, if there is a limit, and no more.
+struct Budget<'a, R> {
+    from: R,
+    left: &'a Cell<Option<u64>>,
+}
+
+impl<R: Read> Read for Budget<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into)?;
+        if let Some(left) = self.left.get() {
+            let left = left.checked_sub(read as u64);
+            self.left.set(Some(left.ok_or_else(|| io::Error::other(format!("it has more than {DIRECTORIES} bytes")))?));
+        }
+        Ok(read)
+    }
+}
+
+impl<R: Seek> Seek for Budget<'_, R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.from.seek(to)
+    }
+}

@@ -1,0 +1,98 @@
+//! The keys that are built in, and those that are configured.
+
+use std::time::SystemTime;
+
+use pgp::crypto::hash::HashAlgorithm;
+use tool_versions::{Fingerprint, Keyring, Kind, Tool, keys};
+
+use crate::{
+    failed,
+    making::{BORN, Plan, Sub, binary},
+};
+
+#[test]
+fn those_built_in_have_the_pinned_fingerprints() {
+    let rows = [
+        (Tool::Terraform, "C874011F0AB405110D02105534365D9472D7468F", false),
+        (Tool::OpenTofu, "E3E6E43D84CB852EADB0051D0C0AF313E5FD9F80", false),
+        (Tool::Terragrunt, "68C80F86DF98E710C0F22E2E577774ACA847CC49", true),
+    ];
+    for (tool, fingerprint, is_empty) in rows {
+        let ring = Keyring::built_in(tool).unwrap_or_else(|error| panic!("{tool}: {error}"));
+        assert_eq!(ring.fingerprints(), [fingerprint.parse::<Fingerprint>().unwrap()], "{tool}");
+        assert_eq!(ring.is_empty(), is_empty, "{tool}");
+    }
+}
+
+/// The texts alone, without what the program does with them.
+#[test]
+fn each_file_is_the_key_that_is_pinned() {
+    let (hashicorp, opentofu) = (include_str!("../../keys/hashicorp.asc"), include_str!("../../keys/opentofu.asc"));
+    for (text, own, other) in [(hashicorp, keys::HASHICORP, keys::OPENTOFU), (opentofu, keys::OPENTOFU, keys::HASHICORP)] {
+        assert!(Keyring::from_armored(text, &[own.parse().unwrap()]).is_ok());
+        let result = Keyring::from_armored(text, &[other.parse().unwrap()]);
+        failed(result, Kind::Configuration, &["no key with the fingerprint", other, own]);
+    }
+}
+
+#[test]
+fn only_pinned_ones_are_taken() {
+    let (one, two) = (Plan::default().make(), Plan { seed: 2, ..Plan::default() }.make());
+    let both = format!("Our keys:\n\n{}\nand\n{}", one.armored(), two.armored());
+    for pins in [vec![&one], vec![&two], vec![&two, &one]] {
+        let pins: Vec<_> = pins.into_iter().map(crate::making::Made::fingerprint).collect();
+        let ring = Keyring::from_armored(&both, &pins).unwrap();
+        assert_eq!(ring.fingerprints(), pins);
+        for made in [&one, &two] {
+            let signature = binary(&made.sign(b"x", BORN, HashAlgorithm::Sha256));
+            let proven = ring.verify("x", b"x", &signature, SystemTime::now());
+            assert_eq!(proven.is_ok(), pins.contains(&made.fingerprint()), "{proven:?}");
+        }
+    }
+    let result = Keyring::from_armored(&one.armored(), &[one.fingerprint(), two.fingerprint()]);
+    failed(result, Kind::Configuration, &[&two.fingerprint().to_string(), &one.fingerprint().to_string()]);
+    failed(Keyring::from_armored(&both, &[]), Kind::Configuration, &["no fingerprint is given"]);
+    // The fingerprint of a subkey is none of a key.
+    let made = Plan { sub: Some(Sub::default()), ..Plan::default() }.make();
+    let result = Keyring::from_armored(&made.armored(), &[made.sub_fingerprint()]);
+    failed(result, Kind::Configuration, &["no key with the fingerprint"]);
+}
+
+#[test]
+fn what_is_no_key_is_refused() {
+    let made = Plan::default().make();
+    let (text, pins) = (made.armored(), [made.fingerprint()]);
+    let cut = &text[..text.len() / 2];
+    let secret = made.secret.to_armored_string(pgp::composed::ArmorOptions::default()).unwrap();
+    let (begin, end) = ("-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----");
+    let rows = [
+        (String::new(), "there is no `-----BEGIN"),
+        ("<html>".to_owned(), "`<html>`"),
+        (cut.to_owned(), "a block has no"),
+        (format!("{begin}\n\n{end}\n"), "no OpenPGP key can be read"),
+        (format!("{begin}\n\nAAAA\n{end}\n"), "no OpenPGP key can be read"),
+        (secret, "there is no `-----BEGIN"),
+        ("x".repeat((1 << 20) + 1), "1048577 bytes"),
+    ];
+    for (text, says) in rows {
+        failed(Keyring::from_armored(&text, &pins), Kind::Configuration, &[says]);
+    }
+}
+
+#[test]
+fn fingerprints_are_read_as_people_write_them() {
+    for text in ["C874011F0AB405110D02105534365D9472D7468F", "0xc874011f0ab405110d02105534365d9472d7468f"] {
+        assert_eq!(text.parse::<Fingerprint>().unwrap().to_string(), keys::HASHICORP);
+    }
+    let grouped = "C874 011F 0AB4 0511 0D02  1055 3436 5D94 72D7 468F";
+    assert_eq!(grouped.parse::<Fingerprint>().unwrap().to_string(), keys::HASHICORP);
+    for text in [
+        "",
+        "34365D9472D7468F",
+        "72D7468F",
+        "C874011F0AB405110D02105534365D9472D7468",
+        "x874011F0AB405110D02105534365D9472D7468F",
+    ] {
+        failed(text.parse::<Fingerprint>(), Kind::Configuration, &["no fingerprint"]);
+    }
+}
