@@ -136,7 +136,7 @@ fn terragrunt_runs_another_which_is_decided_as_well() {
     let beneath = decided.beneath.unwrap();
     assert_eq!(
         (beneath.tool, beneath.asked.as_str(), beneath.why.to_string().as_str()),
-        (Tool::Terraform, "1.8.5", "from .terraform-version:1")
+        (Tool::Terraform, "1.8.5", "from .terraform-version")
     );
 }
 
