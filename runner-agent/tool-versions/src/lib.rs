@@ -6,7 +6,7 @@
 //! | [`version`], [`constraint`], [`request`] | the grammar |
 //! | [`files`] | version files, nearest directory first |
 //! | [`required`] | `required_version` of the code |
-//! | [`decide`] | which tool, and what of its versions is asked for |
+//! | [`mod@decide`] | which tool, and what of its versions is asked for |
 //! | [`mirror`], [`source`] | where the releases of a tool are; reading them from there |
 //! | [`lists`], [`list_cache`] | lists of versions; those that were got before |
 //! | [`http`] | HTTP with our rules |
