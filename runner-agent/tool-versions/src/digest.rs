@@ -77,9 +77,14 @@ impl<W: Write> Hashing<W> {
         self.written
     }
 
-    /// The digest of what was written.
-    pub fn digest(self) -> Digest {
-        Digest(self.hash.finalize().into())
+    /// The digest of what was written so far.
+    pub fn digest(&self) -> Digest {
+        Digest(self.hash.clone().finalize().into())
+    }
+
+    /// What is beneath.
+    pub const fn get_ref(&self) -> &W {
+        &self.into
     }
 }
 

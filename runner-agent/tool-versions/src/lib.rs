@@ -50,12 +50,3 @@ pub use store::Store;
 pub use sums::Sums;
 pub use tool::{Platform, Tool};
 pub use version::Version;
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}

@@ -10,10 +10,9 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::{ASIDE, Installed, LOCKS, PROOF, Store, USED, at, remove, verify};
-use crate::{Error, Result, Tool, Version};
+use crate::{Error, Result, Tool, Version, digest::Hashing};
 
 /// Between two looks at a lock that somebody holds.
 const LOOK: Duration = Duration::from_millis(25);
@@ -79,27 +78,21 @@ impl Turn {
         fs::create_dir_all(&dir).map_err(at(&dir))?;
         let binary = dir.join(self.tool.binary());
         let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&binary).map_err(at(&binary))?;
-        Ok(Staging { turn: self, dir, file, hasher: Sha256::new(), size: 0, done: false })
+        Ok(Staging { turn: self, dir, file: Hashing::new(file), done: false })
     }
 }
 
 /// A version that is being written. Dropped without [`Staging::commit`], nothing of it is left.
-#[derive(Debug)]
 pub struct Staging<'a> {
     turn: &'a Turn,
     dir: PathBuf,
-    file: File,
-    hasher: Sha256,
-    size: u64,
+    file: Hashing<File>,
     done: bool,
 }
 
 impl Write for Staging<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.file.write(bytes)?;
-        self.hasher.update(&bytes[..count]);
-        self.size += count as u64;
-        Ok(count)
+        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -120,12 +113,14 @@ impl Staging<'_> {
     pub fn commit(mut self, proof: &Proof) -> Result<Installed> {
         let Turn { store, tool, version, .. } = self.turn;
         let (tool, staged) = (*tool, self.dir.join(self.turn.tool.binary()));
-        if self.size == 0 {
+        let size = self.file.written();
+        if size == 0 {
             return Err(Error::integrity(format!("the executable of {tool} {version} is empty")));
         }
-        let digest = crate::hex(&std::mem::take(&mut self.hasher).finalize());
-        self.file.set_permissions(fs::Permissions::from_mode(0o555)).map_err(at(&staged))?;
-        self.file.sync_all().map_err(at(&staged))?;
+        let digest = self.file.digest().to_string();
+        let file = self.file.get_ref();
+        file.set_permissions(fs::Permissions::from_mode(0o555)).map_err(at(&staged))?;
+        file.sync_all().map_err(at(&staged))?;
         // What was got on the way has no place in the version.
         for name in super::names(&self.dir)?.iter().filter(|name| *name != tool.binary()) {
             let path = self.dir.join(name);
@@ -160,7 +155,7 @@ impl Staging<'_> {
             sync(dir)?;
         }
         let binary = target.join(tool.binary());
-        Ok(Installed { tool, version: version.clone(), digest, binary, size: self.size, used: SystemTime::now() })
+        Ok(Installed { tool, version: version.clone(), digest, binary, size, used: SystemTime::now() })
     }
 }
 

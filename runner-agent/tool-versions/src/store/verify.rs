@@ -6,17 +6,16 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Read as _},
+    io::{self, BufReader},
     os::unix::fs::MetadataExt as _,
     path::Path,
     time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::{Installed, SEEN, Store, USED, at, prune};
-use crate::{Error, Result};
+use crate::{Digest, Error, Result};
 
 /// What a file is as long as nobody writes to it. Without the device, whose number is another on each node that mounts a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,16 +47,7 @@ impl Stamp {
 /// # Errors
 /// When it cannot be read.
 pub fn digest(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 256 * 1024];
-    loop {
-        let count = file.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(crate::hex(&hasher.finalize()));
-        }
-        hasher.update(&buffer[..count]);
-    }
+    Ok(Digest::read(BufReader::with_capacity(256 * 1024, File::open(path)?))?.to_string())
 }
 
 #[derive(Serialize, Deserialize)]
