@@ -13,6 +13,7 @@
 //! | [`digest`], [`sums`], [`keys`], [`signature`] | what proves that a file is the one which was published |
 //! | [`archive`] | takes the executable out of what it is packed in |
 //! | [`store`] | the cache: installs, verifies, prunes |
+//! | [`supply`] | all of it together: from what is asked for to an executable that may be run |
 //! | [`place`], [`error`], [`tool`] | where something was read; what went wrong; tools and platforms |
 
 pub mod archive;
@@ -33,6 +34,7 @@ pub mod signature;
 pub mod source;
 pub mod store;
 pub mod sums;
+pub mod supply;
 pub mod tool;
 pub mod version;
 
@@ -48,5 +50,6 @@ pub use signature::Signed;
 pub use source::Source;
 pub use store::Store;
 pub use sums::Sums;
+pub use supply::{Channel, Supply, Verification};
 pub use tool::{Platform, Tool};
 pub use version::Version;

@@ -32,21 +32,15 @@ pub struct Cached {
 pub enum Step<'a> {
     /// It is young enough.
     Use,
-    /// It is not, but nobody may be asked.
-    UseStale,
     /// Ask, with the tag of the one at hand.
     Ask(Option<&'a str>),
-    /// There is none, and nobody may be asked.
-    Nothing,
 }
 
 /// Decides, for a time in seconds of the epoch. A list from the future is as good as an old one.
-pub fn step(cached: Option<&Cached>, now: u64, offline: bool) -> Step<'_> {
+pub fn step(cached: Option<&Cached>, now: u64) -> Step<'_> {
     let is_fresh = |cached: &Cached| now.checked_sub(cached.fetched).is_some_and(|age| age < TIME_TO_LIVE.as_secs());
     match cached {
         Some(cached) if is_fresh(cached) => Step::Use,
-        Some(_) if offline => Step::UseStale,
-        None if offline => Step::Nothing,
         cached => Step::Ask(cached.and_then(|cached| cached.etag.as_deref())),
     }
 }
@@ -62,12 +56,12 @@ pub struct Known {
     pub stale: Option<String>,
 }
 
-/// The versions of a tool: from the cache in `directory`, or from the server. With `offline` the network is not touched.
+/// The versions of a tool: from the cache in `directory`, or from the server.
 ///
 /// # Errors
 /// Those of [`Source::list`] when there is nothing at hand, and configuration errors always: an address that is wrong is not hidden by a
-/// list from better days. Offline and with nothing at hand: unavailable. A cache that cannot be written is a warning in the log.
-pub async fn known(source: &Source, directory: &Path, now: SystemTime, offline: bool) -> Result<Known> {
+/// list from better days. A cache that cannot be written is a warning in the log.
+pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result<Known> {
     let (mirror, from) = (source.mirror(), source.mirror().list.to_string());
     if matches!(mirror.list, Location::File(_)) {
         // It is at hand itself: no network, and nothing to wait an hour for.
@@ -81,19 +75,8 @@ pub async fn known(source: &Source, directory: &Path, now: SystemTime, offline: 
     let at_hand = load(&path).filter(|(cached, _)| cached.from == from);
     let (cached, versions) = at_hand.unzip();
     let age = cached.as_ref().map(|cached| Duration::from_secs(now.saturating_sub(cached.fetched))).unwrap_or_default();
-    let etag = match step(cached.as_ref(), now, offline) {
+    let etag = match step(cached.as_ref(), now) {
         Step::Use => return Ok(Known { versions: versions.unwrap_or_default(), age, stale: None }),
-        Step::UseStale => {
-            let stale = Some("the network is not used (offline)".to_owned());
-            return Ok(Known { versions: versions.unwrap_or_default(), age, stale });
-        }
-        Step::Nothing => {
-            let text = format!(
-                "no list of versions of {} is at hand, and the network is not used (offline): ask for an exact version that is installed",
-                mirror.tool
-            );
-            return Err(Error::unavailable(text));
-        }
         Step::Ask(etag) => etag,
     };
     let fetched = match (source.list(etag).await, &versions) {

@@ -52,7 +52,8 @@ impl Mirror {
             (Some(user), Some(password)) => Auth::Basic { user, password },
             (None, None) => {
                 let own = || text("TOFUENV_GITHUB_TOKEN").filter(|_| tool == Tool::OpenTofu);
-                text("TENV_GITHUB_TOKEN").or_else(own).map_or(Auth::None, Auth::Bearer)
+                mirror.github = text("TENV_GITHUB_TOKEN").or_else(own).map(Auth::Bearer);
+                Auth::None
             }
             (user, _) => {
                 let (set, unset) = if user.is_some() { ("USER", "PASSWORD") } else { ("PASSWORD", "USER") };

@@ -132,22 +132,11 @@ pub struct Asset {
     pub location: Location,
 }
 
-/// What the binary comes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
-    /// A zip archive.
-    Zip,
-    /// The binary itself.
-    Raw,
-}
-
 /// The files of a release for one platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assets {
-    /// What has the binary in it, or is it.
+    /// What has the binary in it, or is it: its name says how it is packed ([`crate::Packing::of`]).
     pub archive: Asset,
-    /// What it is.
-    pub packing: Packing,
     /// The name of the binary in the archive, and when installed.
     pub entry: String,
     /// The sums of all archives.
@@ -171,6 +160,8 @@ pub struct Mirror {
     pub layout: Layout,
     /// What to log in with; where, [`Self::auth_for`] says.
     pub auth: Auth,
+    /// A token for GitHub's API, where it is asked for the list.
+    pub github: Option<Auth>,
     /// Certificate authorities besides those of the system, in PEM.
     pub authority: Option<String>,
 }
@@ -190,14 +181,14 @@ impl Mirror {
             }
         };
         let (list, base) = (Location::Url(list), Location::Url(base.to_owned()));
-        Self { tool, list, list_kind, base, layout: Layout::of(tool), auth: Auth::None, authority: None }
+        Self { tool, list, list_kind, base, layout: Layout::of(tool), auth: Auth::None, github: None, authority: None }
     }
 
     /// A mirror below a base; its list is what a web server or the disk lists there.
     pub fn below(tool: Tool, base: Location) -> Self {
         let layout = Layout::of(tool);
         let (list, list_kind) = listing(&base, &layout.top(tool));
-        Self { tool, list, list_kind, base, layout, auth: Auth::None, authority: None }
+        Self { tool, list, list_kind, base, layout, auth: Auth::None, github: None, authority: None }
     }
 
     /// The files of a version.
@@ -205,12 +196,12 @@ impl Mirror {
         let tool = self.tool;
         let suffix = if platform.os == "windows" { ".exe" } else { "" };
         let entry = format!("{}{suffix}", tool.binary());
-        let (archive, packing, sums) = match tool {
+        let (archive, sums) = match tool {
             Tool::OpenTofu | Tool::Terraform => {
                 let name = format!("{}_{version}", tool.binary());
-                (format!("{name}_{platform}.zip"), Packing::Zip, format!("{name}_SHA256SUMS"))
+                (format!("{name}_{platform}.zip"), format!("{name}_SHA256SUMS"))
             }
-            Tool::Terragrunt => (format!("terragrunt_{platform}{suffix}"), Packing::Raw, "SHA256SUMS".to_owned()),
+            Tool::Terragrunt => (format!("terragrunt_{platform}{suffix}"), "SHA256SUMS".to_owned()),
         };
         let signatures = match tool {
             Tool::Terraform => vec![format!("{sums}.{HASHICORP_KEY}.sig"), format!("{sums}.sig")],
@@ -223,28 +214,25 @@ impl Mirror {
         };
         let directory = self.base.join(&format!("{}/{tag}", self.layout.top(tool)));
         let asset = |name: String| Asset { location: directory.join(&name), name };
-        Assets {
-            archive: asset(archive),
-            packing,
-            entry,
-            sums: asset(sums),
-            signatures: signatures.into_iter().map(asset).collect(),
-        }
+        Assets { archive: asset(archive), entry, sums: asset(sums), signatures: signatures.into_iter().map(asset).collect() }
     }
 
-    /// What to log in with at an address: a name and a password at the servers of the base and of the list, except the projects' own,
-    /// to which nobody has any; a token where GitHub's API is asked for the list, and nowhere else.
+    /// Whether nothing of it needs the network.
+    pub const fn is_on_disk(&self) -> bool {
+        matches!((&self.base, &self.list), (Location::File(_), Location::File(_)))
+    }
+
+    /// What to log in with at an address: the operator's credentials at the servers of the base and of the list, except the projects'
+    /// own, to which nobody has any; GitHub's token where GitHub's API is asked for the list, and nowhere else.
     pub fn auth_for(&self, location: &Location) -> &Auth {
         let same = |other: &Location| {
             let (one, other) = (location.url(), other.url());
             one.zip(other).is_some_and(|(one, other)| address::is_same_server(&other, &one))
         };
-        let ours = match self.auth {
-            Auth::None => false,
-            Auth::Basic { .. } => (same(&self.base) || same(&self.list)) && !is_official(location),
-            Auth::Bearer(_) => self.list_kind == ListKind::GitHub && same(&self.list),
-        };
-        if ours { &self.auth } else { &Auth::None }
+        if self.auth != Auth::None && (same(&self.base) || same(&self.list)) && !is_official(location) {
+            return &self.auth;
+        }
+        self.github.as_ref().filter(|_| self.list_kind == ListKind::GitHub && same(&self.list)).unwrap_or(&Auth::None)
     }
 }
 

@@ -68,6 +68,26 @@ impl Store {
 }
 
 impl Turn {
+    /// The tool that is to be installed.
+    pub const fn tool(&self) -> Tool {
+        self.tool
+    }
+
+    /// Its version.
+    pub const fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// A file on the cache's disk without a name, for what is got on the way: it goes with the last who has it open.
+    ///
+    /// # Errors
+    /// When the cache cannot be written.
+    pub fn nameless(&self) -> Result<File> {
+        let dir = self.store.root.join(ASIDE);
+        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        tempfile::tempfile_in(&dir).map_err(at(&dir))
+    }
+
     /// Begins anew: what somebody who was killed left of this version is removed. Nobody else touches it, since the turn is ours.
     ///
     /// # Errors
@@ -101,11 +121,6 @@ impl Write for Staging<'_> {
 }
 
 impl Staging<'_> {
-    /// A directory of this installation's own, for what is got on the way; it goes with the rest.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Puts what was written on the disk and gives it its name.
     ///
     /// # Errors
@@ -121,11 +136,6 @@ impl Staging<'_> {
         let file = self.file.get_ref();
         file.set_permissions(fs::Permissions::from_mode(0o555)).map_err(at(&staged))?;
         file.sync_all().map_err(at(&staged))?;
-        // What was got on the way has no place in the version.
-        for name in super::names(&self.dir)?.iter().filter(|name| *name != tool.binary()) {
-            let path = self.dir.join(name);
-            fs::remove_file(&path).map_err(at(&path))?;
-        }
         verify::remember(&self.dir, &verify::Stamp::of(&staged).map_err(at(&staged))?, &digest)?;
         let text = serde_json::to_vec_pretty(proof).map_err(|error| Error::storage("proof.json", &error.into()))?;
         for (name, bytes) in [(PROOF, text.as_slice()), (USED, b"")] {
@@ -139,7 +149,13 @@ impl Staging<'_> {
         let target = place.join(&digest);
         match fs::rename(&self.dir, &target) {
             // The very same bytes are there: of somebody whose cache had no proof of them, or who was faster elsewhere.
-            Err(error) if target.join(PROOF).is_file() => tracing::debug!(%error, "{} is there already", target.display()),
+            Err(error) if target.join(PROOF).is_file() => {
+                tracing::debug!(%error, "{} is there already", target.display());
+                if proof.signer.is_some() {
+                    let path = target.join(PROOF);
+                    fs::rename(self.dir.join(PROOF), &path).map_err(at(&path))?;
+                }
+            }
             Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => {
                 // A directory of that name that is no version: nobody uses it.
                 remove(&target)?;

@@ -95,6 +95,16 @@ impl Store {
         Ok(self.of(tool, version)?.into_iter().max_by_key(|installed| installed.used))
     }
 
+    /// What proved a version when it was installed.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub fn proof(&self, installed: &Installed) -> Result<install::Proof> {
+        let path = installed.dir().join(PROOF);
+        let bytes = fs::read(&path).map_err(at(&path))?;
+        serde_json::from_slice(&bytes).map_err(|error| Error::storage(path.display(), &error.into()))
+    }
+
     fn of(&self, tool: Tool, version: &Version) -> Result<Vec<Installed>> {
         let place = self.place(tool, version);
         let mut found = Vec::new();

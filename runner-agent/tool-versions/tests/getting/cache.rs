@@ -26,24 +26,19 @@ fn cached(fetched: u64, etag: Option<&str>) -> Cached {
 }
 
 #[test]
-fn what_to_do_follows_from_age_and_switch() {
+fn what_to_do_follows_from_age() {
     let now = 1_000_000;
     let hour = TIME_TO_LIVE.as_secs();
     let rows = [
-        (None, false, Step::Ask(None)),
-        (None, true, Step::Nothing),
-        (Some(cached(now, Some("\"a\""))), false, Step::Use),
-        (Some(cached(now - hour + 1, None)), false, Step::Use),
-        (Some(cached(now - hour + 1, None)), true, Step::Use),
-        (Some(cached(now - hour, Some("\"a\""))), false, Step::Ask(Some("\"a\""))),
-        (Some(cached(now - hour, None)), false, Step::Ask(None)),
-        (Some(cached(now - hour, Some("\"a\""))), true, Step::UseStale),
-        (Some(cached(now + 1, Some("\"a\""))), false, Step::Ask(Some("\"a\""))),
-        (Some(cached(now + 1, None)), true, Step::UseStale),
-        (Some(cached(0, None)), true, Step::UseStale),
+        (None, Step::Ask(None)),
+        (Some(cached(now, Some("\"a\""))), Step::Use),
+        (Some(cached(now - hour + 1, None)), Step::Use),
+        (Some(cached(now - hour, Some("\"a\""))), Step::Ask(Some("\"a\""))),
+        (Some(cached(now - hour, None)), Step::Ask(None)),
+        (Some(cached(now + 1, Some("\"a\""))), Step::Ask(Some("\"a\""))),
     ];
-    for (cached, offline, wanted) in rows {
-        assert_eq!(step(cached.as_ref(), now, offline), wanted, "{cached:?} {offline}");
+    for (cached, wanted) in rows {
+        assert_eq!(step(cached.as_ref(), now), wanted, "{cached:?}");
     }
 }
 
@@ -77,8 +72,8 @@ impl World {
         Self { server, day, directory: tempfile::tempdir().unwrap() }
     }
 
-    async fn known(&self, seconds: u64, offline: bool) -> tool_versions::Result<Known> {
-        known(&self.source(), &self.cache(), at(seconds), offline).await
+    async fn known(&self, seconds: u64) -> tool_versions::Result<Known> {
+        known(&self.source(), &self.cache(), at(seconds)).await
     }
 
     fn source(&self) -> Source {
@@ -107,12 +102,12 @@ fn newest(known: &Known) -> String {
 #[tokio::test]
 async fn a_list_is_good_for_an_hour() {
     let world = World::new().await;
-    let first = world.known(0, false).await.unwrap();
+    let first = world.known(0).await.unwrap();
     assert_eq!((newest(&first).as_str(), first.age, first.stale.clone()), ("1.0.0", Duration::ZERO, None));
-    let second = world.known(3599, false).await.unwrap();
+    let second = world.known(3599).await.unwrap();
     assert_eq!((newest(&second).as_str(), second.age, second.stale), ("1.0.0", Duration::from_secs(3599), None));
     assert_eq!(world.asked(), 1);
-    let third = world.known(3600, false).await.unwrap();
+    let third = world.known(3600).await.unwrap();
     assert_eq!((newest(&third).as_str(), third.age), ("1.1.0", Duration::ZERO));
     assert_eq!(world.server.seen()[1].header("if-none-match"), Some("\"t\""));
     let left: Vec<_> = fs::read_dir(world.cache()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -122,29 +117,29 @@ async fn a_list_is_good_for_an_hour() {
 #[tokio::test]
 async fn not_modified_is_good_for_another_hour() {
     let world = World::new().await;
-    world.known(0, false).await.unwrap();
+    world.known(0).await.unwrap();
     world.weather(4);
-    let again = world.known(4000, false).await.unwrap();
+    let again = world.known(4000).await.unwrap();
     assert_eq!((newest(&again).as_str(), again.age, again.stale), ("1.0.0", Duration::ZERO, None));
-    let more = world.known(7000, false).await.unwrap();
+    let more = world.known(7000).await.unwrap();
     assert_eq!((more.age, world.asked()), (Duration::from_secs(3000), 2));
 }
 
 #[tokio::test]
 async fn an_old_list_is_used_when_there_is_no_newer_one() {
     let world = World::new().await;
-    world.known(0, false).await.unwrap();
+    world.known(0).await.unwrap();
     for (day, says) in [(1, "503"), (2, "page of HTML")] {
         world.weather(day);
-        let old = world.known(90_000, false).await.unwrap();
+        let old = world.known(90_000).await.unwrap();
         assert_eq!((newest(&old).as_str(), old.age), ("1.0.0", Duration::from_secs(90_000)));
         assert!(old.stale.as_deref().unwrap().contains(says), "{old:?}");
     }
     // An address that is wrong is not hidden.
     world.weather(3);
-    fails(world.known(90_000, false).await, Kind::Configuration, "there is no list of versions of OpenTofu at");
+    fails(world.known(90_000).await, Kind::Configuration, "there is no list of versions of OpenTofu at");
     world.weather(0);
-    assert_eq!(world.known(90_000, false).await.unwrap().stale, None);
+    assert_eq!(world.known(90_000).await.unwrap().stale, None);
 }
 
 #[tokio::test]
@@ -152,22 +147,8 @@ async fn without_a_list_the_error_is_the_servers() {
     let world = World::new().await;
     for (day, kind) in [(1, Kind::Unavailable), (2, Kind::Unavailable), (3, Kind::Configuration), (4, Kind::Integrity)] {
         world.weather(day);
-        fails(world.known(0, false).await, kind, "");
+        fails(world.known(0).await, kind, "");
     }
-}
-
-#[tokio::test]
-async fn offline_touches_no_network() {
-    let world = World::new().await;
-    fails(world.known(0, true).await, Kind::Unavailable, "offline");
-    assert_eq!(world.asked(), 0);
-    world.known(0, false).await.unwrap();
-    let fresh = world.known(10, true).await.unwrap();
-    assert_eq!((fresh.stale, fresh.age), (None, Duration::from_secs(10)));
-    let old = world.known(10_000, true).await.unwrap();
-    assert_eq!(old.age, Duration::from_secs(10_000));
-    assert!(old.stale.unwrap().contains("offline"));
-    assert_eq!(world.asked(), 1);
 }
 
 #[tokio::test]
@@ -191,29 +172,29 @@ async fn a_cache_that_makes_no_sense_is_none() {
     ];
     for (count, bad) in bad.iter().enumerate() {
         fs::write(&path, bad).unwrap();
-        assert_eq!(newest(&world.known(0, false).await.unwrap()), format!("1.{count}.0"), "{bad}");
+        assert_eq!(newest(&world.known(0).await.unwrap()), format!("1.{count}.0"), "{bad}");
     }
     fs::write(&path, other(&from, "[\"9.9.9\", \"x\"]")).unwrap();
-    assert_eq!(newest(&world.known(0, false).await.unwrap()), "9.9.9");
+    assert_eq!(newest(&world.known(0).await.unwrap()), "9.9.9");
     // No file at all.
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    assert!(world.known(0, false).await.is_ok());
+    assert!(world.known(0).await.is_ok());
     assert_eq!(fs::read_dir(world.cache()).unwrap().count(), 1);
     // Nowhere to write.
     fs::remove_dir_all(world.cache()).unwrap();
     fs::write(world.cache(), b"a file").unwrap();
-    assert!(world.known(0, false).await.is_ok());
+    assert!(world.known(0).await.is_ok());
 }
 
 #[tokio::test]
 async fn many_at_once_leave_a_whole_list() {
     let world = World::new().await;
     let (source, cache) = (&world.source(), &world.cache());
-    let results = futures_of((0..20).map(|_| known(source, cache, at(0), false))).await;
+    let results = futures_of((0..20).map(|_| known(source, cache, at(0)))).await;
     assert!(results.iter().all(Result::is_ok));
     let asked = world.asked();
-    let at_hand = world.known(1, true).await.unwrap();
+    let at_hand = world.known(1).await.unwrap();
     assert_eq!((at_hand.stale, world.asked()), (None, asked));
 }
 
@@ -242,9 +223,9 @@ async fn a_directory_is_at_hand_itself() {
     let mirror = Mirror::below(Tool::Terraform, Location::File(directory.path().to_owned()));
     let source = Source::new(mirror, rules()).unwrap();
     let lists: &Path = &directory.path().join("lists");
-    assert_eq!(newest(&known(&source, lists, at(0), true).await.unwrap()), "1.9.8");
+    assert_eq!(newest(&known(&source, lists, at(0)).await.unwrap()), "1.9.8");
     fs::create_dir_all(directory.path().join("terraform/1.10.0")).unwrap();
-    let seen = known(&source, lists, at(1), true).await.unwrap();
+    let seen = known(&source, lists, at(1)).await.unwrap();
     assert_eq!((newest(&seen).as_str(), seen.age, seen.stale), ("1.10.0", Duration::ZERO, None));
     assert!(!lists.exists());
 }

@@ -125,7 +125,9 @@ fn remotes_and_lists() {
 
 #[test]
 fn credentials() {
-    let of = |tool, pairs: &[(&str, &str)]| Mirror::from_environment(tool, lookup(pairs)).unwrap().auth;
+    let mirror = |tool, pairs: &[(&str, &str)]| Mirror::from_environment(tool, lookup(pairs)).unwrap();
+    let of = |tool, pairs: &[(&str, &str)]| mirror(tool, pairs).auth;
+    let token = |tool, pairs: &[(&str, &str)]| mirror(tool, pairs).github;
     let basic = Auth::Basic { user: "me".into(), password: "p w".into() };
     for (tool, prefix) in [(Tool::OpenTofu, "TOFUENV"), (Tool::Terraform, "TFENV"), (Tool::Terragrunt, "TG")] {
         let (user, password) = (format!("{prefix}_REMOTE_USER"), format!("{prefix}_REMOTE_PASSWORD"));
@@ -134,11 +136,14 @@ fn credentials() {
         let error = fails(Mirror::from_environment(tool, lookup(&[(&password, "hidden")])), Kind::Configuration, &user);
         assert!(!error.text.contains("hidden"));
         assert_eq!(of(tool, &[(&user, ""), (&password, "")]), Auth::None);
-        assert_eq!(of(tool, &[("TENV_GITHUB_TOKEN", "t")]), Auth::Bearer("t".into()));
+        assert_eq!(token(tool, &[("TENV_GITHUB_TOKEN", "t")]), Some(Auth::Bearer("t".into())));
     }
-    assert_eq!(of(Tool::OpenTofu, &[("TOFUENV_GITHUB_TOKEN", "u")]), Auth::Bearer("u".into()));
-    assert_eq!(of(Tool::OpenTofu, &[("TOFUENV_GITHUB_TOKEN", "u"), ("TENV_GITHUB_TOKEN", "t")]), Auth::Bearer("t".into()));
-    assert_eq!(of(Tool::Terragrunt, &[("TOFUENV_GITHUB_TOKEN", "u")]), Auth::None);
+    assert_eq!(token(Tool::OpenTofu, &[("TOFUENV_GITHUB_TOKEN", "u")]), Some(Auth::Bearer("u".into())));
+    assert_eq!(
+        token(Tool::OpenTofu, &[("TOFUENV_GITHUB_TOKEN", "u"), ("TENV_GITHUB_TOKEN", "t")]),
+        Some(Auth::Bearer("t".into()))
+    );
+    assert_eq!(token(Tool::Terragrunt, &[("TOFUENV_GITHUB_TOKEN", "u")]), None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use tool_versions::{
     Kind, Mirror, Platform, Tool,
     http::Auth,
-    mirror::{Layout, ListKind, Location, Packing},
+    mirror::{Layout, ListKind, Location},
 };
 
 use super::fails;
@@ -25,7 +25,6 @@ struct Row {
     /// Archive, entry, sums, signatures.
     names: [&'static str; 3],
     signatures: &'static [&'static str],
-    packing: Packing,
 }
 
 const ROWS: &[Row] = &[
@@ -37,7 +36,6 @@ const ROWS: &[Row] = &[
         directory: "https://releases.hashicorp.com/terraform/1.9.8",
         names: ["terraform_1.9.8_linux_amd64.zip", "terraform", "terraform_1.9.8_SHA256SUMS"],
         signatures: &["terraform_1.9.8_SHA256SUMS.72D7468F.sig", "terraform_1.9.8_SHA256SUMS.sig"],
-        packing: Packing::Zip,
     },
     Row {
         tool: Tool::Terraform,
@@ -47,7 +45,6 @@ const ROWS: &[Row] = &[
         directory: "https://mirror.example.org/a/b/terraform/1.10.0-rc1",
         names: ["terraform_1.10.0-rc1_linux_amd64.zip", "terraform", "terraform_1.10.0-rc1_SHA256SUMS"],
         signatures: &["terraform_1.10.0-rc1_SHA256SUMS.72D7468F.sig", "terraform_1.10.0-rc1_SHA256SUMS.sig"],
-        packing: Packing::Zip,
     },
     Row {
         tool: Tool::OpenTofu,
@@ -57,7 +54,6 @@ const ROWS: &[Row] = &[
         directory: "https://github.com/opentofu/opentofu/releases/download/v1.10.6",
         names: ["tofu_1.10.6_linux_amd64.zip", "tofu", "tofu_1.10.6_SHA256SUMS"],
         signatures: &["tofu_1.10.6_SHA256SUMS.gpgsig"],
-        packing: Packing::Zip,
     },
     Row {
         tool: Tool::Terragrunt,
@@ -67,7 +63,6 @@ const ROWS: &[Row] = &[
         directory: "https://github.com/gruntwork-io/terragrunt/releases/download/v0.93.0",
         names: ["terragrunt_linux_amd64", "terragrunt", "SHA256SUMS"],
         signatures: &["SHA256SUMS.gpgsig"],
-        packing: Packing::Raw,
     },
     Row {
         tool: Tool::OpenTofu,
@@ -77,7 +72,6 @@ const ROWS: &[Row] = &[
         directory: "http://127.0.0.1:8080/opentofu/1.6.0",
         names: ["tofu_1.6.0_linux_amd64.zip", "tofu", "tofu_1.6.0_SHA256SUMS"],
         signatures: &["tofu_1.6.0_SHA256SUMS.gpgsig"],
-        packing: Packing::Zip,
     },
     Row {
         tool: Tool::Terraform,
@@ -87,7 +81,6 @@ const ROWS: &[Row] = &[
         directory: "/srv/mirror/hashicorp/terraform/releases/download/v1.9.8",
         names: ["terraform_1.9.8_linux_amd64.zip", "terraform", "terraform_1.9.8_SHA256SUMS"],
         signatures: &["terraform_1.9.8_SHA256SUMS.72D7468F.sig", "terraform_1.9.8_SHA256SUMS.sig"],
-        packing: Packing::Zip,
     },
     Row {
         tool: Tool::Terragrunt,
@@ -97,7 +90,6 @@ const ROWS: &[Row] = &[
         directory: "/srv/mirror/gruntwork-io/terragrunt/releases/download/v1.1.0",
         names: ["terragrunt_linux_amd64", "terragrunt", "SHA256SUMS"],
         signatures: &["SHA256SUMS.gpgsig"],
-        packing: Packing::Raw,
     },
 ];
 
@@ -115,7 +107,6 @@ fn files_have_their_published_names_and_places() {
         for asset in &assets.signatures {
             assert_eq!(asset.location.to_string(), at(&asset.name));
         }
-        assert_eq!(assets.packing, row.packing);
         let is_file = matches!(assets.archive.location, Location::File(_));
         assert_eq!(is_file, row.directory.starts_with('/'));
     }
@@ -223,9 +214,13 @@ fn credentials_are_for_their_servers() {
     assert_eq!(official.auth_for(&official.list), &Auth::None);
     // A token is for the API that is asked for the list.
     let token = Auth::Bearer("t".into());
-    let terragrunt = Mirror { auth: token.clone(), ..Mirror::official(Tool::Terragrunt) };
+    let terragrunt = Mirror { github: Some(token.clone()), ..Mirror::official(Tool::Terragrunt) };
     assert_eq!(terragrunt.auth_for(&terragrunt.list), &token);
     assert_eq!(terragrunt.auth_for(&url("https://github.com/gruntwork-io/terragrunt")), &Auth::None);
-    let tofu = Mirror { auth: token, ..Mirror::official(Tool::OpenTofu) };
+    let tofu = Mirror { github: Some(token.clone()), ..Mirror::official(Tool::OpenTofu) };
     assert_eq!(tofu.auth_for(&tofu.list), &Auth::None);
+    // A mirror may want a token as well.
+    mirror.auth = token.clone();
+    assert_eq!(mirror.auth_for(&url("https://m.example.org/x/y")), &token);
+    assert_eq!(mirror.auth_for(&url("https://github.com/x")), &Auth::None);
 }

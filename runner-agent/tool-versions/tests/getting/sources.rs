@@ -46,7 +46,7 @@ async fn all_pages_are_read_with_the_token() {
     })
     .await;
     let mut mirror = mirror(Tool::Terragrunt, &server, "/releases", ListKind::GitHub);
-    mirror.auth = Auth::Bearer("t".into());
+    mirror.github = Some(Auth::Bearer("t".into()));
     let list = source(mirror).list(Some("\"old\"")).await.unwrap();
     assert_eq!(newest(&list), (207, "1.206.0".parse().unwrap()));
     assert!(matches!(list, List::New { etag: Some(etag), .. } if etag == "\"first\""));

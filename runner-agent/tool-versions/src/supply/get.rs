@@ -1,0 +1,182 @@
+//! The executable: from the cache, or got, proven and installed, by one process at a time.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Seek as _},
+    time::{Duration, Instant, SystemTime},
+};
+
+use super::{Channel, Supply, Verification};
+use crate::{
+    Digest, Error, Kind, Limits, Result, Signed, Sums, Tool, Version, archive, http,
+    mirror::Assets,
+    signature,
+    store::{
+        Installed,
+        install::{Proof, Turn},
+        verify::InUse,
+    },
+    sums,
+};
+
+/// How an executable came to be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was there.
+    Cached,
+    /// It was got just now.
+    Installed {
+        /// What it was got from, without credentials.
+        from: String,
+        /// Who signed it, as a fingerprint.
+        signer: Option<String>,
+        /// Bytes of the archive.
+        bytes: u64,
+        /// How long it took, with proving and installing.
+        took: Duration,
+    },
+}
+
+/// An executable that may be run.
+#[derive(Debug)]
+pub struct Got {
+    /// It is not pruned as long as this lives.
+    pub in_use: InUse,
+    /// How it came to be there.
+    pub origin: Origin,
+    /// What has to be said of what proved it.
+    pub remark: Option<String>,
+}
+
+impl Supply {
+    /// The executable of a version. What was verified before costs a few calls; what is not there is got by whoever has the turn, and
+    /// all others find it there.
+    ///
+    /// # Errors
+    /// Integrity when what came, or what was kept, is not what was published: nothing of it is left. Configuration when there is no such
+    /// version, unavailable when the mirror or the one who installs it does not answer in time, storage for the disk.
+    pub async fn get(&self, tool: Tool, version: &Version, progress: http::Progress<'_>) -> Result<Got> {
+        if let Some(got) = self.cached(tool, version).await? {
+            return Ok(got);
+        }
+        let begun = Instant::now();
+        let channel = self.channel(tool).filter(|channel| self.may_read(channel)).ok_or_else(|| {
+            let why = if self.offline { "the network is not used (offline)" } else { "there is no mirror of it" };
+            Error::configuration(format!("{tool} {version} is not at hand, and {why}"))
+        })?;
+        let (store, of, patience) = (self.store.clone(), version.clone(), self.patience);
+        let turn = apart(move || store.turn(tool, &of, patience)).await?;
+        // Whoever had the turn before has installed it, most likely.
+        if let Some(got) = self.cached(tool, version).await? {
+            return Ok(got);
+        }
+        let (installed, signer, bytes) = self.install(channel, turn, progress).await?;
+        let from = channel.source.mirror().base.to_string();
+        let origin = Origin::Installed { from, signer, bytes, took: begun.elapsed() };
+        let remark = channel.verification.lowered().map(|how| format!("{how} ({})", channel.source.mirror().base));
+        Ok(Got { in_use: self.take(installed).await?, origin, remark })
+    }
+
+    async fn cached(&self, tool: Tool, version: &Version) -> Result<Option<Got>> {
+        let Some(installed) = self.store.find(tool, version)? else { return Ok(None) };
+        let proof = self.store.proof(&installed)?;
+        // What was let in with less proof than is asked for now is proven again.
+        let strict = self.channel(tool).is_none_or(|channel| matches!(channel.verification, Verification::Signature(_)));
+        if proof.signer.is_none() && strict {
+            return Ok(None);
+        }
+        let remark = proof.signer.is_none().then(|| format!("installed from {} without a signature", proof.source));
+        Ok(Some(Got { in_use: self.take(installed).await?, origin: Origin::Cached, remark }))
+    }
+
+    async fn take(&self, installed: Installed) -> Result<InUse> {
+        let store = self.store.clone();
+        apart(move || store.take(installed)).await
+    }
+
+    async fn install(
+        &self,
+        channel: &Channel,
+        turn: Turn,
+        progress: http::Progress<'_>,
+    ) -> Result<(Installed, Option<String>, u64)> {
+        let (tool, version) = (turn.tool(), turn.version().clone());
+        let source = &channel.source;
+        let assets = source.mirror().assets(&version, &self.platform);
+        let what = format!("{tool} {version} for {}", self.platform);
+        // The sums first: they are small, and what is not signed is not got.
+        let (sums, signed) = sums_of(channel, &assets, &what).await?;
+        let mut file = tokio::fs::File::from_std(turn.nameless()?);
+        let bytes = source.download(&assets.archive, &what, &mut file, self.limits.size, progress).await?;
+        let file = file.into_std().await;
+        let signer = signed.map(|signed| signed.key.to_string());
+        let (limits, source, by) = (self.limits, assets.archive.location.to_string(), signer.clone());
+        let (name, entry) = (assets.archive.name, assets.entry);
+        let installed = apart(move || unpack(&turn, file, &Wanted { name, entry, limits, source, sums, signer: by })).await?;
+        Ok((installed, signer, bytes))
+    }
+}
+
+/// What has to be in an archive.
+struct Wanted {
+    name: String,
+    entry: String,
+    limits: Limits,
+    source: String,
+    sums: Option<Sums>,
+    signer: Option<String>,
+}
+
+/// The sums as they are published, the archive's among them, and who signed for them.
+async fn sums_of(channel: &Channel, assets: &Assets, what: &str) -> Result<(Option<Sums>, Option<Signed>)> {
+    let source = &channel.source;
+    let keys = match &channel.verification {
+        Verification::Signature(keys) => Some(keys),
+        Verification::Sums => None,
+        Verification::Nothing => return Ok((None, None)),
+    };
+    let text = source.small(&assets.sums.location, &format!("the sums of {what}"), sums::LARGEST as u64).await?;
+    let signed = match keys {
+        Some(keys) => {
+            let signature = signature_of(channel, assets, what).await?;
+            Some(keys.verify(&assets.sums.name, &text, &signature, SystemTime::now())?)
+        }
+        None => None,
+    };
+    let sums = Sums::parse(&text)?;
+    sums.of(&assets.archive.name)?;
+    Ok((Some(sums), signed))
+}
+
+/// The first signature that is there.
+async fn signature_of(channel: &Channel, assets: &Assets, what: &str) -> Result<Vec<u8>> {
+    let mut missing = Vec::new();
+    for asset in &assets.signatures {
+        let what = format!("the signature of {what}");
+        match channel.source.small(&asset.location, &what, signature::LARGEST as u64).await {
+            Err(error) if error.kind == Kind::Configuration => missing.push(error.text),
+            answer => return answer,
+        }
+    }
+    Err(Error::integrity(format!("{what} is not signed: {}; nothing was installed", missing.join("; "))))
+}
+
+/// Compares the archive with its sum and installs what is in it.
+fn unpack(turn: &Turn, mut file: File, wanted: &Wanted) -> Result<Installed> {
+    let Wanted { name, entry, limits, .. } = wanted;
+    let storage = |error: &io::Error| Error::storage(name, error);
+    file.rewind().map_err(|error| storage(&error))?;
+    let found = Digest::read(BufReader::with_capacity(256 * 1024, &file)).map_err(|error| storage(&error))?;
+    if let Some(sums) = &wanted.sums {
+        sums.check(name, &found)?;
+    }
+    let mut staging = turn.begin()?;
+    archive::take(name, BufReader::with_capacity(256 * 1024, &file), entry, limits, &mut staging)?;
+    staging.commit(&Proof { source: wanted.source.clone(), archive: found.to_string(), signer: wanted.signer.clone() })
+}
+
+/// Does something that blocks.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Error::storage("the cache of tools", &io::Error::other(error))))
+}

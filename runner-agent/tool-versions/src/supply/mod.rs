@@ -1,0 +1,80 @@
+//! From what is asked for to an executable that may be run: chooses the version, gets it, proves it, keeps it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`choose`] | the version, of those that are published or at hand |
+//! | [`get`] | the executable: from the cache, or installed |
+
+pub mod choose;
+pub mod get;
+
+use std::{path::PathBuf, time::Duration};
+
+pub use choose::Chosen;
+pub use get::{Got, Origin};
+
+use crate::{Keyring, Platform, Source, Store, Tool, archive::Limits};
+
+/// What proves an archive.
+#[derive(Clone, Debug)]
+pub enum Verification {
+    /// A signature over the sums, by one of these keys, and the sum.
+    Signature(Keyring),
+    /// The sum alone: whoever may write to the mirror decides what is run. The operator's choice, and said at every use.
+    Sums,
+    /// Nothing but the connection. The operator's choice, and said at every use.
+    Nothing,
+}
+
+impl Verification {
+    /// What has to be said of it.
+    pub const fn lowered(&self) -> Option<&'static str> {
+        match self {
+            Self::Signature(_) => None,
+            Self::Sums => Some("no signature is checked, as the operator says"),
+            Self::Nothing => Some("neither signature nor sum is checked, as the operator says"),
+        }
+    }
+}
+
+/// Where a tool comes from, and what proves it.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    /// Where from.
+    pub source: Source,
+    /// What proves it.
+    pub verification: Verification,
+}
+
+/// Where tools come from and where they are kept.
+#[derive(Clone, Debug)]
+pub struct Supply {
+    /// The cache.
+    pub store: Store,
+    /// Directory of the lists of versions that were got before.
+    pub lists: PathBuf,
+    /// A channel for each tool that can be got.
+    pub channels: Vec<Channel>,
+    /// What it is got for.
+    pub platform: Platform,
+    /// The network is never touched.
+    pub offline: bool,
+    /// What an archive may hold.
+    pub limits: Limits,
+    /// How long somebody else may take who installs the very version: 20 min, longer than the deadline of a download.
+    pub patience: Duration,
+}
+
+/// See [`Supply::patience`].
+pub const PATIENCE: Duration = Duration::from_secs(1200);
+
+impl Supply {
+    fn channel(&self, tool: Tool) -> Option<&Channel> {
+        self.channels.iter().find(|channel| channel.source.mirror().tool == tool)
+    }
+
+    /// Whether a source may be read: one on disk always.
+    fn may_read(&self, channel: &Channel) -> bool {
+        !self.offline || channel.source.mirror().is_on_disk()
+    }
+}
