@@ -1,8 +1,9 @@
 //! Programs packed as their projects pack them; once, since that takes seconds.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufWriter, Write as _, copy};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use tool_versions::Tool;
@@ -15,6 +16,9 @@ use crate::cluster::cache::{self, Cache, Lock};
 /// Raised when archives of the same program are to become other bytes.
 const FORMAT: &str = "1";
 
+/// For so long archives are kept: those of the scripted tool are of no use once it is built anew.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// The archive of a release below `packed`, made when there is none of the same content.
 pub(super) fn packed(release: &Release, packed: &Path) -> Result<PathBuf> {
     let mut parts = vec![FORMAT.to_owned(), release.digest()?.to_string()];
@@ -24,10 +28,22 @@ pub(super) fn packed(release: &Release, packed: &Path) -> Result<PathBuf> {
     if !path.exists() {
         let _lock = Lock::wait(&path.with_extension("lock"))?;
         if !path.exists() {
+            forget_old(packed)?;
             Cache::install(&path, |temporary| write(release, temporary))?;
         }
     }
     Ok(path)
+}
+
+/// Removes what was made long ago.
+pub(super) fn forget_old(packed: &Path) -> Result<()> {
+    for entry in fs::read_dir(packed).into_iter().flatten().flatten() {
+        let made = entry.metadata().and_then(|meta| meta.modified()).unwrap_or_else(|_| SystemTime::now());
+        if made.elapsed().is_ok_and(|age| age > KEPT) {
+            cache::remove(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn write(release: &Release, path: &Path) -> Result<()> {

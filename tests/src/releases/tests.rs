@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tool_versions::http::{Auth, Rules};
 use tool_versions::mirror::{Assets, ListKind, Location};
 use tool_versions::source::List;
-use tool_versions::{Digest, Kind, Limits, Platform, Result, Source, Sums, Tool, Version, archive};
+use tool_versions::{Digest, Kind, Limits, Platform, Result, Source, Sums, Tool, archive};
 
 use super::*;
 use crate::servers::auth::Access;
@@ -301,5 +301,17 @@ fn archives_are_packed_once() {
     assert_eq!(fs::read(packed()).unwrap(), b"spoiled", "what is served is a copy");
     fs::write(fixture.path("program"), "another program").unwrap();
     assert_ne!(fs::read(packed()).unwrap(), b"spoiled");
-    assert_eq!("1.12.6".parse::<Version>().unwrap(), fixture.releases[1].version);
+}
+
+#[test]
+fn archives_of_last_week_are_forgotten() {
+    let fixture = fixture();
+    let packed = fixture.path("packed");
+    let kept = pack::packed(fixture.of(Tool::Terraform), &packed).unwrap();
+    let old = pack::packed(fixture.of(Tool::OpenTofu), &packed).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(8 * 24 * 60 * 60);
+    fs::File::open(old.parent().unwrap()).unwrap().set_modified(long_ago).unwrap();
+    pack::forget_old(&packed).unwrap();
+    assert!(kept.exists() && !old.exists());
+    pack::forget_old(&fixture.path("nothing")).unwrap();
 }

@@ -2,11 +2,14 @@
 //! request, since each takes minutes.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use tool_versions::Tool;
 
 use super::Release;
+use crate::cluster::cache::{self, Cache, Lock};
+use crate::cluster::command::run;
 use crate::cluster::gobuild::Toolset;
 use crate::cluster::images;
 
@@ -56,9 +59,18 @@ pub fn all(programs: Programs) -> Result<Vec<Release>> {
     Ok(releases)
 }
 
-/// The scripted tool, built from this checkout.
+/// The scripted tool, built from this checkout, without what debuggers need: that is twenty times as large.
 pub fn scripted_tool() -> Result<PathBuf> {
-    images::programs(&["scripted-tool"])?.pop().context("the scripted tool was not built")
+    let built = images::programs(&["scripted-tool"])?.pop().context("the scripted tool was not built")?;
+    let cache = Cache::open()?;
+    let stripped = cache.path(format!("releases/{}/scripted-tool", cache::file_key(&built)?));
+    let _lock = Lock::wait(&stripped.with_extension("lock"))?;
+    if !stripped.exists() {
+        Cache::install(&stripped, |temporary| {
+            run(Command::new("strip").args(["--strip-debug", "-o"]).arg(temporary).arg(&built)).map(drop)
+        })?;
+    }
+    Ok(stripped)
 }
 
 #[cfg(test)]
