@@ -42,7 +42,7 @@ pub(super) struct Manner {
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { cut: None, piece: 64 << 10, wait: Duration::ZERO }
+        Self { cut: None, piece: 1 << 20, wait: Duration::ZERO }
     }
 }
 

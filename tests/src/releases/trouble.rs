@@ -14,7 +14,7 @@ pub enum Trouble {
     Html,
     /// It takes the request and never answers.
     Hang,
-    /// It closes the connection after so many bytes of a body.
+    /// It closes the connection after so many bytes of a body, of which the last may be lost on the way.
     Cut(u64),
     /// It sends so many bytes of a body at a time, after a wait.
     Drip {
