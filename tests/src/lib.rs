@@ -10,5 +10,6 @@ mod invariants;
 pub mod ledger;
 pub mod mutants;
 pub mod played;
+pub mod releases;
 pub mod scripted_tool;
 pub mod servers;

@@ -30,6 +30,17 @@ const fn kubernetes(name: &'static str, package: &'static str) -> Tool {
     Tool { name, group: "kube", package, module: KUBERNETES, stamp: kubernetes_stamp }
 }
 
+/// OpenTofu as the group of that name pins it.
+const fn tofu(name: &'static str) -> Tool {
+    Tool {
+        name,
+        group: name,
+        package: "github.com/opentofu/opentofu/cmd/tofu",
+        module: "github.com/opentofu/opentofu",
+        stamp: |_| "-X github.com/opentofu/opentofu/version.dev=no".to_owned(),
+    }
+}
+
 fn kubernetes_stamp(version: &str) -> String {
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
@@ -60,13 +71,7 @@ const TOOLS: &[Tool] = &[
         module: "helm.sh/helm/v3",
         stamp: |version| format!("-X helm.sh/helm/v3/internal/version.version={version}"),
     },
-    Tool {
-        name: "tofu",
-        group: "tofu",
-        package: "github.com/opentofu/opentofu/cmd/tofu",
-        module: "github.com/opentofu/opentofu",
-        stamp: |_| "-X github.com/opentofu/opentofu/version.dev=no".to_owned(),
-    },
+    tofu("tofu"),
     Tool {
         name: "terraform-provider-time",
         group: "provider",
@@ -87,6 +92,16 @@ const TOOLS: &[Tool] = &[
         package: "github.com/hashicorp/terraform",
         module: "github.com/hashicorp/terraform",
         stamp: |_| String::new(),
+    },
+    // Other versions, for a mirror of releases; only who asks for one by its name has it built.
+    tofu("tofu-1.9.4"),
+    tofu("tofu-1.12.6"),
+    Tool {
+        name: "terraform-1.8.5",
+        group: "terraform-1.8.5",
+        package: "github.com/hashicorp/terraform",
+        module: "github.com/hashicorp/terraform",
+        stamp: |_| "-X github.com/hashicorp/terraform/version.dev=no".to_owned(),
     },
 ];
 

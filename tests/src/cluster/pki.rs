@@ -58,6 +58,14 @@ impl Pki {
         Ok(pki)
     }
 
+    /// Makes an authority of that name and nothing else.
+    pub fn bare(directory: &Path, name: &str) -> Result<Self> {
+        cache::create_dir(directory)?;
+        let pki = Self { directory: directory.to_owned(), issuer: authority(name)? };
+        pki.write("ca.crt", &pki.issuer.pem())?;
+        Ok(pki)
+    }
+
     /// Issues a certificate, good for serving and for authenticating, and writes it and its key.
     pub fn issue(&self, identity: Identity<'_>) -> Result<Pair> {
         let mut params = CertificateParams::new(Vec::new())?;

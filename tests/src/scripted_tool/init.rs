@@ -9,12 +9,16 @@ use super::Tool;
 use super::backend::Backend;
 use super::backend_config::Config;
 use super::script::Diagnostic;
-use super::view::line;
+use super::view::{Flavor, line};
 
 const LOCK_FILE: &str = ".terraform.lock.hcl";
 
 pub(super) fn version(tool: &Tool) -> Result<i32, Diagnostic> {
     let version = &tool.view.version;
+    if tool.view.flavor == Flavor::Terragrunt {
+        line(&format!("terragrunt version v{version}"));
+        return Ok(0);
+    }
     if !tool.args.has("json") {
         line(&format!("{} v{version}\non {}", tool.view.name(), platform()));
         return Ok(0);

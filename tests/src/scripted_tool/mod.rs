@@ -6,8 +6,8 @@
 //!
 //! Commands: `version`, `init`, `workspace show|select|new`, `validate`, `plan`, `show`, `apply`, `output`, `force-unlock`, with the flags a
 //! runner uses (`-chdir`, `-json`, `-out`, `-destroy`, `-refresh-only`, `-detailed-exitcode`, `-lock`, `-lock-timeout`,
-//! `-lockfile=readonly`, `-backend-config`, `-auto-approve`); others are accepted and have no effect. Called as `terraform`
-//! it plays Terraform, else OpenTofu.
+//! `-lockfile=readonly`, `-backend-config`, `-auto-approve`); others are accepted and have no effect. A copy with a [`trailer`]
+//! plays the tool and version that it names; any other, called as `terraform`, plays Terraform, else OpenTofu.
 //!
 //! # The script
 //!
@@ -78,6 +78,7 @@ mod backend;
 mod backend_config;
 pub mod http;
 mod init;
+mod installed;
 mod plan;
 mod plan_command;
 mod record;
@@ -100,12 +101,17 @@ use serde_json::{Map, Value, json};
 use self::args::Args;
 use self::backend::{Backend, LockFailure};
 use self::backend_config::Config;
+use self::installed::Installed;
+pub use self::installed::trailer;
 use self::record::Recorder;
 use self::script::{Action, Diagnostic, SCRIPT_FILE, Script};
 use self::signals::Signals;
 use self::steps::Scope;
 use self::view::{Flavor, View, error_line};
 use crate::ledger::what;
+
+/// The version of a tool that nobody gave one.
+const VERSION: &str = "1.10.6";
 
 /// One execution of the tool.
 #[derive(Debug)]
@@ -150,13 +156,17 @@ impl Tool {
             Err(error) => (Script::default(), Some(error)),
         };
         let called = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-        let terraform = script.tool.as_deref().map_or(called.starts_with("terraform"), |tool| tool == "terraform");
-        let view = View {
-            flavor: if terraform { Flavor::Terraform } else { Flavor::Tofu },
-            version: script.version.clone(),
-            json: args.has("json"),
-            dir: dir.clone(),
+        let installed = Installed::own();
+        let played = script.tool.as_deref().or(installed.as_ref().map(|installed| installed.tool.as_str()));
+        let flavor = match played {
+            Some("terragrunt") => Flavor::Terragrunt,
+            Some("terraform") => Flavor::Terraform,
+            None if called.starts_with("terraform") => Flavor::Terraform,
+            _ => Flavor::Tofu,
         };
+        let version = script.version.clone().or(installed.map(|installed| installed.version));
+        let view =
+            View { flavor, version: version.unwrap_or_else(|| VERSION.to_owned()), json: args.has("json"), dir: dir.clone() };
         if let Some(error) = broken {
             let file = Some(SCRIPT_FILE.to_owned());
             view.diagnostic(&Diagnostic { file, line: Some(1), ..Diagnostic::from(error) });
@@ -217,6 +227,7 @@ impl Tool {
         }
         match self.args.command.as_str() {
             "version" => init::version(self),
+            "" if self.args.has("version") => init::version(self),
             "init" => init::init(self),
             "workspace" => init::workspace(self),
             "validate" => Ok(init::validate(self)),

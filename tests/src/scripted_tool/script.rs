@@ -18,10 +18,10 @@ pub const SCRIPT_FILE: &str = "pawl-script.json";
 pub struct Script {
     /// Free name, recorded as `script` in each ledger entry; `only` counts commands of this name.
     pub name: String,
-    /// `tofu` or `terraform`; by default what the program is called as.
+    /// `tofu` or `terraform`; by default what the program is installed as, or called.
     pub tool: Option<String>,
-    /// Version that it reports.
-    pub version: String,
+    /// Version that it reports; by default the one that the program is installed as.
+    pub version: Option<String>,
     /// Where its ledger is: a URL to post to, or a file.
     pub ledger: Option<String>,
     /// URL of an `http` backend, as if the stack had this backend block.
@@ -51,7 +51,7 @@ impl Default for Script {
         Self {
             name: String::new(),
             tool: None,
-            version: "1.10.6".to_owned(),
+            version: None,
             ledger: None,
             state: None,
             resources: Resources::Count(1),

@@ -15,6 +15,8 @@ use super::script::Diagnostic;
 pub(super) enum Flavor {
     Tofu,
     Terraform,
+    /// It can say its version, and no more of what it plays is its own.
+    Terragrunt,
 }
 
 /// Where and how a command prints.
@@ -43,6 +45,7 @@ impl View {
         match self.flavor {
             Flavor::Tofu => "OpenTofu",
             Flavor::Terraform => "Terraform",
+            Flavor::Terragrunt => "Terragrunt",
         }
     }
 
@@ -51,6 +54,7 @@ impl View {
         match self.flavor {
             Flavor::Tofu => "tofu",
             Flavor::Terraform => "terraform",
+            Flavor::Terragrunt => "terragrunt",
         }
     }
 
@@ -90,7 +94,7 @@ impl View {
     pub(super) fn init_output(&self, text: &str, code: &str) {
         match (self.json, self.flavor) {
             (false, _) => line(&format!("\n{text}")),
-            (true, Flavor::Tofu) => self.event(text, "output", Value::Null),
+            (true, Flavor::Tofu | Flavor::Terragrunt) => self.event(text, "output", Value::Null),
             (true, Flavor::Terraform) => self.event(text, "init_output", json!({"message_code": code})),
         }
     }

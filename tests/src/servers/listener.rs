@@ -1,39 +1,48 @@
 //! A listening socket that can be closed and opened again on the same port.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use axum::Router;
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use super::tls::Encrypted;
+
 /// A server behind a socket; dropping it closes the socket.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     addr: SocketAddr,
     app: Router,
+    tls: Option<Arc<ServerConfig>>,
     /// The accept loop; none while connections are refused.
     accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Listener {
     /// Listens on `bind` (port 0 takes any free one) and serves `app` there.
-    pub(super) async fn start(bind: SocketAddr, app: Router) -> anyhow::Result<Self> {
+    pub(crate) async fn start(bind: SocketAddr, app: Router) -> anyhow::Result<Self> {
+        Self::start_with(bind, app, None).await
+    }
+
+    /// The same, with TLS if there is a configuration of it.
+    pub(crate) async fn start_with(bind: SocketAddr, app: Router, tls: Option<Arc<ServerConfig>>) -> anyhow::Result<Self> {
         let socket = TcpListener::bind(bind).await.with_context(|| format!("failed to listen on {bind}"))?;
         let addr = socket.local_addr().context("a listening socket has no address")?;
-        let listener = Self { addr, app, accepting: Mutex::new(None) };
+        let listener = Self { addr, app, tls, accepting: Mutex::new(None) };
         listener.serve(socket);
         Ok(listener)
     }
 
     /// The address it listens on, with the real port.
-    pub(super) fn addr(&self) -> SocketAddr {
+    pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Closes the socket: new connections are refused until [`Self::accept`].
-    pub(super) async fn refuse(&self) {
+    pub(crate) async fn refuse(&self) {
         let accepting = self.guard().take();
         if let Some(task) = accepting {
             task.abort();
@@ -43,7 +52,7 @@ impl Listener {
     }
 
     /// Opens the socket again on the same port; does nothing if it is open.
-    pub(super) async fn accept(&self) -> anyhow::Result<()> {
+    pub(crate) async fn accept(&self) -> anyhow::Result<()> {
         if self.guard().is_some() {
             return Ok(());
         }
@@ -53,10 +62,13 @@ impl Listener {
     }
 
     fn serve(&self, socket: TcpListener) {
-        let app = self.app.clone();
+        let (app, tls) = (self.app.clone(), self.tls.clone());
         let task = tokio::spawn(async move {
             // It ends only with the task: errors of one connection are that connection's.
-            let _ = axum::serve(socket, app).await;
+            let _ = match tls {
+                Some(tls) => axum::serve(Encrypted::over(socket, tls), app).await,
+                None => axum::serve(socket, app).await,
+            };
         });
         if let Some(old) = self.guard().replace(task) {
             old.abort();

@@ -5,8 +5,9 @@
 pub mod auth;
 mod cgi;
 pub mod git;
-mod listener;
+pub(crate) mod listener;
 pub mod proxy;
 pub mod repo;
 pub mod state;
 mod state_store;
+pub(crate) mod tls;
