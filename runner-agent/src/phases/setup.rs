@@ -17,6 +17,7 @@ use crate::{
     local,
     manifest::Facts,
     ports::{Notices, SetupReport},
+    process::Bounds,
     tool,
 };
 
@@ -42,7 +43,7 @@ impl PodWork {
         let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
         let own = run.spec.runner.account(restores).is_none().then_some(contract::TOKEN_DIR);
         let hidden = [datastore::TOKEN_DIR, contract::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from);
-        if let Err(error) = self.children.hide(&hidden.collect::<Vec<_>>()) {
+        if let Err(error) = self.children.confine(&Bounds { hidden: hidden.collect(), read_only: Vec::new() }) {
             let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
             self.log.line(&text).await;
         }

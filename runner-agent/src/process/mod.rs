@@ -1,4 +1,4 @@
-//! Child processes: started in their own group, read line by line, signalled once, reaped without stealing.
+//! Child processes: started within bounds, in their own group, read line by line, signalled once, reaped without stealing.
 
 mod confine;
 mod output;
@@ -6,6 +6,7 @@ mod reap;
 mod signal;
 mod spawn;
 
+pub use confine::Bounds;
 pub use output::{Lines, Log, LogSink, MAX_LINE, cut_marker};
 pub use reap::{kill_others, reap_strangers};
 pub use signal::{descendants, own_pid};

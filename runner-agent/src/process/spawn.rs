@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    confine::Confined,
+    confine::{Bounds, Confined},
     output::Lines,
     signal::{kill_below, send},
 };
@@ -96,13 +96,13 @@ impl Children {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on no command can open these files, or anything in these directories. Once for all.
+    /// From now on all commands are kept within these bounds. Once for all.
     ///
     /// # Errors
-    /// When the kernel cannot do that; then commands are started as before.
-    pub fn hide(&self, files: &[PathBuf]) -> std::io::Result<()> {
+    /// When the kernel cannot do that, or what is to be read-only is not there; then commands are started as before.
+    pub fn confine(&self, bounds: &Bounds) -> std::io::Result<()> {
         if self.confined.get().is_none() {
-            let _ = self.confined.set(Confined::start(files)?);
+            let _ = self.confined.set(Confined::start(bounds)?);
         }
         Ok(())
     }
