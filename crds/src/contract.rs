@@ -20,6 +20,8 @@ pub const ENV_TOOLS: &str = "PAWL_TOOLS";
 pub const ENV_TOOLS_CACHE: &str = "PAWL_TOOLS_CACHE";
 /// Directory with a filesystem mirror of providers.
 pub const ENV_PROVIDERS: &str = "PAWL_PROVIDERS";
+/// Shared cache directory with providers; nothing is cached when it is not set.
+pub const ENV_PROVIDERS_CACHE: &str = "PAWL_PROVIDERS_CACHE";
 /// Seconds between SIGTERM and SIGKILL.
 pub const ENV_GRACE: &str = "PAWL_GRACE_SECONDS";
 

@@ -12,6 +12,7 @@
 //! | [`tool`] | finding the tool |
 //! | [`manifest`] | the plan checksum |
 //! | [`manual`] | completion for shells, and pages for `man` |
+//! | [`providers`] | a cache of providers that runs share |
 //! | [`process`] | child processes, signals, reaping, output |
 //! | [`report`] | what people read |
 //! | [`classify`], [`exists`] | from the tool's words to a class of failure |
@@ -32,6 +33,7 @@ pub mod neutral;
 pub mod phases;
 pub mod ports;
 pub mod process;
+pub mod providers;
 pub mod redact;
 pub mod report;
 pub mod settings;

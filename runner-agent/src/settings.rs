@@ -29,6 +29,8 @@ pub struct Settings {
     pub tools: Vec<PathBuf>,
     /// Directory with a mirror of providers.
     pub providers: PathBuf,
+    /// Shared cache of providers.
+    pub provider_cache: Option<PathBuf>,
     /// The one directory an attempt writes below.
     pub work: PathBuf,
     /// Secrets, as `NAME/KEY`.
@@ -142,6 +144,7 @@ impl Settings {
             grace: Duration::from_secs(number(contract::ENV_GRACE, grace)?.into()),
             tools: cache.into_iter().chain([dir(contract::ENV_TOOLS, contract::TOOLS_DIR)]).collect(),
             providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
+            provider_cache: std::env::var_os(contract::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
             work: contract::WORK_DIR.into(),
             secrets: contract::SECRETS_DIR.into(),
             config_maps: contract::CONFIG_MAPS_DIR.into(),

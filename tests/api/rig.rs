@@ -186,6 +186,7 @@ impl Rig {
             grace: Duration::from_secs(30),
             tools: Vec::new(),
             providers: "/nowhere".into(),
+            provider_cache: None,
             work: "/nowhere".into(),
             secrets: "/nowhere".into(),
             config_maps: "/nowhere".into(),

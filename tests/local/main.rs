@@ -6,6 +6,7 @@ mod examples;
 mod interrupts;
 mod output;
 mod place;
+mod providers;
 mod repository;
 mod resumed;
 mod stalled;
@@ -28,8 +29,15 @@ fn main() -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let all =
-        [documents::tests(), examples::tests(&lab), interrupts::tests(), output::tests(), repository::tests(), resumed::tests()];
+    let all = [
+        documents::tests(),
+        examples::tests(&lab),
+        interrupts::tests(),
+        output::tests(),
+        providers::tests(&lab),
+        repository::tests(),
+        resumed::tests(),
+    ];
     let trials = all.into_iter().flatten().map(|test: Test| {
         let lab = lab.clone();
         Trial::test(test.name, move || (test.body)(&lab).map_err(|error| format!("{error:#}").into()))

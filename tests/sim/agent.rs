@@ -172,6 +172,7 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         grace: Duration::from_secs(grace),
         tools: Vec::new(),
         providers: "/nowhere".into(),
+        provider_cache: None,
         work: "/nowhere".into(),
         secrets: "/nowhere".into(),
         config_maps: "/nowhere".into(),

@@ -276,6 +276,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         grace: GRACE,
         tools: vec![work.join("tools")],
         providers: none(),
+        provider_cache: None,
         work: work.to_owned(),
         secrets: none(),
         config_maps: none(),

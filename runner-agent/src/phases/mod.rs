@@ -9,6 +9,7 @@ mod journal;
 mod locked;
 mod managed;
 mod plan;
+mod providers;
 mod recover;
 mod remote;
 mod restore;
@@ -74,6 +75,10 @@ struct Known {
     state_key: Option<String>,
     /// What the plan takes from Secrets and ConfigMaps.
     inputs: SealedInputs,
+    /// The shared cache of providers, when there is one and code of the stack cannot write to it.
+    cache: Option<PathBuf>,
+    /// What the run has of it.
+    cached: Option<providers::Cached>,
     /// The lock that may be released.
     release: Option<locked::Release>,
 }
@@ -250,7 +255,7 @@ impl Work for PodWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
         self.log.enter("setup").await;
-        self.hide_tokens().await;
+        self.confine().await;
         let report = self.run_setup(&notices).await?;
         let notes = self.known().tool.as_ref().map(|found| found.notes.clone()).unwrap_or_default();
         for note in notes {
@@ -262,13 +267,16 @@ impl Work for PodWork {
     async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
         self.log.enter("setup").await;
-        self.hide_tokens().await;
+        self.confine().await;
         if self.settings.machine().is_some() { self.run_restore() } else { self.run_restore_from_store(&notices).await }
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
         self.log.enter("init").await;
-        self.run_init(&notices).await
+        self.serve_providers().await;
+        let report = self.run_init(&notices).await?;
+        self.keep_providers().await;
+        Ok(report)
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
@@ -341,6 +349,7 @@ mod tests {
             grace: Duration::from_secs(30),
             tools: vec![dir.join("tools")],
             providers: dir.join("providers"),
+            provider_cache: None,
             work: dir.join("work"),
             secrets: dir.join("secrets"),
             config_maps: dir.join("configmaps"),

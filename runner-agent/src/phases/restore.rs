@@ -78,7 +78,9 @@ impl PodWork {
         if self.tool()?.has_init_json() {
             args.push("-json");
         }
+        self.serve_providers().await;
         self.tool_step("init", &args, notices).await?;
+        self.keep_providers().await;
         self.know_backend(&stack, &run.spec.workspace)?;
         self.known().planned = plan.counts.operations();
         Ok(report)

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fmt::Write as _,
     fs,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -18,6 +17,7 @@ use crate::{
     manifest::Facts,
     ports::{Notices, SetupReport},
     process::Bounds,
+    providers::platform,
     tool,
 };
 
@@ -33,19 +33,31 @@ pub(super) struct Origin {
 }
 
 impl PodWork {
-    /// Keeps the pod's tokens, and the message that the agent leaves for the kubelet, out of reach of what is started from now on.
-    /// Who names an account of his own names it for his code: that code finds its token where clients look for it.
-    pub(super) async fn hide_tokens(&self) {
+    /// Keeps the pod's tokens, and the message that the agent leaves for the kubelet, out of reach of what is started from now on, and
+    /// what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
+    /// for it.
+    pub(super) async fn confine(&self) {
         if self.settings.machine().is_some() {
             return;
         }
         let run = self.run();
         let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
         let own = run.spec.runner.account(restores).is_none().then_some(contract::TOKEN_DIR);
-        let hidden = [datastore::TOKEN_DIR, contract::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from);
-        if let Err(error) = self.children.confine(&Bounds { hidden: hidden.collect(), read_only: Vec::new() }) {
-            let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
-            self.log.line(&text).await;
+        let hidden = [datastore::TOKEN_DIR, contract::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from).collect();
+        let cache = self.provider_cache();
+        if let Some(Err(error)) = &cache {
+            self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
+        }
+        let cache = cache.and_then(Result::ok);
+        match self.children.confine(&Bounds { hidden, read_only: cache.iter().cloned().collect() }) {
+            Ok(()) => self.known().cache = cache,
+            Err(error) => {
+                let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
+                self.log.line(&text).await;
+                if cache.is_some() {
+                    self.log.line("pawl: nor is the cache of providers used, to which it could write").await;
+                }
+            }
         }
     }
 
@@ -201,7 +213,7 @@ impl PodWork {
             return Ok(());
         }
         let path = self.cli_config_path();
-        let text = cli_config(&self.settings.providers);
+        let text = self.cli_config();
         // In place of whatever stands there, be it a link.
         let fresh = path.with_extension("new");
         let _ = fs::remove_file(&fresh);
@@ -209,40 +221,6 @@ impl PodWork {
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(|error| internal("the tool's configuration cannot be written", &error))
     }
-}
-
-/// The tool's CLI configuration for a mirror of providers, laid out `HOST/NAMESPACE/NAME/…`.
-pub(super) fn cli_config(mirror: &Path) -> String {
-    let names = |dir: &Path| -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(dir)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|entry| entry.path().is_dir())
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')))
-            .collect();
-        names.sort();
-        names
-    };
-    let mut providers = Vec::new();
-    for host in names(mirror) {
-        for namespace in names(&mirror.join(&host)) {
-            for name in names(&mirror.join(&host).join(&namespace)) {
-                providers.push(format!("\"{host}/{namespace}/{name}\""));
-            }
-        }
-    }
-    let mut text = String::from("disable_checkpoint = true\n");
-    if !providers.is_empty() {
-        let (path, list) = (mirror.display(), providers.join(", "));
-        let _ = write!(
-            text,
-            "provider_installation {{\n  filesystem_mirror {{\n    path    = \"{path}\"\n    include = [{list}]\n  }}\n  \
-             direct {{\n    exclude = [{list}]\n  }}\n}}\n"
-        );
-    }
-    text
 }
 
 pub(super) fn parent(path: &Path) -> PathBuf {
@@ -267,28 +245,4 @@ fn remove_terraform_dir(stack: &Path) -> Result<(), Failure> {
         Err(_) => Ok(()),
     };
     removed.map_err(|error| internal("the source's .terraform cannot be removed", &error))
-}
-
-fn platform() -> String {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    format!("{}_{arch}", std::env::consts::OS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn providers_at_hand_come_from_the_mirror() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(cli_config(dir.path()), "disable_checkpoint = true\n");
-        fs::create_dir_all(dir.path().join("registry.opentofu.org/hashicorp/time/0.13.1/linux_amd64")).unwrap();
-        let text = cli_config(dir.path());
-        assert!(text.contains("include = [\"registry.opentofu.org/hashicorp/time\"]"), "{text}");
-        assert!(text.contains("exclude = [\"registry.opentofu.org/hashicorp/time\"]"), "{text}");
-    }
 }

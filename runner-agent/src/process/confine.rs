@@ -328,6 +328,14 @@ mod tests {
             let (done, said) = sh(None, &script).await;
             assert!(done, "{script}: {said}");
         }
+        // No program of a shell calls it without opening the file first.
+        let (file, (said, told)) = (at("way/shared/file"), mpsc::sync_channel(1));
+        let cut = move || said.send(nix::unistd::truncate(&file, 1)).unwrap();
+        confined.jobs.send(Box::new(cut)).unwrap();
+        let cut = told.recv().unwrap().is_ok();
+        let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        let old = ruleset.handle_access(AccessFs::Truncate).is_err();
+        assert_eq!(cut, old);
         let mounted = format!("unshare -rm sh -c 'mount --bind {s} {e}/dir && echo more > {e}/dir/file'");
         assert!(!sh(Some(&confined), &mounted).await.0);
         for script in [

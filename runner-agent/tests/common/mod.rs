@@ -320,6 +320,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         grace: Duration::from_secs(30),
         tools: vec![dir.join("tools")],
         providers: dir.join("providers"),
+        provider_cache: None,
         work: dir.join("work"),
         secrets: dir.join("secrets"),
         config_maps: dir.join("configmaps"),

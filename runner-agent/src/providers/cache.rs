@@ -1,0 +1,342 @@
+//! What is in the cache, and the mirror of a run: `HOST/NAMESPACE/NAME/VERSION/OS_ARCH/H1/package/…` below one directory, which any
+//! number of processes, pods and nodes may share.
+//!
+//! A package is there as soon as its directory has its name, and has it only when all of it is on the disk. Its hash is part of the
+//! name, and a stack gets it only when its own lock file lists that very hash: so whoever puts something into the cache puts it
+//! there for those who asked for these bytes.
+
+use std::{
+    fmt,
+    fs::{self, File, TryLockError},
+    io::{self, Write as _},
+    os::unix::fs::{MetadataExt as _, symlink},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use tool_versions::{Digest, Error, Result};
+
+use super::{
+    H1, Lock, Locked, Provider,
+    package::{Record, in_place},
+};
+
+/// Where unfinished and discarded things are, below the root.
+pub(super) const ASIDE: &str = ".aside";
+/// Where the locks are.
+const LOCKS: &str = ".locks";
+/// Beside a package: what is known of it, and who uses it.
+pub(super) const RECORD: &str = "record.json";
+pub(super) const USED: &str = "used";
+
+/// How much the cache takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest package that is kept, in bytes; those of the large clouds have 700 MB.
+    pub package: u64,
+    /// The size above which packages go, in bytes.
+    pub cache: u64,
+    /// What was used within this time stays, whatever the size.
+    pub spared: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { package: 2 << 30, cache: 20 << 30, spared: Duration::from_secs(3600) }
+    }
+}
+
+/// A cache of providers.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    pub(super) root: PathBuf,
+    pub(super) platform: String,
+    pub(super) limits: Limits,
+}
+
+/// A package that is in the mirror of a run. It is not pruned as long as this lives.
+#[derive(Debug)]
+pub struct Served {
+    /// Which provider.
+    pub provider: Provider,
+    /// In which version.
+    pub version: String,
+    _used: File,
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.provider, self.version)
+    }
+}
+
+/// What a run gets. Without any of it, it gets its providers from where they are.
+#[derive(Debug, Default)]
+pub struct Serving {
+    /// What is in its mirror.
+    pub served: Vec<Served>,
+    /// What went wrong.
+    pub notes: Vec<String>,
+}
+
+impl Cache {
+    /// A cache in a directory, which is made when something is kept.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), platform: super::platform(), limits: Limits::default() }
+    }
+
+    /// The same cache with other limits.
+    #[must_use]
+    pub fn with(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Makes a mirror of what a stack may have of the cache: exactly the packages that its lock file lists. The lock file has to be
+    /// read before any code of the stack could write to it. What stood at the mirror's place goes.
+    pub fn serve(&self, lock: &Lock, mirror: &Path) -> Serving {
+        let mut serving = Serving::default();
+        if let Err(error) = remove(mirror) {
+            serving.notes.push(error.to_string());
+            return serving;
+        }
+        for locked in &lock.providers {
+            for h1 in &locked.packages {
+                match self.serve_one(locked, h1, mirror) {
+                    Ok(Some(served)) => {
+                        serving.served.push(served);
+                        break;
+                    }
+                    Ok(None) => {}
+                    Err(error) => serving.notes.push(format!("{} {}: {error}", locked.provider, locked.version)),
+                }
+            }
+        }
+        serving
+    }
+
+    fn serve_one(&self, locked: &Locked, h1: &H1, mirror: &Path) -> Result<Option<Served>> {
+        let place = self.place(locked, h1);
+        let Some(used) = self.take(&place, h1)? else { return Ok(None) };
+        let link = mirror.join(locked.provider.path()).join(&locked.version).join(&self.platform);
+        let dir = link.parent().unwrap_or(mirror);
+        // The tool follows it from another directory.
+        let package = in_place(&place).canonicalize().map_err(at(&place))?;
+        fs::create_dir_all(dir).and_then(|()| symlink(package, &link)).map_err(at(&link))?;
+        Ok(Some(Served { provider: locked.provider.clone(), version: locked.version.clone(), _used: used }))
+    }
+
+    /// Takes a package into use, when it is there and is what it was. One that is not is removed.
+    fn take(&self, place: &Path, h1: &H1) -> Result<Option<File>> {
+        let path = place.join(USED);
+        // A cache that may only be read is nobody's to prune either; a lock can be had on what is open for reading as well.
+        let opened = File::options().append(true).open(&path).or_else(|_| File::open(&path));
+        let used = match opened {
+            Err(error) if is_gone(&error) => return Ok(None),
+            used => used.map_err(at(&path))?,
+        };
+        match used.try_lock_shared() {
+            Ok(()) => {}
+            // It is being removed.
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
+        }
+        // It may have been, between the two, and even be there anew; then the lock is on what nobody sees.
+        let ours = |meta: fs::Metadata| meta.ino();
+        if fs::metadata(&path).map(ours).ok() != used.metadata().map(ours).ok() {
+            return Ok(None);
+        }
+        let text = fs::read(place.join(RECORD)).unwrap_or_default();
+        let broken = |what: String| {
+            self.discard(place)?;
+            Err(Error::integrity(format!("the cache had {what} for {h1}, which was removed")))
+        };
+        let Ok(known) = serde_json::from_slice::<Record>(&text) else { return broken("no record".to_owned()) };
+        let package = in_place(place);
+        if !known.holds(&package) {
+            let (found, now) = known.again(&package).map_err(at(&package))?;
+            if found != *h1 {
+                return broken(found.to_string());
+            }
+            // A cache that cannot be written is read again the next time.
+            let _ = write_record(place, &now);
+        }
+        let _ = used.set_modified(SystemTime::now());
+        Ok(Some(used))
+    }
+
+    /// Where a package is, or would be.
+    pub(super) fn place(&self, locked: &Locked, h1: &H1) -> PathBuf {
+        self.root.join(locked.provider.path()).join(&locked.version).join(&self.platform).join(h1.hex())
+    }
+
+    /// The name of the lock on putting a provider's package into the cache, and of what is unfinished of it.
+    pub(super) fn key(&self, locked: &Locked) -> String {
+        Digest::of(format!("{}/{}/{}", locked.provider, locked.version, self.platform).as_bytes()).to_string()
+    }
+
+    /// Somebody's turn to write what has this name; none when it is another's.
+    pub(super) fn turn(&self, key: &str) -> Result<Option<File>> {
+        let path = self.root.join(LOCKS).join(key);
+        fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(at(&path))?;
+        let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(at(&path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(lock)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(at(&path)(error)),
+        }
+    }
+
+    /// Takes a package away: at once for everybody who looks, then its bytes.
+    pub(super) fn discard(&self, place: &Path) -> Result<()> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let aside = self.root.join(ASIDE);
+        fs::create_dir_all(&aside).map_err(at(&aside))?;
+        // Processes of several pods may have one number.
+        let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let away = aside.join(format!("gone-{}-{moment}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        match fs::rename(place, &away) {
+            // Somebody else took it away.
+            Err(error) if is_gone(&error) => return Ok(()),
+            renamed => renamed.map_err(at(place))?,
+        }
+        remove(&away)
+    }
+}
+
+/// Writes what is known of a package, in one step for whoever reads it.
+pub(super) fn write_record(place: &Path, record: &Record) -> Result<()> {
+    let path = place.join(RECORD);
+    let text = serde_json::to_vec(record).map_err(|error| at(&path)(error.into()))?;
+    let mut fresh = tempfile_in(place)?;
+    fresh.1.write_all(&text).and_then(|()| fresh.1.sync_all()).and_then(|()| fs::rename(&fresh.0, &path)).map_err(at(&path))
+}
+
+/// A new file of a name that nobody else has.
+fn tempfile_in(dir: &Path) -> Result<(PathBuf, File)> {
+    let path = dir.join(format!("{RECORD}.{}", crate::hex(&rand::random::<[u8; 8]>())));
+    let file = File::options().create_new(true).write(true).open(&path).map_err(at(&path))?;
+    Ok((path, file))
+}
+
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// An error of the disk, on a path.
+pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + Copy + '_ {
+    move |error| Error::storage(path.display(), &error)
+}
+
+/// Removes a directory; that there is none is as good.
+pub(super) fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(dir)(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+impl Served {
+    /// One of no cache.
+    pub(super) fn of_test(provider: &str, version: &str) -> Self {
+        let provider = Provider::parse(provider).unwrap();
+        Self { provider, version: version.to_owned(), _used: File::open("/dev/null").unwrap() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::keep::tests::{Stack, never};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_stack_gets_what_its_own_lock_file_lists_and_nothing_else() {
+        let stack = Stack::new();
+        let cache = stack.cache();
+        assert!(cache.serve(&stack.lock(), &stack.mirror()).served.is_empty());
+        assert_eq!(cache.keep(&stack.lock(), &stack.data(), &never).kept.len(), 1);
+        let serving = cache.serve(&stack.lock(), &stack.mirror());
+        assert_eq!((serving.served[0].to_string().as_str(), serving.notes.len()), ("registry.opentofu.org/acme/one 1.2.3", 0));
+        let link = stack.mirror().join("registry.opentofu.org/acme/one/1.2.3").join(super::super::platform());
+        assert!(link.is_symlink() && link.join("terraform-provider-one_v1.2.3").is_file());
+        // Another hash, version or provider is another package; and a mirror holds what is served now.
+        let lock = stack.lock();
+        let changes: [fn(&mut Locked); 3] = [
+            |locked| locked.packages = vec![H1::of([])],
+            |locked| locked.version = "1.2.4".into(),
+            |locked| locked.provider.host = "registry.terraform.io".into(),
+        ];
+        for change in changes {
+            let mut other = lock.clone();
+            change(&mut other.providers[0]);
+            assert!(cache.serve(&other, &stack.mirror()).served.is_empty());
+            assert!(!link.is_symlink());
+        }
+        // Of several hashes the one that is there.
+        let mut several = lock.clone();
+        several.providers[0].packages.insert(0, H1::of([]));
+        assert_eq!(cache.serve(&several, &stack.mirror()).served.len(), 1);
+        assert!(cache.serve(&Lock::default(), &stack.mirror()).served.is_empty());
+    }
+
+    #[test]
+    fn a_package_that_is_another_is_removed_and_not_served() {
+        type Change = fn(&Path);
+        let changes: [(&str, Change); 4] = [
+            ("content", |p| {
+                fs::remove_file(p.join("LICENSE.txt")).unwrap();
+                fs::write(p.join("LICENSE.txt"), "license").unwrap();
+            }),
+            ("more", |p| fs::write(p.join("more"), "").unwrap()),
+            ("less", |p| fs::remove_file(p.join("LICENSE.txt")).unwrap()),
+            ("renamed", |p| fs::rename(p.join("LICENSE.txt"), p.join("LICENSE")).unwrap()),
+        ];
+        for (name, change) in changes {
+            let stack = Stack::new();
+            let cache = stack.cache();
+            cache.keep(&stack.lock(), &stack.data(), &never);
+            let package = stack.package();
+            change(&package);
+            let serving = cache.serve(&stack.lock(), &stack.mirror());
+            assert!(serving.served.is_empty() && serving.notes[0].ends_with("which was removed"), "{name}: {serving:?}");
+            assert!(!package.exists() && !stack.mirror().exists(), "{name}");
+            // The next one keeps it anew.
+            assert_eq!(cache.keep(&stack.lock(), &stack.data(), &never).kept.len(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_package_whose_modes_and_times_changed_is_served_as_it_was() {
+        let stack = Stack::new();
+        let cache = stack.cache();
+        cache.keep(&stack.lock(), &stack.data(), &never);
+        let binary = stack.package().join("terraform-provider-one_v1.2.3");
+        let record = stack.package().with_file_name(RECORD);
+        let before = fs::read(&record).unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o000)).unwrap();
+        assert_eq!(cache.serve(&stack.lock(), &stack.mirror()).served.len(), 1);
+        assert_eq!(fs::metadata(&binary).unwrap().permissions().mode() & 0o777, 0o555);
+        let after = fs::read(&record).unwrap();
+        assert_ne!(before, after);
+        // It is remembered, so that the next one does not read it.
+        assert_eq!(cache.serve(&stack.lock(), &stack.mirror()).served.len(), 1);
+        assert_eq!(fs::read(&record).unwrap(), after);
+    }
+
+    #[test]
+    fn a_cache_that_makes_no_sense_serves_nothing_and_fails_nobody() {
+        let stack = Stack::new();
+        let cache = stack.cache();
+        cache.keep(&stack.lock(), &stack.data(), &never);
+        fs::write(stack.package().with_file_name(RECORD), "{").unwrap();
+        let serving = cache.serve(&stack.lock(), &stack.mirror());
+        assert!(serving.served.is_empty() && serving.notes.len() == 1 && !stack.package().exists(), "{serving:?}");
+        let none = Cache::at("/proc/version").serve(&stack.lock(), &stack.mirror());
+        assert!(none.served.is_empty() && none.notes.is_empty(), "{none:?}");
+        let kept = Cache::at("/proc/version").keep(&stack.lock(), &stack.data(), &never);
+        assert!(kept.kept.is_empty() && kept.notes.len() == 1, "{kept:?}");
+    }
+}

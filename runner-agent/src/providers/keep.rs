@@ -1,0 +1,371 @@
+//! How a package comes to be in the cache: after `init`, copied from where the tool installed it, hashed on the way, and given its
+//! name when all of it is on the disk. One process at a time; who comes second leaves it to the first.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    time::SystemTime,
+};
+
+use tool_versions::{Error, Result};
+
+use super::{
+    Cache, Lock, Locked,
+    cache::{ASIDE, USED, at, remove, write_record},
+    package::{copy, in_place, runs_here},
+};
+
+/// What became of the packages that `init` installed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Those that are in the cache now and were not before, as `HOST/NAMESPACE/NAME VERSION`.
+    pub kept: Vec<String>,
+    /// Those that would be, if the lock file listed the hash of this platform's package.
+    pub unlisted: Vec<String>,
+    /// What went wrong.
+    pub notes: Vec<String>,
+}
+
+/// What became of one.
+enum Became {
+    Kept,
+    Unlisted,
+    /// It is there, is another's to put there, or is no package of its own.
+    Left,
+}
+
+impl Cache {
+    /// Puts packages into the cache that `init` installed below `data` (`.terraform`), and that the lock file lists, which has to be
+    /// read before any code of the stack could write to it. What is there came there by whoever's hand: it is its hash that counts.
+    pub fn keep(&self, lock: &Lock, data: &Path, stop: &dyn Fn() -> bool) -> Kept {
+        let mut all = Kept::default();
+        for locked in &lock.providers {
+            let name = format!("{} {}", locked.provider, locked.version);
+            match self.keep_one(locked, data, stop) {
+                Ok(Became::Kept) => all.kept.push(name),
+                Ok(Became::Unlisted) => all.unlisted.push(name),
+                Ok(Became::Left) => {}
+                Err(_) if stop() => return all,
+                Err(error) => all.notes.push(format!("{name}: {error}")),
+            }
+        }
+        if !all.kept.is_empty() {
+            let spared = SystemTime::now().checked_sub(self.limits.spared).unwrap_or(SystemTime::UNIX_EPOCH);
+            if let Err(error) = self.prune(self.limits.cache, spared) {
+                all.notes.push(error.to_string());
+            }
+        }
+        all
+    }
+
+    fn keep_one(&self, locked: &Locked, data: &Path, stop: &dyn Fn() -> bool) -> Result<Became> {
+        let there = || locked.packages.iter().any(|h1| self.place(locked, h1).join(USED).is_file());
+        let from = data.join("providers").join(locked.provider.path()).join(&locked.version).join(&self.platform);
+        // A link leads to a mirror or a cache, where it is at hand already.
+        if there() || !fs::symlink_metadata(&from).is_ok_and(|meta| meta.is_dir()) {
+            return Ok(Became::Left);
+        }
+        if !listed(locked, data) {
+            return Ok(Became::Unlisted);
+        }
+        let key = self.key(locked);
+        let Some(_turn) = self.turn(&key)? else { return Ok(Became::Left) };
+        if there() {
+            return Ok(Became::Left);
+        }
+        // What somebody who was killed left; nobody else touches it, since the turn is ours.
+        let aside = self.root.join(ASIDE).join(&key);
+        remove(&aside)?;
+        let kept = self.put(locked, &from, &aside, stop);
+        if !matches!(kept, Ok(Became::Kept)) {
+            let _ = remove(&aside);
+        }
+        kept
+    }
+
+    fn put(&self, locked: &Locked, from: &Path, aside: &Path, stop: &dyn Fn() -> bool) -> Result<Became> {
+        let package = in_place(aside);
+        fs::create_dir_all(&package).map_err(at(&package))?;
+        let (h1, record) = copy(from, &package, self.limits.package, stop).map_err(at(from))?;
+        if !locked.packages.contains(&h1) {
+            return Err(Error::integrity(format!("what is installed is {h1}, which the lock file does not list")));
+        }
+        if !runs_here(&package, &locked.provider.name, &record).map_err(at(&package))? {
+            return Err(Error::integrity("what is installed has no executable for this platform"));
+        }
+        write_record(aside, &record)?;
+        let used = aside.join(USED);
+        File::create(&used).and_then(|file| file.sync_all()).map_err(at(&used))?;
+        sync(aside)?;
+        let place = self.place(locked, &h1);
+        let above = place.parent().unwrap_or(&self.root);
+        fs::create_dir_all(above).map_err(at(above))?;
+        // A directory of that name that is no package: nobody uses it.
+        remove(&place)?;
+        fs::rename(aside, &place).map_err(at(&place))?;
+        for dir in place.ancestors().skip(1).take_while(|dir| dir.starts_with(&self.root)) {
+            sync(dir)?;
+        }
+        Ok(Became::Kept)
+    }
+}
+
+/// Whether the installed package can be one that the lock file listed before: a tool that installs another adds its hash. Only to
+/// save the copy; what is copied is hashed.
+fn listed(before: &Locked, data: &Path) -> bool {
+    let Some(Ok(now)) = data.parent().map(Lock::of) else { return true };
+    let now = now.providers.into_iter().find(|now| now.provider == before.provider && now.version == before.version);
+    now.is_none_or(|now| now.packages.iter().all(|h1| before.packages.contains(h1)))
+}
+
+/// Puts the names in a directory on the disk.
+fn sync(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::providers::{H1, LOCK_FILE, cache::Limits, platform};
+    use std::{
+        os::unix::fs::{PermissionsExt as _, symlink},
+        path::PathBuf,
+        time::Duration,
+    };
+    use tool_versions::Digest;
+
+    pub(crate) fn never() -> bool {
+        false
+    }
+
+    /// What another test starts has this process's locks for a moment, until it is another program.
+    fn soon(mut is: impl FnMut() -> bool) -> bool {
+        (0..1000).any(|_| {
+            is() || {
+                std::thread::sleep(Duration::from_millis(2));
+                false
+            }
+        })
+    }
+
+    /// A stack with one provider installed and locked, and a cache beside it.
+    pub(crate) struct Stack {
+        dir: tempfile::TempDir,
+    }
+
+    impl Stack {
+        pub(crate) fn new() -> Self {
+            Self::with("one", "")
+        }
+
+        /// A provider of its own name and size.
+        pub(crate) fn with(name: &str, more: &str) -> Self {
+            let stack = Self { dir: tempfile::tempdir().unwrap() };
+            let package = stack.installed(name);
+            fs::create_dir_all(&package).unwrap();
+            let mut program = vec![0; 20];
+            std::io::Read::read_exact(&mut File::open("/proc/self/exe").unwrap(), &mut program).unwrap();
+            program.extend(more.bytes());
+            let binary = package.join(format!("terraform-provider-{name}_v1.2.3"));
+            fs::write(&binary, program).unwrap();
+            fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::write(package.join("LICENSE.txt"), "licence").unwrap();
+            stack.locks(name, &[stack.h1(name)]);
+            stack
+        }
+
+        pub(crate) fn installed(&self, name: &str) -> PathBuf {
+            self.data().join("providers/registry.opentofu.org/acme").join(name).join("1.2.3").join(platform())
+        }
+
+        /// The hash of what is installed.
+        pub(crate) fn h1(&self, name: &str) -> H1 {
+            let package = self.installed(name);
+            let files = crate::providers::package::files(&package).unwrap();
+            H1::of(files.iter().map(|name| (name.as_str(), Digest::of(&fs::read(package.join(name)).unwrap()))))
+        }
+
+        /// Writes the lock file.
+        pub(crate) fn locks(&self, name: &str, packages: &[H1]) {
+            let hashes: Vec<_> = packages.iter().map(|h1| format!("    \"{h1}\",\n")).collect();
+            let hashes = hashes.concat();
+            let text = format!(
+                "provider \"registry.opentofu.org/acme/{name}\" {{\n  version = \"1.2.3\"\n  hashes = [\n{hashes}  ]\n}}\n"
+            );
+            fs::write(self.dir.path().join(LOCK_FILE), text).unwrap();
+        }
+
+        pub(crate) fn lock(&self) -> Lock {
+            Lock::of(self.dir.path()).unwrap()
+        }
+
+        pub(crate) fn data(&self) -> PathBuf {
+            self.dir.path().join(".terraform")
+        }
+
+        pub(crate) fn mirror(&self) -> PathBuf {
+            self.dir.path().join("mirror")
+        }
+
+        pub(crate) fn root(&self) -> PathBuf {
+            self.dir.path().join("cache")
+        }
+
+        pub(crate) fn cache(&self) -> Cache {
+            Cache::at(self.root())
+        }
+
+        /// The package in the cache.
+        pub(crate) fn package(&self) -> PathBuf {
+            let locked = &self.lock().providers[0];
+            in_place(&self.cache().place(locked, &locked.packages[0]))
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_the_package_and_is_kept_once() {
+        let stack = Stack::new();
+        fs::create_dir(stack.installed("one").join("docs")).unwrap();
+        fs::write(stack.installed("one").join("docs/a"), "a").unwrap();
+        stack.locks("one", &[stack.h1("one")]);
+        let kept = stack.cache().keep(&stack.lock(), &stack.data(), &never);
+        let name = "registry.opentofu.org/acme/one 1.2.3".to_owned();
+        assert_eq!(kept, Kept { kept: vec![name], ..Kept::default() });
+        let mode = |name: &str| fs::metadata(stack.package().join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("terraform-provider-one_v1.2.3"), mode("LICENSE.txt"), mode("docs/a")), (0o555, 0o444, 0o444));
+        assert_eq!(fs::read_dir(stack.root().join(ASIDE)).unwrap().count(), 0);
+        assert_eq!(stack.cache().keep(&stack.lock(), &stack.data(), &never), Kept::default());
+    }
+
+    #[test]
+    fn what_the_lock_file_does_not_list_is_not_kept() {
+        type Change = fn(&Stack);
+        let one = |stack: &Stack| stack.installed("one");
+        let changes: [(&str, Change, &str); 9] = [
+            ("forged", |s| fs::write(s.installed("one").join("LICENSE.txt"), "other").unwrap(), "does not list"),
+            ("more files", |s| fs::write(s.installed("one").join("more"), "").unwrap(), "does not list"),
+            ("a link out", |s| symlink("/etc/passwd", s.installed("one").join("link")).unwrap(), "link is no file"),
+            (
+                "a link for a file",
+                |s| {
+                    let file = s.installed("one").join("LICENSE.txt");
+                    fs::rename(&file, s.data().join("beside")).unwrap();
+                    symlink(s.data().join("beside"), file).unwrap();
+                },
+                "LICENSE.txt is no file",
+            ),
+            (
+                "a pipe",
+                |s| {
+                    let path = s.installed("one").join("pipe");
+                    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+                },
+                "pipe is no file",
+            ),
+            (
+                "of another platform",
+                |s| {
+                    let binary = s.installed("one").join("terraform-provider-one_v1.2.3");
+                    let mut bytes = fs::read(&binary).unwrap();
+                    bytes[18] = 40;
+                    fs::write(binary, bytes).unwrap();
+                    s.locks("one", &[s.h1("one")]);
+                },
+                "no executable for this platform",
+            ),
+            (
+                "a link, as from a mirror",
+                |s| {
+                    fs::rename(s.installed("one"), s.data().join("beside")).unwrap();
+                    symlink(s.data().join("beside"), s.installed("one")).unwrap();
+                },
+                "",
+            ),
+            ("not installed", |s| fs::remove_dir_all(s.data()).unwrap(), ""),
+            ("not locked", |s| fs::remove_file(s.data().with_file_name(LOCK_FILE)).unwrap(), ""),
+        ];
+        for (name, change, said) in changes {
+            let stack = Stack::new();
+            assert!(one(&stack).is_dir());
+            change(&stack);
+            let kept = stack.cache().keep(&stack.lock(), &stack.data(), &never);
+            assert!(kept.kept.is_empty() && kept.notes.len() == usize::from(!said.is_empty()), "{name}: {kept:?}");
+            assert!(kept.notes.iter().all(|note| note.ends_with(said)), "{name}: {kept:?}");
+            let cached = stack.root().join("registry.opentofu.org");
+            let aside = fs::read_dir(stack.root().join(ASIDE)).map_or(0, Iterator::count);
+            assert!(!cached.exists() && aside == 0, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_hash_that_init_added_is_not_the_stacks() {
+        let stack = Stack::new();
+        let mine = stack.h1("one");
+        stack.locks("one", &[H1::of([])]);
+        let before = stack.lock();
+        stack.locks("one", &[H1::of([]), mine]);
+        let kept = stack.cache().keep(&before, &stack.data(), &never);
+        assert_eq!(kept.unlisted, ["registry.opentofu.org/acme/one 1.2.3"]);
+        assert!(kept.kept.is_empty() && !stack.root().exists());
+    }
+
+    #[test]
+    fn limits_and_orders_are_kept() {
+        let stack = Stack::new();
+        let limits = Limits { package: 10, ..Limits::default() };
+        let kept = stack.cache().with(limits).keep(&stack.lock(), &stack.data(), &never);
+        assert!(kept.notes[0].contains("larger than"), "{kept:?}");
+        assert_eq!(stack.cache().keep(&stack.lock(), &stack.data(), &|| true), Kept::default());
+        // Somebody is at it.
+        let mut turn = None;
+        assert!(soon(|| {
+            turn = stack.cache().turn(&stack.cache().key(&stack.lock().providers[0])).unwrap();
+            turn.is_some()
+        }));
+        assert_eq!(stack.cache().keep(&stack.lock(), &stack.data(), &never), Kept::default());
+        drop(turn);
+        // Somebody was killed while at it, and somebody made a directory of that name.
+        let aside = stack.root().join(ASIDE).join(stack.cache().key(&stack.lock().providers[0]));
+        fs::create_dir_all(aside.join("package")).unwrap();
+        fs::write(aside.join("package/LICENSE.txt"), "half").unwrap();
+        fs::create_dir_all(stack.package()).unwrap();
+        assert!(soon(|| stack.cache().keep(&stack.lock(), &stack.data(), &never).kept.len() == 1));
+        assert!(soon(|| stack.cache().serve(&stack.lock(), &stack.mirror()).served.len() == 1));
+    }
+
+    #[test]
+    fn the_oldest_goes_when_there_is_too_much_and_none_that_is_in_use() {
+        let stacks = ["one", "two", "three"].map(|name| Stack::with(name, &"x".repeat(1000)));
+        let root = stacks[0].root();
+        let cache = |most| Cache::at(&root).with(Limits { cache: most, spared: Duration::ZERO, ..Limits::default() });
+        let keep = |index: usize| cache(5000).keep(&stacks[index].lock(), &stacks[index].data(), &never).kept.len();
+        let there = || stacks.each_ref().map(|stack| cache(0).serve(&stack.lock(), &stack.mirror()).served.len());
+        assert_eq!((keep(0), keep(1), there()), (1, 1, [1, 1, 0]));
+        let in_use = cache(0).serve(&stacks[0].lock(), &stacks[0].mirror());
+        assert_eq!(keep(2), 1);
+        let later = SystemTime::now() + Duration::from_secs(60);
+        // The second one, since the first, which is older, is in use.
+        assert!(soon(|| cache(0).prune(2500, later).unwrap().len() == 1 && there() == [1, 0, 1]));
+        drop(in_use);
+        // What was used just now is spared, and what was left half done by nobody who lives is swept.
+        fs::create_dir_all(root.join(ASIDE).join("gone-1-2-3/package")).unwrap();
+        assert_eq!(cache(0).prune(0, SystemTime::UNIX_EPOCH).unwrap().len(), 0);
+        assert!(soon(|| {
+            cache(0).prune(0, later).unwrap();
+            there() == [0, 0, 0] && fs::read_dir(root.join(ASIDE)).unwrap().count() == 0
+        }));
+    }
+
+    #[test]
+    fn who_keeps_something_makes_room_for_it() {
+        let stacks = ["one", "two"].map(|name| Stack::with(name, &"x".repeat(1000)));
+        let limits = Limits { cache: 1500, spared: Duration::ZERO, ..Limits::default() };
+        let cache = Cache::at(stacks[0].root()).with(limits);
+        let there = |stack: &Stack| cache.serve(&stack.lock(), &stack.mirror()).served.len();
+        assert_eq!(cache.keep(&stacks[0].lock(), &stacks[0].data(), &never).kept.len(), 1);
+        assert!(soon(|| {
+            cache.keep(&stacks[1].lock(), &stacks[1].data(), &never);
+            (there(&stacks[0]), there(&stacks[1])) == (0, 1)
+        }));
+    }
+}

@@ -1,0 +1,113 @@
+//! A cache of providers that any number of runs may share, for Terraform as well as OpenTofu.
+//!
+//! The tools' own `plugin_cache_dir` is written by the tools, several at a time, and by whatever code runs with them. Here they get a
+//! filesystem mirror of the run's own, made of links into a cache that they cannot write to (`design/0018-provider-cache.md`).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`lock`] | what a stack's lock file says |
+//! | [`dirhash`] | the `h1:` hash of a package |
+//! | [`cache`] | what is in the cache, and the mirror of a run |
+//! | [`keep`] | how a package comes to be in the cache |
+//! | [`package`] | the files of a package, and that they are what they were |
+//! | [`prune`] | what goes when there is too much |
+
+pub mod cache;
+pub mod dirhash;
+pub mod keep;
+pub mod lock;
+mod package;
+mod prune;
+
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
+
+pub use cache::{Cache, Served, Serving};
+pub use dirhash::H1;
+pub use keep::Kept;
+pub use lock::{LOCK_FILE, Lock, Locked, Provider};
+
+/// The name of this platform in mirrors.
+pub fn platform() -> String {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{}_{arch}", std::env::consts::OS)
+}
+
+/// The tool's CLI configuration: what is served comes from the run's mirror; of the other providers those that an image's mirror
+/// has, laid out `HOST/NAMESPACE/NAME/…`, from there; all others from where they are. What is served is locked to the one version
+/// that is in the run's mirror, so that nobody needs to be asked for others.
+pub fn cli_config(image: &Path, mirror: &Path, served: &[Served]) -> String {
+    let served: BTreeSet<String> = served.iter().map(|served| served.provider.to_string()).collect();
+    let image_has: BTreeSet<String> = in_mirror(image).into_iter().filter(|name| !served.contains(name)).collect();
+    let list = |names: &mut dyn Iterator<Item = &String>| names.map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let mut text = String::from("disable_checkpoint = true\n");
+    if served.is_empty() && image_has.is_empty() {
+        return text;
+    }
+    text.push_str("provider_installation {\n");
+    for (path, names) in [(mirror, &served), (image, &image_has)].iter().filter(|(_, names)| !names.is_empty()) {
+        let (path, names) = (path.display(), list(&mut names.iter()));
+        let _ = write!(text, "  filesystem_mirror {{\n    path    = \"{path}\"\n    include = [{names}]\n  }}\n");
+    }
+    let all = list(&mut served.union(&image_has));
+    let _ = write!(text, "  direct {{\n    exclude = [{all}]\n  }}\n}}\n");
+    text
+}
+
+/// The providers of an image's mirror.
+fn in_mirror(mirror: &Path) -> Vec<String> {
+    let names = |dir: &Path| -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.path().is_dir())
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')))
+            .collect();
+        names.sort();
+        names
+    };
+    let mut providers = Vec::new();
+    for host in names(mirror) {
+        for namespace in names(&mirror.join(&host)) {
+            for name in names(&mirror.join(&host).join(&namespace)) {
+                providers.push(format!("{host}/{namespace}/{name}"));
+            }
+        }
+    }
+    providers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn providers_at_hand_come_from_where_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let mirror = Path::new("/run/mirror");
+        assert_eq!(cli_config(dir.path(), mirror, &[]), "disable_checkpoint = true\n");
+        for name in ["random", "time"] {
+            fs::create_dir_all(dir.path().join("registry.opentofu.org/hashicorp").join(name).join("0.13.1/linux_amd64")).unwrap();
+        }
+        let (time, random) = ("\"registry.opentofu.org/hashicorp/time\"", "\"registry.opentofu.org/hashicorp/random\"");
+        let image = dir.path().display().to_string();
+        let block = |path: &str, names: &str| {
+            format!("  filesystem_mirror {{\n    path    = \"{path}\"\n    include = [{names}]\n  }}\n")
+        };
+        let text = |blocks: &str, all: &str| {
+            format!("disable_checkpoint = true\nprovider_installation {{\n{blocks}  direct {{\n    exclude = [{all}]\n  }}\n}}\n")
+        };
+        let both = format!("{random}, {time}");
+        assert_eq!(cli_config(dir.path(), mirror, &[]), text(&block(&image, &both), &both));
+        // What is served is of the very version that is wanted, so the image's is not looked at.
+        let served = Served::of_test("registry.opentofu.org/hashicorp/time", "0.12.0");
+        let blocks = block("/run/mirror", time) + &block(&image, random);
+        assert_eq!(cli_config(dir.path(), mirror, std::slice::from_ref(&served)), text(&blocks, &both));
+        assert_eq!(cli_config(Path::new("/not-there"), mirror, &[served]), text(&block("/run/mirror", time), time));
+    }
+}

@@ -1,0 +1,157 @@
+//! The cache of providers with the real tools: what they install from it, and that the lock file holds for it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Barrier,
+};
+
+use anyhow::{Context, Result, ensure};
+use runner_agent::providers::{Cache, LOCK_FILE, Lock, cli_config};
+
+use crate::place::{Lab, Place, Test, ended, holds};
+
+const MAIN: &str = r#"
+terraform {
+  required_providers {
+    time = { source = "hashicorp/time" }
+  }
+}
+resource "time_static" "it" {}
+"#;
+
+pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
+    let mut all: Vec<_> = lab
+        .tools()
+        .into_iter()
+        .map(|tool| Test::new(format!("providers::{tool}_takes_what_is_served"), move |lab| taken(lab, tool)))
+        .collect();
+    all.push(Test::new("providers::twenty_at_once", twenty));
+    all
+}
+
+/// A stack whose provider is installed and locked, as it is after a download: in a directory and not by a link.
+struct Stack {
+    place: Place,
+    tool: &'static str,
+}
+
+impl Stack {
+    fn installed(lab: &Lab, tool: &'static str) -> Result<Self> {
+        let stack = Self { place: lab.place(tool, &[("main.tf", MAIN)])?, tool };
+        let (code, said) = ended(&mut stack.place.program(tool, &["init", "-input=false", "-no-color"]))?;
+        ensure!(code == 0, "{said}");
+        stack.unlink()?;
+        Ok(stack)
+    }
+
+    /// Puts a copy in the place of a link that a mirror left.
+    fn unlink(&self) -> Result<()> {
+        let link = self.provider()?;
+        if link.is_symlink() {
+            let from = link.canonicalize()?;
+            fs::remove_file(&link)?;
+            let (code, said) = ended(Command::new("cp").arg("-r").arg(from).arg(&link))?;
+            ensure!(code == 0, "{said}");
+        }
+        Ok(())
+    }
+
+    /// Where the tool has the provider.
+    fn provider(&self) -> Result<PathBuf> {
+        let host = if self.tool == "tofu" { "registry.opentofu.org" } else { "registry.terraform.io" };
+        let versions = self.data().join("providers").join(host).join("hashicorp/time");
+        let version = fs::read_dir(&versions)?.next().context("no version is installed")??;
+        Ok(version.path().join(runner_agent::providers::platform()))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.place.stack().join(".terraform")
+    }
+
+    fn lock(&self) -> Result<Lock> {
+        Ok(Lock::of(&self.place.stack())?)
+    }
+
+    /// Removes what is installed, and has the tool install from the cache and nowhere else what it serves.
+    fn init(&self, cache: &Cache) -> Result<(usize, i32, String)> {
+        fs::remove_dir_all(self.data())?;
+        let mirror = self.place.home().join("mirror");
+        let serving = cache.serve(&self.lock()?, &mirror);
+        ensure!(serving.notes.is_empty(), "{:?}", serving.notes);
+        let config = self.place.home().join("pawl.tfrc");
+        fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served))?;
+        let mut init = self.place.program(self.tool, &["init", "-input=false", "-no-color", "-lockfile=readonly"]);
+        // Where nothing is served, nothing is to be had.
+        let (code, said) = ended(init.env("TF_CLI_CONFIG_FILE", config).env("HTTPS_PROXY", "http://127.0.0.1:9"))?;
+        Ok((serving.served.len(), code, said))
+    }
+}
+
+fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let cache = Cache::at(dir.path().join("cache"));
+    let stack = Stack::installed(lab, tool)?;
+    let kept = cache.keep(&stack.lock()?, &stack.data(), &|| false);
+    ensure!(kept.kept.len() == 1 && kept.notes.is_empty(), "{kept:?}");
+    let locked = fs::read(stack.place.stack().join(LOCK_FILE))?;
+    let (served, code, said) = stack.init(&cache)?;
+    ensure!((served, code) == (1, 0), "{served} served: {said}");
+    ensure!(fs::read(stack.place.stack().join(LOCK_FILE))? == locked, "the lock file is another");
+    let from = stack.provider()?.canonicalize()?;
+    ensure!(from.starts_with(dir.path().canonicalize()?), "installed from {}", from.display());
+    // It runs from there.
+    let (code, said) = ended(&mut stack.place.program(tool, &["apply", "-auto-approve", "-input=false", "-no-color"]))?;
+    ensure!(code == 0, "{said}");
+    holds(&said, "1 added")?;
+    // A stack whose lock file lists another package, or that has none, gets nothing of it.
+    let file = stack.place.stack().join(LOCK_FILE);
+    let text = String::from_utf8(locked)?;
+    let at = text.find("h1:").context("no h1:")?;
+    let other = format!("{}h1:{}={}", &text[..at], "A".repeat(43), &text[at + 47..]);
+    fs::write(&file, &other)?;
+    let (served, code, _) = stack.init(&cache)?;
+    ensure!((served, code) == (0, 1), "{served} served, and init ended with {code}");
+    // Nor does the tool itself take what is not listed, were it served all the same.
+    fs::write(&file, &text)?;
+    let mirror = stack.place.home().join("mirror");
+    let serving = cache.serve(&stack.lock()?, &mirror);
+    fs::write(&file, &other)?;
+    let config = stack.place.home().join("pawl.tfrc");
+    fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served))?;
+    let (code, said) =
+        ended(stack.place.program(tool, &["init", "-input=false", "-no-color"]).env("TF_CLI_CONFIG_FILE", config))?;
+    ensure!(code == 1, "{said}");
+    holds(&said.split_whitespace().collect::<Vec<_>>().join(" "), "doesn't match any of the checksums")
+}
+
+/// Twenty stacks at once take from a cache that is empty at first, and fill it.
+fn twenty(lab: &Lab) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (root, tools, begin) = (dir.path().join("cache"), lab.tools(), Barrier::new(20));
+    let stacks = (0..20).map(|number| Stack::installed(lab, tools[number % tools.len()])).collect::<Result<Vec<_>>>()?;
+    std::thread::scope(|scope| {
+        let run = |stack: &Stack| -> Result<usize> {
+            let cache = Cache::at(&root);
+            let lock = stack.lock()?;
+            begin.wait();
+            let kept = cache.keep(&lock, &stack.data(), &|| false);
+            ensure!(kept.notes.is_empty(), "{kept:?}");
+            // Whoever came second waits for the first, which a run does not.
+            while cache.serve(&lock, &stack.place.home().join("mirror")).served.is_empty() {
+                std::thread::yield_now();
+            }
+            let (served, code, said) = stack.init(&cache)?;
+            ensure!((served, code) == (1, 0), "{served} served: {said}");
+            Ok(kept.kept.len())
+        };
+        let runs: Vec<_> = stacks.iter().map(|stack| scope.spawn(move || run(stack))).collect();
+        let mut kept = 0;
+        for run in runs {
+            kept += run.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        }
+        ensure!(kept == tools.len(), "{kept} packages were kept, of {} providers", tools.len());
+        Ok(())
+    })
+}
