@@ -32,7 +32,8 @@ pub enum List {
 #[derive(Clone, Debug)]
 pub struct Source {
     mirror: Mirror,
-    client: Client,
+    /// None when nothing of the mirror needs the network.
+    client: Option<Client>,
 }
 
 impl Source {
@@ -41,13 +42,18 @@ impl Source {
     /// # Errors
     /// Configuration: the mirror's authority is no PEM.
     pub fn new(mirror: Mirror, rules: Rules) -> Result<Self> {
-        let client = Client::new(rules, mirror.authority.as_deref())?;
+        let needed = !mirror.is_on_disk();
+        let client = needed.then(|| Client::new(rules, mirror.authority.as_deref())).transpose()?;
         Ok(Self { mirror, client })
     }
 
     /// The mirror.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
+    }
+
+    fn client(&self) -> Result<&Client> {
+        self.client.as_ref().ok_or_else(|| Error::configuration(format!("{} is on disk, and names a server", self.mirror.base)))
     }
 
     /// The list of versions, or the word that it is still the one of this tag. Of a list in pages the tag is that of the first, where
@@ -90,7 +96,7 @@ impl Source {
     async fn page(&self, url: &str, what: &str, etag: Option<&str>) -> Result<Answer> {
         let auth = self.mirror.auth_for(&Location::Url(url.to_owned()));
         let html = self.mirror.list_kind == ListKind::Html;
-        self.client.get(Ask { url, what, auth, cap: lists::LARGEST, html }, etag).await
+        self.client()?.get(Ask { url, what, auth, cap: lists::LARGEST, html }, etag).await
     }
 
     /// A small file, such as sums and signatures, of no more than `cap` bytes. `what` is the tool and version, for messages.
@@ -101,7 +107,7 @@ impl Source {
         match location {
             Location::Url(url) => {
                 let ask = Ask { url, what, auth: self.mirror.auth_for(location), cap, html: false };
-                match self.client.get(ask, None).await? {
+                match self.client()?.get(ask, None).await? {
                     Answer::Body { bytes, .. } => Ok(bytes),
                     Answer::NotModified => Err(Error::integrity(format!("{location} answered as if it had been asked before"))),
                 }
@@ -123,7 +129,7 @@ impl Source {
         match &asset.location {
             Location::Url(url) => {
                 let ask = Ask { url, what, auth: self.mirror.auth_for(&asset.location), cap, html: false };
-                self.client.download(ask, to, progress).await
+                self.client()?.download(ask, to, progress).await
             }
             Location::File(path) => {
                 let from = open(path, what, cap).await?;

@@ -7,7 +7,7 @@ use std::{
     time::SystemTime,
 };
 
-use super::{ASIDE, Installed, Store, USED, at, remove};
+use super::{ASIDE, Installed, LOCKS, Store, USED, at, remove};
 use crate::{Error, Result};
 
 impl Store {
@@ -17,6 +17,7 @@ impl Store {
     /// # Errors
     /// When the cache cannot be read or written; what was removed until then is removed.
     pub fn prune(&self, most: u64, spared: SystemTime) -> Result<Vec<Installed>> {
+        self.tidy()?;
         let mut all = self.list()?;
         all.sort_by_key(|installed| installed.used);
         let mut size: u64 = all.iter().map(|installed| installed.size).sum();
@@ -37,6 +38,25 @@ impl Store {
             removed.push(installed);
         }
         Ok(removed)
+    }
+
+    /// Removes what those who were killed left: versions half done, and versions half removed.
+    fn tidy(&self) -> Result<()> {
+        let aside = self.root.join(ASIDE);
+        for name in super::names(&aside)? {
+            let path = aside.join(&name);
+            if name.starts_with("gone-") {
+                remove(&path)?;
+                continue;
+            }
+            // Whoever installs a version has its lock, under the same name.
+            let lock = self.root.join(LOCKS).join(&name);
+            let Ok(lock) = File::open(&lock) else { continue };
+            if lock.try_lock().is_ok() {
+                remove(&path)?;
+            }
+        }
+        Ok(())
     }
 }
 

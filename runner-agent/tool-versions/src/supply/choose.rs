@@ -10,7 +10,9 @@ use crate::{Decision, Error, Kind, Result, Version, list_cache};
 pub struct Chosen {
     /// The version.
     pub version: Version,
-    /// What has to be said of how it was chosen: that a list is old, that nobody could be asked.
+    /// It was chosen among what is at hand, and newer ones may be published.
+    pub near: bool,
+    /// What has to be said of how it was chosen: that a list is old, that none could be had.
     pub remark: Option<String>,
 }
 
@@ -24,24 +26,21 @@ impl Supply {
     /// Configuration when there is no such version; those of [`list_cache::known`] when nothing at hand will do either.
     pub async fn choose(&self, decision: &Decision, at_hand: &[Version]) -> Result<Chosen> {
         if let Some(version) = decision.request.exact() {
-            return Ok(Chosen { version: version.clone(), remark: None });
+            return Ok(Chosen { version: version.clone(), near: false, remark: None });
         }
         let mut near: Vec<Version> = at_hand.to_vec();
         near.extend(self.store.list()?.into_iter().filter(|one| one.tool == decision.tool).map(|one| one.version));
         let nearest = || decision.choose(&near).cloned();
         let Some(channel) = self.channel(decision.tool) else {
             let version = nearest().ok_or_else(|| decision.unmet(&near, "versions at hand"))?;
-            return Ok(Chosen { version, remark: Some("the newest at hand".to_owned()) });
+            return Ok(Chosen { version, near: true, remark: None });
         };
         if !self.may_read(channel) {
-            let where_ = "the network is not used (offline), and versions at hand are";
+            let where_ = "versions at hand (offline)";
             let version = nearest().ok_or_else(|| decision.unmet(&near, where_))?;
-            return Ok(Chosen {
-                version,
-                remark: Some("the newest at hand, since the network is not used (offline)".to_owned()),
-            });
+            return Ok(Chosen { version, near: true, remark: None });
         }
-        let known = match list_cache::known(&channel.source, &self.lists, SystemTime::now()).await {
+        let known = match list_cache::known(&channel.source()?, &self.lists, SystemTime::now()).await {
             Ok(known) => known,
             // Nobody to be asked. What is wrong with the mirror's settings is not hidden by what is at hand.
             Err(error) if matches!(error.kind, Kind::Unavailable | Kind::Integrity) => {
@@ -51,10 +50,8 @@ impl Supply {
                         ..error
                     });
                 };
-                return Ok(Chosen {
-                    version,
-                    remark: Some(format!("the newest at hand, since no list can be had: {}", error.text)),
-                });
+                let remark = Some(format!("the newest at hand, since no list can be had: {}", error.text));
+                return Ok(Chosen { version, near: true, remark });
             }
             Err(error) => return Err(error),
         };
@@ -65,9 +62,12 @@ impl Supply {
             let _ = write!(text, ": {why}");
             text
         });
-        match decision.choose(&known.versions).cloned().or_else(nearest) {
-            Some(version) => Ok(Chosen { version, remark }),
-            None => Err(decision.unmet(&known.versions, &format!("the newest at {}", channel.source.mirror().list))),
+        if let Some(version) = decision.choose(&known.versions).cloned() {
+            return Ok(Chosen { version, near: false, remark });
+        }
+        match nearest() {
+            Some(version) => Ok(Chosen { version, near: true, remark }),
+            None => Err(decision.unmet(&known.versions, &format!("the newest at {}", channel.mirror.list))),
         }
     }
 }

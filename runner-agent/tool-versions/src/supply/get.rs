@@ -8,7 +8,7 @@ use std::{
 
 use super::{Channel, Supply, Verification};
 use crate::{
-    Digest, Error, Kind, Limits, Result, Signed, Sums, Tool, Version, archive, http,
+    Digest, Error, Kind, Limits, Result, Signed, Source, Sums, Tool, Version, archive, http,
     mirror::Assets,
     signature,
     store::{
@@ -71,9 +71,9 @@ impl Supply {
             return Ok(got);
         }
         let (installed, signer, bytes) = self.install(channel, turn, progress).await?;
-        let from = channel.source.mirror().base.to_string();
+        let from = channel.mirror.base.to_string();
         let origin = Origin::Installed { from, signer, bytes, took: begun.elapsed() };
-        let remark = channel.verification.lowered().map(|how| format!("{how} ({})", channel.source.mirror().base));
+        let remark = channel.verification.lowered().map(|how| format!("{how} ({})", channel.mirror.base));
         Ok(Got { in_use: self.take(installed).await?, origin, remark })
     }
 
@@ -101,11 +101,11 @@ impl Supply {
         progress: http::Progress<'_>,
     ) -> Result<(Installed, Option<String>, u64)> {
         let (tool, version) = (turn.tool(), turn.version().clone());
-        let source = &channel.source;
-        let assets = source.mirror().assets(&version, &self.platform);
+        let source = channel.source()?;
+        let assets = channel.mirror.assets(&version, &self.platform);
         let what = format!("{tool} {version} for {}", self.platform);
         // The sums first: they are small, and what is not signed is not got.
-        let (sums, signed) = sums_of(channel, &assets, &what).await?;
+        let (sums, signed) = sums_of(channel, &source, &assets, &what).await?;
         let mut file = tokio::fs::File::from_std(turn.nameless()?);
         let bytes = source.download(&assets.archive, &what, &mut file, self.limits.size, progress).await?;
         let file = file.into_std().await;
@@ -128,17 +128,16 @@ struct Wanted {
 }
 
 /// The sums as they are published, the archive's among them, and who signed for them.
-async fn sums_of(channel: &Channel, assets: &Assets, what: &str) -> Result<(Option<Sums>, Option<Signed>)> {
-    let source = &channel.source;
+async fn sums_of(channel: &Channel, source: &Source, assets: &Assets, what: &str) -> Result<(Option<Sums>, Option<Signed>)> {
     let keys = match &channel.verification {
-        Verification::Signature(keys) => Some(keys),
+        Verification::Signature(keys) => Some(keys.ring(channel.mirror.tool)?),
         Verification::Sums => None,
         Verification::Nothing => return Ok((None, None)),
     };
     let text = source.small(&assets.sums.location, &format!("the sums of {what}"), sums::LARGEST as u64).await?;
     let signed = match keys {
         Some(keys) => {
-            let signature = signature_of(channel, assets, what).await?;
+            let signature = signature_of(source, assets, what).await?;
             Some(keys.verify(&assets.sums.name, &text, &signature, SystemTime::now())?)
         }
         None => None,
@@ -149,11 +148,11 @@ async fn sums_of(channel: &Channel, assets: &Assets, what: &str) -> Result<(Opti
 }
 
 /// The first signature that is there.
-async fn signature_of(channel: &Channel, assets: &Assets, what: &str) -> Result<Vec<u8>> {
+async fn signature_of(source: &Source, assets: &Assets, what: &str) -> Result<Vec<u8>> {
     let mut missing = Vec::new();
     for asset in &assets.signatures {
         let what = format!("the signature of {what}");
-        match channel.source.small(&asset.location, &what, signature::LARGEST as u64).await {
+        match source.small(&asset.location, &what, signature::LARGEST as u64).await {
             Err(error) if error.kind == Kind::Configuration => missing.push(error.text),
             answer => return answer,
         }

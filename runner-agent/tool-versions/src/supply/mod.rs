@@ -13,13 +13,40 @@ use std::{path::PathBuf, time::Duration};
 pub use choose::Chosen;
 pub use get::{Got, Origin};
 
-use crate::{Keyring, Platform, Source, Store, Tool, archive::Limits};
+use crate::{Error, Fingerprint, Keyring, Mirror, Platform, Result, Source, Store, Tool, archive::Limits, http::Rules};
+
+/// Whose signatures count.
+#[derive(Clone, Debug)]
+pub enum Keys {
+    /// The project's own.
+    BuiltIn,
+    /// An operator's, for a mirror that packs releases itself.
+    Own {
+        /// The keys.
+        armored: String,
+        /// Which of them may sign.
+        fingerprints: Vec<Fingerprint>,
+    },
+}
+
+impl Keys {
+    /// The keys of a tool.
+    ///
+    /// # Errors
+    /// Configuration: they are none, or not those of the fingerprints.
+    pub fn ring(&self, tool: Tool) -> Result<Keyring> {
+        match self {
+            Self::BuiltIn => Keyring::built_in(tool),
+            Self::Own { armored, fingerprints } => Keyring::from_armored(armored, fingerprints),
+        }
+    }
+}
 
 /// What proves an archive.
 #[derive(Clone, Debug)]
 pub enum Verification {
     /// A signature over the sums, by one of these keys, and the sum.
-    Signature(Keyring),
+    Signature(Keys),
     /// The sum alone: whoever may write to the mirror decides what is run. The operator's choice, and said at every use.
     Sums,
     /// Nothing but the connection. The operator's choice, and said at every use.
@@ -37,13 +64,26 @@ impl Verification {
     }
 }
 
-/// Where a tool comes from, and what proves it.
+/// Where a tool comes from, and what proves it. Clients and keys are made when something has to be got, which is seldom.
 #[derive(Clone, Debug)]
 pub struct Channel {
     /// Where from.
-    pub source: Source,
+    pub mirror: Mirror,
+    /// Deadlines and tries.
+    pub rules: Rules,
     /// What proves it.
     pub verification: Verification,
+    /// Why it cannot be used, credentials that are missing for one. It is said when it would be used, and not before.
+    pub refusal: Option<Error>,
+}
+
+impl Channel {
+    fn source(&self) -> Result<Source> {
+        if let Some(refusal) = &self.refusal {
+            return Err(refusal.clone());
+        }
+        Source::new(self.mirror.clone(), self.rules.clone())
+    }
 }
 
 /// Where tools come from and where they are kept.
@@ -70,11 +110,11 @@ pub const PATIENCE: Duration = Duration::from_secs(1200);
 
 impl Supply {
     fn channel(&self, tool: Tool) -> Option<&Channel> {
-        self.channels.iter().find(|channel| channel.source.mirror().tool == tool)
+        self.channels.iter().find(|channel| channel.mirror.tool == tool)
     }
 
     /// Whether a source may be read: one on disk always.
     fn may_read(&self, channel: &Channel) -> bool {
-        !self.offline || channel.source.mirror().is_on_disk()
+        !self.offline || channel.mirror.is_on_disk()
     }
 }

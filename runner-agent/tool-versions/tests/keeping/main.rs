@@ -186,3 +186,25 @@ fn whoever_waits_too_long_is_told_for_whom() {
     // Another version is nobody's turn.
     store.turn(Tool::OpenTofu, &version("1.10.5"), Duration::ZERO).unwrap();
 }
+
+#[test]
+fn what_was_left_half_done_goes_when_room_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    // Somebody is at it.
+    let turn = store.turn(Tool::OpenTofu, &version("1.10.6"), Duration::ZERO).unwrap();
+    let mut staging = turn.begin().unwrap();
+    staging.write_all(b"half").unwrap();
+    // Somebody was killed at it, and another one when he removed a version.
+    drop(store.turn(Tool::Terraform, &version("1.5.7"), Duration::ZERO).unwrap());
+    let left = dir.path().join(".aside/terraform-1.5.7-linux_amd64");
+    let gone = dir.path().join(".aside/gone-x-1-1");
+    for dir in [&left, &gone] {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("tofu"), "half").unwrap();
+    }
+    store.prune(u64::MAX, SystemTime::now()).unwrap();
+    assert!(!left.exists() && !gone.exists());
+    staging.commit(&Proof::default()).unwrap();
+    assert_eq!(store.list().unwrap().len(), 1, "who is at it goes on");
+}

@@ -83,14 +83,23 @@ async fn whoever_is_killed_while_it_downloads_leaves_nothing_that_looks_installe
         fs::remove_dir_all(world.root().join("opentofu")).unwrap();
     }
     let (mut whole, mut asked) = (0, 0);
-    for _ in 0..kills {
+    // From before its first write to after its last, however busy the machine gets meanwhile.
+    let mut window = micros(shortest * 6 / 5);
+    for n in 0..kills {
+        window = if whole * 5 > n {
+            window * 99 / 100
+        } else if whole * 10 < n {
+            window * 101 / 100
+        } else {
+            window
+        };
         let before = world.asked(ARCHIVE);
         let mut child = start(&world);
-        let micros = RandomState::new().build_hasher().finish() % micros(shortest * 6 / 5);
+        let micros = RandomState::new().build_hasher().finish() % window;
         tokio::time::sleep(Duration::from_micros(micros)).await;
         child.kill().unwrap();
         child.wait().unwrap();
-        asked += usize::from(world.asked(ARCHIVE) > before);
+        asked += u32::from(world.asked(ARCHIVE) > before);
         for installed in store.list().unwrap() {
             whole += 1;
             assert_eq!(fs::metadata(&installed.binary).unwrap().len(), size as u64);

@@ -11,10 +11,10 @@ use std::{
 
 use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
-    Channel, Digest, Keyring, Limits, Mirror, Platform, Source, Store, Supply, Tool, Verification,
+    Channel, Digest, Limits, Mirror, Platform, Store, Supply, Tool, Verification,
     http::Rules,
     mirror::{ListKind, Location},
-    supply::{Got, PATIENCE},
+    supply::{Got, Keys, PATIENCE},
 };
 use zip::{ZipWriter, write::SimpleFileOptions};
 
@@ -153,8 +153,8 @@ impl World {
     }
 }
 
-pub(crate) fn keyring(key: &Made) -> Keyring {
-    Keyring::from_armored(&key.armored(), &[key.fingerprint()]).unwrap()
+pub(crate) fn keyring(key: &Made) -> Keys {
+    Keys::Own { armored: key.armored(), fingerprints: vec![key.fingerprint()] }
 }
 
 pub(crate) fn supply(base: &str, root: &Path, verification: Verification) -> Supply {
@@ -163,7 +163,7 @@ pub(crate) fn supply(base: &str, root: &Path, verification: Verification) -> Sup
     Supply {
         store: Store::at(root, linux()),
         lists: root.join("lists"),
-        channels: vec![Channel { source: Source::new(mirror, rules()).unwrap(), verification }],
+        channels: vec![Channel { mirror, rules: rules(), verification, refusal: None }],
         platform: linux(),
         offline: false,
         limits: Limits::default(),
