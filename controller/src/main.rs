@@ -38,6 +38,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, once")]
 enum Command {
     /// Looks after TerraformRuns.
     Run(Settings),

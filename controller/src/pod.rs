@@ -1,5 +1,7 @@
 //! The pod of an attempt: a pure function of run, attempt and settings.
 
+pub mod tools;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{

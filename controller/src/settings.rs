@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
+use crds::tools::ToolSettings;
 
 /// Settings of `controller run`.
 #[derive(Args, Clone, Debug)]
@@ -49,6 +50,9 @@ pub struct Settings {
     /// ClusterRole of this release, which owns the APIService of `read.pawl.run`.
     #[arg(long, env = "PAWL_READ_API_OWNER")]
     pub read_api_owner: Option<String>,
+    /// What is said about tools, as JSON: mirrors, default versions, the cache, `offline`. The chart's `runner.tools`.
+    #[arg(long, env = "PAWL_RUNNER_TOOLS", default_value = "")]
+    pub runner_tools: ToolSettings,
     /// What is logged, as `tracing` writes filters: `info`, `controller=debug`.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
@@ -86,6 +90,7 @@ impl Default for Settings {
             datastore_token: None,
             read_api_service: None,
             read_api_owner: None,
+            runner_tools: ToolSettings::default(),
             log: "info".into(),
         }
     }

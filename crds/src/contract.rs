@@ -16,8 +16,10 @@ pub const ENV_POD_NAME: &str = "PAWL_POD_NAME";
 pub const ENV_POD_UID: &str = "PAWL_POD_UID";
 /// Directory with tools in the image: `TOOL/VERSION/BINARY` ([`crate::ToolName::directory`], [`crate::ToolName::binary`]).
 pub const ENV_TOOLS: &str = "PAWL_TOOLS";
-/// Shared cache directory with tools, of the same layout.
+/// The cache of tools that were got, a volume; below the work directory when it is not set.
 pub const ENV_TOOLS_CACHE: &str = "PAWL_TOOLS_CACHE";
+/// What the operator says about tools: [`crate::tools::ToolSettings`] as JSON.
+pub const ENV_TOOL_SETTINGS: &str = "PAWL_TOOL_SETTINGS";
 /// Directory with a filesystem mirror of providers.
 pub const ENV_PROVIDERS: &str = "PAWL_PROVIDERS";
 /// Shared cache directory with providers; nothing is cached when it is not set.
@@ -35,6 +37,10 @@ pub const WORK_DIR: &str = "/pawl/work";
 pub const SECRETS_DIR: &str = "/pawl/secrets";
 /// ConfigMaps, mounted optional: `CONFIG_MAPS_DIR/NAME/KEY`.
 pub const CONFIG_MAPS_DIR: &str = "/pawl/configmaps";
+/// Where the cache is mounted: tools in `tools`, providers in `providers`.
+pub const CACHE_DIR: &str = "/pawl/cache";
+/// Credentials of mirrors, mounted optional: `MIRRORS_DIR/TOOL/KEY`, out of the code's reach.
+pub const MIRRORS_DIR: &str = "/pawl/mirrors";
 /// Token, certificate authority and namespace, where clients look for them.
 pub const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Where the kubelet reads the termination message.

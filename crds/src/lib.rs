@@ -12,6 +12,7 @@
 //! | [`journal`] | what an apply did to each object, compared with a state |
 //! | [`state_key`] | which runs have the same state |
 //! | [`termination`] | the termination message |
+//! | [`tools`] | what an operator says about tools |
 //! | [`reason`] | the reasons of failures and conditions |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
 //! | [`fit`] | keeps a status below its size |
@@ -28,6 +29,7 @@ pub mod names;
 pub mod reason;
 pub mod state_key;
 pub mod termination;
+pub mod tools;
 pub mod v1alpha1;
 
 pub use v1alpha1::*;

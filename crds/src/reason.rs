@@ -32,6 +32,10 @@ reasons! {
     // Tool.
     /// No version of the tool that satisfies the request is to be had.
     TOOL_NOT_FOUND = "ToolNotFound";
+    /// The mirror of the tool does not answer, or another process takes too long to install it.
+    TOOL_UNAVAILABLE = "ToolUnavailable";
+    /// What the mirror or the cache gave is not what was published, or cannot be shown to be; nothing of it was run or kept.
+    TOOL_NOT_GENUINE = "ToolNotGenuine";
     /// The configuration is wrong; the diagnostic names file and line.
     INVALID_CONFIGURATION = "InvalidConfiguration";
     /// `init` failed.

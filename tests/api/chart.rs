@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::what_is_there_already_is_used", false, existing),
         Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
         Test::new("chart::controllers_that_stand_by_elect_one", false, replicas),
+        Test::new("chart::what_is_said_of_tools_reaches_the_controller", false, tools),
         Test::new("chart::secrets_are_of_the_shape_that_is_read", false, secrets),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
@@ -196,6 +197,30 @@ async fn replicas(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn tools(_: World) -> Result<()> {
+    use crds::tools::{ToolSettings, ToolVerification};
+    let said = |values: &[&str]| -> Result<(ToolSettings, Vec<Value>)> {
+        let all = render(values)?;
+        let controller = get(&all, "Deployment", "pawl-controller")?;
+        let argument = arguments(controller).into_iter().find_map(|argument| argument.strip_prefix("--runner-tools="));
+        let settings = argument.context("no argument")?.parse().map_err(anyhow::Error::msg)?;
+        Ok((settings, all))
+    };
+    let reads_namespaces = |all: &[Value]| -> Result<bool> {
+        Ok(get(all, "ClusterRole", "pawl-controller")?["rules"].to_string().contains("namespaces"))
+    };
+    let (settings, all) = said(&[])?;
+    ensure!(settings == ToolSettings::default(), "{settings:?}");
+    ensure!(!reads_namespaces(&all)?, "nothing is asked for that is not needed");
+    let mirror =
+        r#"runner.tools.mirrors=[{"tool":"Terraform","url":"https://m/x","secretName":"m","ca":"A\nB","verification":"Sums"}]"#;
+    let (settings, all) = said(&[mirror, "runner.tools.offline=true", r#"runner.tools.cache={"hostPath":"/var/cache/pawl"}"#])?;
+    ensure!(settings.offline && settings.cache.host_path.as_deref() == Some("/var/cache/pawl"), "{settings:?}");
+    ensure!(settings.mirrors[0].verification == ToolVerification::Sums && settings.mirrors[0].ca.as_deref() == Some("A\nB"));
+    ensure!(reads_namespaces(&all)?);
+    Ok(())
+}
+
 async fn secrets(_: World) -> Result<()> {
     use k8s_openapi::ByteString;
     let all = render(&[])?;
@@ -223,6 +248,10 @@ async fn nonsense(_: World) -> Result<()> {
         "datastore.enabled=\"no\"",
         "datastore.store=\"ftp://x\"",
         "datastore.persistance={\"enabled\":true}",
+        "runner.tools.ofline=true",
+        r#"runner.tools.mirrors=[{"tool":"Pulumi","url":"https://m"}]"#,
+        r#"runner.tools.mirrors=[{"tool":"OpenTofu","url":"m.example.org"}]"#,
+        r#"runner.tools.mirrors=[{"tool":"OpenTofu","url":"https://m","verification":"Off"}]"#,
     ] {
         ensure!(render(&[value]).is_err(), "{value} was let through");
     }

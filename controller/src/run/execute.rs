@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::{
-    core::v1::ServiceAccount,
+    core::v1::{Namespace, ServiceAccount},
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{
@@ -279,7 +279,13 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
             already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
         }
         let api = ctx.pod_api(&namespace);
-        let wanted = pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
+        let mut wanted = pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
+        let tools = &ctx.settings.runner_tools;
+        let nodes = tools.cache.host_path.is_some() && {
+            let namespaces: Api<Namespace> = Api::all(ctx.client.clone());
+            pod::tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
+        };
+        pod::tools::equip(&mut wanted, tools, nodes);
         match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
             Some(pod) => Ok(pod),
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,

@@ -37,6 +37,8 @@ pub enum ToolName {
     OpenTofu,
     /// Terraform (`terraform`).
     Terraform,
+    /// Terragrunt (`terragrunt`), which runs one of the others.
+    Terragrunt,
     /// A word of a newer version: nothing is begun.
     #[serde(other)]
     #[schemars(skip)]
@@ -49,6 +51,7 @@ impl ToolName {
         match self {
             Self::OpenTofu => "OpenTofu",
             Self::Terraform => "Terraform",
+            Self::Terragrunt => "Terragrunt",
             Self::Unknown => "Unknown",
         }
     }
@@ -58,6 +61,7 @@ impl ToolName {
         match self {
             Self::OpenTofu => "tofu",
             Self::Terraform => "terraform",
+            Self::Terragrunt => "terragrunt",
             // Nobody asks: a run that names another tool is left alone.
             Self::Unknown => "unknown",
         }
@@ -68,6 +72,7 @@ impl ToolName {
         match self {
             Self::OpenTofu => "opentofu",
             Self::Terraform => "terraform",
+            Self::Terragrunt => "terragrunt",
             // Nobody asks: a run that names another tool is left alone.
             Self::Unknown => "unknown",
         }
