@@ -197,7 +197,12 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if first < errors.len() {
         errors.swap(0, first);
     }
-    let said_text = errors.first().map_or_else(|| last_line(&said.tail), sentence);
+    let last = last_line(&said.tail);
+    let mut said_text = errors.first().map_or_else(|| last.clone(), sentence);
+    // What it said when it was told to end tells of the end; what it said before tells why it hung.
+    if exit.told && !last.is_empty() && !said_text.contains(&last) {
+        said_text = format!("{said_text}; its last words before: {last}");
+    }
     let ended = match exit {
         Exit { signal: Some(signal), told: false, .. } => format!("was ended by signal {signal}"),
         Exit { code: 11, .. } => "crashed (exit code 11)".to_owned(),
@@ -522,6 +527,17 @@ mod tests {
         ] {
             assert_eq!(in_source(Path::new(below), file), called);
         }
+    }
+
+    #[test]
+    fn what_a_tool_said_before_it_was_told_to_end_is_told_as_well() {
+        let plugin = Diagnostic { severity: "error".into(), summary: "Plugin did not respond".into(), ..Diagnostic::default() };
+        let said = Said { diagnostics: vec![plugin], tail: vec!["ExpiredToken: it is of yesterday".into()], ..Said::default() };
+        let told = |told| failure("plan", Exit { code: 1, signal: None, told }, &said).message;
+        assert!(
+            told(true).contains("Plugin did not respond") && told(true).ends_with("before: ExpiredToken: it is of yesterday")
+        );
+        assert!(!told(false).contains("ExpiredToken"));
     }
 
     #[test]

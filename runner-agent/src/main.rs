@@ -70,10 +70,7 @@ fn main() {
     let code = match arguments.command {
         Command::Run => run(),
         Command::Local(arguments) => local(&arguments),
-        Command::Tool(arguments) => match cli::run(&arguments, &mut std::io::stdout()) {
-            Ok(code) => code,
-            Err(error) => printed(&Err(error)),
-        },
+        Command::Tool(arguments) => tool(&arguments),
         Command::Completion { shell } => printed(&manual::completion(Line::command(), shell, &mut std::io::stdout())),
         Command::Man { page } => {
             let page = page.map(|Page::Local| "local");
@@ -91,6 +88,24 @@ fn printed(result: &std::io::Result<()>) -> u8 {
             contract::exit_code(crds::RunResult::Failed)
         }
         Ok(()) | Err(_) => 0,
+    }
+}
+
+/// What `tool` asks for; it may take a download.
+fn tool(arguments: &cli::Arguments) -> u8 {
+    if let Ok(filter) = EnvFilter::try_from_env("PAWL_LOG") {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no runtime: {error}");
+            return contract::EXIT_NO_RESULT;
+        }
+    };
+    match runtime.block_on(cli::run(arguments, &mut std::io::stdout())) {
+        Ok(code) => code,
+        Err(error) => printed(&Err(error)),
     }
 }
 

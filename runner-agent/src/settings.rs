@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use crds::{contract, datastore};
+use crds::{contract, datastore, tools::ToolSettings};
 
 use crate::report::Commands;
 
@@ -25,8 +25,14 @@ pub struct Settings {
     pub nonce: String,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// Directories with tools, the first one first.
+    /// Directories of the image with tools, the first one first.
     pub tools: Vec<PathBuf>,
+    /// What the operator says about tools; on a person's machine nothing is got.
+    pub tool_settings: Option<ToolSettings>,
+    /// The cache of tools, a volume; none when there is none, and then it is below the work directory.
+    pub cache: Option<PathBuf>,
+    /// Credentials of mirrors, as `TOOL/KEY`.
+    pub mirrors: PathBuf,
     /// Directory with a mirror of providers.
     pub providers: PathBuf,
     /// Shared cache of providers.
@@ -132,7 +138,10 @@ impl Settings {
             text.parse::<u32>().map_err(|_| SettingsError { name, problem: "is not a number" })
         };
         let grace = std::env::var(contract::ENV_GRACE).unwrap_or_else(|_| "600".into());
-        let cache = std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from);
+        let said = std::env::var(contract::ENV_TOOL_SETTINGS).unwrap_or_default();
+        let tool_settings = said
+            .parse()
+            .map_err(|_| SettingsError { name: contract::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
         Ok(Self {
             namespace: text(contract::ENV_NAMESPACE)?,
             run: text(contract::ENV_RUN)?,
@@ -142,7 +151,10 @@ impl Settings {
             pod_uid: text(contract::ENV_POD_UID)?,
             nonce: nonce(),
             grace: Duration::from_secs(number(contract::ENV_GRACE, grace)?.into()),
-            tools: cache.into_iter().chain([dir(contract::ENV_TOOLS, contract::TOOLS_DIR)]).collect(),
+            tools: vec![dir(contract::ENV_TOOLS, contract::TOOLS_DIR)],
+            tool_settings: Some(tool_settings),
+            cache: std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from),
+            mirrors: contract::MIRRORS_DIR.into(),
             providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
             provider_cache: std::env::var_os(contract::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
             work: contract::WORK_DIR.into(),

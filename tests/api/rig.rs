@@ -176,6 +176,9 @@ impl Rig {
         let attempt = run.status.as_ref().and_then(|status| status.attempt.clone()).context("no attempt")?;
         let log = tempfile::NamedTempFile::new()?;
         let settings = Arc::new(Settings {
+            tool_settings: None,
+            cache: None,
+            mirrors: "/nonexistent".into(),
             namespace: self.namespace.clone(),
             run: RUN.into(),
             run_uid: run.uid().context("no UID")?,

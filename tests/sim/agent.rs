@@ -162,6 +162,9 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         (format!("{:016x}{:016x}", world.chance.next(), world.chance.next()), world.schedule.scene.datastore)
     };
     let settings = Arc::new(Settings {
+        tool_settings: None,
+        cache: None,
+        mirrors: "/nonexistent".into(),
         namespace: NS.into(),
         run: label(names::LABEL_RUN),
         run_uid: label(names::LABEL_RUN_UID),

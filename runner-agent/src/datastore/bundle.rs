@@ -25,6 +25,12 @@ pub struct Head {
     pub tool: String,
     /// Its version, exactly.
     pub version: String,
+    /// SHA-256 of its executable, in hexadecimal digits.
+    #[serde(default)]
+    pub digest: Option<String>,
+    /// The tool that Terragrunt runs.
+    #[serde(default)]
+    pub beneath: Option<ToolHead>,
     /// The stack's directory below the top of the source.
     pub stack: PathBuf,
     /// Whether the state is the datastore's.
@@ -32,6 +38,18 @@ pub struct Head {
     /// What the plan took from Secrets and ConfigMaps.
     #[serde(default)]
     pub inputs: SealedInputs,
+}
+
+/// A tool that a plan was made with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolHead {
+    /// The tool: `OpenTofu`.
+    pub tool: String,
+    /// Its version, exactly.
+    pub version: String,
+    /// SHA-256 of its executable, in hexadecimal digits.
+    #[serde(default)]
+    pub digest: Option<String>,
 }
 
 /// The layout that is written.
@@ -197,6 +215,8 @@ mod tests {
 
     fn head() -> Head {
         Head {
+            digest: None,
+            beneath: None,
             layout: 1,
             tool: "OpenTofu".into(),
             version: "1.10.6".into(),

@@ -186,7 +186,8 @@ pub fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
     let name = match name.to_ascii_lowercase().as_str() {
         "opentofu" | "tofu" => ToolName::OpenTofu,
         "terraform" => ToolName::Terraform,
-        _ => return Err(format!("`{name}` is no tool; there are opentofu and terraform")),
+        "terragrunt" => ToolName::Terragrunt,
+        _ => return Err(format!("`{name}` is no tool; there are opentofu, terraform and terragrunt")),
     };
     Ok((name, version))
 }

@@ -163,7 +163,13 @@ fn fresh(
     let tool_name = asked.or_else(|| (said.is_none() && only_terraform).then_some(ToolName::Terraform));
     // Code that is not here yet may ask for either.
     let wanted = if stack.is_some() { said.or(tool_name).or(Some(ToolName::OpenTofu)) } else { tool_name };
-    let at_hand = tools::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
+    let mut at_hand = tools::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
+    for one in tools::installed(wanted) {
+        // What is on PATH is what this person runs by hand.
+        if !at_hand.iter().any(|other| (other.name, &other.version) == (one.name, &one.version)) {
+            at_hand.push(one);
+        }
+    }
     let (name, work) = folder.begin()?;
     tools::link(&work.join("tools"), &at_hand)?;
     let selected = stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
@@ -275,6 +281,9 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         nonce: nonce(),
         grace: GRACE,
         tools: vec![work.join("tools")],
+        tool_settings: None,
+        cache: None,
+        mirrors: none(),
         providers: none(),
         provider_cache: None,
         work: work.to_owned(),

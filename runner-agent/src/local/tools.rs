@@ -12,21 +12,48 @@ use anyhow::{Context, Result};
 use crds::ToolName;
 use serde::Deserialize;
 
-use crate::tool::{self, AtHand, Stamp, Version};
+use crate::tool::{self, AtHand, Outfit, Stamp, Version, outfit::name_of};
 
 /// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
 pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
-    let names = [ToolName::OpenTofu, ToolName::Terraform].into_iter().filter(|name| wanted.is_none_or(|wanted| wanted == *name));
+    let all = [ToolName::OpenTofu, ToolName::Terraform, ToolName::Terragrunt];
+    // Terragrunt runs one of the others.
+    let is_wanted = |name: &ToolName| wanted.is_none_or(|wanted| wanted == *name || wanted == ToolName::Terragrunt);
     let mut known = Remembered::read();
-    let found = names
-        .filter_map(|name| {
-            let binary = on_path(name)?;
-            let version = known.of(&binary, dir)?;
-            Some(AtHand { name, version, binary })
-        })
-        .collect();
+    let found = all.into_iter().filter(is_wanted).filter_map(|name| {
+        let binary = on_path(name)?;
+        let version = if name == ToolName::Terragrunt { terragrunt(&binary, dir) } else { known.of(&binary, dir) }?;
+        Some(AtHand { name, version, binary })
+    });
+    let found = found.collect();
     known.keep();
     found
+}
+
+/// What `runner-agent tool install` has put into this person's cache.
+pub fn installed(wanted: Option<ToolName>) -> Vec<AtHand> {
+    let Some(cache) = cache() else { return Vec::new() };
+    let store = Outfit::of_dirs(Vec::new(), &cache).supply.store;
+    let all = store.list().unwrap_or_default().into_iter();
+    let all = all.map(|one| AtHand { name: name_of(one.tool), version: one.version, binary: one.binary });
+    all.filter(|one| wanted.is_none_or(|wanted| wanted == one.name || wanted == ToolName::Terragrunt)).collect()
+}
+
+/// `terragrunt version v0.93.0`
+fn terragrunt(binary: &Path, dir: &Path) -> Option<Version> {
+    let output = Command::new(binary).arg("--version").current_dir(dir).stdin(Stdio::null()).output().ok()?;
+    String::from_utf8_lossy(&output.stdout).split_whitespace().next_back()?.parse().ok()
+}
+
+/// Where this person's caches are.
+fn own_cache() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    Some(absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?.join("pawl"))
+}
+
+/// The cache of tools that `runner-agent tool install` fills.
+pub fn cache() -> Option<PathBuf> {
+    own_cache().map(|cache| cache.join("tool-cache"))
 }
 
 /// Makes `dir` a directory of tools that holds these.
@@ -88,9 +115,7 @@ struct Remembered {
 
 impl Remembered {
     fn read() -> Self {
-        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-        Self::of_file(cache.map(|cache| cache.join("pawl/tools.json")))
+        Self::of_file(own_cache().map(|cache| cache.join("tools.json")))
     }
 
     fn of_file(file: Option<PathBuf>) -> Self {

@@ -25,6 +25,8 @@ pub struct Facts {
     pub tool: String,
     /// Its version.
     pub tool_version: String,
+    /// Name and version of the tool that Terragrunt runs.
+    pub beneath: Option<(String, String)>,
     /// `linux_amd64`.
     pub platform: String,
     /// Type of the backend.
@@ -57,7 +59,7 @@ pub struct Digests {
 /// The checksum: `sha256:` and 64 hexadecimal digits.
 pub fn checksum(facts: &Facts, digests: &Digests) -> String {
     let pairs = |list: &[(String, String)]| Value::Object(list.iter().map(|(k, v)| (k.clone(), json!(v))).collect());
-    let manifest = json!({
+    let mut manifest = json!({
         "version": 1,
         "runUID": facts.run_uid,
         "planFile": digests.plan,
@@ -72,6 +74,9 @@ pub fn checksum(facts: &Facts, digests: &Digests) -> String {
         "variables": pairs(&facts.variables),
         "env": pairs(&facts.env),
     });
+    if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
+        tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
+    }
     hex_digest(&Sha256::digest(canonical(&manifest).as_bytes()))
 }
 

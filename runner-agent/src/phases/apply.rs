@@ -1,5 +1,10 @@
 //! Apply: the plan file, and nothing else.
 
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
 use crds::{Changed, Claim, Failure, reason};
 
 use super::PodWork;
@@ -7,6 +12,14 @@ use crate::{
     classify, exists,
     ports::{ApplyReport, Notice, Notices},
 };
+
+/// Where the tool leaves a state that it could not save: in the directory that it runs in, which Terragrunt may make of its own.
+pub(super) fn rescued(stack: &Path) -> PathBuf {
+    const NAME: &str = "errored.tfstate";
+    let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let copies = below(&stack.join(".terragrunt-cache")).flat_map(|one| below(&one).collect::<Vec<_>>());
+    copies.map(|copy| copy.join(NAME)).find(|path| path.is_file()).unwrap_or_else(|| stack.join(NAME))
+}
 
 impl PodWork {
     pub(super) async fn run_apply(&self, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
@@ -29,7 +42,7 @@ impl PodWork {
         let operations = events.operations();
         let changed = if exit.signal.is_some() && operations.done == 0 { Changed::Unknown } else { operations.changed() };
         self.known().changed = changed;
-        let rescue = stack.join("errored.tfstate");
+        let rescue = rescued(&stack);
         let mut journal = events.journal();
         if let Some(journal) = &mut journal {
             journal.ended(exit, !rescue.is_file());

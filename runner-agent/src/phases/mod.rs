@@ -16,6 +16,7 @@ mod restore;
 mod setup;
 mod show;
 mod source;
+mod tools;
 
 use std::{
     ffi::OsString,
@@ -27,6 +28,8 @@ use std::{
 use crds::{Changed, Claim, Failure, TerraformRun, termination::TerminationMessage};
 use jiff::Timestamp;
 
+use tools::terragrunt_env;
+
 use crate::{
     classify,
     datastore::sealed_inputs::SealedInputs,
@@ -35,7 +38,7 @@ use crate::{
     process::{Children, Command, Exit, Log, Sink, kill_others},
     redact::Redactor,
     settings::Settings,
-    tool::{Found, Stamp, digest},
+    tool::{Found, digest},
 };
 pub use events::{Events, Render};
 pub use recover::RECOVER_FILE;
@@ -58,8 +61,8 @@ struct Known {
     stack: PathBuf,
     tool: Option<Found>,
     /// Digest of the tool's executable, with the stamp of the file it is of.
-    tool_digest: Option<(Stamp, String)>,
-    tool_digest_task: Option<tokio::task::JoinHandle<std::io::Result<(Stamp, String)>>>,
+    tool_digest: tools::Digested,
+    tool_digest_task: Option<tokio::task::JoinHandle<std::io::Result<tools::Digested>>>,
     /// The environment of the tool.
     env: Vec<(OsString, OsString)>,
     facts: Facts,
@@ -123,14 +126,11 @@ impl PodWork {
     fn command(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
         // Plan-time code may have changed it; it decides where provider binaries come from.
         self.write_cli_config()?;
-        let program = self.tool()?.binary;
+        let tool = self.tool()?;
         let known = self.known();
-        Ok(Command {
-            program,
-            args: args.into_iter().map(Into::into).collect(),
-            env: known.env.clone(),
-            dir: known.stack.clone(),
-        })
+        let mut env = known.env.clone();
+        env.extend(terragrunt_env(&tool, &known.stack));
+        Ok(Command { program: tool.binary, args: args.into_iter().map(Into::into).collect(), env, dir: known.stack.clone() })
     }
 
     /// Runs a command as a step.
@@ -183,34 +183,9 @@ impl PodWork {
         .unwrap_or_else(|error| Err(failed(&error)))
     }
 
-    /// The digest of the tool's executable. Computed once, beside `init`; as long as the file's stamp stays (nobody can set a
-    /// change time), its bytes are the same.
-    async fn tool_digest(&self) -> Result<String, Failure> {
-        let failed = |error: &dyn std::fmt::Display| classify::internal("the tool's digest cannot be computed", error);
-        let binary = self.tool()?.binary;
-        let task = self.known().tool_digest_task.take();
-        if let Some(task) = task {
-            let computed = task.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-            self.known().tool_digest = Some(computed);
-        }
-        let now = Stamp::of(&binary).map_err(|e| failed(&e))?;
-        let before = self.known().tool_digest.clone();
-        if let Some((stamp, digest)) = before
-            && stamp == now
-        {
-            return Ok(digest);
-        }
-        let (stamp, digest) = tokio::task::spawn_blocking(move || stamped_digest(&binary))
-            .await
-            .map_err(|e| failed(&e))?
-            .map_err(|e| failed(&e))?;
-        self.known().tool_digest = Some((stamp, digest.clone()));
-        Ok(digest)
-    }
-
     /// What a plan was made with is where it was; only what this process has to know is found again. Nothing is fetched or run.
-    fn run_restore(&self) -> Result<SetupReport, Failure> {
-        let report = self.run_setup_of_restored()?;
+    async fn run_restore(&self, notices: &Notices) -> Result<SetupReport, Failure> {
+        let report = self.run_setup_of_restored(notices).await?;
         let run = self.run();
         let stack = self.known().stack.clone();
         self.know_backend(&stack, &run.spec.workspace)?;
@@ -225,7 +200,7 @@ impl PodWork {
         if self.known().run.is_none() {
             return;
         }
-        let keep = self.known().stack.join("errored.tfstate");
+        let keep = apply::rescued(&self.known().stack);
         if keep.exists() {
             tracing::warn!(path = %keep.display(), "the state that could not be saved is left in the work directory");
             return;
@@ -245,12 +220,6 @@ impl PodWork {
     }
 }
 
-fn stamped_digest(path: &std::path::Path) -> std::io::Result<(Stamp, String)> {
-    // The stamp from before: a file that changes while it is read has another one afterwards.
-    let stamp = Stamp::of(path)?;
-    Ok((stamp, digest(path)?))
-}
-
 impl Work for PodWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
@@ -268,7 +237,11 @@ impl Work for PodWork {
         self.known().run = Some(run);
         self.log.enter("setup").await;
         self.confine().await;
-        if self.settings.machine().is_some() { self.run_restore() } else { self.run_restore_from_store(&notices).await }
+        if self.settings.machine().is_some() {
+            self.run_restore(&notices).await
+        } else {
+            self.run_restore_from_store(&notices).await
+        }
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
@@ -348,6 +321,9 @@ mod tests {
             nonce: "0".repeat(32),
             grace: Duration::from_secs(30),
             tools: vec![dir.join("tools")],
+            tool_settings: None,
+            cache: None,
+            mirrors: dir.join("mirrors"),
             providers: dir.join("providers"),
             provider_cache: None,
             work: dir.join("work"),

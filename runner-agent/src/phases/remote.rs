@@ -111,6 +111,12 @@ impl PodWork {
             layout: 1,
             tool: tool.name.as_str().to_owned(),
             version: tool.version.to_string(),
+            digest: tool.digest.clone(),
+            beneath: tool.beneath.as_ref().map(|beneath| bundle::ToolHead {
+                tool: beneath.name.as_str().to_owned(),
+                version: beneath.version.to_string(),
+                digest: beneath.digest.clone(),
+            }),
             stack,
             managed,
             inputs,

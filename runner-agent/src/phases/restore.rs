@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use crds::{Failure, FailureClass, Tool, ToolName, datastore::ObjectKind, reason};
+use crds::{Failure, FailureClass, datastore::ObjectKind, reason};
 
-use super::{PodWork, inputs, setup, source};
+use super::{PodWork, inputs, setup, source, tools::Pinned};
 use crate::{
     classify::{internal, simple},
     datastore::{
-        bundle::{self, BundleError, Head},
+        bundle::{self, BundleError},
         failure, patiently,
     },
     ports::{Notices, SetupReport},
@@ -70,10 +70,10 @@ impl PodWork {
             stack: stack.clone(),
             root,
             pinned: Some(
-                pinned(&head).ok_or_else(|| corrupt(format!("the plan is of {}, which is no tool of ours", head.tool)))?,
+                Pinned::of(&head).ok_or_else(|| corrupt(format!("the plan is of {}, which is no tool of ours", head.tool)))?,
             ),
         };
-        let report = self.prepare(given, origin)?;
+        let report = self.prepare(given, origin, notices).await?;
         let mut args = vec!["init", "-input=false", "-no-color", "-get=false", "-lockfile=readonly"];
         if self.tool()?.has_init_json() {
             args.push("-json");
@@ -85,10 +85,4 @@ impl PodWork {
         self.known().planned = plan.counts.operations();
         Ok(report)
     }
-}
-
-/// The very version that planned.
-fn pinned(head: &Head) -> Option<Tool> {
-    let name = [ToolName::OpenTofu, ToolName::Terraform].into_iter().find(|name| name.as_str() == head.tool)?;
-    Some(Tool { name: Some(name), version: Some(head.version.clone()) })
 }

@@ -9,16 +9,14 @@ use std::{
 
 use crds::{Failure, FailureClass, Operation, contract, datastore, reason};
 
-use super::{PodWork, inputs, source, stamped_digest};
+use super::{PodWork, inputs, source, tools::Pinned};
 use crate::{
     classify::{internal, simple},
     datastore::sealed_inputs::SealedInputs,
-    local,
     manifest::Facts,
     ports::{Notices, SetupReport},
     process::Bounds,
     providers::platform,
-    tool,
 };
 
 /// A source that is on disk.
@@ -29,7 +27,7 @@ pub(super) struct Origin {
     pub(super) stack: PathBuf,
     pub(super) root: PathBuf,
     /// The very tool that has to be used.
-    pub(super) pinned: Option<crds::Tool>,
+    pub(super) pinned: Option<Pinned>,
 }
 
 impl PodWork {
@@ -43,13 +41,17 @@ impl PodWork {
         let run = self.run();
         let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
         let own = run.spec.runner.account(restores).is_none().then_some(contract::TOKEN_DIR);
-        let hidden = [datastore::TOKEN_DIR, contract::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from).collect();
+        let fixed = [datastore::TOKEN_DIR, contract::TERMINATION_LOG];
+        let mut hidden: Vec<PathBuf> = fixed.into_iter().chain(own).map(PathBuf::from).collect();
+        hidden.push(self.settings.mirrors.clone());
         let cache = self.provider_cache();
         if let Some(Err(error)) = &cache {
             self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
         }
         let cache = cache.and_then(Result::ok);
-        match self.children.confine(&Bounds { hidden, read_only: cache.iter().cloned().collect() }) {
+        // Other pods run what is in a cache that they share.
+        let shared = self.settings.cache.iter().filter(|dir| dir.is_dir()).chain(&cache).cloned().collect();
+        match self.children.confine(&Bounds { hidden, read_only: shared }) {
             Ok(()) => self.known().cache = cache,
             Err(error) => {
                 let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
@@ -79,7 +81,7 @@ impl PodWork {
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
             _ if settings.in_place().is_some() => {
                 let origin = Origin { source: "folder".to_owned(), revision: None, stack: root.clone(), root, pinned: None };
-                return self.prepare(given, origin);
+                return self.prepare(given, origin, notices).await;
             }
             (Some(git), None) => {
                 let checkout = self.fetch_git(git, notices).await?;
@@ -107,11 +109,11 @@ impl PodWork {
         if self.wants_managed_state(&stack) {
             self.name_managed_state(&stack).await?;
         }
-        self.prepare(given, Origin { source, revision, stack, root, pinned: None })
+        self.prepare(given, Origin { source, revision, stack, root, pinned: None }, notices).await
     }
 
     /// Setup for a plan that is there already: nothing is fetched and nothing is written but where temporary files go.
-    pub(super) fn run_setup_of_restored(&self) -> Result<SetupReport, Failure> {
+    pub(super) async fn run_setup_of_restored(&self, notices: &Notices) -> Result<SetupReport, Failure> {
         let settings = &self.settings;
         for dir in [settings.home(), settings.tmp()] {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
@@ -122,25 +124,18 @@ impl PodWork {
         let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());
         let stack = source::stack(&root, path, "the plan's folder")?;
         let revision = run.status.as_ref().and_then(|status| status.plan.as_ref()).and_then(|plan| plan.revision.clone());
-        self.prepare(given, Origin { source: "the plan that waits".to_owned(), revision, stack, root, pinned: None })
+        self.prepare(given, Origin { source: "the plan that waits".to_owned(), revision, stack, root, pinned: None }, notices)
+            .await
     }
 
     /// Finds the tool for a stack that is there, and keeps what later phases need to know.
-    pub(super) fn prepare(&self, given: inputs::Inputs, origin: Origin) -> Result<SetupReport, Failure> {
+    pub(super) async fn prepare(&self, given: inputs::Inputs, origin: Origin, notices: &Notices) -> Result<SetupReport, Failure> {
         let run = self.run();
         let (spec, settings) = (&run.spec, &self.settings);
         let top = settings.machine().filter(|machine| machine.stack.is_some()).map_or(&origin.root, |machine| &machine.root);
-        let found = match &origin.pinned {
-            Some(tool) => tool::Found {
-                why: "with which the plan was made".to_owned(),
-                ..tool::find(tool, &origin.stack, top, &settings.tools)?
-            },
-            None => tool::find(&spec.tool, &origin.stack, top, &settings.tools)?,
-        };
-        let report =
-            SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.why.clone() };
-        let binary = found.binary.clone();
-        let digest_of = if settings.machine().is_some() && !settings.restores { local::tools::digest } else { stamped_digest };
+        let found = self.find_tool(&spec.tool, &origin, top, notices).await?;
+        let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
+        let task = self.digest_task(&found);
         let env = self.tool_env(&given.env);
         let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
         let mut known = self.known();
@@ -148,6 +143,7 @@ impl PodWork {
             run_uid: settings.run_uid.clone(),
             tool: found.name.as_str().to_owned(),
             tool_version: found.version.to_string(),
+            beneath: found.beneath.as_ref().map(|beneath| (beneath.name.as_str().to_owned(), beneath.version.to_string())),
             platform: platform(),
             workspace: spec.workspace.clone(),
             operation: match spec.operation {
@@ -166,9 +162,9 @@ impl PodWork {
         known.env = env;
         known.stack = origin.stack;
         known.tool = Some(found);
-        known.tool_digest = None;
+        known.tool_digest = Vec::new();
         // Tools are large: their digest is computed beside `init` and is at hand when the plan is.
-        known.tool_digest_task = Some(tokio::task::spawn_blocking(move || digest_of(&binary)));
+        known.tool_digest_task = Some(task);
         Ok(report)
     }
 

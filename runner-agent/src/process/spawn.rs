@@ -107,6 +107,11 @@ impl Children {
         Ok(())
     }
 
+    /// Whether commands are started with less than the agent's own rights.
+    pub fn is_confined(&self) -> bool {
+        self.confined.get().is_some()
+    }
+
     /// Whether tokio waits for this process.
     pub fn is_tracked(&self, pid: i32) -> bool {
         self.table().tracked.contains(&pid)

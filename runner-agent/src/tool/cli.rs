@@ -1,24 +1,38 @@
-//! `runner-agent tool`: what a stack asks for, and what there is of it.
+//! `runner-agent tool`: what a stack asks for, what there is of it, and getting it.
 
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use clap::{Args, Subcommand, ValueHint};
-use crds::{ToolName, contract};
+use crds::{ToolName, contract, tools::ToolSettings};
 use serde_json::json;
+use tool_versions::{Error, Result as ToolResult};
 
-use super::find::{self, AtHand, Resolved};
+use super::{
+    Outfit, Search,
+    find::{Found, Resolved, Told},
+    outfit::name_of,
+};
 use crate::local::{arguments, target, tools};
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0   resolved
-  1   no version at hand is what is asked for, or what is asked for contradicts itself
+  0   done
+  1   there is no such version, it cannot be had or proven, or what is asked for contradicts itself
   64  the command line makes no sense";
 
-/// Say which tool a stack asks for, and which versions there are
+const ENVIRONMENT: &str = "\
+Environment:
+  PAWL_TOOLS_CACHE                    the cache; ~/.cache/pawl/tool-cache when it is not set
+  TOFUENV_REMOTE, TFENV_REMOTE, TG_REMOTE, with _LIST_URL, _LIST_MODE, _REMOTE_USER and _REMOTE_PASSWORD
+                                      mirrors, as tenv reads them
+  TENV_GITHUB_TOKEN, TENV_ARCH        as tenv reads them
+  HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE";
+
+/// Say which tool a stack asks for, and get it
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -28,93 +42,199 @@ pub struct Arguments {
 #[derive(Subcommand, Clone, Debug)]
 enum Verb {
     Resolve(Resolve),
-    /// Print the versions at hand: those on PATH, in the image and in its cache
+    Install(Install),
+    /// Print the versions at hand: those on PATH, in the image and in the cache
     List,
+    Prune(Prune),
 }
 
 /// Print tool, version and reason for a stack, as a run of it would have them
 ///
 /// What counts, in this order: --tool; version files from DIR upward to the top of its repository
 /// (.opentofu-version, .terraform-version, .tool-versions, .tfswitchrc, terragrunt.hcl, root.hcl);
-/// required_version of the code. Nothing is changed.
+/// required_version of the code; the newest release. Nothing is changed but the cache of lists.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
 struct Resolve {
+    #[command(flatten)]
+    which: Which,
+    /// Print an object of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Get the tool that a stack asks for, and prove that it is the published one
+///
+/// It is kept in the cache and never got twice. What cannot be proven is not kept.
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment, after_help = EXIT_CODES, after_long_help = format!("{EXIT_CODES}\n\n{ENVIRONMENT}"))]
+struct Install {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Remove versions from the cache, those that were used longest ago first
+///
+/// Those in use stay.
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment)]
+struct Prune {
+    /// MiB that may stay
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
+    max_size: u64,
+}
+
+#[derive(Args, Clone, Debug)]
+struct Which {
     /// The stack's directory
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     dir: PathBuf,
     /// The tool, and a version or constraint: terraform@1.5.7, "opentofu@~> 1.10"
     #[arg(long, value_name = "TOOL[@VERSION]", value_parser = arguments::tool)]
     tool: Option<(ToolName, Option<String>)>,
-    /// Print an object of JSON
+    /// Never use the network: choose among what is at hand
     #[arg(long)]
-    json: bool,
+    offline: bool,
+}
+
+/// Why a command failed.
+enum Trouble {
+    /// What is asked for.
+    Tool(Error),
+    /// Nobody reads what is printed.
+    Output(io::Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Tool(error)
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
 }
 
 /// Carries a command out; its exit code.
 ///
 /// # Errors
 /// When nobody reads what is printed.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> {
-    let failed = contract::exit_code(crds::RunResult::Failed);
-    match &arguments.verb {
-        Verb::List => {
-            let mut all = at_hand(Path::new("."));
-            all.sort_by(|a, b| (a.name.as_str(), &b.version).cmp(&(b.name.as_str(), &a.version)));
-            for one in &all {
-                writeln!(out, "{} {}  {}", one.name.as_str(), one.version, one.binary.display())?;
-            }
-            if all.is_empty() {
-                eprintln!("no tool is on PATH, in the image or in its cache");
-            }
-            Ok(0)
-        }
-        Verb::Resolve(asked) => {
-            let dir = match asked.dir.canonicalize() {
-                Ok(dir) if dir.is_dir() => dir,
-                Ok(_) | Err(_) => {
-                    eprintln!("error: there is no directory {}", asked.dir.display());
-                    return Ok(failed);
-                }
-            };
-            let (name, version) = asked.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
-            let tool = crds::Tool { name, version };
-            match find::resolve(&tool, "--tool", &dir, &target::top_of(&dir), &at_hand(&dir)) {
-                Ok(found) if asked.json => writeln!(out, "{:#}", in_json(&found))?,
-                Ok(found) => {
-                    writeln!(out, "{}, {}", found.found.title(), found.found.why)?;
-                    for note in &found.decision.notes {
-                        eprintln!("note: {note}");
-                    }
-                }
-                Err(failure) => {
-                    eprintln!("error: {}", failure.message);
-                    return Ok(failed);
-                }
-            }
-            Ok(0)
+pub async fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> {
+    let done = match &arguments.verb {
+        Verb::List => list(out),
+        Verb::Resolve(asked) => resolve(asked, out).await,
+        Verb::Install(asked) => install(asked, out).await,
+        Verb::Prune(asked) => prune(asked, out),
+    };
+    match done {
+        Ok(()) => Ok(0),
+        Err(Trouble::Output(error)) => Err(error),
+        Err(Trouble::Tool(error)) => {
+            eprintln!("error: {error}");
+            Ok(contract::exit_code(crds::RunResult::Failed))
         }
     }
 }
 
+/// Where tools are from on this machine, for a stack in `dir`.
+fn outfit(dir: &Path, offline: bool) -> ToolResult<Outfit> {
+    let said = std::env::var(contract::ENV_TOOL_SETTINGS).unwrap_or_default();
+    let mut settings: ToolSettings = said.parse().map_err(|error: String| Error::configuration(error))?;
+    settings.offline |= offline;
+    let dirs = std::env::var_os(contract::ENV_TOOLS).map(PathBuf::from);
+    let mut outfit = Outfit::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(contract::MIRRORS_DIR))?;
+    outfit.others = tools::at_hand(None, dir);
+    Ok(outfit)
+}
+
+/// The cache of this machine.
+fn cache() -> ToolResult<PathBuf> {
+    let said = std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from);
+    said.or_else(tools::cache)
+        .ok_or_else(|| Error::configuration(format!("there is no place for a cache: set {} or HOME", contract::ENV_TOOLS_CACHE)))
+}
+
+async fn find(which: &Which, gets: bool) -> ToolResult<Resolved> {
+    let dir = which.dir.canonicalize().ok().filter(|dir| dir.is_dir());
+    let dir = dir.ok_or_else(|| Error::configuration(format!("there is no directory {}", which.dir.display())))?;
+    let (name, version) = which.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
+    let tool = crds::Tool { name, version };
+    let outfit = outfit(&dir, which.offline)?;
+    let top = target::top_of(&dir);
+    let search = Search { tool: &tool, origin: "--tool", stack: &dir, root: &top };
+    let say = |told| {
+        if let Told::Line(line) = told {
+            eprintln!("{line}");
+        }
+    };
+    outfit.resolve(search, gets, &say).await
+}
+
+async fn resolve(asked: &Resolve, out: &mut impl Write) -> Result<(), Trouble> {
+    let resolved = find(&asked.which, false).await?;
+    if asked.json {
+        writeln!(out, "{:#}", in_json(&resolved))?;
+        return Ok(());
+    }
+    writeln!(out, "{}, {}", resolved.found.title(), resolved.found.reason())?;
+    for note in &resolved.decision.notes {
+        eprintln!("note: {note}");
+    }
+    Ok(())
+}
+
+async fn install(asked: &Install, out: &mut impl Write) -> Result<(), Trouble> {
+    let found = find(&asked.which, true).await?.found;
+    writeln!(out, "{}, {}", found.title(), found.reason())?;
+    for one in [Some(&found), found.beneath.as_deref()].into_iter().flatten() {
+        writeln!(out, "{}", one.binary.display())?;
+    }
+    Ok(())
+}
+
+fn list(out: &mut impl Write) -> Result<(), Trouble> {
+    let outfit = outfit(Path::new("."), true)?;
+    let names = [ToolName::OpenTofu, ToolName::Terraform, ToolName::Terragrunt];
+    let mut all: Vec<_> =
+        names.into_iter().flat_map(|name| outfit.at_hand(name)).map(|one| (one.name, one.version, one.binary)).collect();
+    all.extend(outfit.supply.store.list()?.into_iter().map(|one| (name_of(one.tool), one.version, one.binary)));
+    all.sort_by(|a, b| (a.0.as_str(), &b.1).cmp(&(b.0.as_str(), &a.1)));
+    for (name, version, binary) in &all {
+        writeln!(out, "{} {version}  {}", name.as_str(), binary.display())?;
+    }
+    if all.is_empty() {
+        eprintln!("no tool is on PATH, in the image or in the cache");
+    }
+    Ok(())
+}
+
+fn prune(asked: &Prune, out: &mut impl Write) -> Result<(), Trouble> {
+    let store = outfit(Path::new("."), true)?.supply.store;
+    for one in store.prune(asked.max_size.saturating_mul(1 << 20), SystemTime::now())? {
+        writeln!(out, "{} {}  {} MiB removed", one.tool, one.version, one.size >> 20)?;
+    }
+    Ok(())
+}
+
 fn in_json(resolved: &Resolved) -> serde_json::Value {
-    let (found, decision) = (&resolved.found, &resolved.decision);
+    let decision = &resolved.decision;
     let required: Vec<_> = decision
         .required
         .iter()
         .map(|one| json!({"constraint": one.text, "file": one.place.file, "line": one.place.line}))
         .collect();
-    json!({"tool": found.name.as_str(), "version": found.version.to_string(), "reason": found.why, "asked": decision.asked,
-        "binary": found.binary, "required": required, "notes": decision.notes})
-}
-
-/// Versions on PATH for a stack in `dir`, in the cache and in the image.
-fn at_hand(dir: &Path) -> Vec<AtHand> {
-    let mut all = tools::at_hand(None, dir);
-    for dir in [contract::ENV_TOOLS_CACHE, contract::ENV_TOOLS].iter().filter_map(std::env::var_os).map(PathBuf::from) {
-        for name in [ToolName::OpenTofu, ToolName::Terraform] {
-            all.extend(find::at_hand(name, std::slice::from_ref(&dir)));
-        }
+    let one = |found: &Found| {
+        let binary = Some(&found.binary).filter(|path| !path.as_os_str().is_empty());
+        json!({"tool": found.name.as_str(), "version": found.version.to_string(), "reason": found.why, "binary": binary})
+    };
+    let mut object = one(&resolved.found);
+    object["asked"] = json!(decision.asked);
+    object["required"] = json!(required);
+    object["notes"] = json!(decision.notes);
+    if let Some(beneath) = &resolved.found.beneath {
+        object["beneath"] = one(beneath);
     }
-    all
+    object
 }

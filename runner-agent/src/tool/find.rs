@@ -1,17 +1,21 @@
-//! Finds the tool in the directories of the image and of a shared cache.
+//! Finds the tool for a stack: what is asked for, chosen among what there is, and got when it is not at hand.
 
 use std::{
-    fs::{self, File},
-    io::{self, Read},
-    os::unix::fs::MetadataExt,
+    fmt::Write as _,
+    fs,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use crds::{Failure, FailureClass, Tool, ToolName, reason};
-use sha2::{Digest, Sha256};
+use tool_versions::{
+    Decision, Error, Kind, Version, Why, Wish, decide,
+    store::verify::InUse,
+    supply::{Chosen, Got, Origin},
+};
 
-use tool_versions::{Decision, Defaults, Kind, Version, Why, Wish, decide};
-
+use super::outfit::{Outfit, known, name_of};
 use crate::classify::simple;
 
 /// A tool that was found.
@@ -23,36 +27,74 @@ pub struct Found {
     pub version: Version,
     /// The executable.
     pub binary: PathBuf,
+    /// SHA-256 of the executable in hexadecimal digits, where it is known: of what is in the cache.
+    pub digest: Option<String>,
     /// Why this version: `from .opentofu-version`.
     pub why: String,
-    /// What was seen and does not count, for people.
+    /// What was seen and does not count, and how it was got; for people.
     pub notes: Vec<String>,
+    /// The tool that Terragrunt runs.
+    pub beneath: Option<Box<Found>>,
+    /// It is not pruned as long as this lives.
+    held: Option<Arc<InUse>>,
 }
 
 impl Found {
-    /// `OpenTofu 1.10.6`.
+    /// One that is at hand.
+    pub fn at(name: ToolName, version: Version, binary: PathBuf) -> Self {
+        Self { name, version, binary, digest: None, why: String::new(), notes: Vec::new(), beneath: None, held: None }
+    }
+
+    /// `OpenTofu 1.10.6`, `Terragrunt 0.93.0 with OpenTofu 1.10.6`.
     pub fn title(&self) -> String {
-        format!("{} {}", self.name.as_str(), self.version)
+        let mut title = format!("{} {}", self.name.as_str(), self.version);
+        if let Some(beneath) = &self.beneath {
+            let _ = write!(title, " with {}", beneath.title());
+        }
+        title
+    }
+
+    /// Why it is this version, and of Terragrunt why that one beneath.
+    pub fn reason(&self) -> String {
+        let beneath = self.beneath.as_ref().map(|beneath| format!("; {}, {}", beneath.title(), beneath.why));
+        format!("{}{}", self.why, beneath.unwrap_or_default())
+    }
+
+    /// OpenTofu or Terraform: the tool itself, or the one that Terragrunt runs.
+    pub fn plain(&self) -> &Self {
+        self.beneath.as_deref().unwrap_or(self)
     }
 
     /// Whether a plan reads `import` blocks.
     pub fn has_import_blocks(&self) -> bool {
-        match self.name {
+        match self.plain().name {
             ToolName::OpenTofu => true,
-            ToolName::Terraform => self.version.at_least(1, 5),
-            ToolName::Unknown => false,
+            ToolName::Terraform => self.plain().version.at_least(1, 5),
+            ToolName::Terragrunt | ToolName::Unknown => false,
         }
     }
 
     /// Whether `init` speaks JSON.
     pub fn has_init_json(&self) -> bool {
-        match self.name {
-            ToolName::OpenTofu => self.version.at_least(1, 7),
-            ToolName::Terraform => self.version.at_least(1, 9),
-            ToolName::Unknown => false,
+        match self.plain().name {
+            ToolName::OpenTofu => self.plain().version.at_least(1, 7),
+            ToolName::Terraform => self.plain().version.at_least(1, 9),
+            ToolName::Terragrunt | ToolName::Unknown => false,
         }
     }
 }
+
+/// What is told while a tool is got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A line for people.
+    Line(String),
+    /// Bytes come. Told once a second at most.
+    Alive,
+}
+
+/// See [`Told::Alive`].
+const ALIVE: Duration = Duration::from_secs(1);
 
 /// A version that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,71 +109,177 @@ pub struct AtHand {
 
 /// A tool that was found, with what was asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Resolved {
+pub struct Resolved {
     /// The tool.
     pub found: Found,
     /// What was asked for, and why.
     pub decision: Decision,
 }
 
-/// Finds the tool for a stack in directories of tools. `root` is the top of the source, above which nothing is looked for.
-pub fn find(tool: &Tool, stack: &Path, root: &Path, dirs: &[PathBuf]) -> Result<Found, Failure> {
-    let at_hand: Vec<_> = [ToolName::OpenTofu, ToolName::Terraform].into_iter().flat_map(|name| at_hand(name, dirs)).collect();
-    resolve(tool, "spec.tool.version", stack, root, &at_hand).map(|resolved| resolved.found)
+/// What the search is for: the run's wish, where that stands, the stack, and the top of its source, above which nothing is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Search<'a> {
+    /// The run's wish.
+    pub tool: &'a Tool,
+    /// Where it stands: `spec.tool.version`.
+    pub origin: &'a str,
+    /// The stack.
+    pub stack: &'a Path,
+    /// The top of its source.
+    pub root: &'a Path,
 }
 
-/// Chooses the tool for a stack: what the run (`origin` says where), the version files and the code ask for, of what is at hand.
-pub(super) fn resolve(tool: &Tool, origin: &str, stack: &Path, root: &Path, at_hand: &[AtHand]) -> Result<Resolved, Failure> {
-    let decision = decided(tool, origin, stack, root).map_err(failed)?;
-    let name = match decision.tool {
-        tool_versions::Tool::Terraform => ToolName::Terraform,
-        tool_versions::Tool::OpenTofu | tool_versions::Tool::Terragrunt => ToolName::OpenTofu,
-    };
-    let of_tool: Vec<_> = at_hand.iter().filter(|one| one.name == name).collect();
-    let versions = || of_tool.iter().map(|one| &one.version);
-    let chosen = decision.choose(versions()).cloned();
-    let Some(one) = chosen.and_then(|chosen| of_tool.iter().find(|one| one.version == chosen)) else {
-        return Err(failed(decision.unmet(versions(), "versions at hand")));
-    };
-    let why = if decision.why == Why::Nothing { "the newest at hand".to_owned() } else { decision.why.to_string() };
-    let found = Found { name, version: one.version.clone(), binary: one.binary.clone(), why, notes: decision.notes.clone() };
-    Ok(Resolved { found, decision })
-}
-
-fn failed(error: tool_versions::Error) -> Failure {
-    let class = match error.kind {
-        Kind::Configuration => FailureClass::Configuration,
-        Kind::Unavailable => FailureClass::Transient,
-        Kind::Integrity => FailureClass::Integrity,
-        Kind::Storage => FailureClass::Internal,
-    };
-    simple(class, reason::TOOL_NOT_FOUND, error.text)
-}
-
-/// What is asked for. Terragrunt is not run yet: its directories are those of the tool beneath it.
-fn decided(tool: &Tool, origin: &str, stack: &Path, root: &Path) -> Result<Decision, tool_versions::Error> {
-    let name = tool.name.and_then(known).or_else(|| evidence(stack, root).and_then(known));
-    let wish =
-        Wish { tool: Some(name.unwrap_or(Defaults::default().tool)), version: tool.version.clone(), origin: origin.to_owned() };
-    decide(&wish, stack, root, &Defaults::default())
-}
-
-fn known(name: ToolName) -> Option<tool_versions::Tool> {
-    match name {
-        ToolName::OpenTofu => Some(tool_versions::Tool::OpenTofu),
-        ToolName::Terraform => Some(tool_versions::Tool::Terraform),
-        // An attempt of such a run is not adopted; in a folder of one's own nobody can ask for such a tool.
-        ToolName::Unknown => None,
+impl Search<'_> {
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// When it contradicts itself or makes no sense.
+    pub fn decided(&self, outfit: &Outfit) -> Result<Decision, Error> {
+        let tool = self.tool.name.and_then(known);
+        let wish = Wish { tool, version: self.tool.version.clone(), origin: self.origin.to_owned() };
+        decide(&wish, self.stack, self.root, &outfit.defaults)
     }
+}
+
+impl Outfit {
+    /// Chooses the tool for a stack and gets it when it is not at hand. `told` is told what is being done that takes long.
+    pub async fn find(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
+        self.resolve(search, true, told).await.map(|resolved| resolved.found).map_err(failed)
+    }
+
+    /// One exact version that a plan was made with.
+    pub async fn pinned(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
+        let tool = search.tool.name.and_then(known).unwrap_or(self.defaults.tool);
+        let version = search.tool.version.clone().unwrap_or_default();
+        let why = Why::Wish(search.origin.to_owned());
+        let request = version.parse().map_err(failed)?;
+        let decision = Decision {
+            tool,
+            tool_why: search.origin.to_owned(),
+            request,
+            asked: version,
+            why,
+            required: Vec::new(),
+            notes: Vec::new(),
+            beneath: None,
+        };
+        self.one(&decision, true, told).await.map_err(failed)
+    }
+
+    /// As [`Self::find`]; without `gets` nothing is got, and an executable that is not at hand is none.
+    ///
+    /// # Errors
+    /// Those of the decision, of [`tool_versions::Supply::choose`] and of [`tool_versions::Supply::get`].
+    pub async fn resolve(&self, search: Search<'_>, gets: bool, told: &(impl Fn(Told) + Sync)) -> Result<Resolved, Error> {
+        let decision = search.decided(self)?;
+        let mut found = self.one(&decision, gets, told).await?;
+        if let Some(beneath) = &decision.beneath {
+            found.beneath = Some(Box::new(self.one(beneath, gets, told).await?));
+        }
+        Ok(Resolved { found, decision })
+    }
+
+    /// The versions of a tool that are there without the cache.
+    pub(super) fn at_hand(&self, name: ToolName) -> Vec<AtHand> {
+        let mut all: Vec<_> = self.others.iter().filter(|one| one.name == name).cloned().collect();
+        all.extend(at_hand(name, &self.dirs));
+        all
+    }
+
+    async fn one(&self, decision: &Decision, gets: bool, told: &(impl Fn(Told) + Sync)) -> Result<Found, Error> {
+        let name = name_of(decision.tool);
+        let of_image = self.at_hand(name);
+        let versions: Vec<Version> = of_image.iter().map(|one| one.version.clone()).collect();
+        let Chosen { version, near, remark } = self.supply.choose(decision, &versions).await?;
+        let why = match (&decision.why, remark) {
+            (Why::Nothing, Some(remark)) => remark,
+            (Why::Nothing, None) if near => "the newest at hand".to_owned(),
+            (why, Some(remark)) => format!("{why}, {remark}"),
+            (why, None) => why.to_string(),
+        };
+        let notes = decision.notes.clone();
+        if let Some(one) = of_image.into_iter().find(|one| one.version == version) {
+            return Ok(Found { why, notes, ..Found::at(name, version, one.binary) });
+        }
+        if !gets {
+            let binary = self.supply.store.find(decision.tool, &version)?.map(|installed| installed.binary).unwrap_or_default();
+            return Ok(Found { why, notes, ..Found::at(name, version, binary) });
+        }
+        let got = self.got(decision, &version, told).await;
+        let Got { in_use, origin, remark } = got.map_err(|error| match error.kind {
+            // Whoever asks for what does not exist is told what there is.
+            Kind::Configuration if !versions.is_empty() => {
+                let near: Vec<_> = versions.iter().map(ToString::to_string).collect();
+                Error { text: format!("{}; in the image: {}", error.text, near.join(", ")), ..error }
+            }
+            _ => error,
+        })?;
+        let mut found = Found { why, notes, ..Found::at(name, version, in_use.installed.binary.clone()) };
+        if let Origin::Installed { from, signer, bytes, took } = origin {
+            let by = signer.map(|key| format!(", signed by {key}")).unwrap_or_default();
+            let (mib, seconds) = (bytes >> 20, took.as_secs_f64());
+            told(Told::Line(format!(
+                "{} {} is installed: {mib} MiB from {from}{by}, {seconds:.1} s",
+                decision.tool, found.version
+            )));
+            self.prune(told);
+        }
+        if let Some(remark) = remark {
+            let _ = write!(found.why, " ({remark})");
+        }
+        found.digest = Some(in_use.installed.digest.clone());
+        found.held = Some(Arc::new(in_use));
+        Ok(found)
+    }
+
+    async fn got(&self, decision: &Decision, version: &Version, told: &(impl Fn(Told) + Sync)) -> Result<Got, Error> {
+        let tool = decision.tool;
+        let (mut quarter, mut alive) = (0, None);
+        let mut progress = |so_far: u64, all: Option<u64>| {
+            if alive.is_none_or(|at: Instant| at.elapsed() >= ALIVE) {
+                alive = Some(Instant::now());
+                told(Told::Alive);
+            }
+            let Some(all) = all.filter(|all| *all > 0) else { return };
+            let now = (so_far.saturating_mul(4) / all).min(4);
+            if so_far == 0 || now > quarter && now < 4 {
+                told(Told::Line(format!("{tool} {version}: {} of {} MiB", so_far >> 20, all >> 20)));
+            }
+            quarter = now;
+        };
+        self.supply.get(tool, version, &mut progress).await.map_err(|error| {
+            // It is asked for somewhere, and that is where to look.
+            Error { text: format!("{} ({tool} {version}, {})", error.text, decision.why.exactly()), ..error }
+        })
+    }
+
+    /// Makes room. That there is none is no error: what is needed is there.
+    fn prune(&self, told: &impl Fn(Told)) {
+        match self.supply.store.prune(self.most, std::time::SystemTime::now()) {
+            Ok(gone) => {
+                for one in &gone {
+                    told(Told::Line(format!("{} {} is pruned from the cache", one.tool, one.version)));
+                }
+            }
+            Err(error) => told(Told::Line(format!("the cache of tools is not pruned: {error}"))),
+        }
+    }
+}
+
+/// What an error of the crate is to a run.
+pub fn failed(error: Error) -> Failure {
+    let (class, reason) = match error.kind {
+        Kind::Configuration => (FailureClass::Configuration, reason::TOOL_NOT_FOUND),
+        Kind::Unavailable => (FailureClass::Transient, reason::TOOL_UNAVAILABLE),
+        Kind::Integrity => (FailureClass::Integrity, reason::TOOL_NOT_GENUINE),
+        Kind::Storage => (FailureClass::Internal, reason::AGENT_FAULT),
+    };
+    simple(class, reason, error.text)
 }
 
 /// What the code says about which tool it is for, if it says anything that can be read.
 pub fn evidence(stack: &Path, root: &Path) -> Option<ToolName> {
-    match tool_versions::decide::plain_tool_of(stack, root).ok()?? {
-        (tool_versions::Tool::OpenTofu, _) => Some(ToolName::OpenTofu),
-        (tool_versions::Tool::Terraform, _) => Some(ToolName::Terraform),
-        (tool_versions::Tool::Terragrunt, _) => None,
-    }
+    tool_versions::tool_of(stack, root).ok()?.map(|(tool, _)| name_of(tool))
 }
 
 /// The versions of a tool in directories of tools, `DIRECTORY/VERSION/BINARY`.
@@ -149,44 +297,6 @@ pub(super) fn at_hand(name: ToolName, dirs: &[PathBuf]) -> Vec<AtHand> {
     found
 }
 
-/// What a file is as long as nobody writes to it: its content cannot change without its change time, which nobody can set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    changed: (i64, i64),
-    modified: (i64, i64),
-}
-
-impl Stamp {
-    /// The stamp of a file.
-    pub fn of(path: &Path) -> io::Result<Self> {
-        let meta = fs::metadata(path)?;
-        Ok(Self {
-            device: meta.dev(),
-            inode: meta.ino(),
-            size: meta.size(),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-        })
-    }
-}
-
-/// SHA-256 of a file, read as a stream.
-pub fn digest(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 128 * 1024];
-    loop {
-        let count = file.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(crate::hex(&hasher.finalize()));
-        }
-        hasher.update(&buffer[..count]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,8 +306,8 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    #[test]
-    fn the_code_says_which_tool() {
+    #[tokio::test]
+    async fn the_code_says_which_tool() {
         let dir = tempfile::tempdir().unwrap();
         let (root, tools) = (dir.path().join("src"), dir.path().join("tools"));
         for version in ["1.9.1", "1.10.6", "1.11.0-rc1"] {
@@ -205,28 +315,36 @@ mod tests {
         }
         put(tools.join("opentofu/1.12.0/README"), "no binary");
         put(tools.join("terraform/1.11.4/terraform"), "");
+        put(tools.join("terragrunt/0.93.0/terragrunt"), "");
         let stack = root.join("a/b");
         put(stack.join("main.tf"), "");
-        let at_hand = [dir.path().join("missing"), tools];
-        let found = |tool: &Tool| find(tool, &stack, &root, &at_hand);
+        let outfit = Outfit::of_dirs(vec![dir.path().join("missing"), tools], &dir.path().join("cache"));
+        let found = async |tool: &Tool| {
+            let search = Search { tool, origin: "spec.tool.version", stack: &stack, root: &root };
+            outfit.find(search, &|_| {}).await
+        };
+        let said = |found: Found| (found.title(), found.reason());
+        let of = |title: &str, why: &str| (title.to_owned(), why.to_owned());
 
-        let plain = found(&Tool::default()).unwrap();
-        assert_eq!((plain.title().as_str(), plain.why.as_str()), ("OpenTofu 1.10.6", "the newest at hand"));
+        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("OpenTofu 1.10.6", "the newest at hand"));
         put(root.join(".opentofu-version"), "# pinned\n\n ~> 1.9.0 # until June\n");
-        let pinned = found(&Tool::default()).unwrap();
-        assert_eq!((pinned.title().as_str(), pinned.why.as_str()), ("OpenTofu 1.9.1", "from .opentofu-version"));
+        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("OpenTofu 1.9.1", "from .opentofu-version"));
         put(root.join("a/.terraform-version"), "1.11.4\n");
-        let nearer = found(&Tool::default()).unwrap();
-        assert_eq!((nearer.title().as_str(), nearer.why.as_str()), ("Terraform 1.11.4", "from a/.terraform-version"));
-        let named = found(&Tool { name: Some(ToolName::OpenTofu), version: Some("1.11.0-rc1".into()) }).unwrap();
+        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("Terraform 1.11.4", "from a/.terraform-version"));
+        let named = found(&Tool { name: Some(ToolName::OpenTofu), version: Some("1.11.0-rc1".into()) }).await.unwrap();
         assert_eq!(named.title(), "OpenTofu 1.11.0-rc1");
 
-        let none = found(&Tool { name: Some(ToolName::OpenTofu), version: Some("~> 3.0".into()) }).unwrap_err();
+        let none = found(&Tool { name: Some(ToolName::OpenTofu), version: Some("~> 3.0".into()) }).await.unwrap_err();
         assert_eq!(none.reason, reason::TOOL_NOT_FOUND);
         assert_eq!(none.message, "no OpenTofu `~> 3.0` (from spec.tool.version); versions at hand: 1.11.0-rc1, 1.10.6, 1.9.1");
+        put(stack.join("terragrunt.hcl"), "");
+        let both = said(found(&Tool::default()).await.unwrap());
+        let why = "the newest at hand; Terraform 1.11.4, from a/.terraform-version";
+        assert_eq!(both, of("Terragrunt 0.93.0 with Terraform 1.11.4", why));
+        fs::remove_file(stack.join("terragrunt.hcl")).unwrap();
         put(dir.path().join(".opentofu-version"), "9.9.9");
         fs::remove_file(root.join(".opentofu-version")).unwrap();
         fs::remove_file(root.join("a/.terraform-version")).unwrap();
-        assert_eq!(found(&Tool::default()).unwrap().why, "the newest at hand", "nothing above the source is read");
+        assert_eq!(found(&Tool::default()).await.unwrap().why, "the newest at hand", "nothing above the source is read");
     }
 }

@@ -1,7 +1,19 @@
-//! The tool that runs: which one, which version, and where it is. What is asked for is decided by the crate `tool-versions`.
+//! The tool that runs: which one, which version, and where it is. What is asked for, and how a version is got, is of the crate
+//! `tool-versions`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`outfit`] | where tools are from, as the operator says |
+//! | [`find`] | the tool for a stack |
+//! | [`cli`] | `runner-agent tool` |
 
 pub mod cli;
-mod find;
+pub mod find;
+pub mod outfit;
 
-pub use find::{AtHand, Found, Stamp, digest, evidence, find};
-pub use tool_versions::Version;
+pub use find::{AtHand, Found, Search, evidence};
+pub use outfit::Outfit;
+pub use tool_versions::{
+    Version,
+    store::verify::{Stamp, digest},
+};

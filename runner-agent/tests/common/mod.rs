@@ -310,6 +310,9 @@ impl std::io::Write for Shared {
 
 pub(crate) fn settings(dir: &Path) -> Settings {
     Settings {
+        tool_settings: None,
+        cache: None,
+        mirrors: PathBuf::from("/nonexistent"),
         namespace: "team".into(),
         run: "vpc".into(),
         run_uid: "uid-1".into(),
