@@ -20,9 +20,11 @@ mod peers;
 mod pruning;
 mod reading;
 mod recovery;
+mod releases;
 mod standby;
 mod stored;
 mod suite;
+mod tools;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -72,12 +74,16 @@ fn main() -> Result<ExitCode> {
         reading::tests(),
         recovery::tests(),
         stored::tests(),
+        tools::tests(),
     ];
     let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
     let second = run(
-        [approval::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone()].into_iter().flatten().collect(),
+        [approval::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone(), tools::alone()]
+            .into_iter()
+            .flatten()
+            .collect(),
         &arguments,
     );
     suite.down()?;

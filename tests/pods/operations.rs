@@ -153,7 +153,7 @@ async fn private_git(scene: Scene) -> Result<()> {
 }
 
 async fn terraform(scene: Scene) -> Result<()> {
-    let spec = json!({"tool": {"name": "Terraform", "version": "~> 1.5"}, "approval": {"mode": AUTOMATIC}});
+    let spec = json!({"tool": {"name": "Terraform", "version": "1.5.7"}, "approval": {"mode": AUTOMATIC}});
     scene.real("a", HELLO, spec).await?;
     let status = scene.ends("a", RunResult::Applied).await?;
     ensure!(status.plan.context("no plan")?.tool.starts_with("Terraform 1."));

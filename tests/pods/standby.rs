@@ -7,7 +7,7 @@ use crds::RunResult;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::json;
-use tests::{cluster::chart::Values, ledger::what};
+use tests::ledger::what;
 
 use crate::suite::{LATER, Scene, Test};
 
@@ -44,7 +44,11 @@ async fn pod_of(scene: &Scene, identity: &str) -> Result<Pod> {
 }
 
 async fn failover(scene: Scene) -> Result<()> {
-    let with = |replicas: &str| Values::from([("controller.replicas".to_owned(), replicas.to_owned())]);
+    let with = |replicas: &str| {
+        let mut values = scene.suite.releases.values();
+        values.insert("controller.replicas".to_owned(), replicas.to_owned());
+        values
+    };
     scene.suite.cluster.install(&with("2")).await?;
     let result = takes_over(&scene).await;
     scene.suite.cluster.install(&with("1")).await?;

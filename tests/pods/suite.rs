@@ -23,10 +23,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tests::{
-    cluster::{Cluster, chart::Values, victims},
+    cluster::{Cluster, victims},
     ledger::{self, Entry},
     servers::{git::GitServer, state::StateServer},
 };
+
+use crate::releases::Releases;
 
 pub(crate) type Body = Box<dyn FnOnce(Scene) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;
 
@@ -57,6 +59,7 @@ pub(crate) struct Suite {
     pub(crate) client: Client,
     pub(crate) git: GitServer,
     pub(crate) state: StateServer,
+    pub(crate) releases: Releases,
     _files: tempfile::TempDir,
     prefix: String,
     next: AtomicU32,
@@ -70,14 +73,24 @@ pub(crate) const LATER: Duration = Duration::from_secs(180);
 impl Suite {
     pub(crate) async fn up() -> Result<Self> {
         let cluster = Cluster::up("ci").await?;
-        cluster.install(&Values::new()).await?;
         let files = tempfile::tempdir()?;
+        let releases = Releases::start(&cluster, files.path()).await?;
+        cluster.install(&releases.values()).await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let git = GitServer::start(host, files.path()).await?;
         let state = StateServer::start(host).await?;
         // A cluster that was kept has the namespaces of the time before.
         let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
-        Ok(Self { client: cluster.client().await?, cluster, git, state, _files: files, prefix, next: AtomicU32::new(0) })
+        Ok(Self {
+            client: cluster.client().await?,
+            cluster,
+            git,
+            state,
+            releases,
+            _files: files,
+            prefix,
+            next: AtomicU32::new(0),
+        })
     }
 
     /// A further namespace of a test.

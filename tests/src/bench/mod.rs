@@ -21,6 +21,7 @@ mod stacks;
 mod states;
 mod supervisor;
 mod table;
+mod tools;
 
 use std::path::PathBuf;
 
@@ -59,6 +60,8 @@ pub enum Figure {
     Flood,
     /// Local mode against the bare tool; needs no cluster.
     Local,
+    /// A tool that is in the cache, and one that is got, against curl, sha256sum and unzip; needs no cluster.
+    Tools,
 }
 
 /// What is measured, and how often.
@@ -79,8 +82,8 @@ impl Options {
         self.only.is_empty() || self.only.contains(&figure)
     }
 
-    fn wants_only_local(&self) -> bool {
-        !self.only.is_empty() && self.only.iter().all(|figure| *figure == Figure::Local)
+    fn wants_no_cluster(&self) -> bool {
+        !self.only.is_empty() && self.only.iter().all(|figure| matches!(figure, Figure::Local | Figure::Tools))
     }
 
     /// Repetitions, by how long one takes.
@@ -92,7 +95,7 @@ impl Options {
 /// Measures, prints the table, and ends the cluster.
 pub async fn run(options: &Options) -> Result<()> {
     let result = Box::pin(measure(options)).await;
-    if options.wants_only_local() {
+    if options.wants_no_cluster() {
         // There is no cluster.
     } else if options.keep {
         report::note("bench", "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`");
@@ -114,7 +117,10 @@ async fn measure(options: &Options) -> Result<Table> {
     if options.wants(Figure::Local) {
         tokio::task::block_in_place(|| local::measure(options.times(20), &mut table))?;
     }
-    if options.wants_only_local() {
+    if options.wants(Figure::Tools) {
+        tools::measure(options.times(20), &mut table).await?;
+    }
+    if options.wants_no_cluster() {
         return Ok(table);
     }
     let lab = Lab::up().await?;

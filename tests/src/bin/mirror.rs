@@ -6,9 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use serde_json::json;
 use tests::cluster::{cache, report};
 use tests::releases::versions::{self, Programs};
-use tests::releases::{Key, Mirror, Tree};
+use tests::releases::{Key, Mirror, Tree, mirror_settings};
+use tool_versions::Tool;
 
 const EXPLAINED: &str = "\
 Serves OpenTofu 1.9.4, 1.10.6 and 1.12.6, Terraform 1.5.7 and 1.8.5, until it is interrupted.
@@ -74,8 +76,8 @@ async fn run(arguments: Arguments) -> Result<()> {
         println!("# its certificate authority is in {}", path.display());
     }
     println!("# the directory {} is a mirror as well", root.display());
-    for name in ["TOFUENV_REMOTE", "TFENV_REMOTE"] {
-        println!("export {name}={}", mirror.base());
-    }
+    let mirrors: Vec<_> =
+        [Tool::OpenTofu, Tool::Terraform].map(|tool| mirror_settings(tool, &mirror, tree.key())).into_iter().collect();
+    println!("export PAWL_TOOL_SETTINGS='{}'", json!({"mirrors": mirrors}));
     tokio::signal::ctrl_c().await.context("cannot wait for an interrupt")
 }

@@ -7,6 +7,7 @@
 //! | [`Release`] | a program, real or [scripted](crate::scripted_tool), as a version of a tool |
 //! | [`Tree`] | archives, sums, signatures and lists in a directory |
 //! | [`Mirror`], [`Trouble`] | the server, and what it does on bad days |
+//! | [`mirror_settings`] | what an operator says about it |
 //! | [`versions`] | the versions that tests and benchmarks ask for |
 //!
 //! ```no_run
@@ -30,6 +31,7 @@ mod lists;
 mod mirror;
 mod pack;
 mod release;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -39,5 +41,6 @@ pub mod versions;
 pub use key::Key;
 pub use mirror::{Mirror, Served};
 pub use release::Release;
+pub use settings::mirror_settings;
 pub use tree::Tree;
 pub use trouble::Trouble;

@@ -1,0 +1,246 @@
+//! Any version, chosen from the code, got from a mirror, proven, and kept.
+
+use anyhow::{Context, Result, ensure};
+use crds::{FailureClass, Phase, RunResult, TerraformRunStatus, reason};
+use serde_json::{Value, json};
+use tests::releases::{Release, Trouble};
+use tool_versions::Tool;
+
+use crate::{
+    releases::{CREDENTIALS, SECRET},
+    suite::{LATER, SOON, Scene, Test, holds, merge},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("tools::each_version_is_picked_from_the_code_alone", picked),
+        Test::new("tools::terragrunt_runs_real_opentofu", terragrunt),
+        Test::new("tools::the_apply_has_the_binary_of_the_plan", same_binary),
+        Test::new("tools::what_is_not_genuine_is_not_run", not_genuine),
+        Test::new("tools::a_mirror_that_is_away_is_asked_again", away),
+        Test::new("tools::a_contradiction_is_said_before_anything_is_got", contradiction),
+        Test::new("tools::credentials_come_from_a_secret", credentials),
+        Test::new("tools::pods_of_a_node_get_it_once_and_code_cannot_write_there", shared),
+    ]
+}
+
+/// These take the list from everybody.
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("tools::without_a_list_what_is_at_hand_is_used_and_said", no_list)]
+}
+
+const MAIN: &str = "output \"made\" {\n  value = \"by the real tool\"\n}\n";
+
+/// A run in the image without tools, applied by itself. `files` are the code; what the scripted tool needs is among them.
+async fn run(scene: &Scene, name: &str, files: Value, spec: Value) -> Result<()> {
+    let script = json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": 1});
+    let mut all = json!({"main.tf": MAIN, "pawl-script.json": script.to_string()});
+    merge(&mut all, files);
+    let mut whole = json!({"source": {"inline": {"files": all}}, "approval": {"mode": "Automatic"},
+        "runner": {"image": scene.suite.releases.image, "imagePullPolicy": "Never"}});
+    merge(&mut whole, spec);
+    scene.create(name, whole).await.map(drop)
+}
+
+/// What the status says of the tool.
+fn tool(status: &TerraformRunStatus) -> String {
+    status.history.iter().find(|line| line.contains("Setup")).cloned().unwrap_or_default()
+}
+
+fn secret(scene: &Scene) -> Result<()> {
+    let (user, password) =
+        (format!("--from-literal=username={}", CREDENTIALS.0), format!("--from-literal=password={}", CREDENTIALS.1));
+    scene.kubectl(&["create", "secret", "generic", SECRET, &user, &password]).map(drop)
+}
+
+async fn picked(scene: Scene) -> Result<()> {
+    secret(&scene)?;
+    let rows = [
+        ("a", json!({".opentofu-version": "1.10.6\n"}), "OpenTofu 1.10.6, from .opentofu-version"),
+        ("b", json!({".terraform-version": "1.5.7\n"}), "Terraform 1.5.7, from .terraform-version"),
+        (
+            "c",
+            json!({"versions.tofu": "terraform {\n  required_version = \"~> 1.9.0\"\n}\n"}),
+            "OpenTofu 1.9.4, the newest that versions.tofu allows",
+        ),
+        ("d", json!({".tool-versions": "opentofu latest\n"}), "OpenTofu 1.12.6, from .tool-versions"),
+        ("e", json!({".tfswitchrc": ">= 1.8.0, < 1.9\n"}), "Terraform 1.8.5, from .tfswitchrc"),
+    ];
+    for (name, files, _) in &rows {
+        run(&scene, name, files.clone(), json!({})).await?;
+    }
+    for (name, _, says) in &rows {
+        let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
+        ensure!(tool(&status).ends_with(says), "{name}: {:?}", status.history);
+        let log = scene.log(name).await?;
+        holds(&log, "is installed: ")?;
+        holds(&log, "signed by ")?;
+        let by_script = scene.starts(name, "apply");
+        // Of the real ones none has played the script.
+        let is_real = std::env::var_os("PAWL_REAL_TOOLS").is_some() || matches!(*name, "a" | "b");
+        ensure!(by_script == usize::from(!is_real), "{name}: the scripted tool applied {by_script} times");
+        let outputs = scene.suite.state.current(&format!("{}/{name}", scene.namespace)).context("no state")?;
+        ensure!(!is_real || outputs["outputs"]["made"]["value"] == "by the real tool", "{name}: {outputs}");
+    }
+    Ok(())
+}
+
+async fn terragrunt(scene: Scene) -> Result<()> {
+    // Terragrunt's part is played by a stand-in (fixtures/terragrunt); the tool beneath is real.
+    let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.10.6\"\n"});
+    run(&scene, "a", files, json!({"approval": {"mode": "Manual"}})).await?;
+    let waits = scene.phase("a", Phase::AwaitingApproval).await?;
+    holds(&tool(&waits), "Terragrunt 0.93.0 with OpenTofu 1.10.6, ")?;
+    holds(&tool(&waits), "; OpenTofu 1.10.6, from terragrunt.hcl")?;
+    ensure!(scene.approve("a").await?.status.success());
+    let status = scene.ends("a", RunResult::Applied).await?;
+    ensure!(status.claim.is_some());
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    ensure!(state["outputs"]["made"]["value"] == "by the real tool", "{state}");
+    Ok(())
+}
+
+async fn same_binary(scene: Scene) -> Result<()> {
+    let releases = &scene.suite.releases;
+    let first = releases.publish("1.7.1")?;
+    let spec = json!({"tool": {"name": "OpenTofu", "version": "1.7.1"}, "approval": {"mode": "Manual", "holdFor": "0s"}});
+    for name in ["a", "b"] {
+        run(&scene, name, json!({}), spec.clone()).await?;
+        scene.phase(name, Phase::AwaitingApproval).await?;
+    }
+    // The same binary, got again by another pod.
+    ensure!(scene.approve("a").await?.status.success());
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.context("no attempt")?.restores == Some(1), "it was applied in another pod");
+    // Another binary of that version, signed as well as the first one.
+    let other = tempfile::NamedTempFile::new()?;
+    let mut bytes = std::fs::read(tests::releases::versions::scripted_tool()?)?;
+    bytes.extend_from_slice(b"\nanother build\n");
+    std::fs::write(other.path(), bytes)?;
+    let second = Release::scripted(Tool::OpenTofu, "1.7.1", other.path())?;
+    ensure!(first.digest()? != second.digest()?);
+    releases.tree.add(&second)?;
+    ensure!(scene.approve("b").await?.status.success());
+    let status = scene.fails("b", FailureClass::Integrity, reason::TOOL_NOT_GENUINE, LATER).await?;
+    let message = status.failure.context("no failure")?.message;
+    holds(&message, &first.digest()?.to_string())?;
+    holds(&message, &second.digest()?.to_string())?;
+    ensure!(status.claim.is_none() && scene.starts("b", "apply") == 0);
+    Ok(())
+}
+
+async fn not_genuine(scene: Scene) -> Result<()> {
+    let releases = &scene.suite.releases;
+    let release = releases.publish("1.7.2")?;
+    releases.open.trouble(&format!("/{}", release.path()), Trouble::Replaced(b"not what was published".to_vec().into()));
+    run(&scene, "a", json!({".opentofu-version": "1.7.2\n"}), json!({})).await?;
+    let status = scene.fails("a", FailureClass::Integrity, reason::TOOL_NOT_GENUINE, SOON).await?;
+    let message = status.failure.context("no failure")?.message;
+    for part in [release.archive().as_str(), "was published with", ".opentofu-version"] {
+        holds(&message, part)?;
+    }
+    ensure!(status.attempt.context("no attempt")?.number == 1, "it is not tried again");
+    ensure!(scene.starts("a", "init") == 0);
+    Ok(())
+}
+
+async fn away(scene: Scene) -> Result<()> {
+    let releases = &scene.suite.releases;
+    let release = releases.publish("1.7.3")?;
+    let path = format!("/{}", release.path());
+    releases.open.trouble(&path, Trouble::status(503));
+    run(&scene, "a", json!({".opentofu-version": "1.7.3\n"}), json!({})).await?;
+    let failed = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.failure.is_some());
+    let run = scene.until("a", "failed once", SOON, failed).await?;
+    let failure = run.status.and_then(|status| status.failure).context("no failure")?;
+    ensure!((failure.class, failure.reason.as_str()) == (FailureClass::Transient, reason::TOOL_UNAVAILABLE), "{failure:?}");
+    holds(&failure.message, "503")?;
+    releases.open.heal(&path);
+    scene.ends_within("a", RunResult::Applied, LATER).await?;
+    Ok(())
+}
+
+async fn contradiction(scene: Scene) -> Result<()> {
+    let before = scene.suite.releases.open.served().len();
+    let files = json!({".opentofu-version": "1.7.4\n", "versions.tofu": "terraform {\n  required_version = \">= 1.9\"\n}\n"});
+    run(&scene, "a", files, json!({})).await?;
+    let status = scene.fails("a", FailureClass::Configuration, reason::TOOL_NOT_FOUND, SOON).await?;
+    let message = status.failure.context("no failure")?.message;
+    for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
+        holds(&message, part)?;
+    }
+    let asked = scene.suite.releases.open.served().split_off(before);
+    ensure!(asked.iter().all(|served| !served.path.contains("1.7.4")), "{asked:?}");
+    Ok(())
+}
+
+async fn credentials(scene: Scene) -> Result<()> {
+    run(&scene, "a", json!({".terraform-version": "1.8.5\n"}), json!({})).await?;
+    let status = scene.fails("a", FailureClass::Configuration, reason::TOOL_NOT_FOUND, SOON).await?;
+    holds(&status.failure.context("no failure")?.message, "no Secret releases in this namespace")?;
+    scene.kubectl(&["create", "secret", "generic", SECRET, "--from-literal=username=reader", "--from-literal=password=wrong"])?;
+    run(&scene, "b", json!({".terraform-version": "1.8.5\n"}), json!({})).await?;
+    let status = scene.fails("b", FailureClass::Configuration, reason::TOOL_NOT_FOUND, SOON).await?;
+    holds(&status.failure.context("no failure")?.message, "401")?;
+    scene.kubectl(&["delete", "secret", SECRET])?;
+    secret(&scene)?;
+    run(&scene, "c", json!({".terraform-version": "1.8.5\n"}), json!({})).await?;
+    scene.ends("c", RunResult::Applied).await?;
+    let (log, described) = (scene.log("c").await?, scene.kubectl(&["describe", "tfrun", "c"])?);
+    ensure!(!log.contains(CREDENTIALS.1) && !described.contains(CREDENTIALS.1));
+    Ok(())
+}
+
+async fn shared(scene: Scene) -> Result<()> {
+    let releases = &scene.suite.releases;
+    let release = releases.publish("1.7.5")?;
+    scene.kubectl(&["label", "namespace", &scene.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"])?;
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        run(&scene, name, json!({".opentofu-version": "1.7.5\n"}), json!({})).await?;
+    }
+    let mut installed = 0;
+    for name in names {
+        scene.ends_within(name, RunResult::Applied, LATER).await?;
+        installed += scene.log(name).await?.matches("OpenTofu 1.7.5 is installed").count();
+    }
+    ensure!(releases.open.downloads(&release) == 1 && installed == 1, "{} downloads", releases.open.downloads(&release));
+    let kept = releases.cache.join("tools/opentofu/1.7.5");
+    ensure!(kept.is_dir(), "{} is not there", kept.display());
+    // Code of a stack reads there and writes nothing.
+    let command = "for way in 'touch /pawl/cache/made' 'rm -rf /pawl/cache/tools/opentofu' 'mv /pawl/cache/tools /pawl/cache/other'; do \
+                   sh -c \\\"$way\\\" 2>/dev/null && echo \\\"could $way\\\"; done; ls /pawl/cache/tools/opentofu/1.7.5 >/dev/null && echo could-read";
+    let main =
+        format!("resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = \"{command}\"\n  }}\n}}\n");
+    run(&scene, "code", json!({"main.tf": main, ".opentofu-version": "1.10.6\n"}), json!({})).await?;
+    scene.ends_within("code", RunResult::Applied, LATER).await?;
+    let log = scene.log("code").await?;
+    holds(&log, "could-read")?;
+    ensure!(!log.contains("could touch") && !log.contains("could rm") && !log.contains("could mv"), "{log}");
+    ensure!(kept.is_dir() && !releases.cache.join("made").exists());
+    Ok(())
+}
+
+async fn no_list(scene: Scene) -> Result<()> {
+    let mirror = &scene.suite.releases.open;
+    mirror.trouble("/tofu/", Trouble::status(503));
+    let files = json!({".opentofu-version": "~> 1.10.0\n"});
+    // Of the tests' own image, which has 1.10.6.
+    scene
+        .create(
+            "a",
+            json!({"source": {"inline": {"files": {"main.tf": MAIN, ".opentofu-version": "~> 1.10.0\n"}}},
+        "approval": {"mode": "Automatic"}}),
+        )
+        .await?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    holds(&tool(&status), "OpenTofu 1.10.6, from .opentofu-version, the newest at hand, since no list can be had: ")?;
+    run(&scene, "b", files, json!({})).await?;
+    let failed = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.failure.is_some());
+    let failure = scene.until("b", "failed once", LATER, failed).await?.status.and_then(|status| status.failure);
+    let failure = failure.context("no failure")?;
+    ensure!((failure.class, failure.reason.as_str()) == (FailureClass::Transient, reason::TOOL_UNAVAILABLE), "{failure:?}");
+    mirror.heal("/tofu/");
+    scene.ends_within("b", RunResult::Applied, LATER).await?;
+    Ok(())
+}
