@@ -45,8 +45,7 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
     for path in configuration(tool, stack)? {
         let Some(text) = place::read(&path)? else { continue };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let found = if has_ending(name, ".json") { of_json(&text) } else { of_hcl(&text, tool) };
-        let found = match found {
+        let found = match said(tool, name, &text) {
             Ok(found) => found,
             Err(why) => {
                 let shown = path.strip_prefix(root).unwrap_or(&path).display();
@@ -115,6 +114,14 @@ fn is_override(name: &str) -> bool {
 }
 
 type Found = Result<Vec<(String, usize)>, String>;
+
+/// The constraints that the text of a file of this name puts on a tool, and the line of each.
+///
+/// # Errors
+/// Why it is not understood.
+pub fn said(tool: Tool, name: &str, text: &str) -> Result<Vec<(String, usize)>, String> {
+    if has_ending(name, ".json") { of_json(text) } else { of_hcl(text, tool) }
+}
 
 fn of_hcl(text: &str, tool: Tool) -> Found {
     let body = parse_body(text).map_err(|error| format!("line {}: {}", error.location().line(), error.message()))?;

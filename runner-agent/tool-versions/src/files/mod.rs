@@ -28,6 +28,19 @@ enum Form {
     HclJson(&'static str),
 }
 
+impl Form {
+    /// What a text says, and on which line; or why it is not understood.
+    fn read(self, text: &str) -> Result<Option<(String, usize)>, String> {
+        match self {
+            Self::Line => Ok(flat::line(text)),
+            Self::Asdf(key) => Ok(flat::asdf(text, key)),
+            Self::Toml => Ok(flat::toml(text)),
+            Self::Hcl(attribute) => terragrunt::attribute(text, attribute),
+            Self::HclJson(attribute) => terragrunt::json_attribute(text, attribute),
+        }
+    }
+}
+
 const TERRAGRUNT_FILES: [(&str, bool); 4] =
     [("terragrunt.hcl", false), ("terragrunt.hcl.json", true), ("root.hcl", false), ("root.hcl.json", true)];
 
@@ -64,22 +77,10 @@ pub fn wish(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> R
         for (name, form) in files(tool) {
             let path = dir.join(name);
             let Some(text) = place::read(&path)? else { continue };
-            let found = match form {
-                Form::Line => flat::line(&text),
-                Form::Asdf(key) => flat::asdf(&text, key),
-                Form::Toml => flat::toml(&text),
-                Form::Hcl(attribute) | Form::HclJson(attribute) => {
-                    let found = if matches!(form, Form::Hcl(_)) {
-                        terragrunt::attribute(&text, attribute)
-                    } else {
-                        terragrunt::json_attribute(&text, attribute)
-                    };
-                    found.unwrap_or_else(|why| {
-                        notes.push(format!("{}: {why}", path.strip_prefix(root).unwrap_or(&path).display()));
-                        None
-                    })
-                }
-            };
+            let found = form.read(&text).unwrap_or_else(|why| {
+                notes.push(format!("{}: {why}", path.strip_prefix(root).unwrap_or(&path).display()));
+                None
+            });
             if let Some((text, line)) = found {
                 return Ok(Some(Said { text, place: Place::of(&path, root, line) }));
             }
@@ -88,16 +89,25 @@ pub fn wish(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> R
     Ok(None)
 }
 
+/// What the text of a version file of this name says for a tool, and on which line.
+///
+/// # Errors
+/// Why it is not understood.
+pub fn said(tool: Tool, name: &str, text: &str) -> Result<Option<(String, usize)>, String> {
+    let form = files(tool).into_iter().find(|(other, _)| *other == name);
+    form.map_or(Ok(None), |(_, form)| form.read(text))
+}
+
 /// The nearest directory in which a version file of this tool's own lies, counted from the stack.
 pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, Place)>> {
     for (distance, dir) in upward(stack, root).enumerate() {
         for (name, form) in files(tool) {
-            let found = match form {
-                Form::Line => place::read(&dir.join(name))?.and_then(|text| flat::line(&text)),
-                Form::Asdf(key) => place::read(&dir.join(name))?.and_then(|text| flat::asdf(&text, key)),
-                // They say which version, whichever of the two it is.
-                Form::Toml | Form::Hcl(_) | Form::HclJson(_) => None,
-            };
+            // The others say which version, whichever of the two it is.
+            if !matches!(form, Form::Line | Form::Asdf(_)) {
+                continue;
+            }
+            let Some(text) = place::read(&dir.join(name))? else { continue };
+            let found = form.read(&text).ok().flatten();
             if let Some((_, line)) = found {
                 return Ok(Some((distance, Place::of(&dir.join(name), root, line))));
             }

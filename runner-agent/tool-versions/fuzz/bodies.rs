@@ -1,0 +1,214 @@
+//! What holds for any bytes of others, one function for each target. The fuzzer runs them, and so does an ordinary test for all that it
+//! once found (`tests/fuzzed`).
+
+use std::{
+    io::{Cursor, Write as _},
+    sync::LazyLock,
+    time::{Duration, SystemTime},
+};
+
+use flate2::{Compression, write::GzEncoder};
+use tool_versions::{
+    Constraints, Digest, Fingerprint, Keyring, Limits, Request, Sums, Tool, Version, archive, files,
+    lists::{self, MOST},
+    mirror::ListKind,
+    required, sums,
+};
+
+/// As files of text are read.
+fn text(data: &[u8]) -> String {
+    String::from_utf8_lossy(data).into_owned()
+}
+
+/// That a line is one of the text.
+fn is_line(text: &str, line: usize) {
+    assert!((1..=text.split('\n').count()).contains(&line), "{line}");
+}
+
+/// What a flat file says is a part of the line that is named, and is said again by a file with nothing else in it.
+pub fn version_files(data: &[u8]) {
+    const NAMES: [&str; 7] = [
+        ".opentofu-version",
+        ".terraform-version",
+        ".terragrunt-version",
+        ".tfswitchrc",
+        ".tgswitchrc",
+        ".tgswitch.toml",
+        ".tool-versions",
+    ];
+    let text = text(data);
+    for (tool, name) in Tool::ALL.into_iter().flat_map(|tool| NAMES.map(|name| (tool, name))) {
+        let Some((said, line)) = files::said(tool, name, &text).expect("flat files are never refused") else { continue };
+        assert!(text.lines().nth(line - 1).is_some_and(|text| text.contains(&said)), "{name}:{line}: {said:?}");
+        assert!(!said.is_empty(), "{name}:{line}");
+        let again = match name {
+            ".tool-versions" => format!("{} {said}", tool.directory()),
+            ".tgswitch.toml" => format!("version = {0}{said}{0}", if said.contains('"') { '\'' } else { '"' }),
+            _ => said.clone(),
+        };
+        assert_eq!(files::said(tool, name, &again), Ok(Some((said, 1))), "{name}");
+    }
+}
+
+/// What HCL says is said again by JSON with the same text in it, and a comment at the end changes nothing.
+pub fn hcl(data: &[u8]) {
+    let text = text(data);
+    for (tool, key) in [(Tool::Terraform, "terraform_version_constraint"), (Tool::Terragrunt, "terragrunt_version_constraint")] {
+        for name in ["terragrunt.hcl", "root.hcl.json"] {
+            let found = files::said(tool, name, &text);
+            let Ok(Some((said, line))) = &found else { continue };
+            is_line(&text, *line);
+            assert!(!said.is_empty() && said.trim() == said, "{name}: {said:?}");
+            if name == "terragrunt.hcl" {
+                assert_eq!(files::said(tool, name, &format!("{text}\n# x\n")), found);
+            }
+            let again = serde_json::json!({ key: said }).to_string();
+            let expected = if said.contains("${") { None } else { Some((said.clone(), 1)) };
+            assert_eq!(files::said(tool, "terragrunt.hcl.json", &again).ok().flatten(), expected, "{again}");
+        }
+    }
+    for tool in [Tool::OpenTofu, Tool::Terraform] {
+        for name in ["a.tf", "a.tofu", "a.tf.json", "a.tofu.json"] {
+            let found = required::said(tool, name, &text);
+            let Ok(all) = &found else { continue };
+            for (said, line) in all {
+                is_line(&text, *line);
+                let again = serde_json::json!({ "terraform": { "required_version": said } }).to_string();
+                assert_eq!(required::said(tool, "b.tf.json", &again), Ok(vec![(said.clone(), 1)]), "{again}");
+            }
+            if !name.ends_with(".json") {
+                assert_eq!(required::said(tool, name, &format!("{text}\n# x\n")), found);
+            }
+        }
+    }
+}
+
+/// Names are those of files, each once, and what was read is read again from what it says.
+pub fn sums(data: &[u8]) {
+    let Ok(read) = Sums::parse(data) else { return };
+    let mut again = String::new();
+    for name in read.names() {
+        assert!(!name.is_empty() && name.len() < 256 && name != "." && name != "..", "{name:?}");
+        assert!(!name.contains(['/', '\\', '*']) && !name.contains(|c: char| c.is_whitespace() || c.is_control()), "{name:?}");
+        let digest = read.of(name).expect("it is there");
+        read.check(name, &digest).expect("it is the same");
+        read.check(name, &Digest::of(name.as_bytes())).expect_err("it is another");
+        again += &format!("{digest}  {name}\n");
+    }
+    assert!(read.names().count() <= sums::LINES);
+    assert_eq!(Sums::parse(again.as_bytes()).as_ref(), Ok(&read));
+    let mut twice = data.to_vec();
+    twice.push(b'\n');
+    twice.extend_from_slice(data);
+    assert_eq!(Sums::parse(&twice).ok(), Some(read).filter(|_| twice.len() <= sums::LARGEST));
+}
+
+/// Versions are newest first, each once, and are read again from a list of any kind.
+pub fn lists(data: &[u8]) {
+    use ListKind::{Directory, GitHub, HashiCorp, Html, OpenTofu};
+    for kind in [HashiCorp, GitHub, OpenTofu, Html, Directory] {
+        let versions = match lists::read(kind, "it", data) {
+            Ok(versions) => versions,
+            Err(error) => {
+                assert!(error.text.starts_with("it ") && error.text.len() < 1000 && !error.text.contains('\n'), "{error}");
+                continue;
+            }
+        };
+        assert!(!versions.is_empty() && versions.is_sorted_by(|one, other| one > other), "{kind:?}: {versions:?}");
+        let names: Vec<_> = versions.iter().map(Version::to_string).collect();
+        let keys: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), serde_json::Value::Null)).collect();
+        let all = serde_json::json!({ "versions": keys }).to_string();
+        assert_eq!(lists::read(HashiCorp, "it", all.as_bytes()).as_ref(), Ok(&versions), "{kind:?}");
+    }
+    if let Ok(page) = lists::page("it", data) {
+        assert!(page.versions.len() <= page.entries && page.entries <= MOST);
+    }
+}
+
+/// Never more is written than is allowed, and what was taken is what was written. What is no archive is also looked at as what lies in a
+/// `.tar.gz`, for the fuzzer knows no checksums.
+pub fn archives(data: &[u8]) {
+    let limits = Limits { size: 4096, ratio: 20, entries: 8 };
+    take("x.zip", data, &limits);
+    if data.starts_with(b"PK") {
+        return;
+    }
+    take("x.tar.gz", data, &limits);
+    if !data.starts_with(b"\x1f\x8b") {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::none());
+        packed.write_all(data).expect("it goes to memory");
+        take("x.tar.gz", &packed.finish().expect("it goes to memory"), &limits);
+    }
+}
+
+fn take(name: &str, data: &[u8], limits: &Limits) {
+    let mut into = Vec::new();
+    let taken = archive::take(name, Cursor::new(data), "tofu", limits, &mut into);
+    assert!(into.len() as u64 <= limits.size, "{name}: {} bytes were written", into.len());
+    match taken {
+        Ok(taken) => {
+            assert_eq!((taken.size, taken.digest), (into.len() as u64, Digest::of(&into)), "{name}");
+            assert!(!into.is_empty(), "{name}");
+        }
+        Err(error) => assert!(error.text.len() < 4000 && error.kind == tool_versions::Kind::Integrity, "{error}"),
+    }
+}
+
+const SIGNED: &[u8] = include_bytes!("../corpus/signatures/signed");
+const STRANGER: &[u8] = include_bytes!("../corpus/signatures/bad-stranger.sig");
+const FINGERPRINT: &str = include_str!("../corpus/signatures/key.fingerprint");
+
+static KEY: LazyLock<Fingerprint> = LazyLock::new(|| FINGERPRINT.parse().expect("it is one"));
+static RING: LazyLock<Keyring> = LazyLock::new(|| {
+    Keyring::from_armored(include_str!("../corpus/signatures/key.asc"), &[KEY.clone()]).expect("it can be read")
+});
+
+/// What is proven is so by the key that is expected, and other data never is; a key of the fingerprint that is expected does not prove
+/// what a stranger signed.
+pub fn signature(data: &[u8]) {
+    // Some day in 2033: what is found is found on any day.
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+    match RING.verify("it", SIGNED, data, now) {
+        Ok(signed) => {
+            assert_eq!(signed.key, *KEY);
+            assert!(signed.at < now + Duration::from_secs(48 * 60 * 60));
+            RING.verify("it", b"other", data, now).expect_err("these bytes were not signed");
+        }
+        Err(error) => assert!(error.text.len() < 10_000, "{error}"),
+    }
+    if let Ok(ring) = Keyring::from_armored(&text(data), std::slice::from_ref(&*KEY)) {
+        assert_eq!(ring.fingerprints(), std::slice::from_ref(&*KEY));
+        ring.verify("it", SIGNED, STRANGER, now).expect_err("a stranger signed it");
+    }
+}
+
+static VERSIONS: LazyLock<Vec<Version>> = LazyLock::new(|| {
+    let all = "0 0.1 1 1.0.1 1.2.0-alpha 1.2.0-rc1 1.2 1.2.3.4 1.10 1.10.1-beta.2 2.0.0-0 2 18446744073709551615";
+    all.split(' ').map(|version| version.parse().expect("it is one")).collect()
+});
+
+/// What is read is printed, read again, printed the same, and means the same.
+pub fn constraint(data: &[u8]) {
+    let text = text(data);
+    if let Ok(version) = text.parse::<Version>() {
+        let again: Version = version.to_string().parse().expect("it was printed");
+        assert_eq!((&again, again.to_string()), (&version, version.to_string()));
+        for other in VERSIONS.iter() {
+            assert_eq!(version.cmp(other), other.cmp(&version).reverse());
+        }
+        assert!(version <= version.core() && version.core().is_stable());
+    }
+    if let Ok(constraints) = text.parse::<Constraints>() {
+        let again: Constraints = constraints.to_string().parse().expect("it was printed");
+        assert_eq!(again.to_string(), constraints.to_string());
+        for version in VERSIONS.iter() {
+            assert_eq!(again.allow(version), constraints.allow(version), "{constraints} of {version}");
+        }
+    }
+    if let Ok(request) = text.parse::<Request>() {
+        let again: Request = request.to_string().parse().expect("it was printed");
+        assert_eq!(again.to_string(), request.to_string());
+        let chosen = request.choose(VERSIONS.iter(), |_| true);
+        assert_eq!(again.choose(VERSIONS.iter(), |_| true), chosen, "{request}");
+    }
+}

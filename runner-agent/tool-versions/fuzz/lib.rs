@@ -1,0 +1,4 @@
+//! Fuzzing of what reads the bytes of others (`README.md`).
+
+pub mod bodies;
+pub mod meter;
