@@ -22,6 +22,7 @@ pub mod decide;
 pub mod digest;
 pub mod error;
 pub mod files;
+mod hcl;
 pub mod http;
 pub mod keys;
 pub mod list_cache;

@@ -12,13 +12,12 @@ use std::{
 use hcl_edit::{
     Span as _,
     expr::{Expression, ObjectKey},
-    parser::parse_body,
     structure::{Block, Body},
 };
 use serde_json::Value;
 
 use crate::{
-    Constraints, Error, Result, Tool,
+    Constraints, Error, Result, Tool, hcl,
     place::{self, Place, line_of},
 };
 
@@ -124,7 +123,7 @@ pub fn said(tool: Tool, name: &str, text: &str) -> Result<Vec<(String, usize)>, 
 }
 
 fn of_hcl(text: &str, tool: Tool) -> Found {
-    let body = parse_body(text).map_err(|error| format!("line {}: {}", error.location().line(), error.message()))?;
+    let body = hcl::parse(text)?;
     let mut found = Vec::new();
     for block in body.blocks() {
         match block.ident.as_str() {

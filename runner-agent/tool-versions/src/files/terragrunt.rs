@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use hcl_edit::{Span as _, expr::Expression, parser::parse_body};
+use hcl_edit::{Span as _, expr::Expression};
 use serde_json::Value;
 
-use crate::place::line_of;
+use crate::{hcl, place::line_of};
 
 /// Whether a directory holds what Terragrunt runs.
 pub fn is_terragrunt(dir: &Path) -> bool {
@@ -17,10 +17,7 @@ pub fn is_terragrunt(dir: &Path) -> bool {
 /// # Errors
 /// Why a file that is there says nothing.
 pub(super) fn attribute(text: &str, name: &str) -> Result<Option<(String, usize)>, String> {
-    let body = parse_body(text).map_err(|error| {
-        let place = error.location();
-        format!("its {name} is not looked for: line {}: {}", place.line(), error.message())
-    })?;
+    let body = hcl::parse(text).map_err(|why| format!("its {name} is not looked for: {why}"))?;
     let Some(attribute) = body.get_attribute(name) else { return Ok(None) };
     let line = attribute.span().map_or(1, |span| line_of(text, span.start));
     match &attribute.value {

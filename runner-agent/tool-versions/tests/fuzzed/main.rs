@@ -4,6 +4,7 @@
 #[allow(unreachable_pub, reason = "the fuzzer has it in a library")]
 #[path = "../../fuzz/bodies.rs"]
 mod bodies;
+mod large;
 
 use std::{fs, path::Path};
 
