@@ -2,12 +2,15 @@
 
 use std::{fmt, str::FromStr};
 
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 
 use crate::{Constraints, Error, Version};
 
 /// The longest pattern of `latest:` and `min:`, in bytes.
 const LONGEST_PATTERN: usize = 200;
+
+/// The most memory of a pattern: `((.?){100}){100}` is short, and takes seconds for all versions of a list.
+const LARGEST_PATTERN: usize = 32 << 10;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -40,7 +43,7 @@ impl Pattern {
         if text.is_empty() || text.len() > LONGEST_PATTERN {
             return Err(wrong(format!("it has to have 1 to {LONGEST_PATTERN} characters")));
         }
-        Regex::new(text).map(Self).map_err(|error| wrong(error.to_string()))
+        RegexBuilder::new(text).size_limit(LARGEST_PATTERN).build().map(Self).map_err(|error| wrong(error.to_string()))
     }
 
     fn is_in(&self, version: &Version) -> bool {
