@@ -87,7 +87,9 @@ impl FromStr for Version {
             return Err(error());
         }
         segments.resize(given.max(3), 0);
-        Ok(Self { segments, given, prerelease: prerelease.to_owned() })
+        let version = Self { segments, given, prerelease: prerelease.to_owned() };
+        // Printed it is longer when numbers or a hyphen were left out, and has to be read again.
+        if version.to_string().len() > MOST_CHARACTERS { Err(error()) } else { Ok(version) }
     }
 }
 
