@@ -8,7 +8,7 @@ use std::{fmt, marker::PhantomData};
 use regex_lite::Regex;
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
 use crate::{Error, Result, Version, mirror::ListKind};
@@ -28,7 +28,7 @@ pub const PAGE: usize = 100;
 pub fn read(kind: ListKind, from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
     let names = match kind {
         ListKind::HashiCorp => json::<Index>(from, bytes)?.versions.0,
-        ListKind::OpenTofu => json::<Api>(from, bytes)?.versions.0.into_iter().filter_map(|entry| entry.0?.id).collect(),
+        ListKind::OpenTofu => json::<Api>(from, bytes)?.versions.0.into_iter().filter_map(Entry::id).collect(),
         ListKind::GitHub => return sorted(from, page(from, bytes)?.versions),
         ListKind::Html => return sorted(from, links(from, bytes)?),
         ListKind::Directory => String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect(),
@@ -51,10 +51,9 @@ pub struct Page {
 /// # Errors
 /// As [`read`], but a page without a version is none.
 pub fn page(from: &str, bytes: &[u8]) -> Result<Page> {
-    let releases = json::<Bounded<Release>>(from, bytes)?.0;
+    let releases = json::<Bounded>(from, bytes)?.0;
     let entries = releases.len();
-    let published = releases.into_iter().filter_map(|release| release.0.filter(|release| !release.draft));
-    let versions = published.filter_map(|release| release.tag_name?.parse().ok()).collect();
+    let versions = releases.into_iter().filter_map(|release| release.published()?.parse().ok()).collect();
     Ok(Page { versions, entries })
 }
 
@@ -146,65 +145,123 @@ struct Index {
 /// OpenTofu's `api.json`.
 #[derive(Deserialize)]
 struct Api {
-    versions: Bounded<Id>,
+    versions: Bounded,
 }
 
-#[derive(Deserialize)]
-struct Id {
-    id: Option<String>,
+/// An entry of OpenTofu's `api.json`, or a release in GitHub's API.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    id: Shape<IgnoredAny>,
+    tag_name: Shape<IgnoredAny>,
+    draft: Shape<IgnoredAny>,
 }
 
-/// A release in GitHub's API.
-#[derive(Deserialize)]
-struct Release {
-    tag_name: Option<String>,
-    #[serde(default)]
-    draft: bool,
+impl Entry {
+    fn id(self) -> Option<String> {
+        self.id.text()
+    }
+
+    /// The tag of a release that is none of drafts.
+    fn published(self) -> Option<String> {
+        matches!(self.draft, Shape::Nothing | Shape::Flag(false)).then(|| self.tag_name.text()).flatten()
+    }
 }
 
-/// One entry, or nothing when it is of another shape.
-struct Lenient<T>(Option<T>);
+/// A value that may be of another shape than is expected. Nothing is kept of what is not wanted: a list of 16 MiB that holds nothing
+/// but small values would need twenty times as much memory.
+#[derive(Default)]
+enum Shape<T> {
+    Object(T),
+    Text(String),
+    Flag(bool),
+    #[default]
+    Nothing,
+    Other,
+}
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Lenient<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either<T> {
-            Entry(T),
-            Other(IgnoredAny),
+impl<T> Shape<T> {
+    fn text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
         }
-        Ok(match Either::deserialize(deserializer)? {
-            Either::Entry(entry) => Self(Some(entry)),
-            Either::Other(_) => Self(None),
-        })
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shape<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Any<T> {
+            type Value = Shape<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, from: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(from)).map(Shape::Object)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+                while from.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Shape::Other)
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Shape::Text(text.to_owned()))
+            }
+
+            fn visit_bool<E>(self, flag: bool) -> Result<Self::Value, E> {
+                Ok(Shape::Flag(flag))
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Shape::Nothing)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+                Ok(Shape::Other)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+                Ok(Shape::Other)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+                Ok(Shape::Other)
+            }
+        }
+        deserializer.deserialize_any(Any(PhantomData))
     }
 }
 
 /// A list of no more than [`MOST`] entries.
-struct Bounded<T>(Vec<Lenient<T>>);
+struct Bounded(Vec<Entry>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Bounded<T> {
+impl<'de> Deserialize<'de> for Bounded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-            type Value = Bounded<T>;
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Bounded;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of releases")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Bounded, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = from.next_element()? {
                     if entries.len() >= MOST {
                         return Err(serde::de::Error::custom(format!("more than {MOST} releases")));
                     }
-                    entries.push(entry);
+                    // Of another shape it counts, and has no version.
+                    entries.push(if let Shape::Object(entry) = entry { entry } else { Entry::default() });
                 }
                 Ok(Bounded(entries))
             }
         }
-        deserializer.deserialize_seq(Entries(PhantomData))
+        deserializer.deserialize_seq(Entries)
     }
 }
 

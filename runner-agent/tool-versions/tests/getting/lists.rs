@@ -61,7 +61,7 @@ fn what_is_no_list_is_said_to_be_none() {
         (ListKind::HashiCorp, "opentofu.json", Kind::Integrity, "cannot be read"),
         (ListKind::OpenTofu, "hashicorp.json", Kind::Integrity, "cannot be read"),
         (ListKind::OpenTofu, "github.json", Kind::Integrity, "cannot be read"),
-        (ListKind::OpenTofu, "deep.json", Kind::Integrity, "cannot be read"),
+        (ListKind::OpenTofu, "deep.json", Kind::Integrity, "no version"),
         (ListKind::OpenTofu, "opentofu-bytes.json", Kind::Integrity, "cannot be read"),
         (ListKind::GitHub, "github-limit.json", Kind::Integrity, "API rate limit exceeded"),
         (ListKind::GitHub, "github-last.json", Kind::Integrity, "no version"),
