@@ -5,7 +5,6 @@
 
 use std::{fmt, marker::PhantomData};
 
-use regex_lite::Regex;
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
@@ -80,22 +79,39 @@ fn release(name: &str) -> Option<Version> {
     name.parse::<Version>().ok().filter(|version| version.given() == 3)
 }
 
+/// The spaces of HTML.
+const SPACES: [char; 6] = [' ', '\t', '\n', '\r', '\x0b', '\x0c'];
+
 /// Versions that links lead to.
 fn links(from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
     let text = text(from, bytes)?;
-    let link = Regex::new(r#"(?i)\shref\s*=\s*["']?([^"'\s<>]+)"#).map_err(|error| Error::integrity(error.to_string()))?;
-    let mut versions = Vec::new();
-    for (count, found) in link.captures_iter(&text).enumerate() {
+    let (mut versions, mut count, mut end) = (Vec::new(), 0, 0);
+    // By hand: a regular expression takes half a minute for 16 MiB of spaces.
+    for (at, href) in text.to_ascii_lowercase().match_indices("href") {
+        let (before, after) = text.split_at(at);
+        let Some((target, rest)) = target(&after[href.len()..]).filter(|_| at >= end && before.ends_with(SPACES)) else {
+            continue;
+        };
+        end = text.len() - rest;
         if count >= MOST {
             return Err(Error::integrity(format!("{from} has more than {MOST} links; it is no list of versions")));
         }
-        let target = found.get(1).map_or("", |target| target.as_str());
+        count += 1;
         let path = target.split(['?', '#']).next().unwrap_or_default();
         // The host is no version, though it may look like one.
         let path = path.split_once("//").map_or(path, |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
         versions.extend(path.rsplit('/').find(|part| !part.is_empty()).and_then(release));
     }
     Ok(versions)
+}
+
+/// What `href` is, when it is something, and how much of the text comes after it.
+fn target(after: &str) -> Option<(&str, usize)> {
+    let value = after.trim_start_matches(SPACES).strip_prefix('=')?.trim_start_matches(SPACES);
+    let value = value.strip_prefix(['"', '\'']).unwrap_or(value);
+    let end = value.find(|c| SPACES.contains(&c) || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(value.len());
+    let (target, rest) = value.split_at(end);
+    (!target.is_empty()).then_some((target, rest.len()))
 }
 
 fn text<'a>(from: &str, bytes: &'a [u8]) -> Result<std::borrow::Cow<'a, str>> {
