@@ -197,6 +197,13 @@ pub(crate) const fn is_strong(hash: Option<HashAlgorithm>) -> bool {
     matches!(hash, Some(H::Sha256 | H::Sha384 | H::Sha512 | H::Sha3_256 | H::Sha3_512))
 }
 
+/// What the library says of a fault, without the trace of its calls, which it adds where `RUST_BACKTRACE` is set.
+pub(crate) fn says(error: &pgp::errors::Error) -> String {
+    let text = error.to_string();
+    let text = text.split("backtrace").next().unwrap_or_default();
+    beginning(text.trim_end_matches([' ', ',', '{', '(']).as_bytes())
+}
+
 /// The keys of a text.
 fn blocks(text: &str) -> Result<Vec<SignedPublicKey>> {
     let fault = |what: &str| Error::configuration(format!("no OpenPGP key can be read: {what}"));
@@ -206,9 +213,9 @@ fn blocks(text: &str) -> Result<Vec<SignedPublicKey>> {
         let (block, after) = block.split_once(END).ok_or_else(|| fault(&format!("a block has no `{END}`")))?;
         rest = after;
         let block = format!("{BEGIN}{block}{END}\n");
-        let (read, _) = SignedPublicKey::from_armor_many(block.as_bytes()).map_err(|error| fault(&error.to_string()))?;
+        let (read, _) = SignedPublicKey::from_armor_many(block.as_bytes()).map_err(|error| fault(&says(&error)))?;
         for key in read {
-            keys.push(key.map_err(|error| fault(&error.to_string()))?);
+            keys.push(key.map_err(|error| fault(&says(&error)))?);
         }
     }
     if keys.is_empty() {

@@ -17,7 +17,7 @@ use pgp::{
 use crate::{
     Error, Result,
     digest::beginning,
-    keys::{Fingerprint, Keyring, Signer, is_strong, list, time},
+    keys::{Fingerprint, Keyring, Signer, is_strong, list, says, time},
     sums::is_html,
 };
 
@@ -126,14 +126,14 @@ fn read(bytes: &[u8]) -> Result<Vec<Signature>, String> {
     if bytes.len() > LARGEST {
         return Err(format!("has no signature: that file has {} bytes, and {LARGEST} at most are read", bytes.len()));
     }
-    let fault = |error: &dyn std::fmt::Display| {
+    let fault = |error: &str| {
         let html = if is_html(bytes) { "a page of HTML" } else { "no OpenPGP signature" };
         format!("has no signature: that file is {html} ({error}), it begins with `{}`", beginning(bytes))
     };
-    let (signatures, _) = DetachedSignature::from_reader_many_buf(bytes).map_err(|error| fault(&error))?;
+    let (signatures, _) = DetachedSignature::from_reader_many_buf(bytes).map_err(|error| fault(&says(&error)))?;
     let read: Result<Vec<_>, _> = signatures.take(MOST).map(|signature| signature.map(|signature| signature.signature)).collect();
-    let read = read.map_err(|error| fault(&error))?;
-    if read.is_empty() { Err(fault(&"nothing of it can be read")) } else { Ok(read) }
+    let read = read.map_err(|error| fault(&says(&error)))?;
+    if read.is_empty() { Err(fault("nothing of it can be read")) } else { Ok(read) }
 }
 
 /// Who made a signature, as it says itself.
