@@ -9,13 +9,17 @@ use std::{
     io::{self, BufReader},
     os::unix::fs::MetadataExt as _,
     path::Path,
-    time::SystemTime,
+    thread,
+    time::{Duration, Instant, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
 
 use super::{Installed, SEEN, Store, USED, at, prune};
 use crate::{Digest, Error, Result};
+
+/// How long a lock that nobody should hold is waited for.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// What a file is as long as nobody writes to it. Without the device, whose number is another on each node that mounts a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,10 +96,15 @@ impl Store {
             Err(error) if is_read_only(&path) => File::open(&installed.binary).map_err(|_| error)?,
             used => used?,
         };
-        match used.try_lock_shared() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(gone()),
-            Err(TryLockError::Error(error)) => return Err(Error::storage(path.display(), &error)),
+        let until = Instant::now() + MOMENT;
+        loop {
+            match used.try_lock_shared() {
+                Ok(()) => break,
+                // A process that is being started holds its parent's locks for a moment.
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(MOMENT / 20),
+                Err(TryLockError::WouldBlock) => return Err(gone()),
+                Err(TryLockError::Error(error)) => return Err(Error::storage(path.display(), &error)),
+            }
         }
         let stamp = match Stamp::of(&installed.binary) {
             // It was taken away between the two.
