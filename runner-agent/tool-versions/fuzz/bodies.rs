@@ -176,14 +176,14 @@ pub fn signature(data: &[u8]) {
             assert!(signed.at < now + Duration::from_secs(48 * 60 * 60));
             RING.verify("it", b"other", data, now).expect_err("these bytes were not signed");
         }
-        Err(error) => assert!(error.text.len() < 10_000 && !error.text.contains("backtrace"), "{error}"),
+        Err(error) => assert!(error.text.len() < 5000, "{error}"),
     }
     match Keyring::from_armored(&text(data), slice::from_ref(&*KEY)) {
         Ok(ring) => {
             assert_eq!(ring.fingerprints(), slice::from_ref(&*KEY));
             ring.verify("it", SIGNED, STRANGER, now).expect_err("a stranger signed it");
         }
-        Err(error) => assert!(error.text.len() < 10_000 && !error.text.contains("backtrace"), "{error}"),
+        Err(error) => assert!(error.text.len() < 5000, "{error}"),
     }
 }
 
