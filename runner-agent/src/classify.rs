@@ -197,11 +197,14 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if first < errors.len() {
         errors.swap(0, first);
     }
-    let last = last_line(&said.tail);
-    let mut said_text = errors.first().map_or_else(|| last.clone(), sentence);
-    // What it said when it was told to end tells of the end; what it said before tells why it hung.
-    if exit.told && !last.is_empty() && !said_text.contains(&last) {
-        said_text = format!("{said_text}; its last words before: {last}");
+    let mut said_text = errors.first().map_or_else(|| last_line(&said.tail), sentence);
+    // What it said when it was told to end tells of the end (a shell says `Killed`); what it said before tells why it hung.
+    if exit.told {
+        for line in said.tail.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
+            if !said_text.contains(&line) {
+                said_text = format!("{said_text}; before: {line}");
+            }
+        }
     }
     let ended = match exit {
         Exit { signal: Some(signal), told: false, .. } => format!("was ended by signal {signal}"),
@@ -538,6 +541,9 @@ mod tests {
             told(true).contains("Plugin did not respond") && told(true).ends_with("before: ExpiredToken: it is of yesterday")
         );
         assert!(!told(false).contains("ExpiredToken"));
+        let shell = Said { tail: vec!["ExpiredToken: it is of yesterday".into(), "Killed".into()], ..Said::default() };
+        let message = failure("plan", Exit { code: 137, signal: None, told: true }, &shell).message;
+        assert!(message.ends_with("Killed; before: ExpiredToken: it is of yesterday"), "{message}");
     }
 
     #[test]
