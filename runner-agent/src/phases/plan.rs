@@ -44,7 +44,12 @@ impl PodWork {
         };
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;
-        let (facts, text, checksum) = tokio::join!(self.read_plan_file(notices), self.print_plan(notices), self.checksum());
+        let (facts, text, checksum) = if self.tool()?.beneath.is_some() {
+            // Each command of Terragrunt may write its copy of the unit anew, which the others read.
+            (self.read_plan_file(notices).await, self.print_plan(notices).await, self.checksum().await)
+        } else {
+            tokio::join!(self.read_plan_file(notices), self.print_plan(notices), self.checksum())
+        };
         let facts = facts?;
         if facts.errored {
             return Err(classify::failure("plan", exit, &events.said()));
