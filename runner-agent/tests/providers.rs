@@ -16,8 +16,9 @@ use std::{
 
 use common::start;
 use crds::RunResult;
-use runner_agent::providers::{Cache, H1, LOCK_FILE, Lock, platform};
+use runner_agent::providers::{Cache, H1, LOCK_FILE, Lock};
 use serde_json::json;
+use tool_versions::{Digest, Platform};
 
 /// Only one attempt at a time: without a PID namespace of its own, killing every other process means all of this test's.
 static ONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -33,7 +34,7 @@ fn package(dir: &Path, size: usize) -> H1 {
         fs::write(dir.join(name), content).unwrap();
         fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o755)).unwrap();
     }
-    H1::of(files.iter().map(|(name, content)| (*name, tool_versions::Digest::of(content))))
+    H1::of(files.iter().map(|(name, content)| (*name, Digest::of(content))))
 }
 
 fn lock_file(h1: &H1) -> String {
@@ -41,7 +42,7 @@ fn lock_file(h1: &H1) -> String {
 }
 
 fn installed() -> PathBuf {
-    Path::new("registry.opentofu.org/acme/one/1.2.3").join(platform())
+    Path::new("registry.opentofu.org/acme/one/1.2.3").join(Platform::here().to_string())
 }
 
 #[test]

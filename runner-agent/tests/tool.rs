@@ -119,11 +119,7 @@ fn it_lists_what_is_at_hand() {
 #[test]
 fn it_installs_from_a_directory_and_removes() {
     let place = Place::new();
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
+    let arch = tool_versions::Platform::here().arch;
     let (binary, text) = (format!("terragrunt_linux_{arch}"), "#!/bin/sh\necho it runs\n");
     let release = place.0.path().join("mirror/gruntwork-io/terragrunt/releases/download/v0.93.0");
     put(&release.join(&binary), text);

@@ -63,7 +63,7 @@ impl Stack {
         let host = if self.tool == "tofu" { "registry.opentofu.org" } else { "registry.terraform.io" };
         let versions = self.data().join("providers").join(host).join("hashicorp/time");
         let version = fs::read_dir(&versions)?.next().context("no version is installed")??;
-        Ok(version.path().join(runner_agent::providers::platform()))
+        Ok(version.path().join(tool_versions::Platform::here().to_string()))
     }
 
     fn data(&self) -> PathBuf {

@@ -46,6 +46,9 @@ pub enum ToolName {
 }
 
 impl ToolName {
+    /// Those that this version knows.
+    pub const KNOWN: [Self; 3] = [Self::OpenTofu, Self::Terraform, Self::Terragrunt];
+
     /// The name as the project writes it.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -16,11 +16,10 @@ use crate::tool::{self, AtHand, Outfit, Stamp, Version, outfit::name_of};
 
 /// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
 pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
-    let all = [ToolName::OpenTofu, ToolName::Terraform, ToolName::Terragrunt];
     // Terragrunt runs one of the others.
     let is_wanted = |name: &ToolName| wanted.is_none_or(|wanted| wanted == *name || wanted == ToolName::Terragrunt);
     let mut known = Remembered::read();
-    let found = all.into_iter().filter(is_wanted).filter_map(|name| {
+    let found = ToolName::KNOWN.into_iter().filter(is_wanted).filter_map(|name| {
         let binary = on_path(name)?;
         let version = if name == ToolName::Terragrunt { terragrunt(&binary, dir) } else { known.of(&binary, dir) }?;
         Some(AtHand { name, version, binary })

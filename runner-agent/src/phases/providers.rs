@@ -66,7 +66,7 @@ impl PodWork {
         let kept = tokio::task::spawn_blocking(move || cache.keep(&lock, &stack.join(".terraform"), &|| children.is_stopped()));
         let kept = kept.await.unwrap_or_else(|error| Kept { notes: vec![error.to_string()], ..Kept::default() });
         self.say("kept in the cache of providers", &kept.kept).await;
-        let platform = crate::providers::platform();
+        let platform = tool_versions::Platform::here();
         let why = format!(
             "not kept in the cache of providers, since the lock file has no h1: of {platform} (`providers lock` adds it)"
         );

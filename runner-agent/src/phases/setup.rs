@@ -16,7 +16,6 @@ use crate::{
     manifest::Facts,
     ports::{Notices, SetupReport},
     process::Bounds,
-    providers::platform,
 };
 
 /// A source that is on disk.
@@ -144,7 +143,7 @@ impl PodWork {
             tool: found.name.as_str().to_owned(),
             tool_version: found.version.to_string(),
             beneath: found.beneath.as_ref().map(|beneath| (beneath.name.as_str().to_owned(), beneath.version.to_string())),
-            platform: platform(),
+            platform: tool_versions::Platform::here().to_string(),
             workspace: spec.workspace.clone(),
             operation: match spec.operation {
                 Operation::Plan => "Plan",

@@ -44,8 +44,7 @@ impl Pinned {
     /// What a plan was made with; none when it is no tool of ours.
     pub(super) fn of(head: &Head) -> Option<Self> {
         let one = |name: &str, version: &str, digest: &Option<String>| {
-            let all = [ToolName::OpenTofu, ToolName::Terraform, ToolName::Terragrunt];
-            let name = all.into_iter().find(|known| known.as_str() == name)?;
+            let name = ToolName::KNOWN.into_iter().find(|known| known.as_str() == name)?;
             let tool = Tool { name: Some(name), version: Some(version.to_owned()) };
             Some(Self { tool, digest: digest.clone(), beneath: None })
         };
@@ -139,11 +138,7 @@ impl PodWork {
     pub(super) fn digest_task(&self, found: &Found) -> JoinHandle<io::Result<Digested>> {
         let settings = &self.settings;
         let remembers = settings.machine().is_some() && !settings.restores;
-        let files: Vec<_> = [Some(found), found.beneath.as_deref()]
-            .into_iter()
-            .flatten()
-            .map(|one| (one.binary.clone(), one.digest.clone()))
-            .collect();
+        let files: Vec<_> = found.all().map(|one| (one.binary.clone(), one.digest.clone())).collect();
         tokio::task::spawn_blocking(move || {
             let one = |(path, known): &(PathBuf, Option<String>)| match known {
                 // It was compared with the file when it was taken into use.
@@ -165,8 +160,7 @@ impl PodWork {
             let computed = task.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
             self.known().tool_digest = computed;
         }
-        let files: Vec<_> =
-            [Some(&found), found.beneath.as_deref()].into_iter().flatten().map(|one| one.binary.clone()).collect();
+        let files: Vec<_> = found.all().map(|one| one.binary.clone()).collect();
         let before = self.known().tool_digest.clone();
         let now: io::Result<Vec<_>> = files.iter().map(|path| Stamp::of(path)).collect();
         let now = now.map_err(|e| failed(&e))?;

@@ -7,28 +7,24 @@
 
 use std::{
     fmt,
-    fs::{self, File, TryLockError},
-    io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, symlink},
+    fs::{self, File},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, SystemTime},
 };
 
-use tool_versions::{Digest, Error, Result};
+use tool_versions::{
+    Digest, Error, Platform, Result,
+    shared_dir::{SharedDir, USED, at, hold, remove, replace},
+};
 
 use super::{
     H1, Lock, Locked, Provider,
     package::{Record, in_place},
 };
 
-/// Where unfinished and discarded things are, below the root.
-pub(super) const ASIDE: &str = ".aside";
-/// Where the locks are.
-const LOCKS: &str = ".locks";
-/// Beside a package: what is known of it, and who uses it.
+/// Beside a package: what is known of it.
 pub(super) const RECORD: &str = "record.json";
-pub(super) const USED: &str = "used";
 
 /// How much the cache takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +46,7 @@ impl Default for Limits {
 /// A cache of providers.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    pub(super) root: PathBuf,
+    pub(super) dir: SharedDir,
     pub(super) platform: String,
     pub(super) limits: Limits,
 }
@@ -83,7 +79,7 @@ pub struct Serving {
 impl Cache {
     /// A cache in a directory, which is made when something is kept.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), platform: super::platform(), limits: Limits::default() }
+        Self { dir: SharedDir::at(root), platform: Platform::here().to_string(), limits: Limits::default() }
     }
 
     /// The same cache with other limits.
@@ -129,27 +125,14 @@ impl Cache {
 
     /// Takes a package into use, when it is there and is what it was. One that is not is removed.
     fn take(&self, place: &Path, h1: &H1) -> Result<Option<File>> {
-        let path = place.join(USED);
-        // A cache that may only be read is nobody's to prune either; a lock can be had on what is open for reading as well.
-        let opened = File::options().append(true).open(&path).or_else(|_| File::open(&path));
-        let used = match opened {
-            Err(error) if is_gone(&error) => return Ok(None),
-            used => used.map_err(at(&path))?,
-        };
-        match used.try_lock_shared() {
-            Ok(()) => {}
-            // It is being removed.
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
-        }
-        // It may have been, between the two, and even be there anew; then the lock is on what nobody sees.
-        let ours = |meta: fs::Metadata| meta.ino();
-        if fs::metadata(&path).map(ours).ok() != used.metadata().map(ours).ok() {
+        // What has none is no package.
+        if !place.join(USED).is_file() {
             return Ok(None);
         }
+        let Some(used) = hold(place)? else { return Ok(None) };
         let text = fs::read(place.join(RECORD)).unwrap_or_default();
         let broken = |what: String| {
-            self.discard(place)?;
+            self.dir.discard(place)?;
             Err(Error::integrity(format!("the cache had {what} for {h1}, which was removed")))
         };
         let Ok(known) = serde_json::from_slice::<Record>(&text) else { return broken("no record".to_owned()) };
@@ -168,73 +151,19 @@ impl Cache {
 
     /// Where a package is, or would be.
     pub(super) fn place(&self, locked: &Locked, h1: &H1) -> PathBuf {
-        self.root.join(locked.provider.path()).join(&locked.version).join(&self.platform).join(h1.hex())
+        self.dir.root().join(locked.provider.path()).join(&locked.version).join(&self.platform).join(h1.hex())
     }
 
     /// The name of the lock on putting a provider's package into the cache, and of what is unfinished of it.
     pub(super) fn key(&self, locked: &Locked) -> String {
         Digest::of(format!("{}/{}/{}", locked.provider, locked.version, self.platform).as_bytes()).to_string()
     }
-
-    /// Somebody's turn to write what has this name; none when it is another's.
-    pub(super) fn turn(&self, key: &str) -> Result<Option<File>> {
-        let path = self.root.join(LOCKS).join(key);
-        fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(at(&path))?;
-        let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(at(&path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Some(lock)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(at(&path)(error)),
-        }
-    }
-
-    /// Takes a package away: at once for everybody who looks, then its bytes.
-    pub(super) fn discard(&self, place: &Path) -> Result<()> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let aside = self.root.join(ASIDE);
-        fs::create_dir_all(&aside).map_err(at(&aside))?;
-        // Processes of several pods may have one number.
-        let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let away = aside.join(format!("gone-{}-{moment}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
-        match fs::rename(place, &away) {
-            // Somebody else took it away.
-            Err(error) if is_gone(&error) => return Ok(()),
-            renamed => renamed.map_err(at(place))?,
-        }
-        remove(&away)
-    }
 }
 
 /// Writes what is known of a package, in one step for whoever reads it.
 pub(super) fn write_record(place: &Path, record: &Record) -> Result<()> {
     let path = place.join(RECORD);
-    let text = serde_json::to_vec(record).map_err(|error| at(&path)(error.into()))?;
-    let mut fresh = tempfile_in(place)?;
-    fresh.1.write_all(&text).and_then(|()| fresh.1.sync_all()).and_then(|()| fs::rename(&fresh.0, &path)).map_err(at(&path))
-}
-
-/// A new file of a name that nobody else has.
-fn tempfile_in(dir: &Path) -> Result<(PathBuf, File)> {
-    let path = dir.join(format!("{RECORD}.{}", crate::hex(&rand::random::<[u8; 8]>())));
-    let file = File::options().create_new(true).write(true).open(&path).map_err(at(&path))?;
-    Ok((path, file))
-}
-
-pub(super) fn is_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-/// An error of the disk, on a path.
-pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + Copy + '_ {
-    move |error| Error::storage(path.display(), &error)
-}
-
-/// Removes a directory; that there is none is as good.
-pub(super) fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(dir)(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    replace(&path, &serde_json::to_vec(record).map_err(|error| at(&path)(error.into()))?)
 }
 
 #[cfg(test)]
@@ -260,7 +189,7 @@ mod tests {
         assert_eq!(cache.keep(&stack.lock(), &stack.data(), &never).kept.len(), 1);
         let serving = cache.serve(&stack.lock(), &stack.mirror());
         assert_eq!((serving.served[0].to_string().as_str(), serving.notes.len()), ("registry.opentofu.org/acme/one 1.2.3", 0));
-        let link = stack.mirror().join("registry.opentofu.org/acme/one/1.2.3").join(super::super::platform());
+        let link = stack.mirror().join("registry.opentofu.org/acme/one/1.2.3").join(Platform::here().to_string());
         assert!(link.is_symlink() && link.join("terraform-provider-one_v1.2.3").is_file());
         // Another hash, version or provider is another package; and a mirror holds what is served now.
         let lock = stack.lock();

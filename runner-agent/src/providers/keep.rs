@@ -4,14 +4,17 @@
 use std::{
     fs::{self, File},
     path::Path,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
-use tool_versions::{Error, Result};
+use tool_versions::{
+    Error, Result,
+    shared_dir::{USED, at, make, remove, sync},
+};
 
 use super::{
     Cache, Lock, Locked,
-    cache::{ASIDE, USED, at, remove, write_record},
+    cache::write_record,
     package::{copy, in_place, runs_here},
 };
 
@@ -69,13 +72,11 @@ impl Cache {
             return Ok(Became::Unlisted);
         }
         let key = self.key(locked);
-        let Some(_turn) = self.turn(&key)? else { return Ok(Became::Left) };
+        let Some(_turn) = self.dir.turn(&key, Duration::ZERO)? else { return Ok(Became::Left) };
         if there() {
             return Ok(Became::Left);
         }
-        // What somebody who was killed left; nobody else touches it, since the turn is ours.
-        let aside = self.root.join(ASIDE).join(&key);
-        remove(&aside)?;
+        let aside = self.dir.begin(&key)?;
         let kept = self.put(locked, &from, &aside, stop);
         if !matches!(kept, Ok(Became::Kept)) {
             let _ = remove(&aside);
@@ -85,7 +86,7 @@ impl Cache {
 
     fn put(&self, locked: &Locked, from: &Path, aside: &Path, stop: &dyn Fn() -> bool) -> Result<Became> {
         let package = in_place(aside);
-        fs::create_dir_all(&package).map_err(at(&package))?;
+        make(&package)?;
         let (h1, record) = copy(from, &package, self.limits.package, stop).map_err(at(from))?;
         if !locked.packages.contains(&h1) {
             return Err(Error::integrity(format!("what is installed is {h1}, which the lock file does not list")));
@@ -98,14 +99,11 @@ impl Cache {
         File::create(&used).and_then(|file| file.sync_all()).map_err(at(&used))?;
         sync(aside)?;
         let place = self.place(locked, &h1);
-        let above = place.parent().unwrap_or(&self.root);
-        fs::create_dir_all(above).map_err(at(above))?;
+        make(place.parent().unwrap_or(&place))?;
         // A directory of that name that is no package: nobody uses it.
         remove(&place)?;
         fs::rename(aside, &place).map_err(at(&place))?;
-        for dir in place.ancestors().skip(1).take_while(|dir| dir.starts_with(&self.root)) {
-            sync(dir)?;
-        }
+        self.dir.sync_above(&place)?;
         Ok(Became::Kept)
     }
 }
@@ -118,21 +116,15 @@ fn listed(before: &Locked, data: &Path) -> bool {
     now.is_none_or(|now| now.packages.iter().all(|h1| before.packages.contains(h1)))
 }
 
-/// Puts the names in a directory on the disk.
-fn sync(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::providers::{H1, LOCK_FILE, cache::Limits, platform};
+    use crate::providers::{H1, LOCK_FILE, cache::Limits};
     use std::{
         os::unix::fs::{PermissionsExt as _, symlink},
         path::PathBuf,
-        time::Duration,
     };
-    use tool_versions::Digest;
+    use tool_versions::{Digest, Platform};
 
     pub(crate) fn never() -> bool {
         false
@@ -175,7 +167,7 @@ pub(super) mod tests {
         }
 
         pub(crate) fn installed(&self, name: &str) -> PathBuf {
-            self.data().join("providers/registry.opentofu.org/acme").join(name).join("1.2.3").join(platform())
+            self.data().join("providers/registry.opentofu.org/acme").join(name).join("1.2.3").join(Platform::here().to_string())
         }
 
         /// The hash of what is installed.
@@ -233,7 +225,7 @@ pub(super) mod tests {
         assert_eq!(kept, Kept { kept: vec![name], ..Kept::default() });
         let mode = |name: &str| fs::metadata(stack.package().join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("terraform-provider-one_v1.2.3"), mode("LICENSE.txt"), mode("docs/a")), (0o555, 0o444, 0o444));
-        assert_eq!(fs::read_dir(stack.root().join(ASIDE)).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(stack.cache().dir.aside("")).unwrap().count(), 0);
         assert_eq!(stack.cache().keep(&stack.lock(), &stack.data(), &never), Kept::default());
     }
 
@@ -292,7 +284,7 @@ pub(super) mod tests {
             assert!(kept.kept.is_empty() && kept.notes.len() == usize::from(!said.is_empty()), "{name}: {kept:?}");
             assert!(kept.notes.iter().all(|note| note.ends_with(said)), "{name}: {kept:?}");
             let cached = stack.root().join("registry.opentofu.org");
-            let aside = fs::read_dir(stack.root().join(ASIDE)).map_or(0, Iterator::count);
+            let aside = fs::read_dir(stack.cache().dir.aside("")).map_or(0, Iterator::count);
             assert!(!cached.exists() && aside == 0, "{name}");
         }
     }
@@ -319,13 +311,13 @@ pub(super) mod tests {
         // Somebody is at it.
         let mut turn = None;
         assert!(soon(|| {
-            turn = stack.cache().turn(&stack.cache().key(&stack.lock().providers[0])).unwrap();
+            turn = stack.cache().dir.turn(&stack.cache().key(&stack.lock().providers[0]), Duration::ZERO).unwrap();
             turn.is_some()
         }));
         assert_eq!(stack.cache().keep(&stack.lock(), &stack.data(), &never), Kept::default());
         drop(turn);
         // Somebody was killed while at it, and somebody made a directory of that name.
-        let aside = stack.root().join(ASIDE).join(stack.cache().key(&stack.lock().providers[0]));
+        let aside = stack.cache().dir.aside(&stack.cache().key(&stack.lock().providers[0]));
         fs::create_dir_all(aside.join("package")).unwrap();
         fs::write(aside.join("package/LICENSE.txt"), "half").unwrap();
         fs::create_dir_all(stack.package()).unwrap();
@@ -348,11 +340,11 @@ pub(super) mod tests {
         assert!(soon(|| cache(0).prune(2500, later).unwrap().len() == 1 && there() == [1, 0, 1]));
         drop(in_use);
         // What was used just now is spared, and what was left half done by nobody who lives is swept.
-        fs::create_dir_all(root.join(ASIDE).join("gone-1-2-3/package")).unwrap();
+        fs::create_dir_all(Cache::at(&root).dir.aside("gone-1-2-3/package")).unwrap();
         assert_eq!(cache(0).prune(0, SystemTime::UNIX_EPOCH).unwrap().len(), 0);
         assert!(soon(|| {
             cache(0).prune(0, later).unwrap();
-            there() == [0, 0, 0] && fs::read_dir(root.join(ASIDE)).unwrap().count() == 0
+            there() == [0, 0, 0] && fs::read_dir(Cache::at(&root).dir.aside("")).unwrap().count() == 0
         }));
     }
 

@@ -7,14 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hcl_edit::{expr::Expression, parser::parse_body};
+use hcl_edit::expr::Expression;
+use tool_versions::hcl;
 
 use super::dirhash::H1;
 
 /// The file's name.
 pub const LOCK_FILE: &str = ".terraform.lock.hcl";
-/// The largest one that is read. An entry has some twenty hashes, so this is hundreds of providers.
-const MOST: u64 = 1 << 20;
+/// The largest one that is read. An entry has some twenty hashes, so this is more than a hundred providers.
+const MOST: u64 = hcl::LARGEST as u64;
 
 /// The address of a provider, each part of which is the name of one directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,7 +91,7 @@ impl Lock {
         let mut text = String::new();
         file.take(MOST + 1).read_to_string(&mut text)?;
         if text.len() as u64 > MOST {
-            return Err(io::Error::other("it is larger than 1 MiB"));
+            return Err(io::Error::other(format!("it is larger than {} KiB", MOST >> 10)));
         }
         Self::parse(&text).map_err(io::Error::other)
     }
@@ -100,7 +101,7 @@ impl Lock {
     /// # Errors
     /// When it is no HCL.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let body = parse_body(text).map_err(|error| format!("line {}: {}", error.location().line(), error.message()))?;
+        let body = hcl::parse(text)?;
         let mut providers = Vec::new();
         for block in body.blocks().filter(|block| block.ident.as_str() == "provider") {
             let [label] = block.labels.as_slice() else { continue };

@@ -26,16 +26,6 @@ pub use dirhash::H1;
 pub use keep::Kept;
 pub use lock::{LOCK_FILE, Lock, Locked, Provider};
 
-/// The name of this platform in mirrors.
-pub fn platform() -> String {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    format!("{}_{arch}", std::env::consts::OS)
-}
-
 /// The tool's CLI configuration: what is served comes from the run's mirror; of the other providers those that an image's mirror
 /// has, laid out `HOST/NAMESPACE/NAME/…`, from there; all others from where they are. What is served is locked to the one version
 /// that is in the run's mirror, so that nobody needs to be asked for others.

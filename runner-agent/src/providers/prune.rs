@@ -1,18 +1,17 @@
 //! What goes when there is too much: packages that were used longest ago, and never one that is in use.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use tool_versions::Result;
-
-use super::{
-    Cache,
-    cache::{ASIDE, RECORD, USED, at, is_gone, remove},
-    package::Record,
+use tool_versions::{
+    Result,
+    shared_dir::{Piece, USED, names},
 };
+
+use super::{Cache, cache::RECORD, package::Record};
 
 /// Directories above a package: host, namespace, name, version, platform, hash.
 const DEPTH: usize = 6;
@@ -30,43 +29,11 @@ impl Cache {
     /// # Errors
     /// When the cache cannot be read or written; what was removed until then is removed.
     pub fn prune(&self, most: u64, spared: SystemTime) -> Result<Vec<PathBuf>> {
-        self.sweep()?;
+        self.dir.tidy()?;
         let mut all = Vec::new();
-        packages(&self.root, DEPTH, &mut all)?;
-        all.sort_by_key(|package| package.used);
-        let mut size: u64 = all.iter().map(|package| package.size).sum();
-        let mut removed = Vec::new();
-        for package in all {
-            if size <= most || package.used >= spared {
-                break;
-            }
-            let path = package.place.join(USED);
-            let lock = match File::options().append(true).open(&path) {
-                Err(error) if is_gone(&error) => continue,
-                lock => lock.map_err(at(&path))?,
-            };
-            match lock.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
-            }
-            self.discard(&package.place)?;
-            size -= package.size;
-            removed.push(package.place);
-        }
-        Ok(removed)
-    }
-
-    /// Removes what is aside and nobody's any more.
-    fn sweep(&self) -> Result<()> {
-        for name in names(&self.root.join(ASIDE))? {
-            let turn = if name.starts_with("gone-") { None } else { self.turn(&name)? };
-            if name.starts_with("gone-") || turn.is_some() {
-                // Whoever discarded it may be at it too.
-                let _ = remove(&self.root.join(ASIDE).join(name));
-            }
-        }
-        Ok(())
+        packages(self.dir.root(), DEPTH, &mut all)?;
+        let removed = self.dir.make_room(all, |one| Piece { dir: &one.place, size: one.size, used: one.used }, most, spared)?;
+        Ok(removed.into_iter().map(|package| package.place).collect())
     }
 }
 
@@ -84,13 +51,4 @@ fn packages(dir: &Path, depth: usize, all: &mut Vec<Package>) -> Result<()> {
         packages(&dir.join(name), depth - 1, all)?;
     }
     Ok(())
-}
-
-/// The names in a directory; none when there is no directory.
-fn names(dir: &Path) -> Result<Vec<String>> {
-    match fs::read_dir(dir) {
-        Err(error) if is_gone(&error) => Ok(Vec::new()),
-        Err(error) => Err(at(dir)(error)),
-        Ok(entries) => Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()),
-    }
 }

@@ -188,7 +188,7 @@ async fn resolve(asked: &Resolve, out: &mut impl Write) -> Result<(), Trouble> {
 async fn install(asked: &Install, out: &mut impl Write) -> Result<(), Trouble> {
     let found = find(&asked.which, true).await?.found;
     writeln!(out, "{}, {}", found.title(), found.reason())?;
-    for one in [Some(&found), found.beneath.as_deref()].into_iter().flatten() {
+    for one in found.all() {
         writeln!(out, "{}", one.binary.display())?;
     }
     Ok(())
@@ -196,9 +196,11 @@ async fn install(asked: &Install, out: &mut impl Write) -> Result<(), Trouble> {
 
 fn list(out: &mut impl Write) -> Result<(), Trouble> {
     let outfit = outfit(Path::new("."), true)?;
-    let names = [ToolName::OpenTofu, ToolName::Terraform, ToolName::Terragrunt];
-    let mut all: Vec<_> =
-        names.into_iter().flat_map(|name| outfit.at_hand(name)).map(|one| (one.name, one.version, one.binary)).collect();
+    let mut all: Vec<_> = ToolName::KNOWN
+        .into_iter()
+        .flat_map(|name| outfit.at_hand(name))
+        .map(|one| (one.name, one.version, one.binary))
+        .collect();
     all.extend(outfit.supply.store.list()?.into_iter().map(|one| (name_of(one.tool), one.version, one.binary)));
     all.sort_by(|a, b| (a.0.as_str(), &b.1).cmp(&(b.0.as_str(), &a.1)));
     for (name, version, binary) in &all {

@@ -2,10 +2,10 @@
 
 use std::{
     fmt::Write as _,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use crds::{Failure, FailureClass, Tool, ToolName, reason};
@@ -63,6 +63,11 @@ impl Found {
     /// OpenTofu or Terraform: the tool itself, or the one that Terragrunt runs.
     pub fn plain(&self) -> &Self {
         self.beneath.as_deref().unwrap_or(self)
+    }
+
+    /// The tool, and of Terragrunt the one beneath it as well.
+    pub fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.beneath.as_deref())
     }
 
     /// Whether a plan reads `import` blocks.
@@ -222,7 +227,7 @@ impl Outfit {
                 "{} {} is installed: {mib} MiB from {from}{by}, {seconds:.1} s",
                 decision.tool, found.version
             )));
-            self.prune(told);
+            self.prune(told).await;
         }
         if let Some(remark) = remark {
             let _ = write!(found.why, " ({remark})");
@@ -254,8 +259,10 @@ impl Outfit {
     }
 
     /// Makes room. That there is none is no error: what is needed is there.
-    fn prune(&self, told: &impl Fn(Told)) {
-        match self.supply.store.prune(self.most, std::time::SystemTime::now()) {
+    async fn prune(&self, told: &impl Fn(Told)) {
+        let (store, most) = (self.supply.store.clone(), self.most);
+        let pruned = tokio::task::spawn_blocking(move || store.prune(most, SystemTime::now())).await;
+        match pruned.unwrap_or_else(|error| Err(Error::storage("the cache of tools", &io::Error::other(error)))) {
             Ok(gone) => {
                 for one in &gone {
                     told(Told::Line(format!("{} {} is pruned from the cache", one.tool, one.version)));

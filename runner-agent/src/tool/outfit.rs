@@ -1,7 +1,6 @@
 //! Where an attempt has its tools from: directories of the image, the cache, and mirrors, as the operator says.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -14,7 +13,7 @@ use crds::{
 use tool_versions::{
     Channel, Defaults, Error, Limits, Mirror, Platform, Result, Store, Supply, Tool, Verification,
     http::{Auth, Rules},
-    mirror::environment,
+    mirror::environment::{self, Named},
     supply::{Keys, PATIENCE},
 };
 
@@ -41,7 +40,7 @@ impl Outfit {
     pub fn new(settings: &ToolSettings, dirs: Vec<PathBuf>, cache: &Path, secrets: &Path) -> Result<Self> {
         let environment = |name: &str| std::env::var(name).ok();
         let mut channels = Vec::new();
-        for name in [ToolName::OpenTofu, ToolName::Terraform, ToolName::Terragrunt] {
+        for name in ToolName::KNOWN {
             let Some(tool) = known(name) else { continue };
             let said = settings.mirrors.iter().find(|mirror| mirror.tool == name);
             channels.push(match said {
@@ -57,29 +56,24 @@ impl Outfit {
         let versions = settings.default.versions.iter();
         let versions = versions.filter_map(|(name, version)| Some((known(*name)?, version.clone(), "the operator".to_owned())));
         let platform = environment::platform(Tool::OpenTofu, environment)?;
+        let of_dirs = Self::at(dirs, cache, platform);
         Ok(Self {
-            dirs,
-            others: Vec::new(),
-            supply: Supply {
-                store: Store::at(cache.join("tools"), platform.clone()),
-                lists: cache.join("lists"),
-                channels,
-                platform,
-                offline: settings.offline,
-                limits: Limits::default(),
-                patience: PATIENCE,
-            },
+            supply: Supply { channels, offline: settings.offline, ..of_dirs.supply },
             defaults: Defaults {
                 tool: settings.default.name.and_then(known).unwrap_or(Defaults::default().tool),
                 versions: versions.collect(),
             },
             most: settings.cache.max_size_mib.saturating_mul(1 << 20),
+            ..of_dirs
         })
     }
 
     /// What is in directories of the image, and nothing else: the network is not used.
     pub fn of_dirs(dirs: Vec<PathBuf>, cache: &Path) -> Self {
-        let platform = Platform::here();
+        Self::at(dirs, cache, Platform::here())
+    }
+
+    fn at(dirs: Vec<PathBuf>, cache: &Path, platform: Platform) -> Self {
         Self {
             dirs,
             others: Vec::new(),
@@ -118,19 +112,12 @@ pub const fn name_of(tool: Tool) -> ToolName {
     }
 }
 
-/// The mirror that an operator names, in the words which tenv has for it.
+/// The mirror that an operator names.
 fn channel(tool: Tool, said: &ToolMirror, secrets: &Path) -> Result<Channel> {
-    let prefix = match tool {
-        Tool::OpenTofu => "TOFUENV",
-        Tool::Terraform => "TFENV",
-        Tool::Terragrunt => "TG",
-    };
-    let mut words = BTreeMap::from([(format!("{prefix}_REMOTE"), said.url.clone())]);
-    words.extend(said.list_url.clone().map(|url| (format!("{prefix}_LIST_URL"), url)));
-    let mut mirror = Mirror::from_environment(tool, |name| words.get(name).cloned()).map_err(|error| {
-        let text = error.text.replace(&format!("{prefix}_REMOTE"), "url").replace(&format!("{prefix}_LIST_URL"), "listUrl");
-        Error { text: format!("the operator's mirror of {tool}: {text}"), ..error }
-    })?;
+    let named = |name: &str, text: &str| Named { name: name.to_owned(), text: text.trim().to_owned() };
+    let (base, list) = (named("url", &said.url), said.list_url.as_deref().map(|url| named("listUrl", url)));
+    let mut mirror = Mirror::placed(tool, Some(&base), list.as_ref(), None)
+        .map_err(|error| Error { text: format!("the operator's mirror of {tool}: {}", error.text), ..error })?;
     mirror.authority.clone_from(&said.ca);
     let mut refusal = None;
     match said.secret_name.as_ref().map(|secret| auth(tool, secret, &secrets.join(tool.directory()))) {

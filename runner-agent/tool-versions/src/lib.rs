@@ -13,7 +13,9 @@
 //! | [`digest`], [`sums`], [`keys`], [`signature`] | what proves that a file is the one which was published |
 //! | [`archive`] | takes the executable out of what it is packed in |
 //! | [`store`] | the cache: installs, verifies, prunes |
+//! | [`shared_dir`] | a directory that many processes share, which the cache is |
 //! | [`supply`] | all of it together: from what is asked for to an executable that may be run |
+//! | [`hcl`] | reading HCL within bounds |
 //! | [`place`], [`error`], [`tool`] | where something was read; what went wrong; tools and platforms |
 
 pub mod archive;
@@ -22,7 +24,7 @@ pub mod decide;
 pub mod digest;
 pub mod error;
 pub mod files;
-mod hcl;
+pub mod hcl;
 pub mod http;
 pub mod keys;
 pub mod list_cache;
@@ -31,6 +33,7 @@ pub mod mirror;
 pub mod place;
 pub mod request;
 pub mod required;
+pub mod shared_dir;
 pub mod signature;
 pub mod source;
 pub mod store;

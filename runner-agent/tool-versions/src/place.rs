@@ -59,7 +59,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| Error::storage(what(), &error))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(Error::configuration(format!("{} is larger than 1 MiB and is not read for versions", what())));
+        return Err(Error::configuration(format!("{} is larger than 1 MiB", what())));
     }
     let text = String::from_utf8_lossy(&bytes);
     Ok(Some(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned()))

@@ -17,7 +17,7 @@ use hcl_edit::{
 use serde_json::Value;
 
 use crate::{
-    Constraints, Error, Result, Tool, hcl,
+    Constraints, Error, Kind, Result, Tool, hcl,
     place::{self, Place, line_of},
 };
 
@@ -42,9 +42,14 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
     }
     let (mut all, mut overrides) = (Vec::new(), Vec::new());
     for path in configuration(tool, stack)? {
-        let Some(text) = place::read(&path)? else { continue };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let found = match said(tool, name, &text) {
+        let found = match place::read(&path) {
+            Ok(None) => continue,
+            Ok(Some(text)) => said(tool, name, &text),
+            Err(error) if error.kind == Kind::Configuration => Err(error.text),
+            Err(error) => return Err(error),
+        };
+        let found = match found {
             Ok(found) => found,
             Err(why) => {
                 let shown = path.strip_prefix(root).unwrap_or(&path).display();
@@ -123,6 +128,10 @@ pub fn said(tool: Tool, name: &str, text: &str) -> Result<Vec<(String, usize)>, 
 }
 
 fn of_hcl(text: &str, tool: Tool) -> Found {
+    // Of a stack's files hardly one has either, and none needs to be parsed to see that: names have no other spelling.
+    if !["required_version", "compatible_with"].iter().any(|name| text.contains(name)) {
+        return Ok(Vec::new());
+    }
     let body = hcl::parse(text)?;
     let mut found = Vec::new();
     for block in body.blocks() {

@@ -279,12 +279,8 @@ fn build(tool: &Tool, pin: &Pin, path: &Path) -> Result<()> {
 }
 
 /// This machine's architecture in Go's, Debian's and the image formats' words.
-pub fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
+pub fn architecture() -> String {
+    tool_versions::Platform::here().arch
 }
 
 #[cfg(test)]

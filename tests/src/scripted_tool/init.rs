@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde_json::json;
+use tool_versions::Platform;
 
 use super::Tool;
 use super::backend::Backend;
@@ -20,23 +21,13 @@ pub(super) fn version(tool: &Tool) -> Result<i32, Diagnostic> {
         return Ok(0);
     }
     if !tool.args.has("json") {
-        line(&format!("{} v{version}\non {}", tool.view.name(), platform()));
+        line(&format!("{} v{version}\non {}", tool.view.name(), Platform::here()));
         return Ok(0);
     }
     // OpenTofu keeps the other tool's name for this field.
-    let text = json!({"terraform_version": version, "platform": platform(), "provider_selections": {}});
+    let text = json!({"terraform_version": version, "platform": Platform::here().to_string(), "provider_selections": {}});
     line(&serde_json::to_string_pretty(&text).context("no version")?);
     Ok(0)
-}
-
-/// Operating system and architecture in Go's words.
-fn platform() -> String {
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    format!("{}_{architecture}", std::env::consts::OS)
 }
 
 pub(super) fn validate(tool: &Tool) -> i32 {

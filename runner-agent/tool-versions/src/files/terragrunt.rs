@@ -17,6 +17,9 @@ pub fn is_terragrunt(dir: &Path) -> bool {
 /// # Errors
 /// Why a file that is there says nothing.
 pub(super) fn attribute(text: &str, name: &str) -> Result<Option<(String, usize)>, String> {
+    if !text.contains(name) {
+        return Ok(None);
+    }
     let body = hcl::parse(text).map_err(|why| format!("its {name} is not looked for: {why}"))?;
     let Some(attribute) = body.get_attribute(name) else { return Ok(None) };
     let line = attribute.span().map_or(1, |span| line_of(text, span.start));

@@ -32,22 +32,9 @@ impl Mirror {
         let prefix = prefix(tool);
         let name = |suffix: &str| format!("{prefix}_{suffix}");
         let text = |name: &str| environment(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let location = |name: &str| text(name).map(|text| Location::read(name, &text)).transpose();
-
-        let mut mirror = Self::official(tool);
-        let remote = location(&name("REMOTE"))?;
-        let list = location(&name("LIST_URL"))?;
-        let mode = text(&name("LIST_MODE"));
-        if let Some(remote) = remote {
-            let is_github = is_official(&remote) && Layout::of(tool) == Layout::GitHub;
-            // GitHub's API has no files, and its pages no list: whichever is written, both are used.
-            mirror.base = if is_github { mirror.base } else { remote };
-        }
-        let from = list.as_ref().unwrap_or(&mirror.base);
-        if list.is_some() || mode.is_some() || !is_official(&mirror.base) {
-            let (list, list_kind) = list_of(tool, from, &name("LIST_MODE"), mode.as_deref())?;
-            (mirror.list, mirror.list_kind) = (list, list_kind);
-        }
+        let said = |suffix: &str| text(&name(suffix)).map(|text| Named { name: name(suffix), text });
+        let (base, list, mode) = (said("REMOTE"), said("LIST_URL"), said("LIST_MODE"));
+        let mut mirror = Self::placed(tool, base.as_ref(), list.as_ref(), mode.as_ref())?;
         mirror.auth = match (text(&name("REMOTE_USER")), text(&name("REMOTE_PASSWORD"))) {
             (Some(user), Some(password)) => Auth::Basic { user, password },
             (None, None) => {
@@ -63,6 +50,35 @@ impl Mirror {
         };
         Ok(mirror)
     }
+
+    /// The official mirror, or one at this base, with the list there or where that is said to be.
+    ///
+    /// # Errors
+    /// Configuration, which names what it read and never repeats it.
+    pub fn placed(tool: Tool, base: Option<&Named>, list: Option<&Named>, mode: Option<&Named>) -> Result<Self> {
+        let location = |said: Option<&Named>| said.map(|said| Location::read(&said.name, &said.text)).transpose();
+        let mut mirror = Self::official(tool);
+        let list = location(list)?;
+        if let Some(base) = location(base)? {
+            let is_github = is_official(&base) && Layout::of(tool) == Layout::GitHub;
+            // GitHub's API has no files, and its pages no list: whichever is written, both are used.
+            mirror.base = if is_github { mirror.base } else { base };
+        }
+        let from = list.as_ref().unwrap_or(&mirror.base);
+        if list.is_some() || mode.is_some() || !is_official(&mirror.base) {
+            (mirror.list, mirror.list_kind) = list_of(tool, from, mode)?;
+        }
+        Ok(mirror)
+    }
+}
+
+/// Something that somebody wrote, and what it is called where he wrote it.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// What it is called.
+    pub name: String,
+    /// What was written.
+    pub text: String,
 }
 
 /// The platform that is got for: the one this program was built for, or with another architecture.
@@ -93,8 +109,8 @@ const fn prefix(tool: Tool) -> &'static str {
 }
 
 /// The list below a location, in a mode.
-fn list_of(tool: Tool, from: &Location, name: &str, mode: Option<&str>) -> Result<(Location, ListKind)> {
-    let layout = Layout::of(tool);
+fn list_of(tool: Tool, from: &Location, said: Option<&Named>) -> Result<(Location, ListKind)> {
+    let (layout, mode) = (Layout::of(tool), said.map(|said| said.text.as_str()));
     let last = match from {
         Location::Url(url) => url.rsplit('/').next().unwrap_or_default().to_owned(),
         Location::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -125,6 +141,7 @@ fn list_of(tool: Tool, from: &Location, name: &str, mode: Option<&str>) -> Resul
         }
         _ => {
             let modes = if tool == Tool::OpenTofu { "api, html or mirror" } else { "api or html" };
+            let name = said.map_or("the kind of list", |said| &said.name);
             return Err(Error::configuration(format!("{name} has to be {modes} (for a directory on disk html), or not set")));
         }
     })

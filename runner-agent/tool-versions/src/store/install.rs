@@ -1,21 +1,21 @@
 //! How a version comes to be there: one process at a time prepares it beside, puts it on the disk, and gives it its name.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant, SystemTime},
+    path::PathBuf,
+    time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::{ASIDE, Installed, LOCKS, PROOF, Store, USED, at, remove, verify};
-use crate::{Error, Result, Tool, Version, digest::Hashing};
-
-/// Between two looks at a lock that somebody holds.
-const LOOK: Duration = Duration::from_millis(25);
+use super::{Installed, PROOF, Store, verify};
+use crate::{
+    Error, Result, Tool, Version,
+    digest::Hashing,
+    shared_dir::{USED, at, make, remove, sync},
+};
 
 /// What proved a version when it was installed, for people and for the next one who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,25 +45,11 @@ impl Store {
     /// # Errors
     /// When it takes longer (somebody is at it, so a later try may find it there), or the cache cannot be written.
     pub fn turn(&self, tool: Tool, version: &Version, patience: Duration) -> Result<Turn> {
-        let path = self.root.join(LOCKS).join(self.key(tool, version));
-        let dir = path.parent().unwrap_or(&path);
-        fs::create_dir_all(dir).map_err(at(dir))?;
-        let mut options = OpenOptions::new();
-        let lock = options.create(true).truncate(false).write(true).mode(0o644).open(&path).map_err(at(&path))?;
-        let until = Instant::now() + patience;
-        loop {
-            match lock.try_lock() {
-                Ok(()) => return Ok(Turn { store: self.clone(), tool, version: version.clone(), _lock: lock }),
-                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
-                Err(TryLockError::WouldBlock) => {
-                    return Err(Error::unavailable(format!(
-                        "{tool} {version} is being installed by another process for more than {} s",
-                        patience.as_secs()
-                    )));
-                }
-                Err(TryLockError::Error(error)) => return Err(Error::storage(path.display(), &error)),
-            }
-        }
+        let lock = self.dir.turn(&self.key(tool, version), patience)?.ok_or_else(|| {
+            let patience = patience.as_secs();
+            Error::unavailable(format!("{tool} {version} is being installed by another process for more than {patience} s"))
+        })?;
+        Ok(Turn { store: self.clone(), tool, version: version.clone(), _lock: lock })
     }
 }
 
@@ -83,9 +69,7 @@ impl Turn {
     /// # Errors
     /// When the cache cannot be written.
     pub fn nameless(&self) -> Result<File> {
-        let dir = self.store.root.join(ASIDE);
-        fs::create_dir_all(&dir).map_err(at(&dir))?;
-        tempfile::tempfile_in(&dir).map_err(at(&dir))
+        self.store.dir.nameless()
     }
 
     /// Begins anew: what somebody who was killed left of this version is removed. Nobody else touches it, since the turn is ours.
@@ -93,9 +77,7 @@ impl Turn {
     /// # Errors
     /// When the cache cannot be written.
     pub fn begin(&self) -> Result<Staging<'_>> {
-        let dir = self.store.root.join(ASIDE).join(self.store.key(self.tool, &self.version));
-        remove(&dir)?;
-        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        let dir = self.store.dir.begin(&self.store.key(self.tool, &self.version))?;
         let binary = dir.join(self.tool.binary());
         let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&binary).map_err(at(&binary))?;
         Ok(Staging { turn: self, dir, file: Hashing::new(file), done: false })
@@ -145,7 +127,7 @@ impl Staging<'_> {
         }
         sync(&self.dir)?;
         let place = store.place(tool, version);
-        fs::create_dir_all(&place).map_err(at(&place))?;
+        make(&place)?;
         let target = place.join(&digest);
         match fs::rename(&self.dir, &target) {
             // The very same bytes are there: of somebody whose cache had no proof of them, or who was faster elsewhere.
@@ -167,9 +149,7 @@ impl Staging<'_> {
                 self.done = true;
             }
         }
-        for dir in [Some(place.as_path()), place.parent(), place.parent().and_then(Path::parent)].into_iter().flatten() {
-            sync(dir)?;
-        }
+        store.dir.sync_above(&target)?;
         let binary = target.join(tool.binary());
         Ok(Installed { tool, version: version.clone(), digest, binary, size, used: SystemTime::now() })
     }
@@ -182,9 +162,4 @@ impl Drop for Staging<'_> {
             let _ = remove(&self.dir);
         }
     }
-}
-
-/// Puts the names in a directory on the disk.
-fn sync(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
 }

@@ -16,26 +16,24 @@ pub mod prune;
 pub mod verify;
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use crate::{Error, Platform, Result, Tool, Version};
+use crate::{
+    Error, Platform, Result, Tool, Version,
+    shared_dir::{SharedDir, USED, at, names},
+};
 
-/// Where unfinished and discarded things are, below the root.
-const ASIDE: &str = ".aside";
-/// Where the locks are.
-const LOCKS: &str = ".locks";
-/// Beside the binary: what proved it, what it was when it was last looked at, and who uses it.
+/// Beside the binary: what proved it, and what it was when it was last looked at.
 const PROOF: &str = "proof.json";
 const SEEN: &str = "seen.json";
-const USED: &str = "used";
 
 /// A cache of tools.
 #[derive(Clone, Debug)]
 pub struct Store {
-    root: PathBuf,
+    dir: SharedDir,
     platform: Platform,
 }
 
@@ -66,7 +64,7 @@ impl Installed {
 impl Store {
     /// A cache in a directory, which is made when something is installed.
     pub fn at(root: impl Into<PathBuf>, platform: Platform) -> Self {
-        Self { root: root.into(), platform }
+        Self { dir: SharedDir::at(root), platform }
     }
 
     /// All versions of this platform that are there. What is none of ours, or was left half done, is passed over.
@@ -76,7 +74,7 @@ impl Store {
     pub fn list(&self) -> Result<Vec<Installed>> {
         let mut found = Vec::new();
         for tool in Tool::ALL {
-            for name in names(&self.root.join(tool.directory()))? {
+            for name in names(&self.dir.root().join(tool.directory()))? {
                 // A version has one directory, under the text that it is printed as.
                 if let Some(version) = name.parse::<Version>().ok().filter(|version| version.to_string() == name) {
                     found.extend(self.of(tool, &version)?);
@@ -127,36 +125,11 @@ impl Store {
     }
 
     fn place(&self, tool: Tool, version: &Version) -> PathBuf {
-        self.root.join(tool.directory()).join(version.to_string()).join(self.platform.to_string())
+        self.dir.root().join(tool.directory()).join(version.to_string()).join(self.platform.to_string())
     }
 
     /// The name of a version's lock and of what is unfinished of it.
     fn key(&self, tool: Tool, version: &Version) -> String {
         format!("{}-{version}-{}", tool.directory(), self.platform)
-    }
-}
-
-/// The names in a directory; none when there is no directory.
-fn names(dir: &Path) -> Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
-        Err(error) => return Err(Error::storage(dir.display(), &error)),
-    };
-    let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    Ok(names)
-}
-
-/// An error of the disk, on a path.
-fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
-    |error| Error::storage(path.display(), &error)
-}
-
-/// Removes a directory; that there is none is as good.
-fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::storage(dir.display(), &error)),
-        Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -29,6 +29,8 @@ const NESTED: [&str; 24] = [
     "<<A\n",
     "b.",
 ];
+/// Without its name in it a text is not parsed.
+const NAMES: &str = "# terragrunt_version_constraint terraform_version_constraint required_version\n";
 const BLOCKS: [&str; 5] = ["a{\n", "a{", "a \"b\" {\n", "a{b=[", "/*"];
 
 #[test]
@@ -36,7 +38,7 @@ fn what_is_nested_without_end_is_refused_soon() {
     const LENGTH: usize = 100_000;
     let attributes = NESTED.iter().flat_map(|part| ["a = ", "a = \"", "a = <<X\n"].map(|before| (before, part)));
     for (before, part) in attributes.chain(BLOCKS.iter().map(|part| ("", part))) {
-        let text = format!("{before}{}", part.repeat(LENGTH / part.len()));
+        let text = format!("{NAMES}{before}{}", part.repeat(LENGTH / part.len()));
         assert!(files::said(Tool::Terraform, "terragrunt.hcl", &text).is_err(), "{before}{part}");
         assert!(required::said(Tool::OpenTofu, "a.tf", &text).is_err(), "{before}{part}");
     }

@@ -142,8 +142,10 @@ fn terragrunt_runs_another_which_is_decided_as_well() {
 
 #[test]
 fn what_was_seen_and_does_not_count_is_said() {
-    let files =
-        [("a/b/terragrunt.hcl", "x = 1\nterraform_version_constraint = local.v\n"), ("a/b/main.tf", "resource \"a\" {\n")];
+    let files = [
+        ("a/b/terragrunt.hcl", "x = 1\nterraform_version_constraint = local.v\n"),
+        ("a/b/main.tf", "resource \"a\" { # required_version\n"),
+    ];
     let tree = Tree::of("a/b", &files);
     let decided = decide(&Wish { tool: TOFU, ..Wish::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
     let notes = decided.notes.join("\n");
@@ -162,4 +164,24 @@ fn none_of_the_versions_is_an_answer_with_all_that_was_asked() {
         decided.unmet(&versions, "versions at hand").text,
         "no OpenTofu `~> 1.10` (from .opentofu-version:1) with `< 1.10` (a/b/main.tf:2); versions at hand: 1.10.6, 1.9.4"
     );
+}
+
+/// Generated files are large, and what does not ask for a version is not read for one.
+#[test]
+fn what_is_large_says_nothing_and_is_noted_only_when_it_could_say_something() {
+    let asks = "terraform {\n  required_version = \"9.9.9\"\n}\n";
+    let large = |size: usize, text: &str| format!("{text}#{}\n", "x".repeat(size));
+    for (text, noted) in [
+        (large(300 << 10, ""), None),
+        (large(300 << 10, asks), Some("a/b/main.tf is not read for required_version: it is larger than 256 KiB")),
+        (large(2 << 20, ""), Some("main.tf is larger than 1 MiB")),
+    ] {
+        let tree = Tree::of("a/b", &[("a/b/main.tf", text.as_str())]);
+        let decided = decide(&Wish { tool: TOFU, ..Wish::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
+        assert!(decided.required.is_empty());
+        match noted {
+            None => assert_eq!(decided.notes, [""; 0]),
+            Some(noted) => assert!(decided.notes.len() == 1 && decided.notes[0].contains(noted), "{:?}", decided.notes),
+        }
+    }
 }
