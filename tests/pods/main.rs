@@ -2,6 +2,7 @@
 
 mod again;
 mod approval;
+mod caches;
 mod cancel;
 mod deletion;
 mod describe;
@@ -80,7 +81,7 @@ fn main() -> Result<ExitCode> {
     // What takes something away from the whole cluster runs alone.
     arguments.test_threads = Some(1);
     let second = run(
-        [approval::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone(), tools::alone()]
+        [approval::alone(), caches::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone(), tools::alone()]
             .into_iter()
             .flatten()
             .collect(),

@@ -1,0 +1,140 @@
+//! Tools and providers on a volume that the runs of a namespace share: an operator's claim, as the kubelet gives it to pods that are not
+//! root.
+
+use std::{
+    fs::{self, File},
+    io::{BufWriter, Write as _},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::RunResult;
+use runner_agent::providers::{H1, LOCK_FILE};
+use serde_json::{Value, json};
+use tests::cluster::{
+    chart::Values,
+    gobuild::{IN_PODS, Toolset},
+};
+use tool_versions::{Digest, Platform};
+use zip::{ZipWriter, write::SimpleFileOptions};
+
+use crate::suite::{LATER, Scene, Test, holds};
+
+/// What an operator says is of the whole cluster.
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("caches::a_claim_keeps_tools_and_providers_for_those_who_come_later", claim)]
+}
+
+const CLAIM: &str = "tools";
+const GROUP: u32 = 65532;
+
+const MAIN: &str = r#"
+terraform {
+  required_providers {
+    time = { source = "hashicorp/time" }
+  }
+}
+resource "time_static" "it" {}
+resource "terraform_data" "code" {
+  provisioner "local-exec" {
+    command = <<-EOT
+      find /pawl/cache -type d -exec touch '{}/made' ';' 2> /dev/null
+      echo "code made $(find /pawl/cache -name made | wc -l) files among $(find /pawl/cache -name 'terraform-provider-*' | wc -l)"
+    EOT
+  }
+}
+"#;
+
+async fn claim(scene: Scene) -> Result<()> {
+    let dir = volume(&scene)?;
+    let cluster = &scene.suite.cluster;
+    cluster.install(&values(&scene)?).await?;
+    let result = kept(&scene, &dir).await;
+    cluster.install(&scene.suite.releases.values()).await?;
+    result
+}
+
+/// A directory of root's, as volumes are, with a claim on it.
+fn volume(scene: &Scene) -> Result<PathBuf> {
+    let dir = scene.suite.releases.cache.with_file_name("volume");
+    fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let (size, namespace) = (json!({"storage": "1Gi"}), &scene.namespace);
+    let anywhere = json!([{"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}]);
+    let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": {
+            "capacity": size, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "",
+            // Of the kinds that need no driver the one whose group the kubelet sets.
+            "local": {"path": dir}, "nodeAffinity": {"required": {"nodeSelectorTerms": anywhere}},
+            "claimRef": {"namespace": namespace, "name": CLAIM}}},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM, "namespace": namespace}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": namespace, "resources": {"requests": size}}},
+    ]});
+    let file = dir.with_extension("json");
+    fs::write(&file, objects.to_string())?;
+    scene.kubectl(&["apply", "-f", &file.display().to_string()])?;
+    Ok(dir)
+}
+
+fn values(scene: &Scene) -> Result<Values> {
+    let mut values = scene.suite.releases.values();
+    let tools = values.get_mut("runner.tools").context("the suite says nothing about tools")?;
+    let mut said: Value = serde_json::from_str(tools)?;
+    said["cache"] = json!({"claimName": CLAIM, "fsGroup": GROUP});
+    *tools = said.to_string();
+    Ok(values)
+}
+
+/// A stack with a lock file, and its provider packed beside it, which stands for the registry that cannot be reached here.
+fn stack(folder: &Path, version: &str, provider: &Path) -> Result<()> {
+    let (name, program) = (format!("terraform-provider-time_v{version}"), fs::read(provider)?);
+    let plugins = folder.join("terraform.d/plugins/registry.opentofu.org/hashicorp/time");
+    fs::create_dir_all(&plugins)?;
+    let archive = format!("terraform-provider-time_{version}_{}.zip", Platform::here());
+    let mut zip = ZipWriter::new(BufWriter::new(File::create(plugins.join(archive))?));
+    zip.start_file(&name, SimpleFileOptions::default().unix_permissions(0o755))?;
+    zip.write_all(&program)?;
+    zip.finish()?.flush()?;
+    let h1 = H1::of([(name.as_str(), Digest::of(&program))]);
+    let locked = format!(
+        "provider \"registry.opentofu.org/hashicorp/time\" {{\n  version = \"{version}\"\n  hashes  = [\n    \"{h1}\",\n  ]\n}}\n"
+    );
+    for (path, text) in [("main.tf", MAIN), (LOCK_FILE, &locked), (".opentofu-version", "1.10.6\n")] {
+        fs::write(folder.join(path), text)?;
+    }
+    Ok(())
+}
+
+async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
+    let (tools, provider) = (Toolset::ensure(IN_PODS)?, "terraform-provider-time");
+    let (version, folder) = (tools.version(provider)?, tempfile::tempdir()?);
+    stack(folder.path(), version, tools.path(provider)?)?;
+    let name = format!("{}/cached", scene.namespace);
+    scene.suite.git.create(&name)?.commit_folder("main", folder.path())?;
+    let spec = json!({"source": {"git": {"url": scene.suite.git.url(&name), "revision": "main"}},
+        "approval": {"mode": "Automatic"},
+        "runner": {"image": scene.suite.releases.image, "imagePullPolicy": "Never"}});
+    let (installed, title) = ("OpenTofu 1.10.6 is installed", format!("registry.opentofu.org/hashicorp/time {version}"));
+    let (kept, served) =
+        (format!("pawl: kept in the cache of providers: {title}"), format!("pawl: from the cache of providers: {title}"));
+    for (run, seen, unseen) in
+        [("first", [installed, kept.as_str()], ["", served.as_str()]), ("second", ["", &served], [installed, &kept])]
+    {
+        scene.create(run, spec.clone()).await?;
+        scene.ends_within(run, RunResult::Applied, LATER).await?;
+        let log = scene.log(run).await?;
+        for part in seen {
+            holds(&log, part)?;
+        }
+        for part in unseen.into_iter().filter(|part| !part.is_empty()) {
+            ensure!(!log.contains(part), "{run} has `{part}`:\n{log}");
+        }
+        // The first one had it in its own folder and found it in the cache as well: it is kept before code of the stack runs.
+        holds(&log, "code made 0 files among 1")?;
+    }
+    let group = |path: &str| fs::metadata(dir.join(path)).with_context(|| format!("there is no {path}")).map(|meta| meta.gid());
+    for path in ["tools/opentofu/1.10.6", &format!("providers/registry.opentofu.org/hashicorp/time/{version}")] {
+        ensure!(group(path)? == GROUP, "{path} is of group {}", group(path)?);
+    }
+    Ok(())
+}
