@@ -28,6 +28,7 @@ enum Suite {
     Sim,
     Api,
     Agent,
+    Versions,
 }
 
 /// A fault.
@@ -135,9 +136,12 @@ fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
         Suite::Sim => &["--test", "sim"],
         Suite::Api => &["--test", "api"],
         Suite::Agent => &["--test", "attempt"],
+        Suite::Versions => {
+            &["--test", "suite", "--test", "getting", "--test", "proving", "--test", "keeping", "--test", "supply"]
+        }
     };
     // Each fault is built once and run for seconds: what is ours is built fast rather than well, what it depends on as ever.
-    let ours = ["crds", "controller", "runner-agent", "tests"];
+    let ours = ["crds", "controller", "runner-agent", "tool-versions", "tests"];
     let fast = ours
         .map(|name| [format!("profile.release.package.{name}.opt-level=0"), format!("profile.release.package.{name}.debug=0")]);
     let output = Command::new("cargo")
