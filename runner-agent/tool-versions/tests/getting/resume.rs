@@ -140,6 +140,24 @@ async fn without_a_strong_tag_it_is_begun_again() {
     }
 }
 
+/// RFC 9110, section 15.3.7: a server may send less than was asked for.
+#[tokio::test]
+async fn a_part_of_what_was_asked_for_is_gone_on_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(|request, count| match count {
+        0 => cut("ETag: \"a\"", 70_000),
+        1 => answer(
+            "206 Partial Content\nContent-Length: 60000\nContent-Range: bytes 70000-129999/200000\nETag: \"a\"",
+            &release()[70_000..130_000],
+        ),
+        _ => rest(request, "\"a\""),
+    })
+    .await;
+    let (result, bytes, _) = download(directory.path(), &server.url("/")).await;
+    assert_eq!((result.unwrap(), bytes == release()), (200_000, true));
+    assert_eq!(server.seen()[2].header("range"), Some("bytes=130000-"));
+}
+
 #[tokio::test]
 async fn lies_about_parts_are_found() {
     let rows = [
