@@ -63,15 +63,7 @@ impl SharedDir {
         make(path.parent().unwrap_or(&path))?;
         let mut options = OpenOptions::new();
         let lock = options.create(true).truncate(false).write(true).mode(0o644).open(&path).map_err(at(&path))?;
-        let until = Instant::now() + patience;
-        loop {
-            match lock.try_lock() {
-                Ok(()) => return Ok(Some(lock)),
-                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
-            }
-        }
+        Ok(is_ours(|| lock.try_lock(), patience).map_err(at(&path))?.then_some(lock))
     }
 
     /// Where what has this name is prepared by whoever has the turn.
@@ -113,10 +105,9 @@ impl SharedDir {
     /// # Errors
     /// When the directory cannot be written.
     pub fn discard(&self, piece: &Path) -> Result<()> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let aside = self.root.join(ASIDE);
         make(&aside)?;
-        let away = aside.join(format!("{GONE}{}-{}", own(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        let away = aside.join(format!("{GONE}{}", own()));
         match fs::rename(piece, &away) {
             // Somebody else took it away.
             Err(error) if is_gone(&error) => return Ok(()),
@@ -150,10 +141,8 @@ impl SharedDir {
                 Err(error) if is_gone(&error) => continue,
                 lock => lock.map_err(at(&path))?,
             };
-            match lock.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
+            if !is_ours(|| lock.try_lock(), Duration::ZERO).map_err(at(&path))? {
+                continue;
             }
             self.discard(dir)?;
             size -= bytes;
@@ -192,19 +181,26 @@ pub fn hold(piece: &Path) -> Result<Option<File>> {
         Err(error) if is_gone(&error) => return Ok(None),
         used => used.map_err(at(&path))?,
     };
-    let until = Instant::now() + MOMENT;
-    loop {
-        match used.try_lock_shared() {
-            Ok(()) => break,
-            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
-        }
+    if !is_ours(|| used.try_lock_shared(), MOMENT).map_err(at(&path))? {
+        return Ok(None);
     }
     // It may have been discarded between the two, and even be there anew; then the lock is on what nobody sees.
     let inode = |meta: fs::Metadata| meta.ino();
     let ours = used.metadata().map(inode).map_err(at(&path))?;
     Ok(fs::metadata(&path).is_ok_and(|meta| inode(meta) == ours).then_some(used))
+}
+
+/// Whether a lock can be had within so long. Blocks the thread.
+fn is_ours(lock: impl Fn() -> Result<(), TryLockError>, patience: Duration) -> io::Result<bool> {
+    let until = Instant::now() + patience;
+    loop {
+        match lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
 }
 
 /// Writes a file in one step for whoever reads it.
@@ -227,8 +223,9 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// A name that nobody else has: processes of several pods may have one number.
 fn own() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
     let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-    format!("{}-{moment}", std::process::id())
+    format!("{}-{moment}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The names in a directory, in order; none when there is no directory.
