@@ -9,6 +9,7 @@ mod report;
 mod strikes;
 mod workload;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -110,6 +111,10 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     }
     for violation in &violations {
         println!("must never happen: {violation}");
+    }
+    let of: BTreeSet<_> = violations.iter().map(|violation| violation.of.as_str()).collect();
+    for run in of.into_iter().take(3) {
+        print!("{}", history::evidence(&history, run));
     }
     Ok(violations)
 }

@@ -5,13 +5,16 @@ use std::fmt;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{History, Versions, rules};
+use super::{History, Missing, Versions, rules};
 use crate::ledger;
+
+/// Stands in the place of an invariant where the check itself does not have what it needs.
+pub(super) const LOG: &str = "log";
 
 /// Something that must never happen, and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Number of the invariant in `design/invariants.md`.
+    /// Number of the invariant in `design/invariants.md`, or `log`: the log itself cannot be relied on.
     pub invariant: &'static str,
     /// `NAMESPACE/NAME` of the run, or what else it is about.
     pub of: String,
@@ -38,10 +41,13 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         };
         let pairs = || versions.windows(2).map(|pair| (&pair[0], &pair[1]));
         for (before, after) in pairs() {
-            let whole = !history.may_miss(&of, before.at, after.at);
+            let missing = history.missing(&of, before, after);
+            let whole = missing == Missing::Nothing;
+            let lost = || format!("the log lacks what {} stands on, and no write went unanswered", after.revision);
+            add(LOG, (missing == Missing::Unexplained).then(lost));
             add("S12", rules::phase(before, after, whole));
             add("S5", rules::frozen(before, after));
-            add("S9", rules::attempts(before, after));
+            add("S9", rules::attempts(before, after, whole));
             add("S8", rules::claimed_is_last(before, after));
             if whole {
                 add("S6", rules::writer(before, after));
@@ -51,7 +57,7 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
             add("S16", rules::size(version));
             add("L1", rules::named(version));
         }
-        for text in rules::claim(versions) {
+        for text in rules::claim(versions, history, &of) {
             add("S2", Some(text));
         }
         add("L1", ended_by.and_then(|_| rules::ended(versions, history)));

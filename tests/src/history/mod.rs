@@ -3,6 +3,7 @@
 //! stored it, with who wrote it.
 
 mod check;
+mod evidence;
 mod read;
 mod rules;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use crds::{TerraformRun, TerraformRunStatus};
 use jiff::Timestamp;
 
 pub use check::{Violation, check};
+pub use evidence::evidence;
 pub use read::{end, read};
 
 use crate::ledger::Entry;
@@ -34,6 +36,9 @@ pub struct Writer {
 pub struct Version {
     /// Position in the order of all writes.
     pub revision: u64,
+    /// The version that the writer said it stood on; the API server took the write, so it was the one before. None when it
+    /// named none.
+    pub base: Option<u64>,
     /// When the API server answered.
     pub at: Timestamp,
     /// Who wrote.
@@ -71,7 +76,37 @@ pub struct History {
     pub namespaces: Vec<String>,
 }
 
+/// What is missing between two versions that follow each other in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// Nothing.
+    Nothing,
+    /// Perhaps something: a write was not answered, and the later version does not say what it stands on.
+    Perhaps,
+    /// A version: the later one stands on one that is not here, and a write was not answered.
+    Explained,
+    /// A version, and no write is known that was not answered.
+    Unexplained,
+}
+
 impl History {
+    /// What is missing between two versions of a run.
+    pub(crate) fn missing(&self, of: &str, before: &Version, after: &Version) -> Missing {
+        match (after.base, self.may_miss(of, before.at, after.at)) {
+            (Some(base), _) if base == before.revision => Missing::Nothing,
+            (Some(_), true) => Missing::Explained,
+            (Some(_), false) => Missing::Unexplained,
+            (None, true) => Missing::Perhaps,
+            (None, false) => Missing::Nothing,
+        }
+    }
+
+    /// Places where a version is missing.
+    pub(crate) fn holes(&self) -> usize {
+        let missing = |pair: &[Version]| pair[1].base.is_some_and(|base| base != pair[0].revision);
+        self.runs.values().map(|versions| versions.windows(2).filter(|pair| missing(pair)).count()).sum()
+    }
+
     /// Whether a version of a run may be missing between two times.
     pub(crate) fn may_miss(&self, of: &str, from: Timestamp, to: Timestamp) -> bool {
         let slack = jiff::SignedDuration::from_secs(2);

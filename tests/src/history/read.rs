@@ -76,6 +76,16 @@ fn take(history: &mut History, event: &Value) {
     }
 }
 
+/// The resourceVersion that a write tests: a field of an object or of a merge patch, an operation of a JSON patch.
+fn base(request: &Value) -> Option<u64> {
+    let test = |operation: &&Value| text(operation, "/op") == "test" && text(operation, "/path") == "/metadata/resourceVersion";
+    let value = match request {
+        Value::Array(operations) => operations.iter().find(test)?.get("value")?,
+        object => object.pointer("/metadata/resourceVersion")?,
+    };
+    value.as_str()?.parse().ok()
+}
+
 fn version(event: &Value, at: Timestamp) -> Option<Version> {
     let object = event.get("responseObject")?;
     if text(object, "/kind") != "TerraformRun" {
@@ -89,6 +99,7 @@ fn version(event: &Value, at: Timestamp) -> Option<Version> {
     };
     Some(Version {
         revision: run.resource_version()?.parse().ok()?,
+        base: event.get("requestObject").and_then(base),
         at,
         by: Writer { user: text(event, "/user/username").to_owned(), pod: extra("pod-name"), pod_uid: extra("pod-uid") },
         of_status: text(event, "/objectRef/subresource") == "status",

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crds::{ApprovalMode, Changed, Phase, RunResult, TerraformRunStatus, fit::MAX_STATUS_BYTES, names};
 use kube::ResourceExt as _;
 
-use super::{History, Version, Versions, check::entries};
+use super::{History, Missing, Version, Versions, check::entries};
 use crate::ledger::what;
 
 fn status(version: &Version) -> TerraformRunStatus {
@@ -50,15 +50,15 @@ pub(super) fn frozen(before: &Version, after: &Version) -> Option<String> {
     (old.claim.is_some() && old.claim != new.claim).then(|| "the claim changed".to_owned())
 }
 
-/// Attempts count up one by one, and the one before is closed.
-pub(super) fn attempts(before: &Version, after: &Version) -> Option<String> {
+/// Attempts count up one by one, and the one before is closed. Where a version may be missing, so may the one that closed it.
+pub(super) fn attempts(before: &Version, after: &Version, whole: bool) -> Option<String> {
     let number = |version: &Version| status(version).attempt.map_or(0, |attempt| attempt.number);
     let (old, new) = (number(before), number(after));
-    if new < old {
+    if new < old || (whole && new > old + 1) {
         return Some(format!("attempt {old} was followed by {new}"));
     }
     let open = status(before).attempt.is_some_and(|attempt| attempt.open);
-    (new > old && open).then(|| format!("attempt {new} was opened while {old} was open"))
+    (whole && new > old && open).then(|| format!("attempt {new} was opened while {old} was open"))
 }
 
 /// A claimed run gets no further attempt.
@@ -109,16 +109,13 @@ pub(super) fn named(version: &Version) -> Option<String> {
 }
 
 /// Every claim stood on a live approval of the plan, by the pod that had adopted the open attempt.
-pub(super) fn claim(versions: &Versions) -> Vec<String> {
+pub(super) fn claim(versions: &Versions, history: &History, of: &str) -> Vec<String> {
     let mut found = Vec::new();
     let Some(at) = versions.iter().position(|version| status(version).claim.is_some()) else { return found };
     let (version, new) = (&versions[at], status(&versions[at]));
     let Some(claim) = new.claim else { return found };
     if new.plan.as_ref().is_none_or(|plan| plan.checksum != claim.checksum) {
         found.push("the claim names another plan than the status".into());
-    }
-    if version.by.pod_uid != claim.pod_uid && version.of_status && !version.by.pod_uid.is_empty() {
-        found.push(format!("the claim of {} was written by {}", claim.pod_uid, version.by.pod_uid));
     }
     if new.adopted.as_ref().is_none_or(|adopted| adopted.pod_uid != claim.pod_uid || adopted.nonce != claim.nonce) {
         found.push("the claim is of a process that did not adopt the attempt".into());
@@ -131,6 +128,14 @@ pub(super) fn claim(versions: &Versions) -> Vec<String> {
         if new.approval.as_ref().and_then(|record| record.checksum.as_ref()) != Some(&claim.checksum) {
             found.push("the claim stands on no record of an approval".into());
         }
+    }
+    if at > 0 && history.missing(of, &versions[at - 1], version) != Missing::Nothing {
+        // The claim itself may be what is missing: who wrote this, what was asked for since and what was given back says
+        // nothing of it.
+        return found;
+    }
+    if version.by.pod_uid != claim.pod_uid && version.of_status && !version.by.pod_uid.is_empty() {
+        found.push(format!("the claim of {} was written by {}", claim.pod_uid, version.by.pod_uid));
     }
     if annotations.contains_key(names::CANCEL) || annotations.contains_key(names::DENY) {
         found.push("a run was claimed that had been cancelled or denied".into());

@@ -1,5 +1,7 @@
 //! Each rule catches what it is for: a good history, and what becomes of it when one thing is changed.
 
+use std::io::Write as _;
+
 use crds::{
     Adopted, ApprovalRecord, Attempt, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, RunResult, TerraformRun,
     TerraformRunStatus, names,
@@ -40,6 +42,7 @@ fn applied() -> History {
         let run = TerraformRun { status: Some(status.clone()), ..run.clone() };
         versions.push(Version {
             revision: 10 + second.unsigned_abs(),
+            base: None,
             at: at(second),
             by,
             of_status: true,
@@ -148,6 +151,45 @@ fn attempts_follow_each_other() {
     let second = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 2;
     assert_eq!(after(|h| from(h, 3, second))[0], "S9");
     assert_eq!(after(|h| second(status(h, 8))), ["S9", "S8"]);
+    let third = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 3;
+    assert_eq!(after(|h| from(h, 3, third))[0], "S9");
+}
+
+#[test]
+fn a_close_may_be_missing_where_the_log_has_a_gap() {
+    let becomes = |number: u32| move |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = number;
+    assert_eq!(after(|h| from(h, 3, becomes(2)))[0], "S9");
+    assert!(!after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(2))).1).contains(&"S9"));
+    assert!(!after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/a".into()))).1).contains(&"S9"));
+    // That of another run, one at another time, and a count that goes back, which no missing version explains.
+    assert!(after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/b".into()))).1).contains(&"S9"));
+    assert!(after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(7))).1).contains(&"S9"));
+    assert!(after(|h| (from(h, 3, becomes(0)), h.gaps.push(at(2))).1).contains(&"S9"));
+}
+
+#[test]
+fn what_a_version_stands_on_tells_whether_one_is_missing() {
+    let second = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 2;
+    let stands_on = |h: &mut History, version: usize, base: u64| h.runs.get_mut("uid").unwrap()[version].base = Some(base);
+    let lost = |h: &mut History| h.lost.push((at(2), at(3), "n/a".into()));
+    // Nothing is missing, whatever else happened then.
+    assert_eq!(after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 12)).2)[0], "S9");
+    // One is missing, and a write was not answered; and one that nothing explains.
+    assert!(!after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 99)).2).contains(&"S9"));
+    assert_eq!(after(|h| stands_on(h, 3, 99)), ["log"]);
+    assert_eq!(after(|h| stands_on(h, 3, 12)), NONE);
+}
+
+#[test]
+fn a_claim_that_is_missing_is_not_judged_by_the_version_after_it() {
+    // The agent's claim is not in the log: what is seen of it first is the run's cancellation.
+    let cancelled = |h: &mut History| {
+        let versions = h.runs.get_mut("uid").unwrap();
+        versions[6].by = Writer { user: "system:serviceaccount:pawl:c".into(), pod: "c".into(), pod_uid: "c1".into() };
+        versions[6].run.annotations_mut().insert(names::CANCEL.into(), "why".into());
+    };
+    assert!(after(cancelled).contains(&"S2"));
+    assert!(!after(|h| (cancelled(h), h.lost.push((at(5), at(6), "n/a".into()))).1).contains(&"S2"));
 }
 
 #[test]
@@ -203,4 +245,37 @@ fn the_ledger_has_the_last_word() {
         after(|h| (from(h, 6, |s| unclaimed(s, RunResult::Canceled)), h.runs.get_mut("uid").unwrap().remove(6)).0),
         ["S1", "S11"]
     );
+}
+
+#[test]
+fn the_log_is_read_with_what_each_write_stands_on() {
+    let event = |revision: &str, code: u16, request: serde_json::Value| {
+        let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "status": {"message": "m"},
+            "metadata": {"name": "a", "namespace": "n", "uid": "uid", "resourceVersion": revision},
+            "spec": {"source": {"inline": {"files": {"main.tf": ""}}}}});
+        json!({"verb": "patch", "stageTimestamp": "2026-11-21T10:00:01Z", "requestReceivedTimestamp": "2026-11-21T10:00:00Z",
+            "objectRef": {"resource": "terraformruns", "namespace": "n", "name": "a", "subresource": "status"},
+            "responseStatus": {"code": code}, "requestObject": request, "responseObject": run})
+    };
+    let test = |path: &str| json!({"op": "test", "path": path, "value": "12"});
+    let events = [
+        event("12", 200, json!({"status": {}})),
+        event("13", 200, json!([test("/metadata/uid"), test("/metadata/resourceVersion")])),
+        event("14", 200, json!([test("/metadata/uid"), {"op": "add", "path": "/metadata/resourceVersion", "value": "13"}])),
+        event("0", 504, json!({"metadata": {"resourceVersion": "14"}})),
+        event("16", 200, json!({"metadata": {"resourceVersion": "15"}})),
+    ];
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    for event in events {
+        writeln!(file, "{event}").unwrap();
+    }
+    let history = super::read(file.path(), 0, &["n".into()], "").unwrap();
+    let seen: Vec<_> = history.runs["uid"].iter().map(|version| (version.revision, version.base)).collect();
+    assert_eq!(seen, [(12, None), (13, Some(12)), (14, None), (16, Some(15))]);
+    assert_eq!(history.lost, [(at(0), at(1), "n/a".to_owned())]);
+    assert_eq!(history.holes(), 1);
+    let text = super::evidence(&history, "n/a");
+    assert!(text.contains("2026-11-21T10:00:01Z 16 status") && text.contains("the one before it is missing"), "{text}");
+    assert!(text.contains("a write was answered with an error of the server"), "{text}");
+    assert_eq!(super::evidence(&history, "n/b"), "");
 }
