@@ -31,6 +31,11 @@ impl Error {
         Self { kind: Kind::Configuration, text: text.into() }
     }
 
+    /// What was asked for is not at its place. `what` may come with its article, as other sentences have it.
+    pub(crate) fn absent(what: &str, place: impl std::fmt::Display) -> Self {
+        Self::configuration(format!("there is no {} at {place}", what.strip_prefix("the ").unwrap_or(what)))
+    }
+
     /// An error of a server.
     pub fn unavailable(text: impl Into<String>) -> Self {
         Self { kind: Kind::Unavailable, text: text.into() }

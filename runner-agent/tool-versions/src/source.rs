@@ -63,7 +63,7 @@ impl Source {
     /// Those of [`Client::get`] and [`lists::read`]; storage for a directory that cannot be read.
     pub async fn list(&self, etag: Option<&str>) -> Result<List> {
         let (mirror, from) = (&self.mirror, self.mirror.list.to_string());
-        let what = format!("list of versions of {}", mirror.tool);
+        let what = format!("the list of versions of {}", mirror.tool);
         let Location::Url(url) = &mirror.list else {
             let bytes = match &mirror.list {
                 Location::File(path) if mirror.list_kind == ListKind::Directory => names(path).await?,
@@ -150,9 +150,7 @@ impl Source {
 /// Opens a file of a mirror on disk.
 async fn open(path: &Path, what: &str, cap: u64) -> Result<File> {
     let missing = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-            Error::configuration(format!("there is no {what} at {}", path.display()))
-        }
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::absent(what, path.display()),
         _ => Error::storage(path.display(), &error),
     };
     // Asked before it is opened: a pipe would wait for a writer.

@@ -272,7 +272,7 @@ fn refused(ask: Ask<'_>, url: &Url, status: StatusCode, headers: &HeaderMap) -> 
         return Trouble::Again { error: Error::unavailable(format!("{url} answered {status} to {what}")), after };
     }
     Trouble::Final(match status.as_u16() {
-        404 | 410 => Error::configuration(format!("there is no {what} at {url} ({status})")),
+        404 | 410 => Error::absent(what, format_args!("{url} ({status})")),
         401 | 403 => {
             Error::configuration(format!("{url} does not give us {what} ({status}): see to the credentials of the mirror"))
         }

@@ -84,7 +84,7 @@ async fn a_page_is_a_list_only_where_one_is_wanted() {
     let list = source(mirror(Tool::Terraform, &server, "/terraform/", ListKind::Html)).list(None).await.unwrap();
     assert_eq!(newest(&list).1, "1.9.8".parse().unwrap());
     let result = source(mirror(Tool::Terraform, &server, "/index.json", ListKind::HashiCorp)).list(None).await;
-    fails(result, Kind::Unavailable, "page of HTML for list of versions of Terraform");
+    fails(result, Kind::Unavailable, "page of HTML for the list of versions of Terraform");
 }
 
 #[tokio::test]
