@@ -113,8 +113,8 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
         println!("must never happen: {violation}");
     }
     let of: BTreeSet<_> = violations.iter().map(|violation| violation.of.as_str()).collect();
-    for run in of.into_iter().take(3) {
-        print!("{}", history::evidence(&history, run));
+    for text in of.into_iter().map(|run| history::evidence(&history, run)).filter(|text| !text.is_empty()).take(3) {
+        print!("{text}");
     }
     Ok(violations)
 }

@@ -55,8 +55,8 @@ pub(super) fn markdown(record: &Record, history: &History, violations: &[Violati
     }
     let versions: usize = history.runs.values().map(Vec::len).sum();
     line(format!(
-        "\nChecked: {versions} versions of runs ({} more are missing: the API server stored them and was killed, or gave up, \
-         before it wrote them down), {} creations of pods, {} entries of the ledger. Violations: {}.",
+        "\nChecked: {versions} versions of runs (in {} places some are missing: the API server stored them and was killed, or \
+         gave up, before it wrote them down), {} creations of pods, {} entries of the ledger. Violations: {}.",
         history.holes(),
         history.pods.len(),
         history.ledger.len(),

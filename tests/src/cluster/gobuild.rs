@@ -258,9 +258,11 @@ fn from_assets(name: &str) -> Option<PathBuf> {
     (CONTROL_PLANE.contains(&name) && path.exists()).then_some(path)
 }
 
-/// The linker would leave it out: without it, and with a collector of garbage that runs seldom, a build took 16 % less of the
-/// processors (54 s in place of 64 s for the provider, with an empty cache), and a file of the same size came of it.
+/// Debug data that the linker would leave out is not made. Without it, and with [`GOGC`], a build took 16 % less of the processors
+/// (54 s in place of 64 s for the provider, with an empty cache), and a file of the same size came of it.
 const NO_DWARF: &str = "-gcflags=all=-dwarf=false";
+/// The compiler collects its garbage seldom: a package takes a fifth more memory.
+const GOGC: &str = "400";
 
 fn build(tool: &Tool, pin: &Pin, path: &Path) -> Result<()> {
     if Command::new("go").arg("version").output().is_err() {
@@ -274,7 +276,7 @@ fn build(tool: &Tool, pin: &Pin, path: &Path) -> Result<()> {
             .arg(temporary)
             .arg(tool.package)
             .env("CGO_ENABLED", "0")
-            .env("GOGC", "400")
+            .env("GOGC", GOGC)
             .env("GOWORK", "off"))
         .map(drop)
     })

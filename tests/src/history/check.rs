@@ -3,13 +3,12 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 
 use super::{History, Missing, Versions, rules};
 use crate::ledger;
 
 /// Stands in the place of an invariant where the check itself does not have what it needs.
-pub(super) const LOG: &str = "log";
+const LOG: &str = "log";
 
 /// Something that must never happen, and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +32,7 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
     let mut found = Vec::new();
     for versions in history.runs.values() {
         let Some(last) = versions.last() else { continue };
-        let of = format!("{}/{}", last.run.namespace().unwrap_or_default(), last.run.name_any());
+        let of = last.of();
         let mut add = |invariant, text: Option<String>| {
             if let Some(text) = text {
                 found.push(Violation { invariant, of: of.clone(), text });
@@ -41,7 +40,7 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         };
         let pairs = || versions.windows(2).map(|pair| (&pair[0], &pair[1]));
         for (before, after) in pairs() {
-            let missing = history.missing(&of, before, after);
+            let missing = history.missing(before, after);
             let whole = missing == Missing::Nothing;
             let lost = || format!("the log lacks what {} stands on, and no write went unanswered", after.revision);
             add(LOG, (missing == Missing::Unexplained).then(lost));
@@ -57,7 +56,7 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
             add("S16", rules::size(version));
             add("L1", rules::named(version));
         }
-        for text in rules::claim(versions, history, &of) {
+        for text in rules::claim(versions, history) {
             add("S2", Some(text));
         }
         add("L1", ended_by.and_then(|_| rules::ended(versions, history)));
@@ -80,6 +79,6 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
 /// The run's own entries of the ledger: its scripts carry its name.
 pub(super) fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a ledger::Entry> {
     let Some(last) = versions.last() else { return Vec::new() };
-    let of = format!("{}/{}", last.run.namespace().unwrap_or_default(), last.run.name_any());
+    let of = last.of();
     history.ledger.iter().filter(|entry| entry.text("script") == Some(&of)).collect()
 }

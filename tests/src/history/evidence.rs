@@ -2,23 +2,23 @@
 
 use std::fmt::Write as _;
 
+use crds::names;
 use kube::ResourceExt as _;
 
 use super::{History, Missing, Version, check::entries};
 
-/// The run `NAMESPACE/NAME`: its versions, what the ledger has of it, and where a version may be missing.
+/// The run `NAMESPACE/NAME`: its versions, its pods, what the ledger has of it, and where a version may be missing; empty for
+/// what is no run.
 #[must_use]
 pub fn evidence(history: &History, of: &str) -> String {
     let mut text = String::new();
+    // Writing to a String cannot fail.
     for versions in history.runs.values() {
-        let Some(last) = versions.last() else { continue };
-        if format!("{}/{}", last.run.namespace().unwrap_or_default(), last.run.name_any()) != of {
-            continue;
-        }
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{of}, UID {}:", last.run.uid().unwrap_or_default());
+        let Some(last) = versions.last().filter(|last| last.of() == of) else { continue };
+        let uid = last.run.uid().unwrap_or_default();
+        let _ = writeln!(text, "{of}, UID {uid}:");
         for (n, version) in versions.iter().enumerate() {
-            let missing = if n == 0 { Missing::Nothing } else { history.missing(of, &versions[n - 1], version) };
+            let missing = if n == 0 { Missing::Nothing } else { history.missing(&versions[n - 1], version) };
             let note = match missing {
                 Missing::Nothing => "",
                 Missing::Perhaps => "; one before it may be missing",
@@ -29,10 +29,13 @@ pub fn evidence(history: &History, of: &str) -> String {
         for entry in entries(history, versions) {
             let _ = writeln!(text, "  ledger: {entry:?}");
         }
+        let pods = format!("{of}-{}-a", names::short_hash(&uid));
+        for (at, pod) in history.pods.iter().filter(|(_, pod)| pod.starts_with(&pods)) {
+            let _ = writeln!(text, "  {at} pod {pod} created");
+        }
     }
-    let pods = history.pods.iter().filter(|(_, pod)| pod.starts_with(of));
-    for (at, pod) in pods {
-        let _ = writeln!(text, "  {at} pod {pod} created");
+    if text.is_empty() {
+        return text;
     }
     for (from, to, _) in history.lost.iter().filter(|(_, _, run)| run == of) {
         let _ = writeln!(text, "  {from} to {to}: a write was answered with an error of the server");

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use crds::{TerraformRun, TerraformRunStatus};
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 
 pub use check::{Violation, check};
 pub use evidence::evidence;
@@ -49,6 +50,18 @@ pub struct Version {
     pub run: TerraformRun,
     /// Bytes of its status as JSON.
     pub status_bytes: usize,
+}
+
+impl Version {
+    /// The run: `NAMESPACE/NAME`.
+    pub(crate) fn of(&self) -> String {
+        format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any())
+    }
+
+    /// Whether it was written on another; none when its writer did not say what it stands on.
+    fn follows(&self, before: &Self) -> Option<bool> {
+        self.base.map(|base| base == before.revision)
+    }
 }
 
 /// All versions of one run, in their order.
@@ -91,20 +104,19 @@ pub(crate) enum Missing {
 
 impl History {
     /// What is missing between two versions of a run.
-    pub(crate) fn missing(&self, of: &str, before: &Version, after: &Version) -> Missing {
-        match (after.base, self.may_miss(of, before.at, after.at)) {
-            (Some(base), _) if base == before.revision => Missing::Nothing,
-            (Some(_), true) => Missing::Explained,
-            (Some(_), false) => Missing::Unexplained,
+    pub(crate) fn missing(&self, before: &Version, after: &Version) -> Missing {
+        match (after.follows(before), self.may_miss(&after.of(), before.at, after.at)) {
+            (Some(true), _) | (None, false) => Missing::Nothing,
             (None, true) => Missing::Perhaps,
-            (None, false) => Missing::Nothing,
+            (Some(false), true) => Missing::Explained,
+            (Some(false), false) => Missing::Unexplained,
         }
     }
 
-    /// Places where a version is missing.
+    /// Places where the log is known to lack versions.
     pub(crate) fn holes(&self) -> usize {
-        let missing = |pair: &[Version]| pair[1].base.is_some_and(|base| base != pair[0].revision);
-        self.runs.values().map(|versions| versions.windows(2).filter(|pair| missing(pair)).count()).sum()
+        let pairs = self.runs.values().flat_map(|versions| versions.windows(2));
+        pairs.filter(|pair| pair[1].follows(&pair[0]) == Some(false)).count()
     }
 
     /// Whether a version of a run may be missing between two times.

@@ -109,7 +109,7 @@ pub(super) fn named(version: &Version) -> Option<String> {
 }
 
 /// Every claim stood on a live approval of the plan, by the pod that had adopted the open attempt.
-pub(super) fn claim(versions: &Versions, history: &History, of: &str) -> Vec<String> {
+pub(super) fn claim(versions: &Versions, history: &History) -> Vec<String> {
     let mut found = Vec::new();
     let Some(at) = versions.iter().position(|version| status(version).claim.is_some()) else { return found };
     let (version, new) = (&versions[at], status(&versions[at]));
@@ -129,7 +129,7 @@ pub(super) fn claim(versions: &Versions, history: &History, of: &str) -> Vec<Str
             found.push("the claim stands on no record of an approval".into());
         }
     }
-    if at > 0 && history.missing(of, &versions[at - 1], version) != Missing::Nothing {
+    if at > 0 && history.missing(&versions[at - 1], version) != Missing::Nothing {
         // The claim itself may be what is missing: who wrote this, what was asked for since and what was given back says
         // nothing of it.
         return found;
@@ -184,7 +184,7 @@ pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
         if let (Some((at, _)), Some(before)) = (created.first(), versions.iter().find(closed))
             && *at < before.at
             && number > 1
-            && !history.may_miss(&format!("{namespace}/{name}"), *at, before.at)
+            && !history.may_miss(&last.of(), *at, before.at)
         {
             found.push(format!("the pod {pod} was created before the attempt before it was closed"));
         }

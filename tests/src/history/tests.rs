@@ -269,7 +269,7 @@ fn the_log_is_read_with_what_each_write_stands_on() {
     for event in events {
         writeln!(file, "{event}").unwrap();
     }
-    let history = super::read(file.path(), 0, &["n".into()], "").unwrap();
+    let mut history = super::read(file.path(), 0, &["n".into()], "").unwrap();
     let seen: Vec<_> = history.runs["uid"].iter().map(|version| (version.revision, version.base)).collect();
     assert_eq!(seen, [(12, None), (13, Some(12)), (14, None), (16, Some(15))]);
     assert_eq!(history.lost, [(at(0), at(1), "n/a".to_owned())]);
@@ -278,4 +278,8 @@ fn the_log_is_read_with_what_each_write_stands_on() {
     assert!(text.contains("2026-11-21T10:00:01Z 16 status") && text.contains("the one before it is missing"), "{text}");
     assert!(text.contains("a write was answered with an error of the server"), "{text}");
     assert_eq!(super::evidence(&history, "n/b"), "");
+    // Its own pods, and not those of a run whose name goes on.
+    history.pods = vec![(at(0), format!("n/{}", pod(2))), (at(0), format!("n/{}", names::attempt_name("a-1", "uid", 1)))];
+    let text = super::evidence(&history, "n/a");
+    assert!(text.contains(&format!("pod n/{} created", pod(2))) && text.matches(" created").count() == 1, "{text}");
 }
