@@ -476,6 +476,11 @@ mod tests {
             let f = of("plan", vec![diagnostic(summary, detail, None)]);
             assert_eq!((f.class, f.reason.as_str()), (*class, *reason), "{summary}: {detail}");
         }
+        // Whichever command asks.
+        for step in ["init", "apply"] {
+            let f = of(step, vec![diagnostic("Error asking for input to configure the provider", "provider.x.token: EOF", None)]);
+            assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::INPUT_REQUIRED), "{step}");
+        }
     }
 
     #[test]

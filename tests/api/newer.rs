@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{PATIENCE, World};
 
 /// Where ours gets one more word.
 const WORDS: [(&str, &str); 7] = [
@@ -87,7 +87,7 @@ pub(crate) async fn wait_for(world: &World) -> Result<()> {
         if answer.as_ref().is_ok_and(|run| run.data["spec"]["newer"] == "x") {
             return Ok(());
         }
-        ensure!(started.elapsed() < Duration::from_secs(30), "the newer definition is not in force: {answer:?}");
+        ensure!(started.elapsed() < PATIENCE, "the newer definition is not in force: {answer:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

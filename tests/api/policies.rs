@@ -8,7 +8,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{Test, World, plan, refused, run, sum};
+use crate::world::{PATIENCE, Test, World, plan, refused, run, sum};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -204,7 +204,8 @@ async fn automatic(world: World) -> Result<()> {
 
 /// Creates a run with a right that was given just now: the API server learns of it within moments.
 async fn eventually(runs: &Api<crds::TerraformRun>, object: &crds::TerraformRun) -> Result<()> {
-    for _ in 0..40 {
+    let started = std::time::Instant::now();
+    while started.elapsed() < PATIENCE {
         if runs.create(&PostParams::default(), object).await.is_ok() {
             return Ok(());
         }

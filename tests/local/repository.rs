@@ -1,8 +1,11 @@
 //! A stack that is fetched from a repository.
 
-use anyhow::{Result, ensure};
-use crds::{Phase, RunResult};
-use tests::servers::{git::GitServer, state::StateServer};
+use anyhow::{Context as _, Result, ensure};
+use crds::{FailureClass, Phase, RunResult, reason};
+use tests::servers::{
+    git::{Failure, GitServer},
+    state::StateServer,
+};
 
 use crate::place::{Lab, Test, approval, holds};
 
@@ -50,20 +53,36 @@ fn planned_and_applied(lab: &Lab) -> Result<()> {
 }
 
 fn what_cannot_be(lab: &Lab) -> Result<()> {
+    use FailureClass::{Configuration, Transient};
     let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
     let git = runtime.block_on(GitServer::start("127.0.0.1:0".parse()?, files.path()))?;
-    git.create("stacks")?.commit("main", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
-    let url = git.url("stacks");
-    for (place_of_it, said) in [
-        (format!("{url}?ref=main"), "the code names no backend that keeps its state"),
-        (format!("{url}?ref=nowhere"), "nowhere"),
-        (format!("{url}//network?ref=main"), "network"),
-        (url.replace("http://", "ssh://"), "not an http or https URL"),
-    ] {
-        let (code, text) = place.run(&["apply", &place_of_it])?;
+    for name in ["stacks", "broken"] {
+        git.create(name)?.commit("main", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
+    }
+    git.fail("broken", Failure::Status(500));
+    let refused = |place_of_it: &str, said: &str| -> Result<()> {
+        let (code, text) = place.run(&["apply", place_of_it])?;
         ensure!(code == 1, "{code}: {text}");
         holds(&text, said)?;
         ensure!(!text.contains("spec.") && !text.contains("the pod"), "words of a cluster: {text}");
+        Ok(())
+    };
+    let (url, commit) = (git.url("stacks"), "0123456789".repeat(4));
+    refused(&url.replace("http://", "ssh://"), "not an http or https URL")?;
+    for (place_of_it, said, class, why) in [
+        (format!("{url}?ref=main"), "the code names no backend that keeps its state", Configuration, reason::NO_DURABLE_STATE),
+        (format!("{url}?ref=no/where"), "no/where", Configuration, reason::REVISION_NOT_FOUND),
+        // Not the head of any branch, so that all of them are fetched.
+        (format!("{url}?ref={commit}"), commit.as_str(), Configuration, reason::REVISION_NOT_FOUND),
+        (format!("{url}//network/here?ref=main"), "network/here", Configuration, reason::PATH_NOT_FOUND),
+        (format!("{}x?ref=main", url.trim_end_matches(".git")), "stacksx", Configuration, reason::REPOSITORY_NOT_FOUND),
+        (format!("{}?ref=main", git.url("broken")), "error: 500", Transient, reason::SOURCE_UNREACHABLE),
+        // Nobody listens on the discard port.
+        ("http://127.0.0.1:9/r.git?ref=main".to_owned(), "cannot be reached", Transient, reason::SOURCE_UNREACHABLE),
+    ] {
+        refused(&place_of_it, said)?;
+        let failure = place.record()?.failure.context("no failure")?;
+        ensure!((failure.class, failure.reason.as_str()) == (class, why), "{place_of_it}: {failure:?}");
     }
     Ok(())
 }

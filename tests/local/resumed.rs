@@ -1,5 +1,10 @@
 //! A plan that waits outlives its process, however that ended, and is applied once.
 
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
 use anyhow::{Result, ensure};
 use crds::{Changed, Phase, RunResult};
 use nix::sys::signal::Signal;
@@ -8,6 +13,7 @@ use crate::{
     interrupts::reading,
     place::{Lab, Test, approval, holds},
     stalled::Stalled,
+    terminal::PATIENCE,
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -47,8 +53,13 @@ fn killed_in_plan(lab: &Lab) -> Result<()> {
     terminal.signal(Signal::SIGKILL)?;
     let (code, text) = terminal.end()?;
     ensure!(code == 128 + Signal::SIGKILL as i32, "{code}: {text}");
-    // The tool goes on by itself, and lets go of the state's lock when it ends.
+    // The tool goes on by itself, and lets go of the state's lock when it ends, or dies because nobody reads what it says.
     server.release();
+    let start = Instant::now();
+    while somebody_works_in(&place.stack()) {
+        ensure!(start.elapsed() < PATIENCE, "the tool goes on for ever");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let (code, text) = place.run(&["--auto-approve"])?;
     ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
     holds(&text, "the process ended before anything was applied")?;
@@ -56,6 +67,11 @@ fn killed_in_plan(lab: &Lab) -> Result<()> {
     ensure!(first.result == Some(RunResult::Failed), "{first:?}");
     ensure!(first.failure.map(|failure| failure.changes) == Some(Changed::None), "{:?}", first.message);
     Ok(())
+}
+
+fn somebody_works_in(directory: &Path) -> bool {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.into_iter().any(|process| std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == directory))
 }
 
 fn killed_at_the_question(lab: &Lab) -> Result<()> {

@@ -118,7 +118,7 @@ impl Terminal {
         if let Some(reader) = self.reader.take() {
             // What the program left running may hold the terminal.
             let start = Instant::now();
-            while !reader.is_finished() && start.elapsed() < Duration::from_secs(2) {
+            while !reader.is_finished() && start.elapsed() < Duration::from_secs(10) {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

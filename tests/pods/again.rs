@@ -47,12 +47,12 @@ async fn backup(scene: Scene) -> Result<()> {
 }
 
 async fn kept(scene: Scene) -> Result<()> {
-    let ttl = json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 2, "timeouts": {"plan": "1m"}});
-    for name in ["kept", "goes"] {
-        scene.scripted(name, json!({"commands": {"plan": [{"sleep_ms": 2000}]}}), ttl.clone()).await?;
-    }
+    // It is not over before the tool has put its label on it.
+    scene.scripted("kept", json!({}), json!({"ttlSecondsAfterFinished": 2})).await?;
     scene.kubectl(&["label", "tfrun", "kept", "kustomize.toolkit.fluxcd.io/name=team"])?;
+    ensure!(scene.approve("kept").await?.status.success());
     scene.ends("kept", RunResult::Applied).await?;
+    scene.scripted("goes", json!({}), json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 2})).await?;
     scene.gone("goes").await?;
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
     ensure!(scene.get("kept").await?.metadata.deletion_timestamp.is_none());

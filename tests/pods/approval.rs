@@ -85,29 +85,33 @@ async fn withdrawal(scene: Scene) -> Result<()> {
 }
 
 async fn refused(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"commands": {"plan": [{"sleep_ms": 1500}]}}), json!({})).await?;
-    let line = |sum: &str| {
+    scene.scripted("plans", json!({"commands": {"plan": ["hang"]}}), json!({})).await?;
+    scene.scripted("a", json!({}), json!({})).await?;
+    let line = |run: &str, sum: &str| {
         format!(
-            "kubectl annotate -n {} --overwrite tfrun/a {}={sum} {}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\"",
+            "kubectl annotate -n {} --overwrite tfrun/{run} {}={sum} {}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\"",
             scene.namespace,
             names::APPROVE,
             names::APPROVED_BY
         )
     };
     let sum = |digit: &str| format!("sha256:{}", digit.repeat(64));
-    scene.phase("a", Phase::Plan).await?;
-    let early = scene.paste(&line(&sum("a")))?;
+    scene.phase("plans", Phase::Plan).await?;
+    let early = scene.paste(&line("plans", &sum("a")))?;
     ensure!(!early.status.success());
     holds(&stderr(&early), "no plan waits for approval")?;
+    scene.annotate("plans", &[(names::CANCEL, Some("done"))]).await?;
     let plan = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?;
     for wrong in [sum("a"), plan.checksum[..40].to_owned()] {
-        let output = scene.paste(&line(&wrong))?;
+        let output = scene.paste(&line("a", &wrong))?;
         ensure!(!output.status.success());
         holds(&stderr(&output), &format!("the plan that waits is {}, not {wrong}; nothing was approved", plan.checksum))?;
     }
     ensure!(scene.status("a").await?.approval.is_none());
     scene.annotate("a", &[(names::CANCEL, Some("done"))]).await?;
-    scene.ends("a", RunResult::Canceled).await?;
+    for name in ["a", "plans"] {
+        scene.ends(name, RunResult::Canceled).await?;
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
 use tests::ledger::{self, what};
 
-use crate::suite::{SOON, Scene, Test, holds};
+use crate::suite::{SOON, Scene, Test, gate, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -38,7 +38,8 @@ async fn while_it_holds(scene: Scene) -> Result<()> {
 }
 
 async fn in_mid_apply(scene: Scene) -> Result<()> {
-    let script = json!({"resources": 5, "apply_ms": 1500});
+    // Far more than can be made before the interrupt comes.
+    let script = json!({"resources": 60, "apply_ms": 1000});
     scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
@@ -56,10 +57,13 @@ async fn in_mid_apply(scene: Scene) -> Result<()> {
 }
 
 async fn too_late(scene: Scene) -> Result<()> {
-    let script = json!({"resources": [{"address": "terraform_data.a", "steps": ["ignore_interrupts", {"sleep_ms": 2000}]}]});
+    let steps = json!(["ignore_interrupts", {"mark": "deaf"}, gate()]);
+    let script = json!({"resources": [{"address": "terraform_data.a", "steps": steps}]});
     scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
-    scene.until_ledger("a", what::APPLY, None).await?;
+    scene.until_ledger("a", what::MARK, None).await?;
     scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
+    scene.until_ledger("a", what::SIGNAL, Some("apply")).await?;
+    scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
     Ok(())
 }

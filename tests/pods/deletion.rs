@@ -1,14 +1,14 @@
 //! A run is deleted: before the claim that cancels it, after it waits for the end of the apply.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use crds::Phase;
 use kube::{ResourceExt, api::PostParams};
 use serde_json::json;
 use tests::ledger::{self, what};
 
-use crate::suite::{LATER, Scene, Test};
+use crate::suite::{LATER, SOON, Scene, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -44,13 +44,12 @@ async fn late(scene: Scene) -> Result<()> {
     let spec = json!({"runner": {"nodeSelector": {"no": "such-node"}, "serviceAccountName": "default"}});
     scene.scripted("a", json!({}), spec).await?;
     scene.until("a", "attempted", LATER, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
-    let mut tries = 0;
+    let started = Instant::now();
     let mut pod = loop {
         match scene.pod("a").await {
-            Err(_) if tries < 50 => tokio::time::sleep(Duration::from_millis(200)).await,
+            Err(_) if started.elapsed() < SOON => tokio::time::sleep(Duration::from_millis(200)).await,
             pod => break pod?,
         }
-        tries += 1;
     };
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
     scene.gone("a").await?;
@@ -59,22 +58,26 @@ async fn late(scene: Scene) -> Result<()> {
     pod.status = None;
     let pods = scene.pods();
     pods.create(&PostParams::default(), &pod).await?;
-    let name = pod.name_any();
-    for _ in 0..100 {
-        if pods.get_opt(&name).await?.is_none() {
-            return Ok(());
-        }
+    let (name, started) = (pod.name_any(), Instant::now());
+    while pods.get_opt(&name).await?.is_some() {
+        ensure!(started.elapsed() < SOON, "pod {name} of a run that is gone is still there");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    bail!("pod {name} of a run that is gone is still there")
+    Ok(())
 }
 
 async fn in_mid_apply(scene: Scene, cascade: &str) -> Result<()> {
     scene.scripted("a", json!({"resources": 4, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false", &format!("--cascade={cascade}")])?;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    ensure!(scene.runs().get_opt("a").await?.is_some(), "the run went before its apply had ended");
+    let started = Instant::now();
+    while scene.runs().get_opt("a").await?.is_some() {
+        ensure!(started.elapsed() < LATER, "the run does not go");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // At the moment that it is gone.
+    let ended = ledger::select(&scene.ledger("a"), what::COMMAND_END, Some("apply")).len();
+    ensure!(ended == 1, "the run went before its apply had ended");
     scene.gone("a").await?;
     let entries = scene.ledger("a");
     ensure!(ledger::select(&entries, what::SIGNAL, None).is_empty(), "the deletion interrupted the apply");
@@ -98,9 +101,10 @@ async fn orphan(scene: Scene) -> Result<()> {
 }
 
 async fn namespace(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 10, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
+    // Far more than can be made before the interrupt comes.
+    scene.scripted("a", json!({"resources": 90, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", "--timeout=120s"])?;
+    scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", "--timeout=180s"])?;
     let entries = scene.ledger("a");
     ensure!(ledger::select(&entries, what::SIGNAL, None).len() == 1, "exactly one signal reaches the tool");
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;

@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 use tests::{ledger::what, servers::git::Failure};
 
-use crate::suite::{LATER, Scene, Test, holds};
+use crate::suite::{LATER, Scene, Test, gate, gated, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -27,6 +27,9 @@ pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("kills::the_controller_killed_at_any_time", controller)]
 }
 
+/// More resources than any apply makes before it is cut off.
+const MANY: u32 = 150;
+
 fn automatic() -> Value {
     json!({"approval": {"mode": "Automatic"}})
 }
@@ -38,7 +41,7 @@ async fn delete_by_force(scene: &Scene, name: &str) -> Result<()> {
 }
 
 async fn deleted_in(scene: &Scene, command: &str) -> Result<()> {
-    let script = json!({"commands": {command: [{"only": [1], "sleep_ms": 30_000}]}});
+    let script = json!({"commands": {command: [{"only": [1], "sleep_ms": 600_000}]}});
     scene.scripted("a", script, automatic()).await?;
     scene.until_ledger("a", what::COMMAND_START, Some(command)).await?;
     delete_by_force(scene, "a").await?;
@@ -70,7 +73,7 @@ async fn deleted_in_plan(scene: Scene) -> Result<()> {
 }
 
 async fn deleted_in_apply(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), automatic()).await?;
+    scene.scripted("a", json!({"resources": MANY, "apply_ms": 500}), automatic()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     delete_by_force(&scene, "a").await?;
     let ended = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
@@ -85,7 +88,7 @@ async fn deleted_in_apply(scene: Scene) -> Result<()> {
 }
 
 async fn deleted_gracefully(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), automatic()).await?;
+    scene.scripted("a", json!({"resources": MANY, "apply_ms": 500}), automatic()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?.name_any();
     scene.kubectl(&["delete", "pod", &pod, "--wait=false"])?;
@@ -99,7 +102,7 @@ async fn deleted_gracefully(scene: Scene) -> Result<()> {
 }
 
 async fn agent_killed(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), automatic()).await?;
+    scene.scripted("a", json!({"resources": gated(2)}), automatic()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?;
     Scene::kill(&pod, "runner-agent")?;
@@ -147,7 +150,7 @@ async fn retries_end(scene: Scene) -> Result<()> {
 }
 
 async fn second_process(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"commands": {"apply": [{"sleep_ms": 4000}]}}), json!({})).await?;
+    scene.scripted("a", json!({"commands": {"apply": [gate()]}}), json!({})).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
     let pod = scene.pod("a").await?.name_any();
     // The same program with the same token in the same pod: what a container that the kubelet starts twice would be.
@@ -164,6 +167,7 @@ async fn second_process(scene: Scene) -> Result<()> {
     ensure!(scene.approve("a").await?.status.success());
     scene.phase("a", Phase::Apply).await?;
     second(&scene)?;
+    scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
     ensure!(scene.starts("a", "apply") == 1 && scene.starts("a", "plan") == 1 && scene.starts("a", "init") == 1);
     Ok(())

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tests::ledger::what;
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
+use crate::suite::{LATER, SOON, Scene, Test, gate, gated, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -38,7 +38,7 @@ async fn given_back(scene: &Scene, name: &str) -> Result<()> {
 async fn two_namespaces(scene: Scene) -> Result<()> {
     let other = scene.suite.beside(&scene, "b").await?;
     let backend = scene.backend("shared");
-    scene.scripted("a", json!({"resources": 6, "apply_ms": 500}), automatic(&backend)).await?;
+    scene.scripted("a", json!({"resources": gated(6)}), automatic(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     other.scripted("b", json!({"resources": 7}), automatic(&backend)).await?;
     let first = format!("{}/a", scene.namespace);
@@ -46,6 +46,7 @@ async fn two_namespaces(scene: Scene) -> Result<()> {
     let status = waits.status.context("no status")?;
     holds(status.message.as_deref().unwrap_or_default(), &format!("waits for its turn on the state behind {first}"))?;
     ensure!(other.pod_names("b").await?.is_empty(), "it waits without a pod");
+    scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
     let status = other.ends_within("b", RunResult::Applied, LATER).await?;
     given_back(&other, "b").await?;
@@ -56,7 +57,7 @@ async fn two_namespaces(scene: Scene) -> Result<()> {
 
 async fn three(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
-    scene.scripted("c", json!({"resources": 8, "apply_ms": 500}), automatic(&backend)).await?;
+    scene.scripted("c", json!({"resources": gated(8)}), automatic(&backend)).await?;
     scene.until_ledger("c", what::RESOURCE, None).await?;
     // Names against the order of creation, which is in whole seconds.
     for name in ["b", "a"] {
@@ -70,6 +71,7 @@ async fn three(scene: Scene) -> Result<()> {
     scene.scripted("d", json!({"resources": 9}), automatic(&backend)).await?;
     scene.annotate("a", &[(names::CANCEL, Some("not needed"))]).await?;
     scene.ends("a", RunResult::Canceled).await?;
+    scene.open("c").await?;
     let mut ended = Vec::new();
     for name in ["c", "b", "d"] {
         let result = if name == "b" { RunResult::NoChanges } else { RunResult::Applied };
@@ -87,7 +89,7 @@ async fn approved(scene: Scene) -> Result<()> {
     scene.scripted("held", json!({"resources": 1}), manual).await?;
     scene.phase("held", Phase::AwaitingApproval).await?;
     let other = scene.suite.beside(&scene, "b").await?;
-    other.scripted("a", json!({"resources": 1, "commands": {"apply": [{"sleep_ms": 6000}]}}), automatic(&backend)).await?;
+    other.scripted("a", json!({"resources": 1, "commands": {"apply": [gate()]}}), automatic(&backend)).await?;
     other.phase("a", Phase::Apply).await?;
     let waiting = super::stored::released(&scene, "held").await?;
     super::stored::approve_waiting(&scene, &waiting)?;
@@ -96,6 +98,7 @@ async fn approved(scene: Scene) -> Result<()> {
     let status = run.status.context("no status")?;
     holds(status.message.as_deref().unwrap_or_default(), "is approved; waits for its turn")?;
     ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1), "no pod before its turn");
+    other.open("a").await?;
     other.ends("a", RunResult::Applied).await?;
     // The state moved under the approved plan, which is applied as it is or not at all.
     let status = scene.fails("held", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await?;
@@ -105,7 +108,7 @@ async fn approved(scene: Scene) -> Result<()> {
 
 async fn removed(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
-    scene.scripted("a", json!({"resources": 12, "apply_ms": 1000}), automatic(&backend)).await?;
+    scene.scripted("a", json!({"resources": gated(12)}), automatic(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?.name_any();
     // An administrator takes the finalizer off and removes the run under its apply.
@@ -118,6 +121,7 @@ async fn removed(scene: Scene) -> Result<()> {
     scene.scripted("b", json!({"resources": 12}), automatic(&backend)).await?;
     scene.until("b", "queued behind the pod", SOON, |run| queued(run, "which was removed while its pod still runs")).await?;
     ensure!(scene.pod_names("b").await?.is_empty());
+    scene.open("a").await?;
     let ended = std::time::Instant::now();
     loop {
         let found = scene.pods().get_opt(&pod).await?.and_then(|pod| pod.status).and_then(|status| status.phase);

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tests::{ledger::what, servers::state::LockInfo};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds};
+use crate::suite::{LATER, SOON, Scene, Test, gated, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -57,7 +57,7 @@ async fn earlier_attempt(scene: Scene) -> Result<()> {
 
 async fn another_run(scene: Scene) -> Result<()> {
     let backend = json!({"backend": scene.backend("shared"), "approval": {"mode": "Automatic"}});
-    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), backend.clone()).await?;
+    scene.scripted("a", json!({"resources": gated(2)}), backend.clone()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?.name_any();
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
@@ -126,13 +126,14 @@ async fn alive(scene: Scene) -> Result<()> {
         crate::suite::merge(&mut spec, more);
         spec
     };
-    scene.scripted("a", json!({"resources": 30, "apply_ms": 1000}), of(automatic())).await?;
+    scene.scripted("a", json!({"resources": gated(2)}), of(automatic())).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?.name_any();
     scene.scripted("b", json!({}), of(json!({"operation": "Plan"}))).await?;
     let waits = scene.until("b", "waiting for the lock", SOON, waits_for(&pod)).await?.status.unwrap_or_default();
     holds(waits.message.as_deref().unwrap_or_default(), &format!("locked by pawl@{pod} since"))?;
     ensure!(waits.lock_release.is_none(), "{:?}", waits.lock_release);
+    scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
     let status = scene.ends_within("b", RunResult::Planned, LATER).await?;
     // The word that it may go is given once its holder has ended, and not before; by then the holder has given it back itself.
@@ -146,7 +147,7 @@ async fn strangers(scene: Scene) -> Result<()> {
         ensure!(scene.suite.state.hold_lock(&path(&scene, name), LockInfo::stranger("11111111-2222", "carol@laptop"))?);
     }
     let main = "resource \"terraform_data\" \"a\" {}\n";
-    scene.real("in-vain", main, json!({"timeouts": {"plan": "14s"}})).await?;
+    scene.real("in-vain", main, json!({"timeouts": {"plan": "30s"}})).await?;
     scene.real("in-time", main, json!({})).await?;
     let waits = scene.until("in-time", "waiting for the lock", SOON, waits_for("carol@laptop")).await?;
     holds(waits.status.unwrap_or_default().message.as_deref().unwrap_or_default(), "locked by carol@laptop")?;

@@ -29,9 +29,30 @@ mod tools;
 
 use std::{process::ExitCode, sync::Arc};
 
-use anyhow::Result;
-use libtest_mimic::{Arguments, Trial};
+use anyhow::{Result, bail};
+use libtest_mimic::{Arguments, Conclusion, Trial};
 use suite::Suite;
+
+/// A part of the suite; each has a cluster of its own, so that both can run at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Tests that run beside each other.
+    Together,
+    /// Tests that run one after the other.
+    Alone,
+}
+
+impl Part {
+    /// What `PAWL_PART` asks for; both when it is not set.
+    fn wanted() -> Result<Option<Self>> {
+        match std::env::var("PAWL_PART").ok().as_deref() {
+            None => Ok(None),
+            Some("together") => Ok(Some(Self::Together)),
+            Some("alone") => Ok(Some(Self::Alone)),
+            Some(other) => bail!("PAWL_PART is `together` or `alone`, not `{other}`"),
+        }
+    }
+}
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
@@ -41,8 +62,9 @@ fn main() -> Result<ExitCode> {
         println!("left out: everything that needs a cluster ({reason})\n0 passed, 0 failed");
         return Ok(ExitCode::SUCCESS);
     }
+    let part = Part::wanted()?;
     let runtime = tokio::runtime::Runtime::new()?;
-    let suite = Arc::new(runtime.block_on(Suite::up())?);
+    let suite = Arc::new(runtime.block_on(Suite::up(if part == Some(Part::Alone) { "ci-alone" } else { "ci" }))?);
     let run = |tests: Vec<suite::Test>, arguments: &Arguments| {
         let trials = tests
             .into_iter()
@@ -54,7 +76,12 @@ fn main() -> Result<ExitCode> {
             .collect();
         libtest_mimic::run(arguments, trials)
     };
+    // The longest first, so that the end does not wait for one of them.
     let together = [
+        output::tests(),
+        hangs::tests(),
+        recovery::tests(),
+        kills::tests(),
         again::tests(),
         approval::tests(),
         cancel::tests(),
@@ -63,32 +90,30 @@ fn main() -> Result<ExitCode> {
         failures::tests(),
         guard::tests(),
         identity::tests(),
-        hangs::tests(),
-        kills::tests(),
         leases::tests(),
         locks::tests(),
         managed::tests(),
         operations::tests(),
-        output::tests(),
         peers::tests(),
         pruning::tests(),
         reading::tests(),
-        recovery::tests(),
         stored::tests(),
         tools::tests(),
     ];
-    let first = run(together.into_iter().flatten().collect(), &arguments);
     // What takes something away from the whole cluster runs alone.
-    arguments.test_threads = Some(1);
-    let second = run(
-        [approval::alone(), caches::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone(), tools::alone()]
-            .into_iter()
-            .flatten()
-            .collect(),
-        &arguments,
-    );
+    let alone = [approval::alone(), caches::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone()];
+    let mut results = Vec::new();
+    if part != Some(Part::Alone) {
+        results.push(run(together.into_iter().flatten().collect(), &arguments));
+    }
+    if part != Some(Part::Together) {
+        arguments.test_threads = Some(1);
+        results.push(run(alone.into_iter().flatten().collect(), &arguments));
+    }
+    println!("{}", suite.slowest());
     suite.down()?;
-    let (passed, failed) = (first.num_passed + second.num_passed, first.num_failed + second.num_failed);
+    let sum = |count: fn(&Conclusion) -> u64| results.iter().map(count).sum::<u64>();
+    let (passed, failed) = (sum(|result| result.num_passed), sum(|result| result.num_failed));
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, names, reason};
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
+use crate::suite::{GATE, LATER, SOON, Scene, Test, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -68,12 +68,20 @@ async fn terraform(scene: Scene) -> Result<()> {
 }
 
 async fn lock(scene: Scene) -> Result<()> {
-    let slow = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"sleep 25\"\n  }\n}\n";
+    let slow =
+        format!("resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = \"{GATE}\"\n  }}\n}}\n");
     let more = json!({"stack": "words", "source": {"inline": {"files": {"main.tf": slow}}}});
     run(&scene, "holder", more.clone()).await?;
     scene.phase("holder", crds::Phase::Apply).await?;
+    let state = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words", scene.namespace);
+    let held = |text: String| serde_json::from_str::<Value>(&text).is_ok_and(|state| !state["lock"].is_null());
+    let started = std::time::Instant::now();
+    while !scene.kubectl(&["get", "--raw", &state]).is_ok_and(held) {
+        ensure!(started.elapsed() < SOON, "the apply takes no lock");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
     // A run that only plans needs no lease, and so meets the lock.
-    let plan = json!({"operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "12s"}});
+    let plan = json!({"operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "30s"}});
     let mut second = more;
     crate::suite::merge(&mut second, plan);
     run(&scene, "second", second).await?;
@@ -83,6 +91,7 @@ async fn lock(scene: Scene) -> Result<()> {
         &said,
         &format!("holder-{}-a1", names::short_hash(&kube::ResourceExt::uid(&scene.get("holder").await?).unwrap_or_default())),
     )?;
+    scene.open("holder").await?;
     scene.ends_within("holder", RunResult::Applied, LATER).await?;
     Ok(())
 }

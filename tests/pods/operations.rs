@@ -10,7 +10,6 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("operations::an_automatic_run_is_applied_once_in_one_pod", automatic),
         Test::new("operations::no_changes_ends_without_an_apply", no_changes),
-        Test::new("operations::plan_stops_at_the_plan", plan_only),
         Test::new("operations::destroy_destroys", destroy),
         Test::new("operations::variables_reach_the_tool_with_their_types", variables),
         Test::new("operations::real_opentofu_from_git_over_http", git),
@@ -52,13 +51,6 @@ async fn no_changes(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 0}), json!({})).await?;
     let status = scene.ends("a", RunResult::NoChanges).await?;
     ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
-    Ok(())
-}
-
-async fn plan_only(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 2}), json!({"operation": "Plan"})).await?;
-    let status = scene.ends("a", RunResult::Planned).await?;
-    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none() && status.plan.is_some());
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use tests::ledger::what;
 
 use crate::{
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, holds},
+    suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds},
 };
 
 pub(crate) fn alone() -> Vec<Test> {
@@ -48,14 +48,16 @@ async fn away(scene: &Scene) -> Result<()> {
 fn back(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=1"])?;
-    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=60s"])?;
+    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=180s"])?;
     Ok(())
 }
 
 async fn for_a_while(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"commands": {"plan": [{"sleep_ms": 3000}]}}), json!({"approval": {"holdFor": "1h"}})).await?;
+    scene.scripted("a", json!({"commands": {"plan": [gate()]}}), json!({"approval": {"holdFor": "1h"}})).await?;
     scene.phase("a", Phase::Plan).await?;
     away(&scene).await?;
+    scene.open("a").await?;
+    scene.until_ledger("a", what::COMMAND_END, Some("plan")).await?;
     tokio::time::sleep(Duration::from_secs(8)).await;
     ensure!(scene.status("a").await?.phase == Some(Phase::Plan), "the plan waits and is with no datastore");
     back(&scene)?;
@@ -71,10 +73,11 @@ async fn for_a_while(scene: Scene) -> Result<()> {
 async fn too_long(scene: Scene) -> Result<()> {
     scene.scripted("at", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     let waiting = scene.phase("at", Phase::AwaitingApproval).await?;
-    scene.scripted("behind", json!({"resources": 8, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("behind", json!({"resources": gated(2)}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("behind", what::RESOURCE, None).await?;
     away(&scene).await?;
     let ended = async {
+        scene.open("behind").await?;
         approve_waiting(&scene, &waiting)?;
         scene.scripted("before", json!({}), json!({"retry": {"limit": 0}})).await?;
         tokio::try_join!(
@@ -97,12 +100,14 @@ async fn too_long(scene: Scene) -> Result<()> {
 }
 
 async fn state_writes(scene: Scene) -> Result<()> {
-    let main = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"sleep 6\"\n  }\n}\n";
+    let main =
+        format!("resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = \"{GATE}\"\n  }}\n}}\n");
     let spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "approval": {"mode": "Automatic"}, "backend": null,
         "stack": "a", "tool": {"name": "OpenTofu", "version": "1.10.6"}});
     scene.create("a", spec.clone()).await?;
     scene.phase("a", Phase::Apply).await?;
     away(&scene).await?;
+    scene.open("a").await?;
     // The tool ends meanwhile, and its state waits for the datastore.
     tokio::time::sleep(Duration::from_secs(10)).await;
     let meanwhile = scene.status("a").await?;
@@ -217,7 +222,7 @@ fn away_now(scene: &Scene) -> Result<()> {
         "pod",
         "-l",
         "app.kubernetes.io/component=datastore",
-        "--timeout=60s",
+        "--timeout=180s",
     ])?;
     Ok(())
 }

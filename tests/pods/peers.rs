@@ -33,7 +33,7 @@ use tests::ledger::{self, what};
 
 use crate::{
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, holds, stderr},
+    suite::{LATER, SOON, Scene, Test, gate, gated, holds, stderr},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -149,14 +149,14 @@ fn annotate(scene: &Scene, run: &str, id: &str) -> String {
 /// Here a run that waits may be cancelled, or deleted with all that is its own, and the lease stays with the one that applies.
 async fn first_end(scene: Scene) -> Result<()> {
     let backend = json!({"backend": scene.backend("shared")});
-    scene.scripted("holds", json!({"resources": 30, "apply_ms": 1000}), automatic(backend.clone())).await?;
+    scene.scripted("holds", json!({"resources": gated(2)}), automatic(backend.clone())).await?;
     scene.until_ledger("holds", what::RESOURCE, None).await?;
     let run = scene.get("holds").await?;
     let lease = run.status.as_ref().and_then(|status| status.lease.clone()).context("no lease")?;
     let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let holder = format!("{}/holds/{}", scene.namespace, run.uid().unwrap_or_default());
     for name in ["cancelled", "deleted", "next"] {
-        scene.scripted(name, json!({"resources": 31}), automatic(backend.clone())).await?;
+        scene.scripted(name, json!({"resources": 3}), automatic(backend.clone())).await?;
         let queued = |run: &TerraformRun| said(run, conditions::STATE_LEASED, reason::QUEUED);
         scene.until(name, "queued", SOON, queued).await?;
     }
@@ -167,9 +167,10 @@ async fn first_end(scene: Scene) -> Result<()> {
     let object = leases.get(&lease.name).await?;
     ensure!(object.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) == Some(&holder), "{object:?}");
     let (status, waits) = (scene.status("holds").await?, scene.status("next").await?);
-    ensure!(status.phase == Some(Phase::Apply), "the apply was over too soon to say anything: {status:?}");
+    ensure!(status.phase == Some(Phase::Apply), "{status:?}");
     ensure!(status.lease.as_ref().is_some_and(|l| l.name == lease.name), "{status:?}");
     ensure!(waits.lease.is_none() && waits.attempt.is_none() && scene.pod_names("next").await?.is_empty(), "{waits:?}");
+    scene.open("holds").await?;
     let first = scene.ends("holds", RunResult::Applied).await?.completion_time.context("no time")?;
     let next = scene.ends_within("next", RunResult::Applied, LATER).await?;
     ensure!(next.start_time.context("no time")?.0 >= first.0 && next.plan.context("no plan")?.counts.add == 1);
@@ -180,9 +181,9 @@ async fn first_end(scene: Scene) -> Result<()> {
 /// commit: B was never planned and counted as applied. Here a plan is of the commit that was fetched for it, says so, and is
 /// applied as it is; the next run plans what came since.
 async fn mid_plan(scene: Scene) -> Result<()> {
-    let script = |name: &str, resources: u32, pause: u32| {
+    let script = |name: &str, resources: u32, steps: &[Value]| {
         json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": resources,
-            "commands": {"plan": [{"sleep_ms": pause}]}})
+            "commands": {"plan": steps}})
         .to_string()
     };
     let repository = format!("{}/stack", scene.namespace);
@@ -190,11 +191,12 @@ async fn mid_plan(scene: Scene) -> Result<()> {
     let commit = |script: &str| repo.commit("main", &[("main.tf", "# played by a script\n"), ("pawl-script.json", script)]);
     let spec = json!({"source": {"git": {"url": scene.suite.git.url(&repository), "revision": "main"}},
         "tool": {"name": "OpenTofu", "version": "0.0.1"}, "backend": scene.backend("shared")});
-    let first = commit(&script("a", 1, 4000))?;
+    let first = commit(&script("a", 1, &[gate()]))?;
     scene.create("a", spec.clone()).await?;
     scene.until_ledger("a", what::COMMAND_START, Some("plan")).await?;
-    let second = commit(&script("b", 3, 0))?;
+    let second = commit(&script("b", 3, &[]))?;
     ensure!(scene.status("a").await?.plan.is_none(), "the commit came after the plan");
+    scene.open("a").await?;
     let plan = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?;
     ensure!(plan.revision.as_ref() == Some(&first) && plan.counts.add == 1, "{plan:?}");
     ensure!(scene.approve("a").await?.status.success());
@@ -215,14 +217,17 @@ async fn mid_plan(scene: Scene) -> Result<()> {
 /// workflows stayed Running for ever. Here a run whose pod is taken in its plan, in its hold or in its apply goes on or ends,
 /// and keeps nothing held.
 async fn drained(scene: Scene) -> Result<()> {
-    scene.scripted("lost", json!({"commands": {"plan": [{"only": [1], "sleep_ms": 60_000}]}}), automatic(json!({}))).await?;
-    scene.scripted("plans", json!({"commands": {"plan": [{"only": [1], "sleep_ms": 60_000}]}}), automatic(json!({}))).await?;
+    for name in ["lost", "plans"] {
+        let script = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
+        scene.scripted(name, script, automatic(json!({}))).await?;
+    }
     scene.scripted("waits", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     for name in ["lost", "plans"] {
         scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
     }
     scene.phase("waits", Phase::AwaitingApproval).await?;
-    scene.scripted("applies", json!({"resources": 30, "apply_ms": 500}), automatic(json!({}))).await?;
+    // Far more than can be made before it is taken.
+    scene.scripted("applies", json!({"resources": 150, "apply_ms": 500}), automatic(json!({}))).await?;
     scene.until_ledger("applies", what::RESOURCE, None).await?;
     for name in ["plans", "waits", "applies"] {
         scene.pods().evict(&scene.pod(name).await?.name_any(), &EvictParams::default()).await?;

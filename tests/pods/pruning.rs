@@ -5,7 +5,7 @@ use crds::RunResult;
 use serde_json::json;
 use tests::ledger::what;
 
-use crate::suite::{LATER, Scene, Test};
+use crate::suite::{LATER, SOON, Scene, Test, gated};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -16,14 +16,15 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn finished(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 0}), json!({"ttlSecondsAfterFinished": 3})).await?;
+    // Long enough for its end to be seen.
+    scene.scripted("a", json!({"resources": 0}), json!({"ttlSecondsAfterFinished": 15})).await?;
     scene.ends("a", RunResult::NoChanges).await?;
     scene.gone("a").await
 }
 
 async fn indeterminate(scene: Scene) -> Result<()> {
     let spec = json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 1});
-    scene.scripted("a", json!({"resources": 20, "apply_ms": 500}), spec).await?;
+    scene.scripted("a", json!({"resources": gated(2)}), spec).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
@@ -38,15 +39,15 @@ async fn keeps(scene: Scene) -> Result<()> {
     scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=30s", "tfrun/a"])?;
     let pod = scene.pod_names("a").await?.remove(0);
     // Its accounts and rights are gone, the pod and its log are not.
-    for _ in 0..100 {
-        if scene.kubectl(&["get", "serviceaccounts,roles,rolebindings", "-l", "pawl.run/run=a", "-o", "name"])?.trim().is_empty()
-        {
+    let started = std::time::Instant::now();
+    loop {
+        let rest = scene.kubectl(&["get", "serviceaccounts,roles,rolebindings", "-l", "pawl.run/run=a", "-o", "name"])?;
+        if rest.trim().is_empty() {
             break;
         }
+        ensure!(started.elapsed() < SOON, "rights outlive the attempt: {rest}");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    let rest = scene.kubectl(&["get", "serviceaccounts,roles,rolebindings", "-l", "pawl.run/run=a", "-o", "name"])?;
-    ensure!(rest.trim().is_empty(), "rights outlive the attempt: {rest}");
     ensure!(!scene.kubectl(&["logs", &pod])?.is_empty());
     Ok(())
 }

@@ -3,14 +3,13 @@
 use std::{
     io::{BufRead, BufReader},
     process::Stdio,
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
 use serde_json::json;
 
-use crate::suite::{LATER, Scene, Test, holds, stderr};
+use crate::suite::{LATER, SOON, Scene, Test, gate, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -49,7 +48,7 @@ async fn outlive(scene: Scene) -> Result<()> {
 
 async fn followed(scene: Scene) -> Result<()> {
     let script =
-        json!({"resources": [{"address": "terraform_data.first"}, {"address": "terraform_data.slow", "apply_ms": 12000}]});
+        json!({"resources": [{"address": "terraform_data.first"}, {"address": "terraform_data.slow", "steps": [gate()]}]});
     scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
     scene.phase("a", Phase::Apply).await?;
     let mut follow = scene
@@ -63,14 +62,15 @@ async fn followed(scene: Scene) -> Result<()> {
     std::thread::spawn(move || out.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
     let mut seen = Vec::new();
     while !seen.iter().any(|line: &String| line.contains("terraform_data.first: Creation complete")) {
-        let line = tokio::time::timeout(Duration::from_secs(20), lines.recv()).await.context("no line")?;
+        let line = tokio::time::timeout(SOON, lines.recv()).await.context("no line")?;
         seen.push(line.with_context(|| format!("the log ended early: {seen:?}"))?);
     }
     // Seen while the apply runs, not after it.
     ensure!(scene.status("a").await?.phase == Some(Phase::Apply));
+    scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
     // It ends by itself.
-    while let Some(line) = tokio::time::timeout(Duration::from_secs(20), lines.recv()).await.context("the follow does not end")? {
+    while let Some(line) = tokio::time::timeout(SOON, lines.recv()).await.context("the follow does not end")? {
         seen.push(line);
     }
     ensure!(seen.iter().any(|line| line.contains("terraform_data.slow: Creation complete")), "{seen:?}");

@@ -11,9 +11,9 @@ use crds::{
 };
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tests::{ledger::what, servers::state::Faults};
+use tests::servers::state::Faults;
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, merge, stderr};
+use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds, merge, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     let table = |name, tool: &'static str, fault: Fault| Test::new(name, move |scene| row(scene, tool, fault));
@@ -24,7 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
         table("recovery::terraform_whose_pod_was_force_deleted", "Terraform", Fault::ForceDeleted),
         table("recovery::terraform_whose_pod_was_deleted", "Terraform", Fault::Deleted),
         table("recovery::terraform_whose_agent_was_killed", "Terraform", Fault::Killed),
-        Test::new("recovery::the_journal_is_outside_of_the_pod_within_a_second", within_a_second),
+        Test::new("recovery::the_journal_is_outside_of_the_pod_while_the_apply_runs", outside),
         Test::new("recovery::what_cannot_be_imported_is_left_out_and_named", not_importable),
         Test::new("recovery::a_run_that_asks_nobody_creates_nothing_that_may_exist", automatic),
         Test::new("recovery::of_another_state_or_of_nothing_is_refused", refused),
@@ -41,7 +41,7 @@ enum Fault {
     Killed,
 }
 
-/// Three objects that are made at once, and one that takes 20 s. Each says in the log when it is made. The three have no arguments:
+/// Three objects that are made at once, and one that waits at a gate. Each says in the log when it is made. The three have no arguments:
 /// `terraform_data` reads back nothing but its id, so that an import of one with an `input` would plan to set it again.
 const STACK: &str = r#"
 resource "terraform_data" "made" {
@@ -54,7 +54,7 @@ resource "terraform_data" "slow" {
   input      = "slow"
   depends_on = [terraform_data.made]
   provisioner "local-exec" {
-    command = "echo slow-begun; sleep 20; echo slow-done"
+    command = "echo slow-begun; GATE; echo slow-done"
   }
 }
 "#;
@@ -62,7 +62,8 @@ resource "terraform_data" "slow" {
 /// A run of a stack whose state is the datastore's.
 async fn managed(scene: &Scene, name: &str, tool: &str, main: &str, more: Value) -> Result<()> {
     let version = if tool == "OpenTofu" { json!("1.10.6") } else { Value::Null };
-    let mut spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": "net", "backend": null,
+    let files = json!({"main.tf": main.replace("GATE", GATE)});
+    let mut spec = json!({"source": {"inline": {"files": files}}, "stack": "net", "backend": null,
         "tool": {"name": tool, "version": version}, "approval": {"mode": "Automatic"}});
     merge(&mut spec, more);
     scene.create(name, spec).await?;
@@ -70,8 +71,7 @@ async fn managed(scene: &Scene, name: &str, tool: &str, main: &str, more: Value)
 }
 
 fn raw(scene: &Scene, name: &str, rest: &str) -> Result<String> {
-    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}", scene.namespace);
-    scene.kubectl(&["get", "--raw", &format!("{base}/terraformruns/{name}/{rest}")])
+    scene.read(&format!("terraformruns/{name}/{rest}"))
 }
 
 /// The journal of a run, as the datastore has it.
@@ -130,16 +130,24 @@ async fn recover(scene: &Scene, name: &str) -> Result<String> {
 
 /// Whether the lock of the managed state is free.
 fn lock(scene: &Scene) -> Result<Value> {
-    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/net", scene.namespace);
-    let text = scene.kubectl(&["get", "--raw", &base])?;
-    Ok(serde_json::from_str::<Value>(&text)?["lock"].clone())
+    Ok(serde_json::from_str::<Value>(&scene.read("states/net")?)?["lock"].clone())
 }
 
 async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
-    managed(&scene, "a", tool, STACK, json!({})).await?;
+    // A pod that was taken away by force may not have had the time to give its lock back; it counts as over when its grace is.
+    let spec = match fault {
+        Fault::ForceDeleted => json!({"runner": {"terminationGracePeriodSeconds": 30}}),
+        Fault::Deleted | Fault::Killed => json!({}),
+    };
+    managed(&scene, "a", tool, STACK, spec).await?;
     scene.phase("a", Phase::Apply).await?;
     let before = until_created(&scene, "a", 3).await?;
     tokio::time::sleep(Duration::from_secs(8)).await;
+    let started = Instant::now();
+    while !raw(&scene, "a", "log?phase=apply").is_ok_and(|log| log.contains("slow-begun")) {
+        ensure!(started.elapsed() < SOON, "the log does not say that the last object is begun");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let pod = scene.pod("a").await?;
     let begun = Instant::now();
     match fault {
@@ -198,9 +206,11 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
             holds(waiting.message.as_deref().unwrap_or_default(), "may exist already")?;
         }
         ensure!(scene.approve(&again).await?.status.success());
+        scene.open(&again).await?;
         again
     } else {
         managed(&scene, "again", tool, STACK, json!({})).await?;
+        scene.open("again").await?;
         "again".to_owned()
     };
     scene.ends_within(&again, RunResult::Applied, LATER).await?;
@@ -222,24 +232,11 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     Ok(())
 }
 
-async fn within_a_second(scene: Scene) -> Result<()> {
-    let resources: Vec<_> = (0..6).map(|n| json!({"address": format!("terraform_data.r[{n}]"), "apply_ms": 1500})).collect();
-    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
-    let mut slowest = Duration::ZERO;
-    for count in 1..=3 {
-        let started = Instant::now();
-        while tests::ledger::select(&scene.ledger("a"), what::RESOURCE, None).len() < count {
-            ensure!(started.elapsed() < SOON, "the tool makes nothing");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let made = Instant::now();
-        until_created(&scene, "a", count).await?;
-        slowest = slowest.max(made.elapsed());
-    }
-    println!("    an object is in the journal after at most {} ms", slowest.as_millis());
-    // The reading itself takes a part of it.
-    ensure!(slowest < Duration::from_secs(1), "{slowest:?}");
-    // What was made in the very last moment before the agent is killed may be missing; what is a second old is not.
+/// How soon it is there is measured by `cargo bench-run --only journal`.
+async fn outside(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": gated(4)}), json!({"approval": {"mode": "Automatic"}})).await?;
+    // The fourth is not made before the agent is killed, so that none of this waited for the end of the apply.
+    until_created(&scene, "a", 3).await?;
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     let said = accounted(&scene, "a").await?;
     ensure!(!said.compared && said.uncertain.len() >= 3, "{said:?}");
@@ -324,11 +321,12 @@ async fn refused(scene: Scene) -> Result<()> {
     scene.scripted("none", json!({}), json!({"recover": {"fromRun": "nobody"}})).await?;
     let status = scene.fails("none", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
     holds(&status.failure.context("no failure")?.message, "there is no run nobody")?;
-    scene.scripted("busy", json!({"commands": {"apply": [{"sleep_ms": 20_000}]}}), automatic).await?;
+    scene.scripted("busy", json!({"commands": {"apply": [gate()]}}), automatic).await?;
     scene.phase("busy", Phase::Apply).await?;
     scene.scripted("early", json!({}), json!({"recover": {"fromRun": "busy"}})).await?;
     let status = scene.fails("early", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
     holds(&status.failure.context("no failure")?.message, "has not ended")?;
+    scene.open("busy").await?;
     // The state of another run is another state: its own backend names it.
     scene.scripted("other", json!({}), json!({"recover": {"fromRun": "good"}})).await?;
     let status = scene.fails("other", FailureClass::Configuration, reason::INVALID_SPEC, SOON).await?;

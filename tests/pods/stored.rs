@@ -17,8 +17,6 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("stored::a_newer_run_leaves_what_is_approved_and_other_workspaces", not_superseded),
         Test::new("stored::withdrawn_while_the_new_pod_starts", withdrawal),
         Test::new("stored::denied_and_cancelled_without_a_pod", stopped),
-        Test::new("stored::a_plan_that_was_changed_in_the_store_is_refused", corrupted),
-        Test::new("stored::a_plan_of_another_run_is_refused", swapped),
         Test::new("stored::a_plan_that_is_gone_is_refused", missing),
         Test::new("stored::a_secret_that_changed_makes_the_plan_stale", rotated),
     ]
@@ -113,7 +111,7 @@ async fn planned_bytes(scene: Scene) -> Result<()> {
 }
 
 async fn expiry(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"approval": {"holdFor": "0s", "expiresAfter": "8s"}})).await?;
+    scene.scripted("a", json!({}), json!({"approval": {"holdFor": "0s", "expiresAfter": "20s"}})).await?;
     released(&scene, "a").await?;
     let status = scene.ends("a", RunResult::Expired).await?;
     ensure!(status.phase == Some(Phase::Canceled) && scene.starts("a", "apply") == 0 && scene.pod_names("a").await?.len() == 1);
@@ -152,7 +150,8 @@ async fn not_superseded(scene: Scene) -> Result<()> {
     // A plan only, and one of another state.
     scene.scripted("planned", json!({}), of("default", "Plan")).await?;
     scene.scripted("other", json!({}), json!({"stack": "other", "backend": scene.backend("other")})).await?;
-    scene.ends("planned", RunResult::Planned).await?;
+    let status = scene.ends("planned", RunResult::Planned).await?;
+    ensure!(scene.starts("planned", "apply") == 0 && status.claim.is_none() && status.plan.is_some(), "{status:?}");
     scene.phase("other", Phase::AwaitingApproval).await?;
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     ensure!(scene.status("a").await?.phase == Some(Phase::AwaitingApproval));
@@ -222,41 +221,6 @@ async fn refused(scene: &Scene, name: &str, why: &str) -> Result<()> {
     approve_waiting(scene, &waiting)?;
     let status = scene.fails(name, FailureClass::Integrity, why, LATER).await?;
     ensure!(status.claim.is_none() && scene.starts(name, "apply") == 0, "{status:?}");
-    Ok(())
-}
-
-async fn corrupted(scene: Scene) -> Result<()> {
-    for (name, truncate) in [("bit", false), ("cut", true)] {
-        scene.scripted(name, json!({}), hold("0s")).await?;
-        released(&scene, name).await?;
-        let files = bundle_files(&scene, &scene.get(name).await?)?;
-        let largest = files.into_iter().max_by_key(|f| f.metadata().map(|m| m.len()).unwrap_or_default()).context("no file")?;
-        let mut bytes = std::fs::read(&largest)?;
-        if truncate {
-            bytes.truncate(bytes.len() - 1000);
-        } else {
-            let middle = bytes.len() / 2;
-            bytes[middle] ^= 1;
-        }
-        std::fs::write(&largest, bytes)?;
-        refused(&scene, name, reason::STORED_PLAN_CORRUPT).await?;
-    }
-    Ok(())
-}
-
-async fn swapped(scene: Scene) -> Result<()> {
-    for name in ["mine", "other"] {
-        scene.scripted(name, json!({}), hold("0s")).await?;
-        released(&scene, name).await?;
-    }
-    let (mine, other) = (bundle_files(&scene, &scene.get("mine").await?)?, bundle_files(&scene, &scene.get("other").await?)?);
-    ensure!(mine.len() == other.len(), "{mine:?} {other:?}");
-    for (mine, other) in mine.iter().zip(&other) {
-        std::fs::copy(other, mine)?;
-    }
-    refused(&scene, "mine", reason::STORED_PLAN_CORRUPT).await?;
-    approve_waiting(&scene, &scene.status("other").await?)?;
-    scene.ends("other", RunResult::Applied).await?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::{
     pin::Pin,
     process::{Command, Output},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -63,16 +63,31 @@ pub(crate) struct Suite {
     _files: tempfile::TempDir,
     prefix: String,
     next: AtomicU32,
+    took: Mutex<Vec<(Duration, String)>>,
 }
 
 /// How long anything that should take a second may take on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 /// The same for what involves a retry or a wait of Pawl's own.
 pub(crate) const LATER: Duration = Duration::from_secs(180);
 
+/// A command that lasts until [`Scene::open`], so that no test has to be faster than what it looks at.
+pub(crate) const GATE: &str = "until [ -e /tmp/open ]; do sleep 0.2; done";
+
+/// The same as a step of a script. An interrupt does not end it.
+pub(crate) fn gate() -> Value {
+    json!({"exec": ["sh", "-c", GATE]})
+}
+
+/// So many resources of a script, as their number alone gives them, of which the last waits at a gate.
+pub(crate) fn gated(count: usize) -> Value {
+    let steps = |n: usize| if n + 1 == count { vec![gate()] } else { Vec::new() };
+    (0..count).map(|n| json!({"address": format!("terraform_data.r[{n}]"), "steps": steps(n)})).collect()
+}
+
 impl Suite {
-    pub(crate) async fn up() -> Result<Self> {
-        let cluster = Cluster::up("ci").await?;
+    pub(crate) async fn up(name: &str) -> Result<Self> {
+        let cluster = Cluster::up(name).await?;
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;
         cluster.install(&releases.values()).await?;
@@ -90,6 +105,7 @@ impl Suite {
             _files: files,
             prefix,
             next: AtomicU32::new(0),
+            took: Mutex::default(),
         })
     }
 
@@ -120,6 +136,16 @@ impl Suite {
         Ok(found)
     }
 
+    /// The tests that took longest, for whoever wants the suite to take less.
+    pub(crate) fn slowest(&self) -> String {
+        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        took.sort_by(|a, b| b.cmp(a));
+        let seconds = |(took, name): &(Duration, String)| format!("{name} {:.0}", took.as_secs_f64());
+        let sum: f64 = took.iter().map(|(took, _)| took.as_secs_f64()).sum();
+        let longest = took.iter().take(25).map(seconds).collect::<Vec<_>>().join(", ");
+        format!("slowest of {} tests, in seconds of {sum:.0}: {longest}", took.len())
+    }
+
     pub(crate) fn down(&self) -> Result<()> {
         if std::env::var_os("PAWL_KEEP").is_some() {
             println!("the cluster stays up: {}", self.cluster.env());
@@ -135,7 +161,9 @@ impl Suite {
             "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
         Api::all(self.client.clone()).create(&PostParams::default(), &object).await?;
         let scene = Scene { suite: self.clone(), namespace: namespace.clone() };
+        let begun = Instant::now();
         let result = body(scene).await;
+        self.took.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name.to_owned()));
         let entries: Vec<Entry> = self.state.ledger().into_iter().filter(|e| belongs(e, &namespace)).collect();
         let violations = ledger::violations(&entries);
         let result = result.and_then(|()| {
@@ -179,6 +207,22 @@ impl Scene {
         let mut all = vec!["-n", self.namespace.as_str()];
         all.extend(args);
         self.suite.cluster.kubectl(&all)
+    }
+
+    /// What the datastore gives people to read, by its path below the namespace. On a busy machine its probe may come too late, and the
+    /// API server has nobody to ask for a moment.
+    pub(crate) fn read(&self, path: &str) -> Result<String> {
+        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/{path}", self.namespace);
+        let started = Instant::now();
+        loop {
+            let read = self.kubectl(&["get", "--raw", &path]);
+            match read {
+                Err(error) if format!("{error:#}").contains("ServiceUnavailable") && started.elapsed() < SOON => {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                read => return read,
+            }
+        }
     }
 
     /// The http backend that keeps the state of a stack of this test.
@@ -396,6 +440,21 @@ impl Scene {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
         }
         Ok(())
+    }
+
+    /// Lets what waits at a gate in the newest pod of a run go on, now or when it comes there.
+    pub(crate) async fn open(&self, name: &str) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            if let Ok(pod) = self.pod(name).await
+                && let Some((pid, _)) = Self::processes(&pod)?.into_iter().find(|(_, line)| line.contains("runner-agent run"))
+                && std::fs::write(format!("/proc/{pid}/root/tmp/open"), "").is_ok()
+            {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < SOON, "no gate of {name} can be opened");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Serves a folder of the fixtures as a repository and gives its URL.

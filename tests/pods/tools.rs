@@ -16,17 +16,10 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("tools::each_version_is_picked_from_the_code_alone", picked),
         Test::new("tools::terragrunt_runs_real_opentofu", terragrunt),
         Test::new("tools::the_apply_has_the_binary_of_the_plan", same_binary),
-        Test::new("tools::what_is_not_genuine_is_not_run", not_genuine),
         Test::new("tools::a_mirror_that_is_away_is_asked_again", away),
-        Test::new("tools::a_contradiction_is_said_before_anything_is_got", contradiction),
         Test::new("tools::credentials_come_from_a_secret", credentials),
         Test::new("tools::pods_of_a_node_get_it_once_and_code_cannot_write_there", shared),
     ]
-}
-
-/// These take the list from everybody.
-pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("tools::without_a_list_what_is_at_hand_is_used_and_said", no_list)]
 }
 
 const MAIN: &str = "output \"made\" {\n  value = \"by the real tool\"\n}\n";
@@ -129,21 +122,6 @@ async fn same_binary(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn not_genuine(scene: Scene) -> Result<()> {
-    let releases = &scene.suite.releases;
-    let release = releases.publish("1.7.2")?;
-    releases.open.trouble(&format!("/{}", release.path()), Trouble::Replaced(b"not what was published".to_vec().into()));
-    run(&scene, "a", json!({".opentofu-version": "1.7.2\n"}), json!({})).await?;
-    let status = scene.fails("a", FailureClass::Integrity, reason::TOOL_NOT_GENUINE, SOON).await?;
-    let message = status.failure.context("no failure")?.message;
-    for part in [release.archive().as_str(), "was published with", ".opentofu-version"] {
-        holds(&message, part)?;
-    }
-    ensure!(status.attempt.context("no attempt")?.number == 1, "it is not tried again");
-    ensure!(scene.starts("a", "init") == 0);
-    Ok(())
-}
-
 async fn away(scene: Scene) -> Result<()> {
     let releases = &scene.suite.releases;
     let release = releases.publish("1.7.3")?;
@@ -157,20 +135,6 @@ async fn away(scene: Scene) -> Result<()> {
     holds(&failure.message, "503")?;
     releases.open.heal(&path);
     scene.ends_within("a", RunResult::Applied, LATER).await?;
-    Ok(())
-}
-
-async fn contradiction(scene: Scene) -> Result<()> {
-    let before = scene.suite.releases.open.served().len();
-    let files = json!({".opentofu-version": "1.7.4\n", "versions.tofu": "terraform {\n  required_version = \">= 1.9\"\n}\n"});
-    run(&scene, "a", files, json!({})).await?;
-    let status = scene.fails("a", FailureClass::Configuration, reason::TOOL_NOT_FOUND, SOON).await?;
-    let message = status.failure.context("no failure")?.message;
-    for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
-        holds(&message, part)?;
-    }
-    let asked = scene.suite.releases.open.served().split_off(before);
-    ensure!(asked.iter().all(|served| !served.path.contains("1.7.4")), "{asked:?}");
     Ok(())
 }
 
@@ -218,29 +182,5 @@ async fn shared(scene: Scene) -> Result<()> {
     holds(&log, "could-read")?;
     ensure!(!log.contains("could touch") && !log.contains("could rm") && !log.contains("could mv"), "{log}");
     ensure!(kept.is_dir() && !releases.cache.join("made").exists());
-    Ok(())
-}
-
-async fn no_list(scene: Scene) -> Result<()> {
-    let mirror = &scene.suite.releases.open;
-    mirror.trouble("/tofu/", Trouble::status(503));
-    let files = json!({".opentofu-version": "~> 1.10.0\n"});
-    // Of the tests' own image, which has 1.10.6.
-    scene
-        .create(
-            "a",
-            json!({"source": {"inline": {"files": {"main.tf": MAIN, ".opentofu-version": "~> 1.10.0\n"}}},
-        "approval": {"mode": "Automatic"}}),
-        )
-        .await?;
-    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    holds(&tool(&status), "OpenTofu 1.10.6, from .opentofu-version, the newest at hand, since no list can be had: ")?;
-    run(&scene, "b", files, json!({})).await?;
-    let failed = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.failure.is_some());
-    let failure = scene.until("b", "failed once", LATER, failed).await?.status.and_then(|status| status.failure);
-    let failure = failure.context("no failure")?;
-    ensure!((failure.class, failure.reason.as_str()) == (FailureClass::Transient, reason::TOOL_UNAVAILABLE), "{failure:?}");
-    mirror.heal("/tofu/");
-    scene.ends_within("b", RunResult::Applied, LATER).await?;
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! Tests.
 pub mod bench;
 pub mod chaos;
-pub mod ci;
 pub mod cluster;
 pub mod demo;
 pub mod history;

@@ -135,10 +135,8 @@ fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
         Suite::Lib => &["--lib"],
         Suite::Sim => &["--test", "sim"],
         Suite::Api => &["--test", "api"],
-        Suite::Agent => &["--test", "attempt"],
-        Suite::Versions => {
-            &["--test", "suite", "--test", "getting", "--test", "proving", "--test", "keeping", "--test", "supply"]
-        }
+        Suite::Agent => &["--test", "attempts"],
+        Suite::Versions => &["--test", "versions"],
     };
     // Each fault is built once and run for seconds: what is ours is built fast rather than well, what it depends on as ever.
     let ours = ["crds", "controller", "runner-agent", "tool-versions", "tests"];

@@ -50,7 +50,7 @@ impl Bucket {
                 let log = fs::read_to_string(bucket.folder.path().join("log")).unwrap_or_default();
                 bail!("the S3 server ended with {status}: {log}");
             }
-            if begun.elapsed() > Duration::from_secs(20) {
+            if begun.elapsed() > Duration::from_secs(60) {
                 bail!("the S3 server does not answer");
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -24,7 +24,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let phase = |limit: Duration| Some((self.phase_since + limit, Event::DeadlinePassed));
         let told = |after: Duration| Some((self.told_at.unwrap_or_else(Instant::now) + after, Event::GraceOver));
         let grace = self.settings.grace;
-        let reserve = RESERVE.min(grace * 2 / 3);
+        let reserve = reserved(grace);
         match self.state {
             State::Adopting => phase(ADOPTION),
             State::Setup(_) => phase(timeouts.setup.0),
@@ -50,14 +50,44 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
             }
             State::Applying => phase(timeouts.apply.0),
-            State::Interrupting { stage, .. } => told(match stage {
-                Stage::Asked => grace.saturating_sub(reserve),
-                Stage::ProvidersKilled => grace.saturating_sub(reserve / 2),
-                Stage::ToolKilled => grace.saturating_sub(reserve / 5),
-            }),
-            // Later than any end of the tool, so that a report has its part of the reserve even when the tool had to be killed.
-            State::Ending(_) => self.terminated_at.map(|at| (at + grace.saturating_sub(reserve / 10), Event::GraceOver)),
+            State::Interrupting { stage, .. } => told(interrupted(stage, grace)),
+            State::Ending(_) => self.terminated_at.map(|at| (at + ending(grace), Event::GraceOver)),
             State::Ended => None,
+        }
+    }
+}
+
+/// What is kept of a grace.
+fn reserved(grace: Duration) -> Duration {
+    RESERVE.min(grace * 2 / 3)
+}
+
+/// How long after it was told to end an apply is left in a stage.
+fn interrupted(stage: Stage, grace: Duration) -> Duration {
+    let reserve = reserved(grace);
+    grace.saturating_sub(match stage {
+        Stage::Asked => reserve,
+        Stage::ProvidersKilled => reserve / 2,
+        Stage::ToolKilled => reserve / 5,
+    })
+}
+
+/// The same of the report: later than any end of the tool, so that it has its part of the reserve even when the tool had to be killed.
+fn ending(grace: Duration) -> Duration {
+    grace.saturating_sub(reserved(grace) / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stage_has_its_time_and_all_is_over_before_the_pod_is_gone() {
+        for seconds in [1, 3, 9, 30, 31, 600, 86_400] {
+            let grace = Duration::from_secs(seconds);
+            let stages = [Stage::Asked, Stage::ProvidersKilled, Stage::ToolKilled].map(|stage| interrupted(stage, grace));
+            let all = [&[Duration::ZERO][..], &stages, &[ending(grace), grace]].concat();
+            assert!(all.is_sorted_by(|one, next| one < next), "{grace:?}: {all:?}");
         }
     }
 }

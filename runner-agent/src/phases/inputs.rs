@@ -244,7 +244,8 @@ mod tests {
         ];
         for (json, reason, message) in rows {
             let failure = gather(&spec(&json), &settings, &Redactor::default()).unwrap_err();
-            assert_eq!((failure.reason.as_str(), failure.message.as_str()), (reason, message));
+            let said = (failure.class, failure.reason.as_str(), failure.message.as_str());
+            assert_eq!(said, (FailureClass::Configuration, reason, message));
         }
     }
 

@@ -284,6 +284,21 @@ mod tests {
         async fn chunk(&mut self) {}
     }
 
+    /// Passes each line on to whoever waits for it.
+    struct Heard(Kept, tokio::sync::mpsc::UnboundedSender<String>);
+    impl Sink for Heard {
+        fn line(&mut self, source: Source, line: &str, cut: u64) {
+            self.0.line(source, line, cut);
+            let _ = self.1.send(line.to_owned());
+        }
+        async fn chunk(&mut self) {}
+    }
+
+    fn heard() -> (Heard, tokio::sync::mpsc::UnboundedReceiver<String>) {
+        let (said, lines) = tokio::sync::mpsc::unbounded_channel();
+        (Heard(Kept::default(), said), lines)
+    }
+
     fn sh(script: &str) -> Command {
         Command {
             program: "/bin/sh".into(),
@@ -305,47 +320,62 @@ mod tests {
 
     #[tokio::test]
     async fn one_sigint_reaches_the_tool_and_not_its_children() {
-        // The provider is in the tool's own group: a signal to the group would end it.
-        let script = "trap 'n=$((n+1)); echo got $n' INT; sh -c 'trap \"echo provider hit\" INT; sleep 0.6; echo provider done' & \
-                      echo ready; wait; wait; echo end $n";
+        // The provider is in the tool's own group: a signal to the group would end it. It works until there is a file.
+        let dir = tempfile::tempdir().unwrap();
+        let open = dir.path().join("open");
+        let script = format!(
+            "trap 'n=$((n+1)); echo got $n' INT; \
+             sh -c 'trap \"echo provider hit\" INT; until [ -e {} ]; do sleep 0.02; done; echo provider done' & \
+             echo ready; wait; wait; echo end $n",
+            open.display()
+        );
         let children = Children::default();
         let other = children.clone();
+        let (mut heard, mut lines) = heard();
         let told = tokio::spawn(async move {
+            // `ready`, and `got 1`.
+            lines.recv().await;
+            other.interrupt();
+            lines.recv().await;
+            other.interrupt();
             tokio::time::sleep(Duration::from_millis(200)).await;
-            other.interrupt();
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            other.interrupt();
+            std::fs::write(open, "").unwrap();
         });
-        let mut kept = Kept::default();
-        let exit = children.run(&sh(script), &mut kept).await.unwrap();
+        let exit = children.run(&sh(&script), &mut heard).await.unwrap();
         told.await.unwrap();
-        let lines: Vec<_> = kept.0.iter().map(|(_, l)| l.as_str()).collect();
+        let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();
         assert_eq!(lines, ["ready", "got 1", "provider done", "end 1"]);
         assert!(exit.told);
-        assert!(matches!(children.run(&sh("true"), &mut kept).await, Err(RunError::Stopped)));
+        assert!(matches!(children.run(&sh("true"), &mut Kept::default()).await, Err(RunError::Stopped)));
     }
 
     #[tokio::test]
     async fn a_daemon_that_keeps_the_pipe_does_not_keep_us() {
         let start = std::time::Instant::now();
-        let exit = Children::default().run(&sh("setsid sleep 20 & echo $!"), &mut Kept::default()).await.unwrap();
+        let mut kept = Kept::default();
+        let exit = Children::default().run(&sh("setsid sleep 60 & echo $!"), &mut kept).await.unwrap();
         let took = start.elapsed();
+        // It lives on, and would have been waited for.
+        let pid = kept.0[0].1.parse().unwrap();
+        assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None::<Signal>).is_ok());
+        send(pid, Signal::SIGKILL);
         assert_eq!(exit.code, 0);
-        assert!(took >= DRAIN && took < DRAIN + Duration::from_secs(3), "{took:?}");
+        assert!(took >= DRAIN, "{took:?}");
     }
 
     #[tokio::test]
     async fn providers_are_killed_before_the_tool() {
         let children = Children::default();
         let other = children.clone();
+        let (mut heard, mut lines) = heard();
         tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            lines.recv().await;
             other.kill_providers();
         });
-        let mut kept = Kept::default();
-        let exit = children.run(&sh("sleep 30; echo provider ended with $?"), &mut kept).await.unwrap();
+        let script = "sh -c 'echo ready; exec sleep 600'; echo provider ended with $?";
+        let exit = children.run(&sh(script), &mut heard).await.unwrap();
         assert_eq!(exit.code, 0);
-        assert!(kept.0.contains(&(Source::Out, "provider ended with 137".into())), "{:?}", kept.0);
+        assert!(heard.0.0.contains(&(Source::Out, "provider ended with 137".into())), "{:?}", heard.0.0);
     }
 
     #[tokio::test]

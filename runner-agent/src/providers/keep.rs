@@ -132,7 +132,7 @@ pub(super) mod tests {
 
     /// What another test starts has this process's locks for a moment, until it is another program.
     fn soon(mut is: impl FnMut() -> bool) -> bool {
-        (0..1000).any(|_| {
+        (0..20_000).any(|_| {
             is() || {
                 std::thread::sleep(Duration::from_millis(2));
                 false

@@ -354,4 +354,69 @@ mod tests {
         fs::remove_file(root.join("a/.terraform-version")).unwrap();
         assert_eq!(found(&Tool::default()).await.unwrap().why, "the newest at hand", "nothing above the source is read");
     }
+
+    /// Where OpenTofu comes from a mirror that does not answer; nobody listens on that port.
+    fn unanswered(dir: &Path, dirs: Vec<PathBuf>) -> Outfit {
+        let said = r#"{"mirrors":[{"tool":"OpenTofu","url":"http://127.0.0.1:9"}]}"#;
+        let mut outfit = Outfit::new(&said.parse().unwrap(), dirs, &dir.join("cache"), dir).unwrap();
+        for channel in &mut outfit.supply.channels {
+            (channel.rules.tries, channel.rules.proxies) = (1, false);
+        }
+        outfit
+    }
+
+    #[tokio::test]
+    async fn without_a_list_what_is_at_hand_is_used_and_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stack, tools, tool) = (dir.path().join("src"), dir.path().join("tools"), Tool::default());
+        for version in ["1.9.1", "1.10.5", "1.10.6"] {
+            put(tools.join("opentofu").join(version).join("tofu"), "");
+        }
+        put(stack.join(".opentofu-version"), "~> 1.10.0\n");
+        let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
+        let found = unanswered(dir.path(), vec![tools]).find(search, &|_| {}).await.unwrap();
+        assert_eq!(found.title(), "OpenTofu 1.10.6");
+        let why = found.reason();
+        assert!(why.starts_with("from .opentofu-version, the newest at hand, since no list can be had: "), "{why}");
+        let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::TOOL_UNAVAILABLE));
+        assert!(failure.message.contains(".opentofu-version"), "{}", failure.message);
+    }
+
+    #[tokio::test]
+    async fn a_contradiction_is_said_before_anything_is_got() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stack, tool) = (dir.path().join("src"), Tool::default());
+        put(stack.join(".opentofu-version"), "1.7.4\n");
+        put(stack.join("versions.tofu"), "terraform {\n  required_version = \">= 1.9\"\n}\n");
+        let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
+        // Whoever asked the mirror would have it unavailable.
+        let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::TOOL_NOT_FOUND));
+        for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
+            assert!(failure.message.contains(part), "{part} in {}", failure.message);
+        }
+    }
+
+    /// A directory that is a mirror: Terragrunt comes as it is, so that nothing has to be packed.
+    #[tokio::test]
+    async fn what_is_not_genuine_is_not_run_and_who_asks_for_it_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stack, mirror) = (dir.path().join("src"), dir.path().join("mirror"));
+        let binary = format!("terragrunt_linux_{}", tool_versions::Platform::here().arch);
+        let release = mirror.join("gruntwork-io/terragrunt/releases/download/v0.93.0");
+        put(release.join(&binary), "not what was published");
+        put(release.join("SHA256SUMS"), &format!("{}  {binary}\n", "0".repeat(64)));
+        put(stack.join(".terragrunt-version"), "0.93.0\n");
+        let said =
+            serde_json::json!({"mirrors": [{"tool": "Terragrunt", "url": mirror, "verification": "Sums"}], "offline": true});
+        let outfit = Outfit::new(&said.to_string().parse().unwrap(), Vec::new(), &dir.path().join("cache"), dir.path()).unwrap();
+        let tool = Tool { name: Some(ToolName::Terragrunt), version: None };
+        let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
+        let failure = outfit.find(search, &|_| {}).await.unwrap_err();
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::TOOL_NOT_GENUINE));
+        for part in [binary.as_str(), "was published with", ".terragrunt-version"] {
+            assert!(failure.message.contains(part), "{part} in {}", failure.message);
+        }
+    }
 }

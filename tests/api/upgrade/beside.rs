@@ -129,7 +129,7 @@ async fn old_controller(world: World) -> Result<()> {
         "{ended:?}"
     );
     // What was approved does not expire: it says for what it waits, and for how long is a person's to say.
-    let (rig, agent) = opened_as_before(world, &json!({"approval": {"expiresAfter": "20s"}})).await?;
+    let (rig, agent) = opened_as_before(world, &json!({"approval": {"expiresAfter": "5m"}})).await?;
     let mut process = rig.start(agent, work.clone()).await?;
     rig.until("waiting", |run| status(run).phase == Some(Phase::AwaitingApproval)).await?;
     rig.approve().await?;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::CLUSTER;
 use super::containers::Containers;
 use super::stacks::{Commands, Stack};
-use crate::cluster::chart::PawlImages;
+use crate::cluster::chart::{PawlImages, Values};
 use crate::cluster::gobuild::{IN_PODS, Toolset};
 use crate::cluster::{Cluster, node};
 use crate::servers::state::StateServer;
@@ -64,10 +64,8 @@ pub(super) struct Timing {
 impl Lab {
     pub(super) async fn up() -> Result<Self> {
         let cluster = Cluster::up(CLUSTER).await?;
-        let images = PawlImages::build()?;
-        cluster.import(&images.runner)?;
-        cluster.import(&images.controller)?;
-        cluster.install_chart(&images.values()).await?;
+        let images = PawlImages::build(IN_PODS)?;
+        cluster.install_images(&images, &Values::new()).await?;
         Ok(Self {
             client: ClientBox(cluster.client().await?),
             state: StateServer::start(SocketAddr::new(IpAddr::V4(cluster.host()), 0)).await?,

@@ -9,6 +9,7 @@ mod audit;
 mod bundles;
 mod containers;
 mod flood;
+mod journal;
 mod lab;
 mod late;
 mod local;
@@ -18,6 +19,7 @@ mod pairs;
 mod requests;
 mod samples;
 mod stacks;
+mod standby;
 mod states;
 mod supervisor;
 mod table;
@@ -50,6 +52,8 @@ pub enum Figure {
     Memory,
     /// Approval after the hold to the start of `apply`, against a bare pod's start.
     Late,
+    /// An object that is made to its line in the journal.
+    Journal,
     /// Objects of 1 MiB, 100 MiB and 1 GiB, against curl and a plain file server.
     Bundles,
     /// What a container of its own for the tokens would cost.
@@ -58,6 +62,8 @@ pub enum Figure {
     States,
     /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
     Flood,
+    /// The end of the controller that leads to the next one that does.
+    Standby,
     /// Local mode against the bare tool; needs no cluster.
     Local,
     /// A tool that is in the cache, and one that is got, against curl, sha256sum and unzip; needs no cluster.
@@ -139,6 +145,9 @@ async fn measure(options: &Options) -> Result<Table> {
     if options.wants(Figure::Late) {
         Box::pin(late::measure(&lab, options.times(8), &mut table)).await?;
     }
+    if options.wants(Figure::Journal) {
+        Box::pin(journal::measure(&lab, options.times(12), &mut table)).await?;
+    }
     if options.wants(Figure::Supervisor) {
         supervisor::measure(&lab, options.times(20), &mut table).await?;
     }
@@ -154,6 +163,10 @@ async fn measure(options: &Options) -> Result<Table> {
     }
     if options.wants(Figure::Many) {
         many::measure(&lab, options.times(4), &mut table).await?;
+    }
+    // Last: it changes how Pawl is installed.
+    if options.wants(Figure::Standby) {
+        Box::pin(standby::measure(&lab, options.times(4), &mut table)).await?;
     }
     Ok(table)
 }

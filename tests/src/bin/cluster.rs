@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use tests::cluster::chart::Values;
-use tests::cluster::{Cluster, report};
+use tests::cluster::{Cluster, gobuild, prepare, report};
 
 #[derive(Parser)]
 #[command(about = "Real Kubernetes on this machine, with Pawl in it")]
@@ -68,7 +68,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
             report::note("cluster", &format!("{name} is down"));
         }
         Action::Env => print!("{}", Cluster::attach(name).await?.env()),
-        Action::Tools => Cluster::prepare()?,
+        Action::Tools => prepare(gobuild::IN_PODS)?,
         Action::Status => return status(name).await,
     }
     Ok(ExitCode::SUCCESS)

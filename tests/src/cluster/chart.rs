@@ -1,7 +1,6 @@
 //! Pawl itself in a cluster: its images imported, its chart installed by Helm.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,9 +20,14 @@ use super::whole::{Cluster, NAMESPACE};
 pub type Values = BTreeMap<String, String>;
 
 impl Cluster {
-    /// Builds Pawl from this checkout, imports its images and installs the chart; what has not changed costs little.
+    /// Builds Pawl from this checkout, imports its images and installs the chart; what has not changed costs little. In pods are the
+    /// tools of the tests.
     pub async fn install(&self, values: &Values) -> Result<()> {
-        let images = PawlImages::build()?;
+        self.install_images(&PawlImages::build(IN_PODS)?, values).await
+    }
+
+    /// Imports images of Pawl and installs the chart.
+    pub async fn install_images(&self, images: &PawlImages, values: &Values) -> Result<()> {
         self.import(&images.runner)?;
         self.import(&images.controller)?;
         let mut all = images.values();
@@ -76,7 +80,7 @@ impl Cluster {
     /// Waits until controller and datastore are ready.
     async fn wait_rolled_out(&self) -> Result<()> {
         let deployments: Api<Deployment> = Api::namespaced(self.client().await?, NAMESPACE);
-        for _ in 0..600 {
+        for _ in 0..1800 {
             let all = deployments.list(&ListParams::default()).await.context("cannot read Pawl's Deployments")?;
             if !all.items.is_empty() && all.items.iter().all(is_rolled_out) {
                 return Ok(());
@@ -86,7 +90,7 @@ impl Cluster {
         let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
         let log = |name: &str| self.kubectl(&["-n", NAMESPACE, "logs", name, "--tail=10"]).unwrap_or_default();
         let (controller, datastore) = (log("deployment/pawl-controller"), log("deployment/pawl-datastore"));
-        bail!("Pawl is not ready after 60 s:\n{seen}\n{controller}\n{datastore}")
+        bail!("Pawl is not ready after 180 s:\n{seen}\n{controller}\n{datastore}")
     }
 }
 
@@ -111,16 +115,10 @@ pub struct PawlImages {
 }
 
 impl PawlImages {
-    /// Builds both.
-    pub fn build() -> Result<Self> {
-        let mut names = vec!["runner-agent", "controller"];
-        let has_scripted = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/scripted-tool.rs").exists();
-        if has_scripted {
-            names.push("scripted-tool");
-        }
-        let programs = images::programs(&names)?;
-        let tools = Toolset::ensure(IN_PODS)?;
-        let files = images::test_files(&tools, programs.get(2).map(std::path::PathBuf::as_path))?;
+    /// Builds both; the runner holds these tools, and the scripted one.
+    pub fn build(in_pods: &[&str]) -> Result<Self> {
+        let programs = images::programs(&["runner-agent", "controller", "scripted-tool"])?;
+        let files = images::test_files(&Toolset::ensure(in_pods)?, &programs[2])?;
         let builder = Builder::new()?;
         Ok(Self { runner: builder.runner(&programs[0], &files)?, controller: builder.controller(&programs[1])? })
     }

@@ -8,13 +8,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::cache::{self, Cache};
-use super::command::{cargo, run};
+use super::command::{cargo, executables, run};
 use super::gobuild::{Toolset, architecture};
-use super::{node, report};
+use super::{node, packages, report};
 
 /// The name that `images/runner-agent/Containerfile` has for its base.
 const BASE: &str = "docker.io/library/debian:bookworm-slim";
-const BASE_PACKAGES: &str = "ca-certificates,git,openssh-client";
 
 /// An image that is ready to be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +42,7 @@ impl Builder {
     pub fn runner(&self, agent: &Path, extra_files: &[(PathBuf, String)]) -> Result<Image> {
         let _lock = self.cache.lock()?;
         let file = source("runner-agent/Containerfile");
-        let mut parts = vec![read(&file)?, cache::file_key(agent)?, BASE_PACKAGES.to_owned()];
+        let mut parts = vec![read(&file)?, cache::file_key(agent)?, packages::BASE.to_owned()];
         for (from, to) in extra_files {
             parts.extend([cache::file_key(from)?, to.clone()]);
         }
@@ -91,25 +90,17 @@ impl Builder {
     /// The Debian base, from packages, under the name that Containerfiles use.
     fn base(&self) -> Result<()> {
         let mark = self.cache.path("images/base");
-        if read(&mark).is_ok_and(|made| made == BASE_PACKAGES) && run(self.buildah(&["inspect", "--type=image", BASE])).is_ok() {
+        if read(&mark).is_ok_and(|made| made == packages::BASE) && run(self.buildah(&["inspect", "--type=image", BASE])).is_ok() {
             return Ok(());
         }
         let step = report::step("images", "Debian base");
-        let tar = self.cache.path(format!("images/debian-{}.tar", cache::key([BASE_PACKAGES])));
-        if !tar.exists() {
-            Cache::install(&tar, |temporary| {
-                let include = format!("--include={BASE_PACKAGES}");
-                run(Command::new("mmdebstrap").args(["--variant=minbase", "--format=tar", &include, "bookworm"]).arg(temporary))
-                    .map(drop)
-            })
-            .context("cannot make the Debian base image from packages; is the network there?")?;
-        }
+        let tar = packages::base_archive(&self.cache)?;
         let container = run(self.buildah(&["from", "scratch"]))?;
         let container = container.trim();
         run(self.buildah(&["add", "-q", container]).arg(&tar))?;
         run(self.buildah(&["commit", "-q", container, BASE]))?;
         run(self.buildah(&["rm", container]))?;
-        cache::write(&mark, BASE_PACKAGES)?;
+        cache::write(&mark, packages::BASE)?;
         step.done();
         Ok(())
     }
@@ -237,10 +228,10 @@ impl BuildContext {
 
 /// What the runner of tests holds besides the agent: real tools, a provider in a filesystem mirror, and the
 /// configuration that names the mirror (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
-pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathBuf, String)>> {
+pub fn test_files(tools: &Toolset, scripted: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for (name, directory) in [("tofu", "opentofu"), ("terraform", "terraform")] {
-        let version = tools.version(name)?;
+        let Ok(version) = tools.version(name) else { continue };
         files.push((tools.path(name)?.to_owned(), format!("/opt/pawl/tools/{directory}/{version}/{name}")));
     }
     let provider = "terraform-provider-time";
@@ -250,34 +241,43 @@ pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathB
         files.push((tools.path(provider)?.to_owned(), format!("{place}/{provider}_v{version}")));
     }
     files.push((source("test/providers.tfrc"), "/opt/pawl/providers.tfrc".to_owned()));
-    if let Some(scripted) = scripted {
-        files.push((scripted.to_owned(), "/opt/pawl/tools/opentofu/0.0.1/tofu".to_owned()));
-    }
+    files.push((scripted.to_owned(), "/opt/pawl/tools/opentofu/0.0.1/tofu".to_owned()));
     Ok(files)
 }
 
-/// Builds programs of this workspace and says where they are.
+/// Where programs of this workspace lie that were built just now; whoever sets it built them.
+pub const PROGRAMS: &str = "PAWL_PROGRAMS";
+
+/// Builds programs of this workspace, as the one that runs was built, and says where they are.
 pub fn programs(names: &[&str]) -> Result<Vec<PathBuf>> {
+    if let Some(directory) = std::env::var_os(PROGRAMS) {
+        return Ok(names.iter().map(|name| Path::new(&directory).join(name)).collect());
+    }
     let step = report::step("build", names.join(", "));
     let mut command = cargo();
-    command.current_dir(root()).args(["build", "--release", "--message-format=json-render-diagnostics"]);
+    command.current_dir(root()).args(["build", "--profile", &profile()?, "--message-format=json-render-diagnostics"]);
     for name in names {
         command.args(["--bin", name]);
     }
     let output = run(&mut command).context("cannot build the programs that go into images")?;
-    let found: Vec<PathBuf> = output
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .collect();
+    let found = executables(&output);
     step.done();
     names
         .iter()
         .map(|name| {
-            let path = found.iter().find(|path| path.file_name().is_some_and(|file| file == *name));
+            let path = found.iter().map(|found| &found.path).find(|path| path.file_name().is_some_and(|file| file == *name));
             path.cloned().with_context(|| format!("cargo built no program called {name}"))
         })
         .collect()
+}
+
+/// The profile that the program that runs was built with: what is measured by one of `dist` are programs of `dist`.
+fn profile() -> Result<String> {
+    let program = std::env::current_exe()?;
+    let directories = program.ancestors().skip(1).filter_map(|directory| directory.file_name()?.to_str());
+    // Programs of tests lie a directory deeper.
+    let name = directories.into_iter().find(|name| *name != "deps").context("a program lies in a directory")?;
+    Ok(if name == "debug" { "dev" } else { name }.to_owned())
 }
 
 /// Imports an image into the containerd of the cluster in this state directory; false if it is there already.
@@ -298,11 +298,7 @@ pub fn import(state: &Path, image: &Image) -> Result<bool> {
     Ok(true)
 }
 
-/// The root of the workspace.
-pub(super) fn root() -> &'static Path {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here)
-}
+pub(super) use xtask::root;
 
 fn source(relative: &str) -> PathBuf {
     root().join("images").join(relative)

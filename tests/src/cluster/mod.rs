@@ -5,23 +5,20 @@
 //! has a state directory, a network namespace and a cgroup of its own, so that several can be up side by side.
 
 pub mod access;
-pub mod cache;
 pub mod chart;
-pub mod command;
 pub mod control_plane;
 pub mod datastore;
-pub mod gobuild;
 pub mod images;
 pub mod leftovers;
 pub mod network;
 pub mod node;
-pub mod packages;
 pub mod pki;
 pub mod processes;
-pub mod report;
 pub mod victims;
 mod whole;
 
 pub use access::Access;
 pub use control_plane::{ControlPlane, Options};
+pub use xtask::{cache, command, gobuild, packages, prepare, report};
+
 pub use whole::{Cluster, NAMESPACE, Status};

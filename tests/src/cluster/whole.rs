@@ -16,7 +16,7 @@ use serde_json::json;
 use super::access::Access;
 use super::cache::{self, Lock};
 use super::control_plane::{Place, Ports};
-use super::gobuild::{IN_PODS, NODE, Toolset};
+use super::gobuild::{NODE, Toolset};
 use super::network::Network;
 use super::node::{NAMES_GROUP, Node};
 use super::pki::Pki;
@@ -77,12 +77,6 @@ impl Cluster {
         })?;
         step.done_with(format!("{name}: node ready in"));
         Ok(cluster)
-    }
-
-    /// Makes everything available that a cluster and its test images are made of, and starts nothing.
-    pub fn prepare() -> Result<()> {
-        packages::ensure()?;
-        Toolset::ensure(&[NODE, IN_PODS].concat()).map(drop)
     }
 
     /// Finds a cluster that is up.

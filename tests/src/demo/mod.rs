@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::cluster::chart::Values;
-use crate::cluster::gobuild::{IN_PODS, NODE, Toolset};
-use crate::cluster::{Cluster, cache, packages};
+use crate::cluster::chart::{PawlImages, Values};
+use crate::cluster::gobuild::DEMO_IN_PODS;
+use crate::cluster::{Cluster, cache, prepare};
 
 use self::screen::Step;
 use self::servers::Servers;
@@ -54,16 +54,8 @@ pub async fn run(options: &Options) -> Result<u8> {
     }
     let cache = cache::Cache::open()?;
     let mark = cache.path("demo-was-up");
-    if !mark.exists() {
-        screen::say(&format!(
-            "The first time takes up to 20 minutes: Kubernetes, OpenTofu and images are built from source.\n\
-             They are kept in {}; it is safe to interrupt, the next time goes on from there.",
-            cache.path("").display()
-        ));
-    }
     let step = Step::begin(1, "tools");
-    packages::ensure()?;
-    Toolset::ensure(NODE).and_then(|_| Toolset::ensure(IN_PODS)).context("the tools are not ready; run `cargo demo` again")?;
+    prepare(DEMO_IN_PODS).context("the tools are not ready; run `cargo demo` again")?;
     step.done("Kubernetes, Helm, OpenTofu ready");
 
     let step = Step::begin(2, "cluster");
@@ -74,7 +66,8 @@ pub async fn run(options: &Options) -> Result<u8> {
     step.done("node ready, git server up");
 
     let step = Step::begin(3, "pawl");
-    cluster.install(&Values::new()).await.context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
+    let images = PawlImages::build(DEMO_IN_PODS)?;
+    cluster.install_images(&images, &Values::new()).await.context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
     step.done("images imported, chart installed, controller ready");
     cache::write(&mark, "")?;
 

@@ -60,9 +60,10 @@ fn rules() -> Rules {
     let second = Duration::from_secs(1);
     Rules {
         connect: second,
-        silence: second,
-        small: 20 * second,
-        large: 20 * second,
+        // What a test waits for, and what no busy machine keeps.
+        silence: 4 * second,
+        small: 120 * second,
+        large: 120 * second,
         backoff: Duration::from_millis(5),
         proxies: false,
         ..Rules::default()

@@ -23,7 +23,7 @@ use crate::datastore::{
 use super::{follow::Follow, route::LogQuery};
 
 /// How long the head of an answer waits for its first bytes: until then a problem is still an answer of its own.
-const FIRST: Duration = Duration::from_millis(300);
+pub(in crate::datastore) const FIRST: Duration = Duration::from_millis(300);
 
 /// A plan, or a state that could not be saved: of the attempt that is named, or the newest that has one.
 ///

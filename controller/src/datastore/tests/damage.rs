@@ -116,7 +116,11 @@ async fn a_changed_claim_log_or_state_is_corrupt_as_well() {
     }
     assert_eq!(lab.of_controller("GET", "/claim").await.reason(), CORRUPT);
     assert_eq!(lab.get("state").await.reason(), CORRUPT);
-    assert_eq!(lab.of_person("GET", "terraformruns/net/log?phase=plan", b"").await.json()["code"], 500);
+    let begun = std::time::Instant::now();
+    let log = lab.of_person("GET", "terraformruns/net/log?phase=plan", b"").await;
+    // What is not known so soon is said by breaking off.
+    let broken = log.body.is_none() && begun.elapsed() >= crate::datastore::read::runs::FIRST;
+    assert!(broken || log.json()["code"] == 500, "{log:?}");
     let sealed = open(lab.folder.path(), lab.keys.path());
     assert!(sealed.store().list(&crate::datastore::names::top("states")).await.unwrap().len() >= 2);
     assert_ne!(digest(b""), "");

@@ -4,6 +4,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Command, Stdio},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -40,7 +41,7 @@ fn content(serial: u64) -> Vec<u8> {
     format!(r#"{{"version": 4, "serial": {serial}, "filler": "{filler}"}}"#).into_bytes()
 }
 
-/// The one that is killed: writes versions, and says each that was acknowledged.
+/// The one that is killed: writes versions, and says when it begins and each that was acknowledged.
 #[tokio::test]
 #[ignore = "started by the test below, and killed"]
 async fn writer() {
@@ -52,6 +53,8 @@ async fn writer() {
     states.lock(&key, &holder, br#"{"ID": "a"}"#, &lookup).await.unwrap();
     let mut serial = states.newest(&key).await.unwrap().head.newest().and_then(|version| version.serial).unwrap_or(0);
     let mut out = std::io::stdout().lock();
+    writeln!(out, "begun").unwrap();
+    out.flush().unwrap();
     loop {
         serial += 1;
         let body = futures::stream::iter([Ok(Bytes::from(content(serial)))]);
@@ -62,8 +65,17 @@ async fn writer() {
     }
 }
 
-/// One life of the writer; returns the last version that it was told of.
-fn live_and_die(folder: &Path, stack: &str, life: Duration) -> Option<u64> {
+/// When a writer is killed, however fast the machine is.
+enum Death {
+    /// In so large a part of the time that the one before it took to begin.
+    Beginning(f64),
+    /// Behind so many writes, in so large a part of the time that the last of them took.
+    Writing(u32, f64),
+}
+
+/// One life of the writer; returns the last version that it was told of. `begins` is how long it took to begin.
+fn live_and_die(folder: &Path, stack: &str, death: &Death, begins: &mut Duration) -> Option<u64> {
+    let mut at = Instant::now();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "datastore::tests::kill::writer", "--ignored", "--nocapture", "--test-threads=1"])
         .env(FOLDER, folder)
@@ -73,10 +85,36 @@ fn live_and_die(folder: &Path, stack: &str, life: Duration) -> Option<u64> {
         .spawn()
         .unwrap();
     let output = child.stdout.take().unwrap();
+    let (said, heard) = mpsc::channel();
     let reader = std::thread::spawn(move || {
-        let lines = BufReader::new(output).lines().map_while(Result::ok);
-        lines.filter_map(|line| line.split("acknowledged ").nth(1)?.parse().ok()).last()
+        let mut last = None;
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let serial = line.split("acknowledged ").nth(1).and_then(|serial| serial.parse().ok());
+            if serial.is_some() || line.ends_with("begun") {
+                last = serial.or(last);
+                // Nobody waits for it any more.
+                let _ = said.send(());
+            }
+        }
+        last
     });
+    let life = match *death {
+        Death::Beginning(part) => begins.mul_f64(part),
+        Death::Writing(writes, part) => {
+            let mut one = Duration::ZERO;
+            for write in 0..=writes {
+                if heard.recv_timeout(Duration::from_secs(60)).is_err() {
+                    child.kill().unwrap();
+                    panic!("{stack}: no write after {write} of them");
+                }
+                (one, at) = (at.elapsed(), Instant::now());
+                if write == 0 {
+                    *begins = one;
+                }
+            }
+            one.mul_f64(part)
+        }
+    };
     std::thread::sleep(life);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -96,11 +134,14 @@ fn killed_a_thousand_times_no_version_is_lost_or_half_written() {
                 scope.spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     let mut rng = StdRng::seed_from_u64(worker as u64);
-                    let (mut versions, mut between) = (0, 0);
+                    let (mut versions, mut between, mut begins) = (0, 0, Duration::from_millis(10));
                     for state in 0..ROUNDS / PER_STATE / WORKERS {
                         let (stack, mut last) = (format!("s{worker}-{state}"), 0);
                         for _ in 0..PER_STATE {
-                            let said = live_and_die(folder, &stack, Duration::from_millis(rng.random_range(4..40)));
+                            let part = rng.random_range(0.0..1.2);
+                            let writes = rng.random_range(1..5);
+                            let death = if rng.random_bool(0.2) { Death::Beginning(part) } else { Death::Writing(writes, part) };
+                            let said = live_and_die(folder, &stack, &death, &mut begins);
                             last = said.map_or(last, |said| said.max(last));
                             let found = runtime.block_on(check(folder, &stack, last, false));
                             // Killed behind the write and before the word.

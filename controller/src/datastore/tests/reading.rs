@@ -58,16 +58,28 @@ async fn all_logs_are_one_text_with_a_line_for_each() {
     assert_eq!(lab.of_person("GET", "terraformruns/net/log?attempt=3", b"").await.code, 404);
 }
 
-/// What a follower hears within a second, and whether that was all.
-async fn hear(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) -> (String, bool) {
+/// What a follower hears next is this.
+async fn hears(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin), wanted: &str) {
     let mut heard = String::new();
-    loop {
-        match tokio::time::timeout(Duration::from_secs(1), body.next()).await {
-            Ok(Some(piece)) => heard.push_str(std::str::from_utf8(&piece.unwrap()).unwrap()),
-            Ok(None) => return (heard, true),
-            Err(_) => return (heard, false),
-        }
+    while heard.len() < wanted.len() {
+        let piece = tokio::time::timeout(Duration::from_secs(60), body.next()).await;
+        let piece = piece.unwrap_or_else(|_| panic!("no more than `{heard}` in place of `{wanted}`"));
+        let piece = piece.unwrap_or_else(|| panic!("the end after `{heard}` in place of `{wanted}`"));
+        heard.push_str(std::str::from_utf8(&piece.unwrap()).unwrap());
     }
+    assert_eq!(heard, wanted);
+}
+
+/// It hears nothing more, and is not at the end: for a second.
+async fn waits(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
+    let next = tokio::time::timeout(Duration::from_secs(1), body.next()).await;
+    assert!(next.is_err(), "{next:?}");
+}
+
+/// That was all.
+async fn ends(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
+    let next = tokio::time::timeout(Duration::from_secs(60), body.next()).await.expect("an end");
+    assert!(next.is_none(), "{next:?}");
 }
 
 async fn follow(lab: &Lab, query: &str) -> impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin + use<> {
@@ -85,9 +97,11 @@ async fn a_log_is_followed_as_it_grows_and_to_its_end() {
     let lab = Lab::new();
     assert_eq!(lab.put("log/plan?offset=0", b"one\n").await.code, 200);
     let mut body = follow(&lab, "phase=plan").await;
-    assert_eq!(hear(&mut body).await, ("one\n".into(), false));
+    hears(&mut body, "one\n").await;
+    waits(&mut body).await;
     assert_eq!(lab.put("log/plan?offset=4", b"two\n").await.code, 200);
-    assert_eq!(hear(&mut body).await, ("two\n".into(), false));
+    hears(&mut body, "two\n").await;
+    waits(&mut body).await;
     // Through another replica.
     let other = super::service(lab.folder.path(), lab.keys.path(), &lab.cluster);
     let key = crate::datastore::names::LogKey {
@@ -96,30 +110,30 @@ async fn a_log_is_followed_as_it_grows_and_to_its_end() {
         phase: "plan",
     };
     other.0.logs.append(&key, 8, b"three\n", false).await.unwrap();
-    assert_eq!(hear(&mut body).await, ("three\n".into(), false));
+    hears(&mut body, "three\n").await;
+    waits(&mut body).await;
     other.0.logs.append(&key, 14, b"four\n", true).await.unwrap();
-    assert_eq!(hear(&mut body).await, ("four\n".into(), true));
+    hears(&mut body, "four\n").await;
+    ends(&mut body).await;
 }
 
 #[tokio::test]
 async fn without_a_phase_the_follower_goes_on_to_the_next_and_ends_with_the_run() {
     let lab = Lab::new();
     let mut body = follow(&lab, "").await;
-    assert_eq!(hear(&mut body).await, (String::new(), false));
+    waits(&mut body).await;
     assert_eq!(lab.put("log/setup?offset=0&end=true", b"s\n").await.code, 200);
     // The log of init is never ended: its phase is over when the next one speaks.
     assert_eq!(lab.put("log/init?offset=0", b"i\n").await.code, 200);
     assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
-    assert_eq!(hear(&mut body).await.0, "--- attempt 1, setup ---\ns\n--- attempt 1, init ---\ni\n");
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(hear(&mut body).await, ("--- attempt 1, plan ---\np\n".into(), false));
+    hears(&mut body, "--- attempt 1, setup ---\ns\n--- attempt 1, init ---\ni\n--- attempt 1, plan ---\np\n").await;
+    waits(&mut body).await;
     lab.cluster.set(view(2, true));
     assert_eq!(lab.of_pod("pod-2", "PUT", 2, "log/plan?offset=0", b"q\n").await.code, 200);
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(hear(&mut body).await, ("--- attempt 2, plan ---\nq\n".into(), false));
+    hears(&mut body, "--- attempt 2, plan ---\nq\n").await;
+    waits(&mut body).await;
     lab.cluster.set(RunView { terminal: true, ..view(2, false) });
-    tokio::time::sleep(Duration::from_millis(2500)).await;
-    assert_eq!(hear(&mut body).await, (String::new(), true));
+    ends(&mut body).await;
 }
 
 #[tokio::test]
@@ -127,8 +141,8 @@ async fn a_follower_of_a_run_that_was_deleted_is_let_go() {
     let lab = Lab::new();
     assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
     let mut body = follow(&lab, "phase=plan").await;
-    assert_eq!(hear(&mut body).await, ("p\n".into(), false));
+    hears(&mut body, "p\n").await;
+    waits(&mut body).await;
     lab.cluster.remove(&view(1, true));
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert!(hear(&mut body).await.1);
+    ends(&mut body).await;
 }

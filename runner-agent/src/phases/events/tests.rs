@@ -118,13 +118,14 @@ async fn a_heartbeat_is_not_news() {
 #[tokio::test]
 async fn a_flood_is_told_once_a_second_and_not_afterwards() {
     let (mut events, mut seen) = quiet_events();
+    let begun = std::time::Instant::now();
     for _ in 0..1_000 {
         events.line(Source::Out, "flood", 0);
         events.chunk().await;
     }
     assert!(matches!(seen.try_recv(), Ok(Notice::Happened)));
     let more = std::iter::from_fn(|| seen.try_recv().ok()).count();
-    assert!(more <= 5, "{more} notices of a flood that took no time");
+    assert!(more as u64 <= begun.elapsed().as_secs(), "{more} notices of a flood that took {:?}", begun.elapsed());
     // The next heartbeat does not pass on what was left untold.
     assert!(!tells(&mut events, &mut seen, Source::Out, r#"{"@message":"a","type":"apply_progress"}"#).await);
 }

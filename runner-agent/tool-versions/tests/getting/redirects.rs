@@ -17,21 +17,21 @@ async fn redirects_are_followed_up_to_five() {
         if at == 0 { ok("", b"there") } else { redirect(&format!("/{}", at - 1)) }
     })
     .await;
-    assert_eq!(get(&server.url("/5"), 2.0).await.unwrap(), b"there");
+    assert_eq!(get(&server.url("/5")).await.unwrap(), b"there");
     assert_eq!(server.seen().len(), 6);
-    fails(get(&server.url("/6"), 2.0).await, Kind::Unavailable, "more than 5 times");
+    fails(get(&server.url("/6")).await, Kind::Unavailable, "more than 5 times");
     assert_eq!(server.seen().len(), 12);
 }
 
 #[tokio::test]
 async fn a_loop_is_found() {
     let server = Server::start(|request, _| redirect(if request.path == "/a" { "/b" } else { "/a" })).await;
-    fails(get(&server.url("/a"), 2.0).await, Kind::Unavailable, "a loop");
+    fails(get(&server.url("/a")).await, Kind::Unavailable, "a loop");
     assert_eq!(server.seen().len(), 2);
     let server = Server::start(|_, _| redirect("")).await;
-    fails(get(&server.url("/a"), 2.0).await, Kind::Integrity, "no address");
+    fails(get(&server.url("/a")).await, Kind::Integrity, "no address");
     let server = Server::start(|_, _| redirect("#again")).await;
-    fails(get(&server.url("/a"), 2.0).await, Kind::Unavailable, "a loop");
+    fails(get(&server.url("/a")).await, Kind::Unavailable, "a loop");
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn http_leads_to_no_other_host_by_http() {
     let server = Server::start(|_, _| ok("", b"of the other one")).await;
     let elsewhere = server.other_host("/x?signature=secret");
     let first = Server::start(move |_, _| redirect(&elsewhere)).await;
-    let error = fails(get(&first.url("/"), 2.0).await, Kind::Integrity, "which is not https");
+    let error = fails(get(&first.url("/")).await, Kind::Integrity, "which is not https");
     assert!(!error.text.contains("secret"), "{error}");
     assert!(server.seen().is_empty());
 }
@@ -72,7 +72,7 @@ async fn an_answer_does_not_say_what_we_log_in_with() {
         if request.path == "/" { redirect(&format!("http://evil:word@{host}/x")) } else { ok("", b"there") }
     })
     .await;
-    get(&server.url("/"), 2.0).await.unwrap();
+    get(&server.url("/")).await.unwrap();
     assert_eq!(server.seen()[1].header("authorization"), None);
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use tool_versions::{Tool, store::install::Proof, store::verify::digest};
 
-use crate::{store, version};
+use super::{store, version};
 
 const ROOT: &str = "PAWL_TEST_STORE";
 const SIZE: usize = 256 * 1024;
@@ -47,7 +47,7 @@ fn child() {
 
 fn start(root: &Path) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "processes::child", "--ignored", "--quiet"]).env(ROOT, root);
+    command.args(["--exact", "keeping::processes::child", "--ignored", "--quiet"]).env(ROOT, root);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
 }
 
@@ -68,9 +68,8 @@ fn whoever_is_killed_leaves_nothing_that_looks_installed_and_is_not() {
     let kills: u32 = env::var("PAWL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000);
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    let (mut whole, mut half) = (0, 0);
+    let (mut whole, mut half) = (0, 0_u32);
     let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap();
-    // From before its first write to after its last, however fast the machine is.
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
         let begun = Instant::now();
@@ -78,9 +77,18 @@ fn whoever_is_killed_leaves_nothing_that_looks_installed_and_is_not() {
         shortest = shortest.min(begun.elapsed());
         fs::remove_dir_all(dir.path().join("opentofu")).unwrap();
     }
-    for _ in 0..kills {
+    // From before its first write to after its last, however busy the machine gets meanwhile.
+    let mut window = micros(shortest * 6 / 5);
+    for n in 0..kills {
+        window = if whole * 5 > n {
+            window * 99 / 100
+        } else if whole * 10 < n {
+            window * 101 / 100
+        } else {
+            window
+        };
         let mut child = start(dir.path());
-        let micros = RandomState::new().build_hasher().finish() % micros(shortest * 6 / 5);
+        let micros = RandomState::new().build_hasher().finish() % window;
         thread::sleep(Duration::from_micros(micros));
         child.kill().unwrap();
         child.wait().unwrap();

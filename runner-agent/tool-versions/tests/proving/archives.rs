@@ -6,7 +6,7 @@ use flate2::{Compression, write::GzEncoder};
 use tool_versions::{Digest, Kind, Limits, Packing, Result, Taken, archive};
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
-use crate::failed;
+use super::failed;
 
 /// Bytes that deflate does little with.
 pub(crate) fn binary(size: usize) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::SystemTime};
 
 use tool_versions::{Keyring, Limits, Sums};
 
-use crate::{archives::take, properties::read_all};
+use super::{archives::take, properties::read_all};
 
 /// The files of a part of the corpus, by name.
 fn files(part: &str) -> BTreeMap<String, Vec<u8>> {

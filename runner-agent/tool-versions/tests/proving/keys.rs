@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{Fingerprint, Keyring, Kind, Tool, keys};
 
-use crate::{
+use super::{
     failed,
     making::{BORN, Plan, Sub, binary},
 };
@@ -40,7 +40,7 @@ fn only_pinned_ones_are_taken() {
     let (one, two) = (Plan::default().make(), Plan { seed: 2, ..Plan::default() }.make());
     let both = format!("Our keys:\n\n{}\nand\n{}", one.armored(), two.armored());
     for pins in [vec![&one], vec![&two], vec![&two, &one]] {
-        let pins: Vec<_> = pins.into_iter().map(crate::making::Made::fingerprint).collect();
+        let pins: Vec<_> = pins.into_iter().map(super::making::Made::fingerprint).collect();
         let ring = Keyring::from_armored(&both, &pins).unwrap();
         assert_eq!(ring.fingerprints(), pins);
         for made in [&one, &two] {

@@ -7,7 +7,7 @@ use proptest::{prelude::*, sample::Index};
 use tool_versions::{Digest, Fingerprint, Keyring, Limits, Sums};
 use zip::CompressionMethod::{Deflated, Stored};
 
-use crate::{
+use super::{
     archives::{In::File, binary, take, tgz, zip},
     making::{self, BORN, DAY, Made, Plan, Sub},
 };

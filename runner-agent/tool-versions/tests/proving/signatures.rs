@@ -11,7 +11,7 @@ use pgp::{
 use rand_08::{SeedableRng as _, rngs::StdRng};
 use tool_versions::{Keyring, Kind, Result, Signed, Tool};
 
-use crate::{
+use super::{
     failed,
     making::{BORN, DAY, Flaw, Made, Plan, Sub, armored, binary, sign},
 };

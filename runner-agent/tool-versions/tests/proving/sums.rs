@@ -2,7 +2,7 @@
 
 use tool_versions::{Digest, Kind, Sums, sums};
 
-use crate::failed;
+use super::failed;
 
 const A: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 const B: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";

@@ -2,7 +2,7 @@
 
 use tool_versions::{Constraints, Request, Version};
 
-use crate::By::{self, GoVersion, Ours, Tenv, Terraform};
+use super::By::{self, GoVersion, Ours, Tenv, Terraform};
 
 const VERSIONS: [&str; 12] = [
     "0.15.5",

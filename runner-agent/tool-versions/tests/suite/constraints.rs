@@ -2,7 +2,7 @@
 
 use tool_versions::Constraints;
 
-use crate::By::{self, GoVersion, Ours, Tenv};
+use super::By::{self, GoVersion, Ours, Tenv};
 
 /// Constraint, version, and whether it is allowed; none when the constraint is none.
 pub(crate) const ROWS: &[(By, &str, &str, Option<bool>)] = &[

@@ -2,7 +2,7 @@
 
 use tool_versions::{Defaults, Tool, Wish, decide};
 
-use crate::{
+use super::{
     By::{self, OpenTofu, Ours, Tenv},
     tree::Tree,
 };

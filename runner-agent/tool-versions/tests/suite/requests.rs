@@ -2,7 +2,7 @@
 
 use tool_versions::Request;
 
-use crate::By::{self, GoVersion, Ours, Tenv};
+use super::By::{self, GoVersion, Ours, Tenv};
 
 /// Who says so, a text, and its kind with what it is printed as; none when it asks for nothing.
 type Row = (By, &'static str, Option<(&'static str, &'static str)>);

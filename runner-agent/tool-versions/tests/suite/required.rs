@@ -2,7 +2,7 @@
 
 use tool_versions::{Tool, required::required};
 
-use crate::{
+use super::{
     By::{self, OpenTofu, Ours, Tenv, Terraform},
     tree::Tree,
 };

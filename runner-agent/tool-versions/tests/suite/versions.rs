@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use tool_versions::Version;
 
-use crate::By::{self, GoVersion, Ours, Tenv};
+use super::By::{self, GoVersion, Ours, Tenv};
 
 /// Text, and what it is printed as; none when it is no version.
 pub(crate) const READ: &[(By, &str, Option<&str>)] = &[

@@ -32,7 +32,7 @@ async fn child() {
 
 fn start(world: &World) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "processes::child", "--ignored", "--quiet"]);
+    command.args(["--exact", "supply::processes::child", "--ignored", "--quiet"]);
     command.env(ROOT, world.root()).env(BASE, world.server.url(""));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
 }

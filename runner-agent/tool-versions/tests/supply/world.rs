@@ -6,13 +6,11 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
     Channel, Digest, Limits, Mirror, Platform, Store, Supply, Tool, Verification,
-    http::Rules,
     mirror::{ListKind, Location},
     supply::{Got, Keys, PATIENCE},
 };
@@ -20,6 +18,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 
 use super::{
     making::{BORN, DAY, Made, Plan, binary},
+    rules,
     server::{Act, Server, answer, ok},
     version,
 };
@@ -31,20 +30,6 @@ pub(crate) const SCRIPT: &str = "#!/bin/sh\necho tofu of the mirror\n";
 
 pub(crate) fn linux() -> Platform {
     Platform { os: "linux".into(), arch: "amd64".into() }
-}
-
-/// Deadlines that a machine with much else to do keeps to, and that a test waits for.
-pub(crate) fn rules() -> Rules {
-    Rules {
-        connect: Duration::from_secs(2),
-        silence: Duration::from_millis(700),
-        small: Duration::from_secs(6),
-        large: Duration::from_secs(6),
-        tries: 3,
-        backoff: Duration::from_millis(5),
-        longest_wait: Duration::from_millis(1500),
-        proxies: false,
-    }
 }
 
 /// Packs files, the executable among them.

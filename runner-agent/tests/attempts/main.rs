@@ -1,0 +1,17 @@
+//! Attempts from their adoption to their end: the real driver and real processes, a scripted tool, a run in memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::items_after_statements,
+    reason = "a test that cannot go on ends here; what only one needs stands in it"
+)]
+
+mod attempt;
+mod common;
+mod output;
+mod providers;
+mod quiet;
+mod upgrade;
+
+/// Only one attempt at a time: without a PID namespace of its own, killing every other process means all of this program's.
+static ONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

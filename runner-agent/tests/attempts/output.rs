@@ -1,0 +1,137 @@
+//! What a tool prints, whatever it prints: bounded memory, a mark where something was cut, nothing that steers a terminal, and no
+//! secret in log, status or termination message. Real processes, a scripted tool, a run in memory.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use crate::common::{Attempt, PATIENCE, start};
+use crds::{RunResult, termination::reorders};
+use serde_json::{Value, json};
+
+/// The most memory, in bytes, that an attempt may take for what a tool prints, beside the log that this test keeps.
+const MOST: u64 = 32 << 20;
+
+fn memory(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Memory now; the most is counted anew from here.
+fn counted() -> u64 {
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    memory("VmRSS")
+}
+
+/// Waits for the end, and for the log's thread, which writes the word of the end last.
+async fn ended(a: &mut Attempt) -> u8 {
+    let code = a.end().await;
+    let begun = Instant::now();
+    while !a.log().lines().any(|line| line.starts_with("pawl: ")) {
+        assert!(begun.elapsed() < PATIENCE, "the log has no end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    code
+}
+
+fn texts(a: &Attempt) -> [(&'static str, String); 3] {
+    let status: Value = a.api.state.lock().unwrap().object["status"].clone();
+    [
+        ("log", a.log()),
+        ("status", status.to_string()),
+        ("termination message", fs::read_to_string(&a.settings.termination_log).unwrap()),
+    ]
+}
+
+#[tokio::test]
+async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
+    let _one = crate::ONE.lock().await;
+    let plan = "head -c 524288000 /dev/zero | tr '\\0' y; echo; echo after";
+    let before = counted();
+    let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
+    assert_eq!(ended(&mut a).await, 0);
+    let most = memory("VmHWM").saturating_sub(before);
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    let log = a.log();
+    assert!(most <= MOST + 2 * log.len() as u64, "{most} bytes for a log of {}", log.len());
+    assert!(log.contains("yyy… [523239424 more bytes of this line were cut]\nafter\n"), "no mark in {} bytes", log.len());
+    assert!(log.ends_with("pawl: applied +1 ~0 -0\n"), "the log is not whole");
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_become_text_that_steers_nothing() {
+    let _one = crate::ONE.lock().await;
+    let plan = "head -c 2097152 /dev/urandom; head -c 1048576 /dev/urandom >&2; printf '\\nafter\\n'";
+    let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
+    assert_eq!(ended(&mut a).await, 0);
+    let log = a.log();
+    assert!(log.len() > 2 << 20 && log.contains("\nafter\n"), "{} bytes", log.len());
+    let steers = log.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
+    assert!(steers.is_none(), "{steers:?} is left");
+}
+
+#[tokio::test]
+async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
+    let _one = crate::ONE.lock().await;
+    let evil = "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe\\u2066 \\u009b31m";
+    let plan = format!(
+        "printf '%s\\n' '{{\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{evil}\",\"detail\":\"{evil}\",\
+         \"address\":\"{evil}\"}}}}'; printf 'raw \\033[2J \\342\\200\\256txt.exe\\n' >&2; exit 1"
+    );
+    let mut a = start(&json!({}), &[("PLAN", &plan)], |_, _| {});
+    assert_eq!(ended(&mut a).await, 1);
+    for (name, text) in texts(&a) {
+        let steers = text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
+        assert!(steers.is_none(), "{steers:?} in the {name}: {text:?}");
+        // JSON could have it escaped.
+        for escape in ["u001b", "u202e", "u2066", "u009b"] {
+            assert!(!text.contains(&format!("\\{escape}")), "{escape} in the {name}: {text}");
+        }
+        assert!(text.contains("<U+202E>txt.exe") && text.contains("^[[2J"), "the {name} says not what was there: {text}");
+    }
+    assert!(a.log().contains("raw ^[[2J <U+202E>txt.exe\n"), "{}", a.log());
+}
+
+#[tokio::test]
+async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
+    let _one = crate::ONE.lock().await;
+    let more = json!({"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}},
+        {"name": "LONG", "valueFrom": {"secretKeyRef": {"name": "db", "key": "long"}}}]});
+    // As it is, in two writes, in base64 of its own and behind others, as digits, broken into lines, at the end of a line that is cut, and
+    // where the message of a failure is shortened.
+    let plan = "echo \"as it is $TOKEN\"; printf 't0k3'; sleep 0.2; printf 'n-of-mine/+\\n'; \
+        for before in '' x me; do printf '%s' \"$before$TOKEN\" | base64; done; printf '%s' \"$TOKEN\" | od -An -v -tx1 | tr -d ' \\n'; echo; \
+        printf '%s' \"$LONG\" | base64; echo 't0k3n-of-mine%2F%2B'; \
+        head -c 1048570 /dev/zero | tr '\\0' z; printf '%s\\n' \"$TOKEN\"; \
+        for n in 230 231 232 233 234 235 236 290 291 292 293 294 295 296 297 289; do head -c $n /dev/zero | tr '\\0' w >&2; echo \"$TOKEN\" >&2; done; exit 1";
+    let long: String = "kube:config-".repeat(40);
+    let mut a = start(&more, &[("PLAN", plan)], |s, _| {
+        fs::create_dir_all(s.secrets.join("db")).unwrap();
+        fs::write(s.secrets.join("db/token"), "t0k3n-of-mine/+").unwrap();
+        fs::write(s.secrets.join("db/long"), &long).unwrap();
+    });
+    assert_eq!(ended(&mut a).await, 1);
+    for (name, text) in texts(&a) {
+        for part in ["t0k3", "-of-mine", "dDBrM24tb2", "QwazNuLW9m", "MGszbi1vZi", "74306b336e", "a3ViZTpjb25m", "%2F%2B"] {
+            assert!(!text.contains(part), "{part} in the {name}: {}", text.chars().filter(|c| *c != 'z').collect::<String>());
+        }
+        assert!(text.contains("(sensitive"), "{name}: nothing was masked");
+    }
+    assert!(a.log().contains("as it is (sensitive value)\n(sensitive value)\n"), "{}", &a.log()[..2_000]);
+}
+
+#[tokio::test]
+async fn what_the_tool_calls_sensitive_is_shown_nowhere() {
+    let _one = crate::ONE.lock().await;
+    let plan = r#"{"errored":false,"variables":{"p":{"value":"canary-variable"}},"resource_changes":[{"address":"a.b","change":{"actions":["create"],"before":null,"after":{"password":"canary-attribute"},"after_sensitive":{"password":true}}}],"output_changes":{"o":{"actions":["create"],"after":"canary-output","after_sensitive":true}}}"#;
+    let apply = r#"echo '{"@message":"Outputs: 1","type":"outputs","outputs":{"o":{"sensitive":true,"type":"string","value":"canary-output"}}}'"#;
+    let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)], |_, _| {});
+    assert_eq!(ended(&mut a).await, 0);
+    assert_eq!(a.api.status().plan.unwrap().changes, ["+ a.b"]);
+    assert!(a.log().contains("o = <sensitive>\n"), "{}", a.log());
+    for (name, text) in texts(&a) {
+        assert!(!text.contains("canary"), "the {name}: {text}");
+    }
+}

@@ -1,0 +1,91 @@
+//! An agent beside a newer controller: the real driver on a run with words and fields that this version does not know
+//! (`design/0014-upgrades.md`).
+
+use std::time::{Duration, Instant};
+
+use crate::common::{MemoryApi, PATIENCE, start};
+use crds::{Phase, RunResult};
+use serde_json::json;
+
+fn gets(api: &MemoryApi) -> u32 {
+    api.state.lock().unwrap().gets
+}
+
+#[tokio::test]
+async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_gone() {
+    let _one = crate::ONE.lock().await;
+    for (pointer, word, known) in [
+        ("/status/phase", "Paused", "Pending"),
+        ("/spec/operation", "Refresh", "Apply"),
+        ("/spec/approval/mode", "TwoPeople", "Automatic"),
+        ("/spec/tool", "", ""),
+    ] {
+        let put = |api: &MemoryApi, to: &str| {
+            api.change(|run| match pointer {
+                "/spec/tool" if to.is_empty() => run["spec"]["tool"] = json!({"name": "Another"}),
+                "/spec/tool" => run["spec"]["tool"] = json!({}),
+                _ => {
+                    let (parent, field) = pointer.rsplit_once('/').unwrap();
+                    run.pointer_mut(parent).unwrap()[field] = to.into();
+                }
+            });
+        };
+        let mut a = start(&json!({}), &[], |_, api| put(api, word));
+        let begun = Instant::now();
+        while gets(&a.api) < 4 {
+            assert!(begun.elapsed() < PATIENCE, "{pointer}: it does not look again");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{pointer}");
+        assert!(a.api.status().adopted.is_none(), "{pointer}");
+        put(&a.api, if pointer == "/spec/tool" { "known" } else { known });
+        assert_eq!(a.end().await, 0, "{pointer}");
+        assert_eq!(a.api.status().result, Some(RunResult::Applied), "{pointer}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_claimed_behind_a_word_of_a_newer_version() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.api.change(|run| run["status"]["phase"] = "Paused".into());
+    a.api.approve();
+    assert_eq!(a.end().await, 1);
+    assert_eq!((a.ran("apply"), a.api.status().claim), (0, None));
+    assert_eq!(a.api.state.lock().unwrap().object["status"]["phase"], "Paused", "it is written by nobody else");
+    assert!(a.message().is_none(), "an attempt that is in other hands says nothing of its run");
+}
+
+#[tokio::test]
+async fn what_a_newer_version_wrote_is_there_after_every_write() {
+    let _one = crate::ONE.lock().await;
+    let scan =
+        json!({"name": "scan", "attempt": 0, "startedAt": "2026-11-21T10:00:00Z", "exitCode": 0, "newer": {"found": [1, 2]}});
+    let line = "10:00:00  Scan  0.1s  a phase of a newer version";
+    let mut a = start(&json!({"newer": "x"}), &[], |_, api| {
+        api.change(|run| {
+            let status = &mut run["status"];
+            status["newer"] = json!({"word": "x", "list": [{"a": 1}]});
+            status["attempt"]["newer"] = "x".into();
+            status["steps"] = json!([scan]);
+            status["history"] = json!([line]);
+        });
+    });
+    assert_eq!(a.end().await, 0);
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    let run = a.api.state.lock().unwrap().object.clone();
+    for (pointer, wanted) in [
+        ("/spec/newer", json!("x")),
+        ("/status/newer", json!({"word": "x", "list": [{"a": 1}]})),
+        ("/status/attempt/newer", json!("x")),
+        ("/status/steps/0", scan),
+        ("/status/history/0", json!(line)),
+    ] {
+        assert_eq!(run.pointer(pointer), Some(&wanted), "{pointer}");
+    }
+    // And no write of its own named any of it but the lists, which are written whole.
+    let writes = a.api.state.lock().unwrap().writes.clone();
+    let paths: Vec<&str> = writes.iter().flat_map(|w| w.as_array().unwrap()).filter_map(|o| o["path"].as_str()).collect();
+    assert!(paths.iter().all(|path| !path.contains("newer") && *path != "/status/attempt" && *path != "/status"), "{paths:?}");
+}

@@ -1,0 +1,5 @@
+//! The program itself, as a person calls it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on ends here")]
+
+mod local;
+mod tool;

@@ -1,0 +1,251 @@
+//! `cargo ci`: everything that has to hold before a change lands, each stage timed; ends with `N passed, N failed`.
+//!
+//! Go and Rust are built at once. Then there are lanes: suites in pods on one cluster; those that take something away from a cluster, and
+//! the kill loop, on another; suites with servers of their own; and, at the lowest weight, what only computes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    sync::OnceLock,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{
+    cache::Cache,
+    command::{self, Executable},
+    count::Count,
+    root,
+    stage::{Outcome, Stage, run_all},
+};
+
+/// What of it is wanted.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only the stages whose name holds this, and what they need.
+    #[arg(long)]
+    only: Option<String>,
+    /// Only the tests whose name holds this.
+    #[arg(long)]
+    tests: Option<String>,
+    /// Leave the clusters of the tests up, to look at.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// How long the kill loop strikes. What is under way comes to its end after that.
+const KILLS: Duration = Duration::from_secs(130);
+
+/// Runs all of it.
+///
+/// # Errors
+/// When the stages cannot be told; a stage that fails is no error.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let logs = Cache::open()?.path("ci-logs");
+    fs::create_dir_all(&logs)?;
+    let started = Instant::now();
+    let built = OnceLock::new();
+    let plan = Plan { options, built: &built };
+    let outcomes = run_all(plan.wanted()?, &logs);
+    Ok(close(outcomes, started.elapsed()))
+}
+
+/// What the stages are made of.
+#[derive(Clone, Copy)]
+struct Plan<'a> {
+    options: &'a Options,
+    /// What the stage `build` has built.
+    built: &'a OnceLock<Vec<Executable>>,
+}
+
+const PODS: &[&str] = &["build", "tools"];
+
+impl<'a> Plan<'a> {
+    /// The stages that were asked for, and those that they need.
+    fn wanted(self) -> Result<Vec<Stage<'a>>> {
+        let mut stages = self.all()?;
+        if let Some(only) = &self.options.only {
+            let named: Vec<_> = stages.iter().filter(|stage| stage.name.contains(only.as_str())).collect();
+            ensure!(!named.is_empty(), "no stage is called {only}");
+            let kept: Vec<_> = named.iter().flat_map(|stage| [&[stage.name], stage.needs].concat()).collect();
+            stages.retain(|stage| kept.contains(&stage.name));
+        }
+        Ok(stages)
+    }
+
+    fn all(self) -> Result<Vec<Stage<'a>>> {
+        let build =
+            ["build", "--release", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
+        let mut stages = vec![
+            Self::stage("tools", &[], || vec![xtask("tools")]),
+            Self::stage("format", &[], || vec![cargo(&["fmt", "--all", "--check"])]),
+            // One command, so that nothing waits for another's end, and nothing is compiled twice.
+            Stage {
+                then: Some(Box::new(move |text: &str| {
+                    let found = command::executables(text);
+                    ensure!(!found.is_empty(), "cargo names no program that it built");
+                    self.built.set(found).ok().context("built twice")
+                })),
+                ..Self::stage("build", &[], move || vec![cargo(&build)])
+            },
+            // After the build, which fetches: two would wait for each other.
+            Self::stage("dependencies", &["build"], || vec![xtask("dependencies")]),
+        ];
+        let before = generated()?;
+        stages.push(Stage {
+            then: Some(Box::new(move |_: &str| unchanged(&before, &generated()?))),
+            ..Self::stage("generate", &["build"], move || self.programs("bin", "crdgen"))
+        });
+        // In pods.
+        stages.push(Self::stage("pods", PODS, move || self.pods("together")));
+        stages.push(Self::stage("pods alone", PODS, move || self.pods("alone")));
+        stages.push(Stage { after: Some("pods alone"), ..Self::stage("kills", PODS, move || self.kills()) });
+        // With servers of their own.
+        let mut before = None;
+        for (name, needs) in
+            [("attempts", &["build"][..]), ("program", &["build"]), ("store", PODS), ("local", PODS), ("api", PODS)]
+        {
+            stages.push(Stage { after: before, ..Self::stage(name, needs, move || self.programs("test", name)) });
+            before = Some(name);
+        }
+        // What only computes takes what nobody else wants.
+        let mut before = None;
+        for name in ["versions", "model", "sim"] {
+            let work = move || self.programs("test", name).iter().map(lowly).collect();
+            stages.push(Stage { after: before, ..Self::stage(name, &["build"], work) });
+            before = Some(name);
+        }
+        let units = move || self.programs("lib", "").iter().map(lowly).collect();
+        stages.push(Stage { after: before, ..Self::stage("units", &["build"], units) });
+        // One after the other: they share a directory, and with it what they know of others' crates.
+        let examples = || vec![lowly(&cargo(&["test", "--release", "--workspace", "--doc"]))];
+        stages.push(Self::stage("examples", &["build"], examples));
+        let clippy =
+            || vec![lowly(&cargo(&["clippy", "--release", "--workspace", "--lib", "--bins", "--tests", "--", "-D", "warnings"]))];
+        stages.push(Stage { after: Some("examples"), ..Self::stage("clippy", &["build"], clippy) });
+        let docs = || {
+            let mut docs = lowly(&cargo(&["doc", "--release", "--workspace", "--no-deps"]));
+            docs.env("RUSTDOCFLAGS", "-D warnings");
+            vec![docs]
+        };
+        stages.push(Stage { after: Some("clippy"), ..Self::stage("docs", &["build"], docs) });
+        Ok(stages)
+    }
+
+    fn stage(name: &'static str, needs: &'static [&'static str], work: impl FnOnce() -> Vec<Command> + Send + 'a) -> Stage<'a> {
+        Stage { name, needs, after: None, work: Box::new(move || Ok(work())), then: None }
+    }
+
+    /// Programs that were built, of a kind: all, or that of a name. What they start finds the others where they lie.
+    fn programs(self, kind: &str, name: &str) -> Vec<Command> {
+        let all = self.built.get().map(Vec::as_slice).unwrap_or_default();
+        let directory = |one: &Executable| one.path.parent().map(Path::to_owned).unwrap_or_default();
+        let programs = all.iter().find(|one| one.kind == "bin").map(directory).unwrap_or_default();
+        let wanted = all.iter().filter(|one| one.kind == kind && (name.is_empty() || one.target == name));
+        wanted
+            .map(|one| {
+                let mut command = Command::new(&one.path);
+                // Where Cargo would run it.
+                command.current_dir(one.manifest.parent().unwrap_or(root()));
+                command.env("CI", "true").env("PAWL_PROGRAMS", &programs);
+                if kind != "bin" {
+                    command.args(self.options.tests.iter());
+                }
+                if self.options.keep {
+                    command.env("PAWL_KEEP", "1");
+                }
+                command
+            })
+            .collect()
+    }
+
+    fn pods(self, part: &str) -> Vec<Command> {
+        let mut commands = self.programs("test", "pods");
+        for command in &mut commands {
+            command.env("PAWL_PART", part);
+        }
+        commands
+    }
+
+    fn kills(self) -> Vec<Command> {
+        let mut commands = self.programs("bin", "chaos");
+        for command in &mut commands {
+            // Another course of things each time; the seed stands in what it prints.
+            let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let seconds = KILLS.as_secs().to_string();
+            command.args(["--kills", "100000", "--seconds", &seconds, "--seed", &seed.to_string()]);
+        }
+        commands
+    }
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = command::cargo();
+    command.current_dir(root()).args(arguments).env("CARGO_TERM_COLOR", "never");
+    command
+}
+
+/// Another task of this program.
+fn xtask(task: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap_or_default());
+    command.arg(task);
+    command
+}
+
+/// The command at the lowest weight: also beside the processes of clusters, which are in groups of their own. Where the kernel weighs
+/// sessions (`sched_autogroup`), the weight of a process counts within its session only; so it gets a session, and that the weight.
+/// It ends with this program all the same.
+fn lowly(command: &Command) -> Command {
+    const SCRIPT: &str = "echo 19 2>/dev/null > /proc/self/autogroup; exec nice -n 19 \"$0\" \"$@\"";
+    let mut lowly = Command::new("setsid");
+    lowly.args(["setpriv", "--pdeathsig", "KILL", "sh", "-c", SCRIPT]).arg(command.get_program()).args(command.get_args());
+    if let Some(directory) = command.get_current_dir() {
+        lowly.current_dir(directory);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => lowly.env(name, value),
+            None => lowly.env_remove(name),
+        };
+    }
+    lowly
+}
+
+/// The generated files and what is in them.
+fn generated() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let directory = root().join("charts/pawl/files/crds");
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))? {
+        let path = entry?.path();
+        files.insert(path.clone(), fs::read(&path)?);
+    }
+    Ok(files)
+}
+
+fn unchanged(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    let changed = after.keys().chain(before.keys()).find(|path| after.get(*path) != before.get(*path));
+    changed.map_or(Ok(()), |path| Err(anyhow::anyhow!("{} was not up to date; commit what the generator wrote", path.display())))
+}
+
+fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
+    outcomes.sort_by_key(|outcome| outcome.began);
+    let mut count = Count::default();
+    println!("\n   began     took");
+    for Outcome { name, began, took, ok, count: tests } in &outcomes {
+        let tests_run =
+            if tests.passed + tests.failed > 0 { format!("{} tests", tests.passed + tests.failed) } else { String::new() };
+        let word = if *ok { "ok" } else { "FAILED" };
+        println!("{:>6.0} s {:>6.0} s  {name:<12} {word:<6} {tests_run}", began.as_secs_f64(), took.as_secs_f64());
+        count += *tests;
+    }
+    let broken = outcomes.iter().filter(|outcome| !outcome.ok).count() as u64;
+    println!("         {:>6.0} s  in all", took.as_secs_f64());
+    // A stage that failed without a failed test counts as one.
+    count.failed = count.failed.max(broken);
+    println!("{} passed, {} failed", count.passed, count.failed);
+    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,79 @@
+//! Running other programs to their end.
+
+use std::borrow::BorrowMut;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Runs a command to its end and returns what it printed; an error holds the last lines of what it said.
+pub fn run(mut command: impl BorrowMut<Command>) -> Result<String> {
+    let command = command.borrow_mut();
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}; is it installed?"))?;
+    check(&name, &output)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a program with arguments; see [`run`].
+pub fn sh(program: &str, args: &[&str]) -> Result<String> {
+    run(Command::new(program).args(args)).with_context(|| format!("`{program} {}` failed", args.join(" ")))
+}
+
+/// Cargo, to build more of this workspace from within a program that Cargo runs. What it tells that program of itself is taken
+/// away again: build scripts look at it, and everything behind them would be built anew each time.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let of_the_program =
+        |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|p| name.starts_with(p));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_the_program)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A program that Cargo built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executable {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// The crate or test that it is of.
+    pub target: String,
+    /// What Cargo calls its kind: `lib` (the crate's own tests), `bin`, `test`.
+    pub kind: String,
+    /// The manifest of its package.
+    pub manifest: PathBuf,
+}
+
+/// The programs that Cargo names in its messages (`--message-format=json-render-diagnostics`).
+pub fn executables(messages: &str) -> Vec<Executable> {
+    let messages = messages.lines().filter(|line| line.starts_with('{'));
+    messages
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|message| {
+            Some(Executable {
+                path: message["executable"].as_str()?.into(),
+                target: message["target"]["name"].as_str()?.to_owned(),
+                kind: message["target"]["kind"][0].as_str()?.to_owned(),
+                manifest: message["manifest_path"].as_str()?.into(),
+            })
+        })
+        .collect()
+}
+
+fn check(name: &str, output: &Output) -> Result<()> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    bail!("{name} ended with {}:\n{}", output.status, tail(&text, 15));
+}
+
+/// The last lines of a text, without addresses of other hosts: a message is not the place to name a registry.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    let words = |line: &&str| {
+        line.split(' ').map(|word| if word.contains("://") { "<address>" } else { word }).collect::<Vec<_>>().join(" ")
+    };
+    all[all.len().saturating_sub(lines)..].iter().map(words).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,47 @@
+//! How many tests ran: read from the closing lines of the test programs.
+
+use std::ops::AddAssign;
+
+/// Tests that ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    /// Tests that passed.
+    pub(crate) passed: u64,
+    /// Tests that failed.
+    pub(crate) failed: u64,
+}
+
+impl Count {
+    /// Adds up `test result: ok. 20 passed; 0 failed; …` of every test program; our own harnesses print that line too.
+    pub(crate) fn read(output: &str) -> Self {
+        let mut count = Self::default();
+        for line in output.lines().filter(|line| line.starts_with("test result: ")) {
+            count += Self { passed: before(line, " passed"), failed: before(line, " failed") };
+        }
+        count
+    }
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+/// The number that stands before a word.
+fn before(line: &str, word: &str) -> u64 {
+    line.split_once(word).and_then(|(head, _)| head.rsplit([' ', '.']).next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_lines_are_added_up() {
+        let output = "running 2 tests\ntest result: ok. 20 passed; 0 failed; 0 ignored; 0 measured\n\
+                      x\ntest result: FAILED. 3 passed; 1 failed; 0 ignored\nthe test result: ok. 9 passed";
+        assert_eq!(Count::read(output), Count { passed: 23, failed: 1 });
+    }
+}

@@ -1,0 +1,66 @@
+//! The beginning of `cargo demo`: Go and Rust are built at once, then the demo itself takes over.
+
+use std::{
+    os::unix::process::CommandExt as _,
+    process::{Command, ExitCode, Stdio},
+    thread,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cache::Cache, command, gobuild, prepare, report, root};
+
+/// Programs of the demo and of its images.
+const PROGRAMS: &[&str] = &["demo", "runner-agent", "controller", "scripted-tool"];
+
+/// Builds what is not built yet and becomes the demo.
+///
+/// # Errors
+/// When something cannot be built; what is built stays.
+pub fn run(arguments: &[String]) -> Result<ExitCode> {
+    // What ends a cluster or says how it is used, and help, need nothing of it.
+    let runs = arguments.iter().all(|argument| ["--yes", "--fresh"].contains(&argument.as_str()));
+    let programs = if runs { PROGRAMS } else { &PROGRAMS[..1] };
+    if runs && !Cache::open()?.path("demo-was-up").exists() {
+        report::note(
+            "demo",
+            &format!(
+                "the first time takes a quarter of an hour or more: Kubernetes, OpenTofu and images are built from source.\n\
+                 They are kept in {}; it is safe to interrupt, the next time goes on from there.",
+                Cache::open()?.path("").display()
+            ),
+        );
+    }
+    let built = thread::scope(|scope| {
+        let tools = scope.spawn(move || if runs { prepare(gobuild::DEMO_IN_PODS) } else { Ok(()) });
+        let built = build(programs);
+        let tools = tools.join().unwrap_or_else(|_| bail!("building tools has a fault of its own"));
+        tools.context("the tools are not ready; run `cargo demo` again")?;
+        built
+    })?;
+    let mut demo = Command::new(&built[0].path);
+    if let Some(directory) = built[0].path.parent() {
+        demo.env("PAWL_PROGRAMS", directory);
+    }
+    Err(demo.args(arguments).exec()).context("the demo does not start")
+}
+
+/// Builds programs; what Cargo says of it goes to the terminal.
+fn build(names: &[&str]) -> Result<Vec<command::Executable>> {
+    let mut cargo = command::cargo();
+    cargo.current_dir(root()).args(["build", "--release", "--quiet", "--message-format=json-render-diagnostics"]);
+    for name in names {
+        cargo.args(["--bin", name]);
+    }
+    let step = report::step("build", names.join(", "));
+    let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo ended with {}", output.status);
+    }
+    step.done();
+    let found = command::executables(&String::from_utf8_lossy(&output.stdout));
+    names
+        .iter()
+        .map(|name| found.iter().find(|one| one.target == *name).cloned().with_context(|| format!("cargo built no {name}")))
+        .collect()
+}

@@ -1,0 +1,390 @@
+//! The programs a cluster is made of, built from Go modules that `tests/tools` pins.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::cache::{self, Cache};
+use crate::command::run;
+use crate::report;
+
+/// One program: what it is called, the directory of `tests/tools` that pins it, and the package to build.
+#[derive(Debug)]
+struct Tool {
+    name: &'static str,
+    group: &'static str,
+    package: &'static str,
+    /// The module whose pinned version the program reports as its own.
+    module: &'static str,
+    /// Linker flags that stamp that version into the program.
+    stamp: fn(&str) -> String,
+}
+
+const KUBERNETES: &str = "k8s.io/kubernetes";
+
+const fn kubernetes(name: &'static str, package: &'static str) -> Tool {
+    Tool { name, group: "kube", package, module: KUBERNETES, stamp: kubernetes_stamp }
+}
+
+/// OpenTofu as the group of that name pins it.
+const fn tofu(name: &'static str) -> Tool {
+    Tool {
+        name,
+        group: name,
+        package: "github.com/opentofu/opentofu/cmd/tofu",
+        module: "github.com/opentofu/opentofu",
+        stamp: |_| "-X github.com/opentofu/opentofu/version.dev=no".to_owned(),
+    }
+}
+
+fn kubernetes_stamp(version: &str) -> String {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let package = "k8s.io/component-base/version";
+    format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}")
+}
+
+/// In the order they are needed: an API server first, what runs in pods last.
+const TOOLS: &[Tool] = &[
+    Tool {
+        name: "etcd",
+        group: "kube",
+        package: "go.etcd.io/etcd/server/v3",
+        module: "go.etcd.io/etcd/server/v3",
+        stamp: |_| String::new(),
+    },
+    kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+    Tool { name: "coredns", group: "kube", package: "./coredns", module: "github.com/coredns/coredns", stamp: |_| String::new() },
+    Tool {
+        name: "helm",
+        group: "kube",
+        package: "helm.sh/helm/v3/cmd/helm",
+        module: "helm.sh/helm/v3",
+        stamp: |version| format!("-X helm.sh/helm/v3/internal/version.version={version}"),
+    },
+    tofu("tofu"),
+    Tool {
+        name: "terraform-provider-time",
+        group: "provider",
+        package: "github.com/hashicorp/terraform-provider-time",
+        module: "github.com/hashicorp/terraform-provider-time",
+        stamp: |version| format!("-X main.version={}", version.trim_start_matches('v')),
+    },
+    Tool {
+        name: "versitygw",
+        group: "s3",
+        package: "github.com/versity/versitygw/cmd/versitygw",
+        module: "github.com/versity/versitygw",
+        stamp: |_| String::new(),
+    },
+    Tool {
+        name: "terraform",
+        group: "terraform",
+        package: "github.com/hashicorp/terraform",
+        module: "github.com/hashicorp/terraform",
+        stamp: |_| String::new(),
+    },
+    // Other versions, for a mirror of releases; only who asks for one by its name has it built.
+    tofu("tofu-1.9.4"),
+    tofu("tofu-1.12.6"),
+    Tool {
+        name: "terraform-1.8.5",
+        group: "terraform-1.8.5",
+        package: "github.com/hashicorp/terraform",
+        module: "github.com/hashicorp/terraform",
+        stamp: |_| "-X github.com/hashicorp/terraform/version.dev=no".to_owned(),
+    },
+];
+
+/// An S3-compatible server, for the datastore's store.
+pub const BUCKETS: &[&str] = &["versitygw"];
+/// An API server without nodes.
+pub const CONTROL_PLANE: &[&str] = &["etcd", "kube-apiserver", "kubectl"];
+/// A whole node, and what installs the chart.
+pub const NODE: &[&str] = &[
+    "etcd",
+    "kube-apiserver",
+    "kubectl",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "coredns",
+    "helm",
+];
+/// What the demo's image of the runner holds besides the agent.
+pub const DEMO_IN_PODS: &[&str] = &["tofu", "terraform-provider-time"];
+/// What that of the tests holds.
+pub const IN_PODS: &[&str] = &["tofu", "terraform-provider-time", "terraform"];
+
+/// Programs that are there, by name.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Toolset {
+    paths: BTreeMap<String, PathBuf>,
+    versions: BTreeMap<String, String>,
+}
+
+impl Toolset {
+    /// Makes these programs available: from `KUBEBUILDER_ASSETS`, from the cache, or built from source.
+    ///
+    /// It may be killed at any time and called again; programs that are built stay.
+    pub fn ensure(names: &[&str]) -> Result<Self> {
+        let cache = Cache::open()?;
+        let (set, mut missing) = Self::look(names, &cache)?;
+        if !missing.is_empty() {
+            let _lock = cache.lock()?;
+            missing.retain(|(_, _, path)| !path.exists());
+            report::note(
+                "tools",
+                &format!(
+                    "{} to build from source, minutes each the first time; kept in {}, safe to interrupt",
+                    missing.len(),
+                    cache.path("bin").display()
+                ),
+            );
+            build_all(missing)?;
+        }
+        Ok(set)
+    }
+
+    /// These programs, if all of them are there; nothing is built.
+    pub fn at_hand(names: &[&str]) -> Result<Option<Self>> {
+        let (set, missing) = Self::look(names, &Cache::open()?)?;
+        Ok(missing.is_empty().then_some(set))
+    }
+
+    /// Where these programs are or will be, and those that are still to be built.
+    fn look(names: &[&str], cache: &Cache) -> Result<(Self, Vec<Missing>)> {
+        let mut set = Self::default();
+        let mut missing = Vec::new();
+        for name in names {
+            let tool = TOOLS.iter().find(|tool| tool.name == *name).with_context(|| format!("unknown tool {name}"))?;
+            let pin = Pin::read(tool)?;
+            set.versions.insert(tool.name.to_owned(), pin.version.trim_start_matches('v').to_owned());
+            let path = match from_assets(tool.name) {
+                Some(path) => path,
+                None => cache.path(format!("bin/{}-{}/{}", tool.group, pin.key, tool.name)),
+            };
+            if !path.exists() {
+                missing.push((tool, pin, path.clone()));
+            }
+            set.paths.insert(tool.name.to_owned(), path);
+        }
+        Ok((set, missing))
+    }
+
+    /// The path of a program of this set.
+    pub fn path(&self, name: &str) -> Result<&Path> {
+        self.paths
+            .get(name)
+            .map(PathBuf::as_path)
+            .with_context(|| format!("{name} was not asked for when the tools were made ready"))
+    }
+
+    /// The version of a program of this set, without a leading `v`.
+    pub fn version(&self, name: &str) -> Result<&str> {
+        self.versions.get(name).map(String::as_str).with_context(|| format!("{name} has no known version"))
+    }
+
+    /// Puts links to all programs of this set into `directory`, to be added to `PATH`.
+    pub fn link_into(&self, directory: &Path) -> Result<()> {
+        cache::create_dir(directory)?;
+        for (name, path) in &self.paths {
+            let link = directory.join(name);
+            cache::remove(&link)?;
+            std::os::unix::fs::symlink(path, &link).with_context(|| format!("cannot link {}", link.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A program that is still to be built.
+type Missing = (&'static Tool, Pin, PathBuf);
+
+/// What a tool is built from.
+#[derive(Debug)]
+struct Pin {
+    directory: PathBuf,
+    version: String,
+    flags: String,
+    key: String,
+}
+
+impl Pin {
+    fn read(tool: &Tool) -> Result<Self> {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools").join(tool.group);
+        let read = |name: &str| {
+            let path = directory.join(name);
+            match fs::read_to_string(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+                other => other.with_context(|| format!("cannot read {}", path.display())),
+            }
+        };
+        let go_mod = read("go.mod")?;
+        let version = version_of(&go_mod, tool.module)
+            .with_context(|| format!("{} does not require {}", directory.join("go.mod").display(), tool.module))?;
+        // The flags of the whole group: its programs are built at once and lie in one directory. What a program does not have is not
+        // stamped into it.
+        let stamps: Vec<String> = TOOLS
+            .iter()
+            .filter(|other| other.group == tool.group)
+            .map(|other| (other.stamp)(&version_of(&go_mod, other.module).unwrap_or_default()))
+            .collect();
+        let mut flags = vec!["-s", "-w"];
+        flags.extend(stamps.iter().map(String::as_str).filter(|stamp| !stamp.is_empty()));
+        flags.dedup();
+        let flags = flags.join(" ");
+        let key = cache::key([go_mod, read("go.sum")?, read("tools.go")?, read("coredns/main.go")?, stamps.join(" ")]);
+        Ok(Self { directory, version, flags, key })
+    }
+}
+
+/// The version that a `go.mod` requires of a module.
+fn version_of(go_mod: &str, module: &str) -> Option<String> {
+    go_mod.lines().find_map(|line| {
+        let line = line.trim();
+        let mut words = line.strip_prefix("require ").unwrap_or(line).split_whitespace();
+        (words.next() == Some(module)).then(|| words.next().map(str::to_owned)).flatten()
+    })
+}
+
+fn from_assets(name: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(std::env::var_os("KUBEBUILDER_ASSETS")?).join(name);
+    (CONTROL_PLANE.contains(&name) && path.exists()).then_some(path)
+}
+
+/// Debug data that the linker would leave out is not made. Without it, and with [`GOGC`], a build took 16 % less of the processors
+/// (54 s in place of 64 s for the provider, with an empty cache), and a file of the same size came of it.
+const NO_DWARF: &str = "-gcflags=all=-dwarf=false";
+/// The compiler collects its garbage seldom: a package takes a fifth more memory.
+const GOGC: &str = "400";
+/// Below Rust's compiler, which runs beside it: that has long chains of crates to go through, and packages of Go fill what it leaves.
+const NICE: &str = "5";
+
+/// Builds what is missing: the programs of a group by one command, so that what they share is looked at once and one is linked while
+/// another is compiled; and two groups at a time, since a large program is linked on one core.
+fn build_all(missing: Vec<Missing>) -> Result<()> {
+    if Command::new("go").arg("version").output().is_err() {
+        bail!("Go is not on PATH; it is needed to build {} and its like from source", missing[0].0.name);
+    }
+    let mut groups: Vec<Vec<Missing>> = Vec::new();
+    for one in missing {
+        match groups.iter_mut().find(|group| group[0].0.group == one.0.group) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    let queue = Mutex::new(groups.into_iter());
+    let work = || -> Result<()> {
+        loop {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(group) = next else { return Ok(()) };
+            build(&group)?;
+        }
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(work);
+        work().and(other.join().unwrap_or_else(|_| bail!("building tools has a fault of its own")))
+    })
+}
+
+/// Builds programs of one group.
+fn build(group: &[Missing]) -> Result<()> {
+    let (_, pin, path) = &group[0];
+    let names = group.iter().map(|(tool, ..)| tool.name).collect::<Vec<_>>().join(", ");
+    let step = report::step("tools", names.as_str());
+    let directory = path.parent().context("a program lies in a directory")?;
+    let staging = directory.join(".partial");
+    cache::remove(&staging)?;
+    cache::create_dir(&staging)?;
+    run(Command::new("nice")
+        .current_dir(&pin.directory)
+        .args([
+            "-n",
+            NICE,
+            "go",
+            "build",
+            "-trimpath",
+            "-buildvcs=false",
+            "-mod=readonly",
+            NO_DWARF,
+            "-ldflags",
+            &pin.flags,
+            "-o",
+        ])
+        .arg(&staging)
+        .args(group.iter().map(|(tool, ..)| tool.package))
+        .env("CGO_ENABLED", "0")
+        .env("GOGC", GOGC)
+        .env("GOWORK", "off"))
+    .with_context(|| format!("cannot build {names} {}; run it again, what is built stays", pin.version))?;
+    let mut built: Vec<_> = fs::read_dir(&staging)?.collect::<std::io::Result<_>>()?;
+    for (tool, _, path) in group {
+        let name = executable(tool);
+        let index = built.iter().position(|entry| entry.file_name() == name);
+        let index = index.with_context(|| format!("go built no {name}"))?;
+        fs::rename(built.swap_remove(index).path(), path).with_context(|| format!("cannot move {name} to {}", path.display()))?;
+    }
+    cache::remove(&staging)?;
+    step.done();
+    Ok(())
+}
+
+/// How Go calls a program: by the last part of its package that is no version.
+fn executable(tool: &Tool) -> &'static str {
+    let is_version = |part: &str| part.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
+    tool.package.rsplit('/').find(|part| !is_version(part)).unwrap_or(tool.name)
+}
+
+/// This machine's architecture in Go's, Debian's and the image formats' words.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TOOLS, kubernetes_stamp, version_of};
+
+    #[test]
+    fn versions_are_read_from_either_form_of_require() {
+        let text = "module m\n\nrequire a.b/c v1.2.3\n\nrequire (\n\tk8s.io/kubernetes v1.34.4\n\tx/y v0.1.0 // indirect\n)\n";
+        assert_eq!(version_of(text, "a.b/c").as_deref(), Some("v1.2.3"));
+        assert_eq!(version_of(text, "k8s.io/kubernetes").as_deref(), Some("v1.34.4"));
+        assert_eq!(version_of(text, "k8s.io").as_deref(), None);
+    }
+
+    #[test]
+    fn programs_are_found_by_the_names_that_go_gives_them() {
+        let name = |name: &str| super::executable(TOOLS.iter().find(|tool| tool.name == name).unwrap());
+        assert_eq!((name("etcd"), name("kubelet"), name("terraform")), ("server", "kubelet", "terraform"));
+    }
+
+    #[test]
+    fn every_tool_has_a_pinned_version() {
+        for tool in TOOLS {
+            assert!(super::Pin::read(tool).is_ok(), "{} is not pinned", tool.name);
+        }
+    }
+
+    #[test]
+    fn kubernetes_reports_the_pinned_version() {
+        let stamp = kubernetes_stamp("v1.34.4");
+        assert!(stamp.contains("gitVersion=v1.34.4") && stamp.contains("gitMinor=34"), "{stamp}");
+    }
+}

@@ -1,0 +1,33 @@
+//! What is done around Cargo, in a program that is built in seconds and has all else built beside each other: `cargo ci` ([`ci`]) and
+//! the beginning of `cargo demo` ([`demo`]).
+
+pub mod cache;
+pub mod ci;
+pub mod command;
+mod count;
+pub mod demo;
+mod dependencies;
+pub mod gobuild;
+pub mod packages;
+pub mod report;
+mod stage;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+pub use dependencies::check as check_dependencies;
+
+/// The root of the workspace.
+pub fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here)
+}
+
+/// Makes everything available that a cluster and its images are made of, with these programs in pods; starts nothing. It may be
+/// killed at any time and called again.
+pub fn prepare(in_pods: &[&str]) -> Result<()> {
+    packages::ensure()?;
+    packages::base_archive(&cache::Cache::open()?)?;
+    gobuild::Toolset::ensure(&[gobuild::NODE, in_pods].concat()).map(drop)
+}

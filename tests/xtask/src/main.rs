@@ -1,0 +1,44 @@
+//! `cargo ci` and `cargo demo`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use xtask::{ci, demo, gobuild, prepare};
+
+#[derive(Parser)]
+#[command(name = "cargo")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that has to hold before a change lands; ends with `N passed, N failed`.
+    Ci(ci::Options),
+    /// Pawl on this machine, from nothing to an applied plan.
+    #[command(disable_help_flag = true)]
+    Demo {
+        /// What the demo itself understands.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Installs and builds what a cluster is made of, and starts nothing.
+    Tools,
+    /// Looks at licences and sources of all that is depended on.
+    Dependencies,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().task {
+        Task::Ci(options) => ci::run(&options),
+        Task::Demo { arguments } => demo::run(&arguments),
+        Task::Tools => prepare(&[gobuild::IN_PODS, gobuild::BUCKETS].concat()).map(|()| ExitCode::SUCCESS),
+        Task::Dependencies => xtask::check_dependencies().map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        // A person reads this: what failed and what to do, without a trace of our own code.
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,76 @@
+//! Debian packages that the node needs, and those that the base of the runner's image is made of.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache::{self, Cache};
+use crate::{command::run, report};
+
+/// A file that tells whether a package is there, and the package.
+const NEEDED: &[(&[&str], &str)] = &[
+    (&["/usr/bin/containerd", "/usr/sbin/containerd"], "containerd"),
+    (&["/usr/sbin/runc", "/usr/bin/runc"], "runc"),
+    (&["/usr/lib/cni/bridge"], "containernetworking-plugins"),
+    (&["/usr/bin/buildah"], "buildah"),
+    (&["/bin/busybox", "/usr/bin/busybox"], "busybox-static"),
+    (&["/usr/sbin/nft", "/sbin/nft"], "nftables"),
+    (&["/usr/sbin/iptables", "/sbin/iptables"], "iptables"),
+    (&["/usr/sbin/conntrack", "/sbin/conntrack"], "conntrack"),
+    (&["/usr/bin/ip", "/bin/ip", "/sbin/ip"], "iproute2"),
+    (&["/usr/bin/nsenter"], "util-linux"),
+    (&["/usr/bin/mmdebstrap"], "mmdebstrap"),
+    (&["/usr/bin/git"], "git"),
+    (&["/etc/ssl/certs/ca-certificates.crt"], "ca-certificates"),
+];
+
+/// Installs the packages that are missing, and says so; an error where that cannot be done.
+pub fn ensure() -> Result<()> {
+    let missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(files, _)| !files.iter().any(|file| Path::new(file).exists()))
+        .map(|(_, package)| *package)
+        .collect();
+    if !nix::unistd::geteuid().is_root() {
+        bail!("the test cluster needs root: it starts containerd, network namespaces and cgroups; run it as root");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!("these are missing, and this is no Debian to install them on: {list}; install what they hold by hand");
+    }
+    let step = report::step("packages", format!("installing {list}"));
+    apt(&["update"]).context("cannot update the list of Debian packages; is the network there?")?;
+    let mut install = vec!["install", "-y", "--no-install-recommends"];
+    install.extend(&missing);
+    apt(&install).with_context(|| format!("cannot install {list}; try `apt-get install {list}` by hand"))?;
+    step.done_with(format!("installed {list}"));
+    Ok(())
+}
+
+fn apt(args: &[&str]) -> Result<()> {
+    run(Command::new("apt-get").arg("-q").args(args).env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
+}
+
+/// Packages of the image that the runner's stands on.
+pub const BASE: &str = "ca-certificates,git,openssh-client";
+
+/// The archive of that image, made from packages where it is not there yet.
+pub fn base_archive(cache: &Cache) -> Result<PathBuf> {
+    let archive = cache.path(format!("images/debian-{}.tar", cache::key([BASE])));
+    let _lock = cache::Lock::wait(&cache.path("images/debian.lock"))?;
+    if !archive.exists() {
+        let step = report::step("images", "Debian base");
+        Cache::install(&archive, |temporary| {
+            let include = format!("--include={BASE}");
+            run(Command::new("mmdebstrap").args(["--variant=minbase", "--format=tar", &include, "bookworm"]).arg(temporary))
+                .map(drop)
+        })
+        .context("cannot make the Debian base image from packages; is the network there?")?;
+        step.done();
+    }
+    Ok(archive)
+}
