@@ -234,8 +234,11 @@ fn unchanged(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<
 fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
     outcomes.sort_by_key(|outcome| outcome.began);
     let mut count = Count::default();
+    for Outcome { name, why, .. } in outcomes.iter().filter(|outcome| !outcome.ok) {
+        println!("\n{name} FAILED\n{why}");
+    }
     println!("\n   began     took");
-    for Outcome { name, began, took, ok, count: tests } in &outcomes {
+    for Outcome { name, began, took, ok, count: tests, .. } in &outcomes {
         let tests_run =
             if tests.passed + tests.failed > 0 { format!("{} tests", tests.passed + tests.failed) } else { String::new() };
         let word = if *ok { "ok" } else { "FAILED" };

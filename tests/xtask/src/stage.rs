@@ -40,6 +40,8 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
     pub(crate) ok: bool,
     pub(crate) count: Count,
+    /// Why it failed; empty when it did not.
+    pub(crate) why: String,
 }
 
 /// Outcomes so far, and who waits for them.
@@ -88,12 +90,10 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
                     None => run(stage, logs),
                 };
                 let took = begun.elapsed().saturating_sub(began);
-                let (ok, count) = done.unwrap_or_else(|error| {
-                    println!("    [{name}] {error:#}");
-                    (false, Count::default())
-                });
-                println!("<== {name} {} {:.1} s", if ok { "ok" } else { "FAILED" }, took.as_secs_f64());
-                board.guard().push(Outcome { name, began, took, ok, count });
+                let (why, count) = done.unwrap_or_else(|error| (Some(format!("{error:#}")), Count::default()));
+                println!("<== {name} {} {:.1} s", if why.is_none() { "ok" } else { "FAILED" }, took.as_secs_f64());
+                let (ok, why) = (why.is_none(), why.unwrap_or_default());
+                board.guard().push(Outcome { name, began, took, ok, count, why });
                 board.changed.notify_all();
             });
         }
@@ -101,9 +101,9 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
     board.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a stage. Its output is kept in `logs`; a terminal sees the last line of it, a log file the lines of tests, and both see
-/// everything of a stage that failed.
-fn run(stage: Stage<'_>, logs: &Path) -> Result<(bool, Count)> {
+/// Runs a stage. Its output is kept in `logs`; a terminal sees the last line of it, a log file the lines of tests. The end of what a
+/// stage printed that failed is given back, so that it can stand at the end of everything, where it is not lost among other stages.
+fn run(stage: Stage<'_>, logs: &Path) -> Result<(Option<String>, Count)> {
     println!("==> {}", stage.name);
     let path = logs.join(format!("{}.log", stage.name.replace(' ', "-")));
     let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -111,14 +111,15 @@ fn run(stage: Stage<'_>, logs: &Path) -> Result<(bool, Count)> {
     for command in (stage.work)()? {
         ok &= follow(command, stage.name, &mut log, &mut text)?;
     }
-    if !ok {
-        let lines: Vec<&str> = text.lines().filter(|line| !is_message(line)).collect();
-        let from = lines.len().saturating_sub(200);
-        println!("{}\n    (the last {} lines; all of it is in {})", lines[from..].join("\n"), lines.len() - from, path.display());
-    } else if let Some(then) = stage.then {
+    if ok && let Some(then) = stage.then {
         then(&text)?;
     }
-    Ok((ok, Count::read(&text)))
+    let why = (!ok).then(|| {
+        let lines: Vec<&str> = text.lines().filter(|line| !is_message(line)).collect();
+        let from = lines.len().saturating_sub(200);
+        format!("{}\n(the last {} lines; all of it is in {})", lines[from..].join("\n"), lines.len() - from, path.display())
+    });
+    Ok((why, Count::read(&text)))
 }
 
 /// Runs one command and adds what it says to `text`; whether it succeeded.
@@ -191,7 +192,7 @@ mod tests {
             stage("last", &["good"], Some("bad"), "echo 'test result: ok. 2 passed; 0 failed'"),
             stage("never", &["bad"], None, "echo 'test result: ok. 7 passed; 0 failed'"),
             stage("good", &[], None, "true"),
-            stage("bad", &[], None, "exit 3"),
+            stage("bad", &[], None, "echo what was wrong; exit 3"),
         ];
         let outcomes = run_all(stages, &logs);
         std::fs::remove_dir_all(&logs).unwrap();
@@ -200,5 +201,7 @@ mod tests {
         assert!(of("last").ok && of("last").began >= of("bad").began + of("bad").took);
         assert_eq!((of("last").count.passed, of("never").count.passed), (2, 0));
         assert!(!of("never").ok && !of("bad").ok && of("good").ok);
+        assert_eq!(of("never").why, "not run: `bad` failed");
+        assert!(of("bad").why.contains("what was wrong\n(the last 1 lines"), "{}", of("bad").why);
     }
 }
