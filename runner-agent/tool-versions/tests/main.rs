@@ -4,6 +4,7 @@
 mod fuzzed;
 mod getting;
 mod keeping;
+mod kills;
 mod proving;
 mod suite;
 mod supply;

@@ -1,9 +1,7 @@
 //! Processes of their own: this program again, as one of its ignored tests.
 
 use std::{
-    collections::hash_map::RandomState,
     env, fs,
-    hash::{BuildHasher as _, Hasher as _},
     io::Write as _,
     path::Path,
     process::{Child, Command, Stdio},
@@ -14,6 +12,7 @@ use std::{
 use tool_versions::{Tool, store::install::Proof, store::verify::digest};
 
 use super::{store, version};
+use crate::kills::{LANES, Window, per_lane};
 
 const ROOT: &str = "PAWL_TEST_STORE";
 const SIZE: usize = 256 * 1024;
@@ -62,14 +61,21 @@ fn fifty_processes_get_it_once() {
     assert_eq!(store(dir.path()).list().unwrap().len(), 1);
 }
 
-/// `PAWL_KILLS` says how many; 1,000 when it is not set.
 #[test]
 fn whoever_is_killed_leaves_nothing_that_looks_installed_and_is_not() {
-    let kills: u32 = env::var("PAWL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000);
+    let lanes: Vec<(u32, u32)> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().map(|lane| lane.join().unwrap()).collect()
+    });
+    let (whole, half) = lanes.iter().fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
+    println!("{} kills: {whole} left it whole, {half} half", per_lane() * LANES);
+    assert!(whole > 0 && half > 0, "the kills came all too early or too late");
+}
+
+/// Kills one after the other; how many left it whole, and how many half.
+fn lane() -> (u32, u32) {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    let (mut whole, mut half) = (0, 0_u32);
-    let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap();
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
         let begun = Instant::now();
@@ -77,23 +83,14 @@ fn whoever_is_killed_leaves_nothing_that_looks_installed_and_is_not() {
         shortest = shortest.min(begun.elapsed());
         fs::remove_dir_all(dir.path().join("opentofu")).unwrap();
     }
-    // From before its first write to after its last, however busy the machine gets meanwhile.
-    let mut window = micros(shortest * 6 / 5);
-    for n in 0..kills {
-        window = if whole * 5 > n {
-            window * 99 / 100
-        } else if whole * 10 < n {
-            window * 101 / 100
-        } else {
-            window
-        };
+    let (mut window, mut half) = (Window::new(shortest), 0);
+    for _ in 0..per_lane() {
         let mut child = start(dir.path());
-        let micros = RandomState::new().build_hasher().finish() % window;
-        thread::sleep(Duration::from_micros(micros));
+        thread::sleep(window.next());
         child.kill().unwrap();
         child.wait().unwrap();
         for installed in store.list().unwrap() {
-            whole += 1;
+            window.whole += 1;
             assert_eq!(fs::metadata(&installed.binary).unwrap().len(), SIZE as u64);
             assert_eq!(digest(&installed.binary).unwrap(), installed.digest);
             store.take(installed.clone()).unwrap();
@@ -102,9 +99,8 @@ fn whoever_is_killed_leaves_nothing_that_looks_installed_and_is_not() {
         }
         half += u32::from(dir.path().join(".aside/opentofu-1.10.6-linux_amd64").exists());
     }
-    println!("{kills} kills: {whole} left it whole, {half} half");
-    assert!(whole > 0 && half > 0, "the kills came all too early or too late");
     // The one after them is not kept from it.
     assert!(start(dir.path()).wait().unwrap().success());
     assert_eq!(store.list().unwrap().len(), 1);
+    (window.whole, half)
 }

@@ -2,9 +2,7 @@
 //! tests.
 
 use std::{
-    collections::hash_map::RandomState,
     env, fs,
-    hash::{BuildHasher as _, Hasher as _},
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -18,6 +16,7 @@ use super::{
     version,
     world::{ARCHIVE, SCRIPT, World, get, key, keyring, published, supply, zip},
 };
+use crate::kills::{LANES, Window, per_lane};
 
 const ROOT: &str = "PAWL_TEST_STORE";
 const BASE: &str = "PAWL_TEST_BASE";
@@ -68,13 +67,18 @@ async fn fifty_processes_do_one_download() {
     assert_eq!(all.iter().map(|one| one.size).collect::<Vec<_>>(), [size as u64]);
 }
 
-/// `PAWL_KILLS` says how many; 1,000 when it is not set.
 #[tokio::test]
 async fn whoever_is_killed_while_it_downloads_leaves_nothing_that_looks_installed_and_is_not() {
-    let kills: u32 = env::var("PAWL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000);
+    let lanes: [_; LANES as usize] = tokio::join!(lane(), lane(), lane(), lane()).into();
+    let (asked, whole) = lanes.iter().fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
+    println!("{} kills: {asked} had begun to download, {whole} had installed it", per_lane() * LANES);
+    assert!(whole > 0 && asked > whole, "the kills came all too early or too late");
+}
+
+/// Kills one after the other; how many had begun to download, and how many had installed it.
+async fn lane() -> (u32, u32) {
     let (world, size) = slow().await;
     let store = world.supply().store;
-    let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap();
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
         let begun = Instant::now();
@@ -82,26 +86,16 @@ async fn whoever_is_killed_while_it_downloads_leaves_nothing_that_looks_installe
         shortest = shortest.min(begun.elapsed());
         fs::remove_dir_all(world.root().join("opentofu")).unwrap();
     }
-    let (mut whole, mut asked) = (0, 0);
-    // From before its first write to after its last, however busy the machine gets meanwhile.
-    let mut window = micros(shortest * 6 / 5);
-    for n in 0..kills {
-        window = if whole * 5 > n {
-            window * 99 / 100
-        } else if whole * 10 < n {
-            window * 101 / 100
-        } else {
-            window
-        };
+    let (mut window, mut asked) = (Window::new(shortest), 0);
+    for _ in 0..per_lane() {
         let before = world.asked(ARCHIVE);
         let mut child = start(&world);
-        let micros = RandomState::new().build_hasher().finish() % window;
-        tokio::time::sleep(Duration::from_micros(micros)).await;
+        tokio::time::sleep(window.next()).await;
         child.kill().unwrap();
         child.wait().unwrap();
         asked += u32::from(world.asked(ARCHIVE) > before);
         for installed in store.list().unwrap() {
-            whole += 1;
+            window.whole += 1;
             assert_eq!(fs::metadata(&installed.binary).unwrap().len(), size as u64);
             assert_eq!(digest(&installed.binary).unwrap(), installed.digest);
             store.take(installed).unwrap();
@@ -109,10 +103,9 @@ async fn whoever_is_killed_while_it_downloads_leaves_nothing_that_looks_installe
             fs::remove_dir_all(world.root().join("opentofu")).unwrap();
         }
     }
-    println!("{kills} kills: {asked} had begun to download, {whole} had installed it");
-    assert!(whole > 0 && asked > whole, "the kills came all too early or too late");
     // The one after them is not kept from it, and no more is left than one unfinished version.
     assert!(ended(start(&world)).await);
     assert!(store.find(Tool::OpenTofu, &version("1.10.6")).unwrap().is_some());
     assert!(world.left().len() < 12, "{:?}", world.left());
+    (asked, window.whole)
 }
