@@ -48,14 +48,21 @@ impl Shipper {
     /// Waits until the datastore has all that was written before; ends of phases included.
     ///
     /// # Errors
-    /// What keeps it from that, when the time is over or it never will.
+    /// What keeps it from that, when the datastore has taken nothing for as long as `limit`, or never will: a large log is not cut off
+    /// for its size while it is on its way.
     pub async fn flush(&self, limit: Duration) -> Result<(), Trouble> {
         let mut state = self.state.clone();
-        let until = Instant::now() + limit;
+        let mut until = Instant::now() + limit;
+        let mut left = u64::MAX;
         self.hurry.send_modify(|count| *count += 1);
         loop {
-            if self.spool.waiting() == (0, false) {
+            let (bytes, ends) = self.spool.waiting();
+            if (bytes, ends) == (0, false) {
                 return Ok(());
+            }
+            if bytes < left {
+                left = bytes;
+                until = Instant::now() + limit;
             }
             let now = state.borrow_and_update().clone();
             if let State::Refused(trouble) = now {
@@ -64,7 +71,7 @@ impl Shipper {
             if timeout(until.saturating_duration_since(Instant::now()), state.changed()).await.is_err() {
                 return Err(match now {
                     State::Trouble(trouble) | State::Refused(trouble) => trouble,
-                    State::Well => Trouble::Unavailable(format!("the log was not taken within {} s", limit.as_secs())),
+                    State::Well => Trouble::Unavailable(format!("nothing of the log was taken within {} s", limit.as_secs())),
                 });
             }
         }
@@ -119,5 +126,41 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
                 sleep(backoff(tries)).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::datastore::spool::SpoolWriter;
+
+    /// A spool of 100 bytes, of which the datastore takes ten every ten seconds until it has so many.
+    async fn flushed(taken: u64) -> Result<(), Trouble> {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = Spool::create(dir.path().join("log")).unwrap();
+        spool.enter("apply");
+        SpoolWriter(spool.clone()).write_all(&[b'x'; 100]).unwrap();
+        spool.seal();
+        let (said, state) = watch::channel(State::default());
+        let sent = spool.clone();
+        let task = tokio::spawn(async move {
+            for length in (10..=taken).step_by(10) {
+                sleep(Duration::from_secs(10)).await;
+                sent.acked("apply", length, length == 100);
+                said.send_replace(State::Well);
+            }
+            std::future::pending().await
+        });
+        Shipper { spool, state, hurry: Arc::default(), task }.flush(Duration::from_secs(15)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_on_its_way_is_waited_for_and_one_that_nobody_takes_is_not() {
+        flushed(100).await.unwrap();
+        let begun = Instant::now();
+        assert!(flushed(30).await.is_err());
+        assert_eq!(begun.elapsed().as_secs(), 45);
     }
 }
