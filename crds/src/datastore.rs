@@ -13,7 +13,7 @@
 //! | `GET recover` | the journal of the run that the caller's own `spec.recover` names; 409 [`NOT_ENDED`] while it works |
 //! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
 //! | `GET state` | the newest state; 204 when there is none |
-//! | `PUT state?lock=ID` | a new version of the state, under its lock; 423 [`LOCKED`] otherwise |
+//! | `PUT state?lock=ID` | a new version of the state; 403 [`FORBIDDEN`] before the claim, 423 [`LOCKED`] without the lock |
 //! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |
 //! | `DELETE lock?lock=ID` | gives the lock back |
 //!

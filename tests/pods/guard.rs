@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("guard::only_the_run_s_own_pod_with_its_own_token", tokens),
         Test::new("guard::a_replaced_attempt_writes_nothing", replaced),
         Test::new("guard::hostile_requests_are_refused", hostile),
+        Test::new("guard::a_state_is_written_behind_the_claim_only", unclaimed),
     ]
 }
 
@@ -146,5 +147,29 @@ async fn hostile(scene: Scene) -> Result<()> {
     // It is as it was.
     let (status, _) = get(&store, &a.bundle(&scene), &token, &a.nonce).await?;
     ensure!(status == StatusCode::OK);
+    Ok(())
+}
+
+async fn unclaimed(scene: Scene) -> Result<()> {
+    let store = scene.suite.cluster.reach_datastore().await?;
+    let a = held(&scene, "a", "1h").await?;
+    let (token, own) = (a.token(&scene)?, attempt_path(&scene.namespace, "a", 1));
+    let ask = async |method: Method, rest: &str, body: &str| -> Result<(StatusCode, String)> {
+        let request = store.request(method, &format!("{own}/{rest}"), &token, &a.nonce).body(body.to_owned());
+        let answer = request.send().await?;
+        Ok((answer.status(), answer.text().await?))
+    };
+    // The lock is had before the claim: a plan needs it.
+    let info = json!({"ID": "11111111-2222", "Operation": "OperationTypePlan", "Who": "code of the stack"}).to_string();
+    let (status, _) = ask(Method::PUT, "lock", &info).await?;
+    ensure!(status == StatusCode::OK, "the lock: {status}");
+    for lock in ["11111111-2222", "another"] {
+        let (status, text) = ask(Method::PUT, &format!("state?lock={lock}"), "{}").await?;
+        ensure!(status == StatusCode::FORBIDDEN && !text.contains("code of the stack"), "{lock}: {status} {text}");
+    }
+    let (status, _) = ask(Method::GET, "state", "").await?;
+    ensure!(status == StatusCode::NO_CONTENT, "something was written: {status}");
+    let (status, _) = ask(Method::DELETE, "lock?lock=11111111-2222", "").await?;
+    ensure!(status == StatusCode::OK, "the lock given back: {status}");
     Ok(())
 }

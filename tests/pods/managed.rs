@@ -14,7 +14,9 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("managed::the_lock_names_who_holds_it", lock),
         Test::new("managed::workspaces_are_kept_apart", workspaces),
         Test::new("managed::a_state_in_the_source_is_not_left_behind", committed_state),
-        Test::new("managed::people_list_read_restore_and_unlock", people),
+        Test::new("managed::people_list_read_and_restore", people),
+        Test::new("managed::a_person_unlocks_with_a_reason", unlock),
+        Test::new("managed::code_of_the_stack_reaches_no_state", hostile),
     ]
 }
 
@@ -137,5 +139,78 @@ async fn people(scene: Scene) -> Result<()> {
     ensure!(output.status.success(), "{}", stderr(&output));
     run(&scene, "third", json!({"stack": "words"})).await?;
     scene.ends("third", RunResult::NoChanges).await?;
+    Ok(())
+}
+
+async fn unlock(scene: Scene) -> Result<()> {
+    // A tool that has the lock and never ends.
+    let script = json!({"commands": {"plan": [{"hold_lock": true}]}});
+    scene.scripted("a", script, json!({"stack": "words", "operation": "Plan", "backend": null})).await?;
+    let state = || -> Result<Value> { Ok(serde_json::from_str(&scene.read("states/words")?)?) };
+    let started = std::time::Instant::now();
+    while !state().is_ok_and(|state| !state["lock"].is_null()) {
+        ensure!(started.elapsed() < SOON, "the plan takes no lock");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words/unlock", scene.namespace);
+    let post = |body: Value| scene.paste(&format!("echo '{body}' | kubectl create --raw '{path}' -f -"));
+    for body in [json!({}), json!({"reason": " "})] {
+        ensure!(!post(body)?.status.success(), "an unlock without a reason was taken");
+    }
+    ensure!(!state()?["lock"].is_null(), "it was unlocked");
+    let output = post(json!({"reason": "nobody works on it"}))?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    let after = state()?;
+    ensure!(after["lock"].is_null(), "{after}");
+    holds(&after["notes"].to_string(), "nobody works on it")?;
+    scene.annotate("a", &[(names::CANCEL, Some("seen enough"))]).await?;
+    Ok(())
+}
+
+/// What code of the stack says at the agent's way to the managed state, from a process of its own.
+const ATTACK: &str = r#"
+ask() {
+  exec 3<>/dev/tcp/127.0.0.1/9417
+  printf '%s %s HTTP/1.0\r\nContent-Length: %s\r\n\r\n%s' "$1" "$2" "${#3}" "$3" >&3
+  mapfile -t said <&3
+  exec 3>&-
+  echo "answer to $1 ${2%%\?*}: ${said[*]//$'\r'/}"
+}
+ask GET /state/a/b/c ''
+ask PUT /lock/a/b/c '{"ID":"mine"}'
+ask PUT '/state/a/b/c?ID=mine' '{"version":4,"serial":99,"lineage":"planted"}'
+ask DELETE /lock/a/b/c '{"ID":"mine"}'
+"#;
+
+/// Every answer that the attack had, of so many times.
+fn refused(log: &str, times: usize) -> Result<()> {
+    let answers: Vec<&str> = log.lines().filter(|line| line.contains("answer to ")).collect();
+    let is_refusal = |line: &&str| line.contains(" 403 ") && line.contains("content-length: 0") && !line.contains("mine");
+    ensure!(answers.len() == 4 * times && answers.iter().all(is_refusal), "{answers:#?}");
+    let told = "a process that is not the tool's own asked for the managed state and was refused";
+    ensure!(log.matches(told).count() == 1, "it is said once:\n{log}");
+    Ok(())
+}
+
+async fn hostile(scene: Scene) -> Result<()> {
+    // Behind the claim, beside a tool that reads, locks and writes that very state.
+    let main = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"bash attack.sh\"\n  }\n}\n";
+    let files = json!({"main.tf": main, "attack.sh": ATTACK});
+    run(&scene, "first", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
+    scene.ends("first", RunResult::Applied).await?;
+    refused(&scene.log("first").await?, 1)?;
+    let before = scene.read("states/words")?;
+    holds(&before, "\"number\"")?;
+    // In a run that only plans, before the tool has the lock and when it has given it back.
+    let attack = json!({"exec": ["bash", "attack.sh"]});
+    let script = json!({"commands": {"init": [attack, "default"], "plan": [attack, "default", attack]}});
+    let spec =
+        json!({"stack": "words", "operation": "Plan", "backend": null, "source": {"inline": {"files": {"attack.sh": ATTACK}}}});
+    scene.scripted("second", script, spec).await?;
+    scene.ends("second", RunResult::Planned).await?;
+    refused(&scene.log("second").await?, 3)?;
+    // The same head: the same versions and notes, and nobody's lock.
+    let after = scene.read("states/words")?;
+    ensure!(after == before, "{before}\nbecame\n{after}");
     Ok(())
 }

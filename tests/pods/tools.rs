@@ -81,7 +81,7 @@ async fn picked(scene: Scene) -> Result<()> {
 async fn terragrunt(scene: Scene) -> Result<()> {
     // Terragrunt's part is played by a stand-in (fixtures/terragrunt); the tool beneath is real.
     let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.10.6\"\n"});
-    run(&scene, "a", files, json!({"approval": {"mode": "Manual"}})).await?;
+    run(&scene, "a", files.clone(), json!({"approval": {"mode": "Manual"}})).await?;
     let waits = scene.phase("a", Phase::AwaitingApproval).await?;
     holds(&tool(&waits), "Terragrunt 0.93.0 with OpenTofu 1.10.6, ")?;
     holds(&tool(&waits), "; OpenTofu 1.10.6, from terragrunt.hcl")?;
@@ -90,6 +90,11 @@ async fn terragrunt(scene: Scene) -> Result<()> {
     ensure!(status.claim.is_some());
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
     ensure!(state["outputs"]["made"]["value"] == "by the real tool", "{state}");
+    // The tool beneath is who a managed state is served to.
+    for (name, result) in [("b", RunResult::Applied), ("c", RunResult::NoChanges)] {
+        run(&scene, name, files.clone(), json!({"backend": null, "stack": "words"})).await?;
+        scene.ends(name, result).await?;
+    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use kube::{
 };
 
 use crds::{
-    Adopted, Claim, TerraformRun,
+    Adopted, Claim, Operation, TerraformRun,
     datastore::{AUDIENCE, StateId},
 };
 
@@ -54,6 +54,8 @@ pub struct RunView {
     pub adopted: Option<Adopted>,
     /// The claim.
     pub claim: Option<Claim>,
+    /// What the run is to do.
+    pub operation: Operation,
     /// Whether the run has ended.
     pub terminal: bool,
     /// Its managed state.
@@ -76,6 +78,7 @@ impl RunView {
             terminal: status.is_terminal(),
             adopted: status.adopted,
             claim: status.claim,
+            operation: run.spec.operation,
             state: StateId::of(&name, &run.spec),
             released: run.status.as_ref().and_then(|status| status.lock_release.as_ref()).map(|release| release.id.clone()),
             recovers: run.spec.recover.as_ref().map(|recover| recover.from_run.clone()),

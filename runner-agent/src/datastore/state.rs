@@ -2,6 +2,8 @@
 //!
 //! The tool reads its credentials once and a projected token lives an hour, so the tool has none: the agent adds the token of the
 //! moment, and goes on trying while the datastore is away. A write is held on disk until it is acknowledged.
+//!
+//! Everything in the pod can connect. Served is the tool's own process, as far as `/proc` says who that is.
 
 use std::{
     fmt::Write as _,
@@ -10,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -18,8 +20,9 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{RawQuery, State},
+    extract::{ConnectInfo, RawQuery, Request, State},
     http::{Method, StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::any,
 };
@@ -34,11 +37,17 @@ use sha2::{Digest as _, Sha256};
 use tokio::{fs::File, io::AsyncWriteExt as _, net::TcpListener, task::AbortHandle};
 
 use super::{Client, Trouble, patiently};
+use crate::process::{Children, Log, is_of_tool};
 
 /// How long a read or a lock is tried for. The tool itself has no deadline here.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a new state is tried for: behind it, the tool would write it to the pod's own disk.
 const WRITE_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How often it is looked who asks, before it is nobody of ours: `/proc` is read while processes and connections come and go.
+const LOOKS: u32 = 3;
+/// Between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The server; it ends with this value.
 #[derive(Debug)]
@@ -61,6 +70,50 @@ impl Drop for StateServer {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Lets the tool in, and nobody else.
+struct Gate {
+    children: Children,
+    here: SocketAddr,
+    log: Log,
+    /// Somebody was refused: said once, as whoever is refused can come again as often as he likes.
+    told: AtomicBool,
+}
+
+impl Gate {
+    async fn lets_in(&self, peer: SocketAddr) -> bool {
+        for look in 0..LOOKS {
+            if look > 0 {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            let (children, here) = (self.children.clone(), self.here);
+            if tokio::task::spawn_blocking(move || is_of_tool(&children, peer, here)).await.unwrap_or(false) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The routes behind it. Each request is looked at, not each connection: a connection may be handed on.
+    fn before(self, routes: Router) -> Router {
+        routes.layer(middleware::from_fn_with_state(Arc::new(self), only_the_tool))
+    }
+}
+
+async fn only_the_tool(
+    State(gate): State<Arc<Gate>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if gate.lets_in(peer).await {
+        return next.run(request).await;
+    }
+    if !gate.told.swap(true, Ordering::Relaxed) {
+        gate.log.line("pawl: a process that is not the tool's own asked for the managed state and was refused").await;
+    }
+    StatusCode::FORBIDDEN.into_response()
 }
 
 struct Context {
@@ -96,18 +149,20 @@ fn segment(name: &str) -> String {
     name.to_owned()
 }
 
-/// Begins to serve; states on their way are kept below `dir`.
+/// Begins to serve the tool among `children`; states on their way are kept below `dir`.
 ///
 /// # Errors
 /// When the port is taken or the directory cannot be made.
-pub async fn serve(client: Client, dir: &Path) -> io::Result<StateServer> {
+pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> io::Result<StateServer> {
     tokio::fs::create_dir_all(dir).await?;
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, STATE_PORT))).await?;
     let holder = Arc::<Mutex<Value>>::default();
     let context = Arc::new(Context { client, dir: dir.to_owned(), writes: AtomicU64::new(0), holder: holder.clone() });
-    let router = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
+    let routes = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
+    let gate = Gate { children, here: listener.local_addr()?, log, told: AtomicBool::new(false) };
+    let service = gate.before(routes).into_make_service_with_connect_info::<SocketAddr>();
     let task = tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
+        if let Err(error) = axum::serve(listener, service).await {
             tracing::error!(%error, "the way to the managed state ended");
         }
     });
@@ -205,6 +260,23 @@ fn said(trouble: &Trouble) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::{Command, LogSink, Role, Sink, Source};
+
+    /// A log, and what is written to it.
+    fn kept() -> (Log, Arc<Mutex<Vec<u8>>>) {
+        struct Kept(Arc<Mutex<Vec<u8>>>);
+        impl io::Write for Kept {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        impl LogSink for Kept {}
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        (Log::to(Kept(written.clone())), written)
+    }
 
     #[test]
     fn the_address_names_the_state() {
@@ -212,6 +284,61 @@ mod tests {
         let of = |workspace| backend("team", &id(workspace))["terraform"]["backend"]["http"]["address"].clone();
         assert_eq!(of("prod"), "http://127.0.0.1:9417/state/team/net-abcde/prod");
         assert_eq!(of(".."), "http://127.0.0.1:9417/state/team/net-abcde/%2E%2E");
+    }
+
+    #[derive(Default)]
+    struct Heard(Vec<String>);
+    impl Sink for Heard {
+        fn line(&mut self, _: Source, line: &str, _: u64) {
+            self.0.push(line.trim_end().to_owned());
+        }
+        async fn chunk(&mut self) {}
+    }
+
+    #[tokio::test]
+    async fn who_is_not_the_tool_is_told_nothing() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let here = listener.local_addr().unwrap();
+        let (children, (log, written)) = (Children::default(), kept());
+        let gate = Gate { children: children.clone(), here, log: log.clone(), told: AtomicBool::new(false) };
+        let routes = Router::new().route("/state/{*place}", any(|| async { "the state" }));
+        let service = gate.before(routes).into_make_service_with_connect_info::<SocketAddr>();
+        let server = tokio::spawn(async move { axum::serve(listener, service).await });
+        let ask = |path: &str| {
+            let port = here.port();
+            format!(
+                "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET {path} HTTP/1.0\r\n\r\n' >&3; while read -r -u 3 l; do echo \"$l\"; done"
+            )
+        };
+        let run = async |script: String| {
+            let command = Command {
+                program: "/bin/bash".into(),
+                args: vec!["-c".into(), script.into()],
+                env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+                dir: "/".into(),
+                role: Role::Tool,
+            };
+            let mut heard = Heard::default();
+            children.run(&command, &mut heard).await.unwrap();
+            heard.0
+        };
+        // The body has no end of a line, so that `read` gives the head alone.
+        let answer = run(ask("/state/a/b/c")).await;
+        assert!(answer[0].ends_with("200 OK") && answer.iter().any(|line| line == "content-length: 9"), "{answer:?}");
+        let mut refusals = Vec::new();
+        for path in ["/state/a/b/c", "/lock/a/b/c", "/"] {
+            // Such a program as the tool runs: its own child.
+            let quoted = ask(path).replace('\'', "'\\''");
+            let mut answer = run(format!("bash -c '{quoted}'; true")).await;
+            answer.retain(|line| !line.starts_with("date:"));
+            assert!(answer[0].ends_with("403 Forbidden") && answer.iter().any(|line| line == "content-length: 0"), "{answer:?}");
+            refusals.push(answer);
+        }
+        assert!(refusals.windows(2).all(|pair| pair[0] == pair[1]), "{refusals:?}");
+        log.flush(Duration::from_secs(5)).await;
+        let said = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        server.abort();
     }
 
     #[tokio::test]

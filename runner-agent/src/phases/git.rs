@@ -9,7 +9,7 @@ use super::{PodWork, inputs};
 use crate::{
     classify::{internal, not_run, simple},
     ports::{Notice, Notices},
-    process::{Command, Exit},
+    process::{Command, Exit, Role},
     redact::base64,
 };
 
@@ -52,6 +52,7 @@ impl PodWork {
                 args: args.iter().map(OsString::from).collect(),
                 env: env.to_vec(),
                 dir: root.to_path_buf(),
+                role: Role::Other,
             };
             let (notices, _) = tokio::sync::mpsc::unbounded_channel();
             let mut events = self.events(&notices).quiet();

@@ -34,7 +34,7 @@ impl PodWork {
     pub(super) async fn offer_state(&self) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
         let dir = self.settings.work.join("state");
-        let server = state::serve(remote.client.clone(), &dir)
+        let server = state::serve(remote.client.clone(), &dir, self.children.clone(), self.log.clone())
             .await
             .map_err(|error| internal("the way to the managed state cannot be opened", &error))?;
         *remote.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);

@@ -130,7 +130,8 @@ impl PodWork {
         let known = self.known();
         let mut env = known.env.clone();
         env.extend(terragrunt_env(&tool, &known.stack));
-        Ok(Command { program: tool.binary, args: args.into_iter().map(Into::into).collect(), env, dir: known.stack.clone() })
+        let (role, dir) = (tool.role(), known.stack.clone());
+        Ok(Command { program: tool.binary, args: args.into_iter().map(Into::into).collect(), env, dir, role })
     }
 
     /// Runs a command as a step.

@@ -2,12 +2,14 @@
 
 mod confine;
 mod output;
+mod peer;
 mod reap;
 mod signal;
 mod spawn;
 
 pub use confine::Bounds;
 pub use output::{Lines, Log, LogSink, MAX_LINE, cut_marker};
+pub use peer::is_of_tool;
 pub use reap::{kill_others, reap_strangers};
 pub use signal::{descendants, own_pid};
-pub use spawn::{Children, Command, Exit, RunError, Sink, Source};
+pub use spawn::{Children, Command, Exit, Role, RunError, Sink, Source};

@@ -1,7 +1,7 @@
 //! Starting a command and seeing it to its end.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     ffi::OsString,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
@@ -39,6 +39,20 @@ pub struct Command {
     pub env: Vec<(OsString, OsString)>,
     /// Its working directory.
     pub dir: PathBuf,
+    /// Whether it is the tool.
+    pub role: Role,
+}
+
+/// Which process of a command is the tool, if any is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// None is.
+    #[default]
+    Other,
+    /// The command itself.
+    Tool,
+    /// The child of the command that runs this executable.
+    Above(PathBuf),
 }
 
 /// How a command ended.
@@ -78,7 +92,7 @@ pub enum Source {
 #[derive(Debug, Default)]
 struct Table {
     /// Children that tokio waits for.
-    tracked: HashSet<i32>,
+    tracked: HashMap<i32, Role>,
     /// Whether the attempt is being stopped: nothing is started any more, and what runs has had its signal.
     stopped: bool,
     killed: bool,
@@ -114,7 +128,12 @@ impl Children {
 
     /// Whether tokio waits for this process.
     pub fn is_tracked(&self, pid: i32) -> bool {
-        self.table().tracked.contains(&pid)
+        self.table().tracked.contains_key(&pid)
+    }
+
+    /// The commands that run now.
+    pub(super) fn running(&self) -> Vec<(i32, Role)> {
+        self.table().tracked.iter().map(|(pid, role)| (*pid, role.clone())).collect()
     }
 
     /// Whether the attempt is being stopped.
@@ -126,13 +145,13 @@ impl Children {
     pub fn interrupt(&self) {
         let mut table = self.table();
         if !std::mem::replace(&mut table.stopped, true) {
-            table.tracked.iter().for_each(|pid| send(*pid, Signal::SIGINT));
+            table.tracked.keys().for_each(|pid| send(*pid, Signal::SIGINT));
         }
     }
 
     /// Kills what runs below the commands, never the commands themselves.
     pub fn kill_providers(&self) {
-        self.table().tracked.iter().for_each(|pid| kill_below(*pid));
+        self.table().tracked.keys().for_each(|pid| kill_below(*pid));
     }
 
     /// Kills the commands and everything below them.
@@ -140,7 +159,7 @@ impl Children {
         let mut table = self.table();
         table.stopped = true;
         table.killed = true;
-        for pid in &table.tracked {
+        for pid in table.tracked.keys() {
             kill_below(*pid);
             send(*pid, Signal::SIGKILL);
         }
@@ -168,7 +187,7 @@ impl Children {
         };
         let child = child.map_err(RunError::Spawn)?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or_default();
-        table.tracked.insert(pid);
+        table.tracked.insert(pid, command.role.clone());
         Ok((child, pid))
     }
 
@@ -305,6 +324,7 @@ mod tests {
             args: vec!["-c".into(), script.into()],
             env: vec![("PATH".into(), "/usr/bin:/bin".into())],
             dir: "/".into(),
+            role: Role::Other,
         }
     }
 

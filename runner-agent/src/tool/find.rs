@@ -16,7 +16,7 @@ use tool_versions::{
 };
 
 use super::outfit::{Outfit, known, name_of};
-use crate::classify::simple;
+use crate::{classify::simple, process::Role};
 
 /// A tool that was found.
 #[derive(Clone, Debug)]
@@ -68,6 +68,13 @@ impl Found {
     /// The tool, and of Terragrunt the one beneath it as well.
     pub fn all(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.beneath.as_deref())
+    }
+
+    /// Which process of a command of it is the tool: the one that reads and writes the state.
+    pub fn role(&self) -> Role {
+        // Before 1.1 Terraform ran itself as a child, to catch its panics (<https://github.com/hashicorp/terraform/pull/29825>).
+        let wraps_itself = self.name == ToolName::Terraform && !self.version.at_least(1, 1);
+        if self.beneath.is_some() || wraps_itself { Role::Above(self.plain().binary.clone()) } else { Role::Tool }
     }
 
     /// Whether a plan reads `import` blocks.

@@ -1,6 +1,7 @@
 //! Whether a pod may do what it asks for: a pure decision on the run as it is.
 
 use crds::{
+    Operation,
     datastore::{FORBIDDEN, ObjectKind, Problem, REPLACED},
     names::attempt_name,
 };
@@ -27,7 +28,7 @@ pub enum Ask {
     Claim,
     /// Read the state.
     ReadState,
-    /// Write the state.
+    /// Write the state; behind the claim only.
     WriteState,
     /// Take the state's lock.
     Lock,
@@ -98,15 +99,16 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     if adopted.is_none_or(|adopted| adopted.pod_uid != pod.uid || adopted.nonce != nonce) {
         return forbidden("the attempt was not adopted by this process");
     }
-    if *open {
-        return Ok(());
-    }
     let claimed =
         run.claim.as_ref().is_some_and(|claim| claim.attempt == *newest && claim.pod_uid == pod.uid && claim.nonce == nonce);
-    if claimed && ask.is_proof() {
-        return Ok(());
+    if !*open && !(claimed && ask.is_proof()) {
+        return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
-    Err(problem(REPLACED, format!("attempt {newest} is closed")))
+    // Whatever runs in the pod before the claim, nobody approved it; and of a run that only plans nobody ever will.
+    if ask == Ask::WriteState && (!claimed || run.operation == Operation::Plan) {
+        return forbidden("a state is written behind the claim of its run, and never by a run that only plans");
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -127,6 +129,7 @@ pub(crate) mod tests {
             attempt: Some((attempt, attempt_name("net", &uid, attempt), open)),
             adopted: Some(Adopted { attempt, pod_uid: format!("pod-{attempt}"), nonce: NONCE.into() }),
             claim: None,
+            operation: Operation::Apply,
             terminal: false,
             state: StateId { stack: "net".into(), workspace: "default".into() },
             recovers: None,
@@ -177,10 +180,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_adopted_process_of_the_open_attempt_may_do_everything() {
+    fn the_adopted_process_of_the_open_attempt_may_do_everything_but_write_the_state_before_its_claim() {
         let run = view(2, true);
+        let claimed = RunView { claim: Some(claim(2)), ..run.clone() };
         for ask in ALL {
-            assert_eq!(decide(&run, &pod(&run, 2), 2, NONCE, ask), Ok(()), "{ask:?}");
+            let before = if ask == Ask::WriteState { FORBIDDEN } else { "" };
+            assert_eq!(reason(decide(&run, &pod(&run, 2), 2, NONCE, ask)), before, "{ask:?}");
+            assert_eq!(decide(&claimed, &pod(&run, 2), 2, NONCE, ask), Ok(()), "{ask:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_written_behind_the_claim_of_this_very_process_and_never_by_a_run_that_only_plans() {
+        let write = |run: &RunView| reason(decide(run, &pod(run, 2), 2, NONCE, Ask::WriteState));
+        for open in [true, false] {
+            let claimed = RunView { claim: Some(claim(2)), ..view(2, open) };
+            assert_eq!(write(&claimed), "");
+            let refused = if open { FORBIDDEN } else { REPLACED };
+            for other in [claim(1), Claim { pod_uid: "x".into(), ..claim(2) }, Claim { nonce: "f".repeat(32), ..claim(2) }] {
+                assert_eq!(write(&RunView { claim: Some(other), ..claimed.clone() }), refused);
+            }
+            assert_eq!(write(&RunView { operation: Operation::Plan, ..claimed.clone() }), FORBIDDEN);
+            assert_eq!(write(&RunView { operation: Operation::Destroy, ..claimed }), "");
         }
     }
 

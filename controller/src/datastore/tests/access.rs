@@ -4,8 +4,12 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 
-use crds::datastore::{
-    ALREADY_CLAIMED, FORBIDDEN, HEADER_NONCE, INVALID, NOT_FOUND, REPLACED, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, attempt_path,
+use crds::{
+    Claim, Operation,
+    datastore::{
+        ALREADY_CLAIMED, FORBIDDEN, HEADER_NONCE, INVALID, NOT_FOUND, REPLACED, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE,
+        attempt_path,
+    },
 };
 
 use super::{CONTROLLER, Lab, NONCE, noise, pod, view};
@@ -135,6 +139,32 @@ async fn a_claim_is_recorded_once_and_only_as_the_status_has_it() {
     lab.cluster.set(RunView { claim: Some(second.clone()), ..view(1, true) });
     let answer = lab.put("claim", &serde_json::to_vec(&second).unwrap()).await;
     assert_eq!((answer.code, answer.reason().as_str()), (409, ALREADY_CLAIMED));
+}
+
+/// The lock is had for a plan as well, and is not enough to write with.
+#[tokio::test]
+async fn a_state_is_written_behind_the_claim_only_and_never_by_a_run_that_only_plans() {
+    let lab = Lab::new();
+    let written = async || {
+        let answer = lab.put("state?lock=a", br#"{"serial": 1}"#).await;
+        assert!(!answer.body.is_some_and(|body| body.windows(3).any(|bytes| bytes == b"who")), "the lock's holder was named");
+        answer.code
+    };
+    assert_eq!(lab.put("lock", br#"{"ID": "a", "Who": "who"}"#).await.code, 200);
+    assert_eq!(written().await, 403, "before the claim");
+    let foreign = Claim { nonce: "f".repeat(32), ..claim(1) };
+    for claim in [foreign, claim(2)] {
+        lab.cluster.set(RunView { claim: Some(claim), ..view(1, true) });
+        assert_eq!(written().await, 403, "another's claim");
+    }
+    lab.cluster.set(RunView { claim: Some(claim(1)), operation: Operation::Plan, ..view(1, true) });
+    assert_eq!(written().await, 403, "a plan writes nothing, whatever it has claimed");
+    assert_eq!(lab.get("state").await.code, 204, "nothing was written");
+    // What the run was a moment ago is not what decides.
+    assert_eq!(lab.put("log/plan?offset=0", b"x").await.code, 200);
+    lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
+    assert_eq!(written().await, 200, "behind the claim, at once");
+    assert_eq!(lab.get("state").await.code, 200);
 }
 
 #[tokio::test]

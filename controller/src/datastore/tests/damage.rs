@@ -101,8 +101,7 @@ async fn keys_are_rotated_and_a_missing_or_wrong_one_is_named() {
 
 #[tokio::test]
 async fn a_changed_claim_log_or_state_is_corrupt_as_well() {
-    let lab = Lab::new();
-    lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
+    let lab = Lab::claimed();
     let body = serde_json::to_vec(&claim(1)).unwrap();
     assert_eq!(lab.put("claim", &body).await.code, 201);
     assert_eq!(lab.put("lock", br#"{"ID": "1"}"#).await.code, 200);

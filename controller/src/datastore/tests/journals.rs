@@ -43,7 +43,7 @@ async fn with_state(lab: &Lab) {
 
 #[tokio::test]
 async fn a_journal_is_compared_with_the_managed_state() {
-    let lab = Lab::new();
+    let lab = Lab::claimed();
     with_state(&lab).await;
     assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
     let said = lab.of_controller("GET", "/attempts/1/journal").await;
@@ -66,7 +66,7 @@ async fn a_state_that_cannot_be_read_is_not_compared() {
     assert_eq!(lab.put("log/journal?offset=0", &lines(false)).await.code, 200);
     let said = lab.of_controller("GET", "/attempts/1/journal").await.json();
     assert_eq!((said["compared"].clone(), said["uncertain"][0].clone()), (json!(false), json!("t.a id=1 (created)")));
-    let lab = Lab::new();
+    let lab = Lab::claimed();
     assert_eq!(lab.put("lock", br#"{"ID":"l"}"#).await.code, 200);
     let sealed = json!({"serial": 1, "lineage": "x", "encrypted_data": "abc"}).to_string();
     assert_eq!(lab.put("state?lock=l", sealed.as_bytes()).await.code, 200);

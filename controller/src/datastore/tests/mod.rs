@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest};
 
 use super::{
-    auth::caller::tests::{NONCE, pod, view},
+    auth::caller::tests::{NONCE, claim, pod, view},
     cluster::{Cluster, FrontProxyConfig, Identity, RunView},
     crypt::keys::Keys,
     sealed::Sealed,
@@ -134,6 +134,13 @@ impl Lab {
         cluster.set(run);
         let (service, stop) = service(folder.path(), keys.path(), &cluster);
         Self { folder, keys, cluster, service, stop }
+    }
+
+    /// The same behind the claim of attempt 1.
+    pub(super) fn claimed() -> Self {
+        let lab = Self::new();
+        lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
+        lab
     }
 
     /// Another process on the same folder.

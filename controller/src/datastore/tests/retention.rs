@@ -11,8 +11,7 @@ use super::{Lab, noise, view};
 use crate::datastore::{auth::caller::tests::claim, cluster::RunView, sweep::sweep};
 
 async fn filled() -> Lab {
-    let lab = Lab::new();
-    lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
+    let lab = Lab::claimed();
     for (rest, size) in [("objects/bundle", 500_000), ("objects/plan", 10), ("objects/planjson", 500_000), ("objects/result", 10)]
     {
         assert_eq!(lab.put(rest, &noise(size, 1)).await.code, 201);
@@ -128,7 +127,7 @@ async fn blobs_that_nobody_names_go_after_a_day() {
 
 #[tokio::test]
 async fn of_a_state_the_sweep_leaves_what_its_newest_record_names() {
-    let lab = Lab::new();
+    let lab = Lab::claimed();
     assert_eq!(lab.put("lock", br#"{"ID": "a"}"#).await.code, 200);
     for serial in 0..70 {
         let filler = if serial % 3 == 0 { "x".repeat(200_000) } else { String::new() };
