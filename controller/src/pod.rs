@@ -233,9 +233,13 @@ fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount
     };
     let scratch =
         |name: &str| Volume { name: name.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
-    let mut volumes = vec![scratch("work"), scratch("tmp"), token_volume()];
-    let mut mounts =
-        vec![mount("work", contract::WORK_DIR, false), mount("tmp", "/tmp", false), mount("token", contract::TOKEN_DIR, true)];
+    let mut volumes = vec![scratch("work"), scratch("kept"), scratch("tmp"), token_volume()];
+    let mut mounts = vec![
+        mount("work", contract::WORK_DIR, false),
+        mount("kept", contract::KEPT_DIR, false),
+        mount("tmp", "/tmp", false),
+        mount("token", contract::TOKEN_DIR, true),
+    ];
 
     if datastore {
         volumes.push(Volume {

@@ -33,6 +33,8 @@ pub const TOOLS_DIR: &str = "/opt/pawl/tools";
 pub const PROVIDERS_DIR: &str = "/opt/pawl/providers";
 /// The one directory an attempt writes below; an `emptyDir`.
 pub const WORK_DIR: &str = "/pawl/work";
+/// What the agent alone writes to, an `emptyDir`: the plan that is shown and applied.
+pub const KEPT_DIR: &str = "/pawl/kept";
 /// Secrets, mounted optional: `SECRETS_DIR/NAME/KEY`.
 pub const SECRETS_DIR: &str = "/pawl/secrets";
 /// ConfigMaps, mounted optional: `CONFIG_MAPS_DIR/NAME/KEY`.

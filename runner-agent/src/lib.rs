@@ -8,6 +8,7 @@
 //! | [`local`] | the same machine with a terminal and a folder |
 //! | [`ports`] | what the driver needs from the world |
 //! | [`api`] | reading, watching and writing the run |
+//! | [`files`] | files of the agent's own, and what a tool left |
 //! | [`phases`] | setup, init, plan, apply |
 //! | [`tool`] | finding the tool |
 //! | [`manifest`] | the plan checksum |
@@ -25,6 +26,7 @@ pub mod classify;
 pub mod datastore;
 pub mod driver;
 pub mod exists;
+pub mod files;
 pub mod local;
 pub mod machine;
 pub mod manifest;

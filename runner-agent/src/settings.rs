@@ -37,8 +37,11 @@ pub struct Settings {
     pub providers: PathBuf,
     /// Shared cache of providers.
     pub provider_cache: Option<PathBuf>,
-    /// The one directory an attempt writes below.
+    /// The one directory that an attempt and its tool write below.
     pub work: PathBuf,
+    /// What the agent alone writes to, and the tool reads: the plan that is shown, hashed and applied. In a pod a volume of its own, which
+    /// code of the stack cannot change where the kernel can keep it from that.
+    pub kept: PathBuf,
     /// Secrets, as `NAME/KEY`.
     pub secrets: PathBuf,
     /// ConfigMaps, as `NAME/KEY`.
@@ -158,6 +161,10 @@ impl Settings {
             providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
             provider_cache: std::env::var_os(contract::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
             work: contract::WORK_DIR.into(),
+            // A controller of the version before mounts no such volume.
+            kept: Some(PathBuf::from(contract::KEPT_DIR))
+                .filter(|dir| dir.is_dir())
+                .unwrap_or_else(|| PathBuf::from(contract::WORK_DIR).join("plan")),
             secrets: contract::SECRETS_DIR.into(),
             config_maps: contract::CONFIG_MAPS_DIR.into(),
             termination_log: contract::TERMINATION_LOG.into(),
@@ -196,9 +203,14 @@ impl Settings {
         self.in_place().cloned().unwrap_or_else(|| self.work.join("src"))
     }
 
-    /// Where the plan file is; outside of the source, so that no digest of the source holds it.
+    /// Where the plan file is that is shown, hashed and applied; outside of the source, so that no digest of the source holds it.
     pub fn plan_file(&self) -> PathBuf {
-        self.work.join("plan").join("tfplan")
+        self.kept.join("tfplan")
+    }
+
+    /// Where the tool writes a plan, which code of the stack may have changed since. It is taken from there once.
+    pub fn plan_out(&self) -> PathBuf {
+        self.work.join("out").join("tfplan")
     }
 
     /// The home directory of commands.

@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tests::cluster::datastore::Datastore;
 
-use crate::suite::{LATER, Scene, Test};
+use crate::suite::{LATER, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -18,6 +18,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("guard::a_replaced_attempt_writes_nothing", replaced),
         Test::new("guard::hostile_requests_are_refused", hostile),
         Test::new("guard::a_state_is_written_behind_the_claim_only", unclaimed),
+        Test::new("guard::what_an_approver_reads_is_what_the_tool_says_of_the_plan", read),
     ]
 }
 
@@ -171,5 +172,41 @@ async fn unclaimed(scene: Scene) -> Result<()> {
     ensure!(status == StatusCode::NO_CONTENT, "something was written: {status}");
     let (status, _) = ask(Method::DELETE, "lock?lock=11111111-2222", "").await?;
     ensure!(status == StatusCode::OK, "the lock given back: {status}");
+    Ok(())
+}
+
+/// Puts links to the pod's tokens wherever the agent might keep something, and tries to change what it keeps. It prints only what it
+/// could do, which would be no JSON.
+const DECEIVE: &str = r#"
+exec 2> /dev/null
+token=/var/run/secrets/kubernetes.io/serviceaccount/token
+for name in plan/text plan/json plan/tfplan out/tfplan log/plan log/apply journal/journal bundle; do
+  rm -rf /pawl/work/$name; mkdir -p $(dirname /pawl/work/$name); ln -s $token /pawl/work/$name
+done
+echo 'No changes. Your infrastructure matches the configuration.' > /tmp/no-changes
+for way in 'touch /pawl/kept/made' 'rm -f /pawl/kept/tfplan' 'ln -sfn /tmp/no-changes /pawl/kept/tfplan' \
+  'ln -s /tmp/no-changes /pawl/kept/text' ': > /pawl/kept/tfplan' 'mv /pawl/kept /pawl/other'; do
+  sh -c "$way" && echo "could $way"
+done
+cat /pawl/kept/tfplan > /dev/null || echo 'could not read'
+"#;
+
+async fn read(scene: Scene) -> Result<()> {
+    let deceive = json!([{"exec": ["sh", "-c", DECEIVE]}]);
+    let script = json!({"resources": [{"address": "terraform_data.true"}], "commands": {"show": deceive, "apply": deceive}});
+    scene.scripted("a", script, json!({"approval": {"holdFor": "1h"}})).await?;
+    let status = scene.phase("a", Phase::AwaitingApproval).await?;
+    let plan = status.plan.context("no plan")?;
+    ensure!(plan.summary == "+1 ~0 -0" && plan.changes == ["+ terraform_data.true"], "{plan:?}");
+    ensure!(status.history.iter().all(|line| !line.contains("not confined")), "{:?}", status.history);
+    let text = scene.read("terraformruns/a/plan")?;
+    holds(&text, "terraform_data.true")?;
+    ensure!(!text.contains("eyJ") && !text.contains("No changes") && !text.contains("could"), "{text}");
+    let json = scene.read("terraformruns/a/planjson")?;
+    ensure!(json.contains("resource_changes") && !json.contains("eyJ") && !json.contains("could"), "{json}");
+    ensure!(scene.approve("a").await?.status.success());
+    scene.ends("a", crds::RunResult::Applied).await?;
+    let log = scene.read("terraformruns/a/log")?;
+    ensure!(!log.contains("could") && !log.contains("eyJ"), "{log}");
     Ok(())
 }

@@ -12,6 +12,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("stored::approved_after_the_hold", after_the_hold),
         Test::new("stored::approved_after_the_pod_was_deleted", after_deletion),
         Test::new("stored::real_opentofu_applies_the_planned_bytes_whatever_moved", planned_bytes),
+        Test::new("stored::what_code_left_in_its_directory_applies_within_the_hold_and_after_it", left_behind),
         Test::new("stored::expired_without_a_pod", expiry),
         Test::new("stored::a_newer_run_supersedes", supersession),
         Test::new("stored::a_newer_run_leaves_what_is_approved_and_other_workspaces", not_superseded),
@@ -107,6 +108,23 @@ async fn planned_bytes(scene: Scene) -> Result<()> {
     holds(&log, "module as planned")?;
     holds(&log, "script as planned")?;
     ensure!(!log.contains("moved"), "{log}");
+    Ok(())
+}
+
+async fn left_behind(scene: Scene) -> Result<()> {
+    let leave = "ln -s /bin/sh outward; ln -s a//b/./c unusual; mkdir -p closed/below; touch closed/below/file; chmod -R a-w closed; \
+                 mkfifo pipe; truncate -s 1M holes";
+    let script = json!({"commands": {"plan": [{"exec": ["sh", "-c", leave]}]}});
+    for (name, span) in [("held", "1h"), ("kept", "0s")] {
+        scene.scripted(name, script.clone(), hold(span)).await?;
+    }
+    let waiting = released(&scene, "kept").await?;
+    approve_waiting(&scene, &waiting)?;
+    ensure!(scene.approve("held").await?.status.success());
+    let held = scene.ends("held", RunResult::Applied).await?;
+    let kept = scene.ends_within("kept", RunResult::Applied, LATER).await?;
+    let restores = |status: &TerraformRunStatus| status.attempt.as_ref().and_then(|attempt| attempt.restores);
+    ensure!((restores(&held), restores(&kept)) == (None, Some(1)), "{held:?} {kept:?}");
     Ok(())
 }
 

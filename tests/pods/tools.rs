@@ -187,5 +187,16 @@ async fn shared(scene: Scene) -> Result<()> {
     holds(&log, "could-read")?;
     ensure!(!log.contains("could touch") && !log.contains("could rm") && !log.contains("could mv"), "{log}");
     ensure!(kept.is_dir() && !releases.cache.join("made").exists());
+    // Nor does the agent, which may, by a link in place of a file of its own.
+    let links = "for name in log/plan log/apply journal/journal plan/tfplan plan/text plan/json bundle home/pawl.tfrc home/pawl.new; do \
+                 rm -rf /pawl/work/$name; mkdir -p $(dirname /pawl/work/$name); ln -s /pawl/cache/planted /pawl/work/$name; done 2> /dev/null; true";
+    let steps = json!([{"exec": ["sh", "-c", links]}]);
+    let script = json!({"name": format!("{}/links", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": 1,
+        "commands": {"plan": steps, "show": steps, "apply": steps}});
+    let files = json!({".opentofu-version": "1.7.5\n", "pawl-script.json": script.to_string()});
+    run(&scene, "links", files, json!({})).await?;
+    scene.ends_within("links", RunResult::Applied, LATER).await?;
+    ensure!(scene.starts("links", "apply") == 1, "it was not the scripted tool");
+    ensure!(std::fs::symlink_metadata(releases.cache.join("planted")).is_err(), "the agent followed a link into the cache");
     Ok(())
 }

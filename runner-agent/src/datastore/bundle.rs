@@ -2,16 +2,22 @@
 //!
 //! What a fresh pod makes by itself is left out: provider binaries, which the lock file covers, and the tool's note of its backend,
 //! which may hold credentials. The files with the values of variables are inside: they are what the plan was made with.
+//!
+//! Links are kept as links wherever they lead, as the manifest counts them: what code may read of the pod is another's matter, and it
+//! may make any link again. Pipes, sockets and devices are left out, as the manifest leaves them out: what they led to has ended.
 
 use std::{
-    fs::{self, File},
+    collections::HashSet,
+    fs::{self, File, Permissions},
     io::{self, BufReader, BufWriter, Read, Write},
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
     path::{Component, Path, PathBuf},
 };
 
 use crds::datastore::hex_digest;
 
 use super::sealed_inputs::SealedInputs;
+use crate::files::{self, Scratch};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -81,9 +87,9 @@ pub enum BundleError {
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn pack(head: &Head, plan: &Path, source: &Path, to: &Path) -> Result<String, BundleError> {
+pub fn pack(head: &Head, plan: &Path, source: &Path, to: &Scratch) -> Result<String, BundleError> {
     let head = Head { layout: LAYOUT, ..head.clone() };
-    let file = Digesting { inner: BufWriter::with_capacity(256 << 10, File::create(to)?), digest: Sha256::new() };
+    let file = Digesting { inner: BufWriter::with_capacity(256 << 10, to.file()), digest: Sha256::new() };
     let mut archive = tar::Builder::new(file);
     archive.follow_symlinks(false);
     let text = serde_json::to_vec(&head).map_err(io::Error::other)?;
@@ -115,27 +121,48 @@ fn append<W: Write>(archive: &mut tar::Builder<W>, source: &Path, below: &Path, 
         if kind.is_dir() {
             archive.append_dir(&name, entry.path())?;
             append(archive, source, &relative, stack)?;
-        } else if kind.is_file() || kind.is_symlink() {
-            archive.append_path_with_name(entry.path(), &name)?;
+        } else if kind.is_symlink() {
+            append_link(archive, &name, fs::read_link(entry.path())?.as_os_str().as_bytes())?;
+        } else if kind.is_file() {
+            archive.append_file(&name, &mut files::regular(&entry.path())?)?;
         }
-        // A pipe, socket or device is nothing that can be planned with.
+        // A pipe, socket or device is nothing that can be planned with, and the manifest does not count it either.
     }
     Ok(())
 }
 
-/// Checks a bundle's digest, and unpacks it: the plan file to `plan`, the source to `source`, which must be empty.
+/// A link, with its text as it is: the manifest counts each byte of it, and the archive's own way of writing one would leave out a `.`
+/// and double slashes.
+fn append_link<W: Write>(archive: &mut tar::Builder<W>, name: &Path, text: &[u8]) -> io::Result<()> {
+    let mut link = tar::Header::new_gnu();
+    link.set_entry_type(tar::EntryType::Symlink);
+    link.set_mode(0o777);
+    link.set_size(0);
+    if link.set_link_name_literal(text).is_err() {
+        // Longer than its field: in an entry of its own that stands before it, with a zero at the end.
+        let mut long = tar::Header::new_gnu();
+        long.set_entry_type(tar::EntryType::GNULongLink);
+        long.set_path("././@LongLink")?;
+        long.set_size(text.len() as u64 + 1);
+        long.set_cksum();
+        archive.append(&long, text.chain(&b"\0"[..]))?;
+    }
+    archive.append_data(&mut link, name, io::empty())
+}
+
+/// Checks a bundle's digest, and unpacks it: the plan file to `plan`, which must not be there, the source to `source`, which must be empty.
 ///
 /// # Errors
 /// Before anything is written when the digest differs; and when an entry is none of ours, or would lie outside.
-pub fn unpack(from: &Path, wanted: &str, plan: &Path, source: &Path) -> Result<Head, BundleError> {
-    let mut hasher = Sha256::new();
-    io::copy(&mut BufReader::with_capacity(256 << 10, File::open(from)?), &mut Hashing(&mut hasher))?;
-    let found = hex_digest(&hasher.finalize());
+pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Result<Head, BundleError> {
+    let found = from.digest()?;
     if found != wanted {
         return Err(BundleError::Digest { found, wanted: wanted.to_owned() });
     }
-    let mut archive = tar::Archive::new(BufReader::with_capacity(256 << 10, File::open(from)?));
+    let mut archive = tar::Archive::new(BufReader::with_capacity(256 << 10, from.reader()));
     let mut head = None;
+    // Directories that were made here, as nothing that is written through a link is in one; with the mode that each has in the end.
+    let (mut made, mut modes) = (HashSet::from([PathBuf::new()]), Vec::new());
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
@@ -145,36 +172,41 @@ pub fn unpack(from: &Path, wanted: &str, plan: &Path, source: &Path) -> Result<H
             entry.by_ref().take(64 << 10).read_to_end(&mut text)?;
             head = Some(serde_json::from_slice::<Head>(&text).map_err(|error| BundleError::Foreign(error.to_string()))?);
         } else if path == Path::new(PLAN) {
-            io::copy(&mut entry, &mut File::create(plan)?)?;
+            io::copy(&mut entry, &mut File::create_new(plan)?)?;
         } else {
             let relative = path.strip_prefix(SOURCE).map_err(|_| foreign())?;
             let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
-            let kind = entry.header().entry_type();
-            if !plain || !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
-                return Err(foreign());
-            }
-            entry.set_preserve_mtime(false);
-            entry.set_preserve_permissions(true);
             let target = source.join(relative);
-            // Nothing is written through a link, and nothing twice.
-            if fs::symlink_metadata(&target).is_ok() || !inside(&target, source)? {
+            // Nothing is written twice, and nothing but into what was made here.
+            let fits = relative.parent().is_some_and(|parent| made.contains(parent)) && fs::symlink_metadata(&target).is_err();
+            if !plain || !fits {
                 return Err(foreign());
             }
-            entry.unpack(&target)?;
+            match entry.header().entry_type() {
+                tar::EntryType::Directory => {
+                    fs::create_dir(&target)?;
+                    // What is to be in it may not be written to it when it is as it was.
+                    modes.push((target, entry.header().mode()?));
+                    made.insert(relative.to_path_buf());
+                }
+                // One with holes is written with its holes.
+                tar::EntryType::Regular | tar::EntryType::GNUSparse | tar::EntryType::Symlink => {
+                    entry.set_preserve_mtime(false);
+                    entry.set_preserve_permissions(true);
+                    entry.unpack(&target)?;
+                }
+                _ => return Err(foreign()),
+            }
         }
+    }
+    for (directory, mode) in modes.iter().rev() {
+        fs::set_permissions(directory, Permissions::from_mode(mode & 0o7777))?;
     }
     let head = head.ok_or_else(|| BundleError::Foreign("no head".into()))?;
     if head.layout != LAYOUT {
         return Err(BundleError::Foreign(format!("layout {}, which this version does not know", head.layout)));
     }
     Ok(head)
-}
-
-/// Whether the directory of a path, which exists already, lies in `root` when links are followed.
-fn inside(path: &Path, root: &Path) -> io::Result<bool> {
-    let root = root.canonicalize()?;
-    let parent = path.parent().unwrap_or(path);
-    Ok(parent.canonicalize()?.starts_with(root))
 }
 
 struct Digesting<W> {
@@ -194,24 +226,11 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
-struct Hashing<'a>(&'a mut Sha256);
-
-impl Write for Hashing<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::manifest::source_digest;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     fn head() -> Head {
         Head {
@@ -240,34 +259,89 @@ mod tests {
         fs::write(dir.join("a".repeat(120)), "a long name").unwrap();
     }
 
+    /// What plan-time code may leave as well.
+    fn odd(dir: &Path) {
+        for (name, target) in [
+            ("outward", "/bin/sh"),
+            ("upward", "../../../etc"),
+            ("dangling", "not/there"),
+            ("unusual", "live//a/./main.tf"),
+            ("directory", "live/a/"),
+        ] {
+            symlink(target, dir.join(name)).unwrap();
+        }
+        symlink("x/./".repeat(60), dir.join("long")).unwrap();
+        fs::create_dir_all(dir.join("closed/below")).unwrap();
+        fs::write(dir.join("closed/below/file"), "kept").unwrap();
+        fs::write(dir.join("closed/file"), "kept").unwrap();
+        File::create(dir.join("holes")).unwrap().set_len(3 << 20).unwrap();
+        for name in ["closed/below", "closed"] {
+            fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o555)).unwrap();
+        }
+    }
+
+    /// What is in a scratch directory can be removed again.
+    fn open(dir: &Path) {
+        for name in ["closed", "closed/below"] {
+            fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+        }
+    }
+
+    /// An archive in a file of our own, with its digest.
+    fn scratch(dir: &Path, bytes: &[u8]) -> (Scratch, String) {
+        let scratch = Scratch::create(dir).unwrap();
+        let mut writer = scratch.file();
+        writer.write_all(bytes).unwrap();
+        let digest = scratch.digest().unwrap();
+        (scratch, digest)
+    }
+
     #[test]
     fn what_comes_back_is_what_went_in() {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
-        let (plan, file) = (back.path().join("in"), back.path().join("bundle"));
+        let of = |root: &Path| source_digest(root, Path::new("live/a")).unwrap();
+        let counted = of(dir.path());
+        odd(dir.path());
+        assert_ne!(of(dir.path()), counted);
+        let counted = of(dir.path());
+        // A pipe and a socket are in neither.
+        nix::unistd::mkfifo(&dir.path().join("live/a/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        assert_eq!(of(dir.path()), counted);
+        let (plan, file) = (back.path().join("in"), Scratch::create(back.path()).unwrap());
         fs::write(&plan, "the plan").unwrap();
         let digest = pack(&head(), &plan, dir.path(), &file).unwrap();
+        assert_eq!(digest, file.digest().unwrap());
         let restored = back.path().join("source");
         fs::create_dir(&restored).unwrap();
         assert_eq!(unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(), head());
         assert_eq!(fs::read_to_string(back.path().join("out")).unwrap(), "the plan");
-        let of = |root: &Path| source_digest(root, Path::new("live/a")).unwrap();
         // The providers' directory itself is not counted, so the digests are those of the manifest.
-        assert_eq!(of(&restored), of(dir.path()));
+        assert_eq!(of(&restored), counted);
         assert!(!restored.join("live/a/.terraform/providers").exists());
         assert!(!restored.join("live/a/.terraform/terraform.tfstate").exists());
+        assert!(!restored.join("live/a/pipe").exists() && !restored.join("socket").exists());
+        assert_eq!(fs::read_link(restored.join("outward")).unwrap(), Path::new("/bin/sh"));
+        for name in ["closed", "closed/below"] {
+            assert_eq!(fs::metadata(restored.join(name)).unwrap().permissions().mode() & 0o777, 0o555, "{name}");
+        }
+        assert_eq!(fs::read_to_string(restored.join("closed/below/file")).unwrap(), "kept");
+        open(dir.path());
+        open(&restored);
     }
 
     #[test]
     fn a_bundle_that_was_touched_is_not_unpacked() {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
-        let file = back.path().join("bundle");
+        let file = Scratch::create(back.path()).unwrap();
         let digest = pack(&head(), &dir.path().join("live/a/main.tf"), dir.path(), &file).unwrap();
-        let mut bytes = fs::read(&file).unwrap();
+        let mut bytes = Vec::new();
+        file.reader().read_to_end(&mut bytes).unwrap();
         let at = bytes.len() / 2;
         bytes[at] ^= 1;
-        fs::write(&file, &bytes).unwrap();
+        let (file, _) = scratch(back.path(), &bytes);
         let restored = back.path().join("source");
         fs::create_dir(&restored).unwrap();
         let error = unpack(&file, &digest, &back.path().join("out"), &restored).unwrap_err();
@@ -285,28 +359,39 @@ mod tests {
             vec![("source/../../evil", tar::EntryType::Regular, "")],
             vec![("/etc/evil", tar::EntryType::Regular, "")],
             vec![("other/evil", tar::EntryType::Regular, "")],
+            vec![("source", tar::EntryType::Regular, "")],
             vec![("source/pipe", tar::EntryType::Fifo, "")],
             vec![("source/hard", tar::EntryType::Link, "/etc/passwd")],
             vec![("source/way", tar::EntryType::Symlink, "../outside"), ("source/way/evil", tar::EntryType::Regular, "")],
+            vec![("source/way", tar::EntryType::Symlink, "../outside"), ("source/way", tar::EntryType::Directory, "")],
+            vec![("source/way", tar::EntryType::Symlink, "../outside/evil"), ("source/way", tar::EntryType::Regular, "")],
+            // Within the source as well: what is beneath a link has another name in the manifest.
+            vec![
+                ("source/dir", tar::EntryType::Directory, ""),
+                ("source/way", tar::EntryType::Symlink, "dir"),
+                ("source/way/evil", tar::EntryType::Regular, ""),
+            ],
+            vec![("source/file", tar::EntryType::Regular, ""), ("source/file/evil", tar::EntryType::Regular, "")],
+            vec![("plan", tar::EntryType::Regular, ""), ("plan", tar::EntryType::Regular, "")],
         ];
         for entries in cases {
-            let file = back.path().join("bundle");
-            let mut archive = tar::Builder::new(File::create(&file).unwrap());
+            let mut archive = tar::Builder::new(Vec::new());
             for (name, kind, link) in &entries {
                 let mut header = tar::Header::new_gnu();
                 header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
                 header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
                 header.set_entry_type(*kind);
-                header.set_mode(0o644);
+                header.set_mode(0o755);
                 header.set_size(0);
                 header.set_cksum();
                 archive.append(&header, io::empty()).unwrap();
             }
-            archive.into_inner().unwrap();
-            let digest = hex_digest(&Sha256::digest(fs::read(&file).unwrap()));
+            let (file, digest) = scratch(back.path(), &archive.into_inner().unwrap());
             let restored = tempfile::tempdir_in(back.path()).unwrap();
+            let _ = fs::remove_file(back.path().join("out"));
             assert!(unpack(&file, &digest, &back.path().join("out"), restored.path()).is_err(), "{entries:?}");
             assert!(fs::read_dir(&outside).unwrap().next().is_none() && !Path::new("/etc/evil").exists(), "{entries:?}");
+            assert!(!restored.path().join("dir/evil").exists());
         }
     }
 }

@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::io::ReaderStream;
 
-use crate::{api::backoff, settings::Store};
+use crate::{api::backoff, files::Scratch, settings::Store};
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -106,14 +106,13 @@ impl Client {
     }
 
     /// Writes a file as an object, once; the same content a second time is success.
-    pub async fn put_file(&self, kind: ObjectKind, path: &Path, digest: &str) -> Result<(), Trouble> {
-        let file = File::open(path).await.map_err(|error| local(path, &error))?;
-        let size = file.metadata().await.map_err(|error| local(path, &error))?.len();
+    pub async fn put_file(&self, kind: ObjectKind, file: &Scratch, digest: &str) -> Result<(), Trouble> {
+        let size = file.size().map_err(|error| local(Path::new(kind.as_str()), &error))?;
         let request = self
             .own(Method::PUT, &format!("objects/{}", kind.as_str()))?
             .header(HEADER_DIGEST, digest)
             .header(header::CONTENT_LENGTH, size)
-            .body(Body::wrap_stream(ReaderStream::with_capacity(file, 256 << 10)));
+            .body(Body::wrap_stream(file.stream()));
         answer(request).await.map(drop)
     }
 
@@ -123,15 +122,17 @@ impl Client {
         json(response).await
     }
 
-    /// Reads an object of an attempt of this run into a new file.
-    pub async fn get_file(&self, kind: ObjectKind, attempt: u32, path: &Path) -> Result<(), Trouble> {
+    /// Reads an object of an attempt of this run into a file of our own, on the file system of a directory.
+    pub async fn get_file(&self, kind: ObjectKind, attempt: u32, dir: &Path) -> Result<Scratch, Trouble> {
         let request = self.request(Method::GET, attempt, &format!("objects/{}", kind.as_str()))?;
         let mut response = answer(request).await?;
-        let mut file = File::create(path).await.map_err(|error| local(path, &error))?;
+        let scratch = Scratch::create(dir).map_err(|error| local(dir, &error))?;
+        let mut file = File::from_std(scratch.file().try_clone().map_err(|error| local(dir, &error))?);
         while let Some(chunk) = response.chunk().await.map_err(|error| unavailable(&error))? {
-            file.write_all(&chunk).await.map_err(|error| local(path, &error))?;
+            file.write_all(&chunk).await.map_err(|error| local(dir, &error))?;
         }
-        file.flush().await.map_err(|error| local(path, &error))
+        file.flush().await.map_err(|error| local(dir, &error))?;
+        Ok(scratch)
     }
 
     /// Appends to the log of a phase; how long it is then.

@@ -1,10 +1,11 @@
 //! The log on disk until the datastore has it: one file a phase, written by the log's thread, read by the shipper. So memory is
-//! bounded, the tool never waits for a datastore, and nothing is lost while it is away.
+//! bounded, the tool never waits for a datastore, and nothing is lost while it is away. The files have no names, so that nobody who
+//! runs beside the agent puts something else in their place.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs,
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -13,7 +14,7 @@ use crds::datastore::MAX_LOG;
 use nix::fcntl::{FallocateFlags, fallocate};
 use tokio::sync::Notify;
 
-use crate::process::LogSink;
+use crate::{files::Scratch, process::LogSink};
 
 /// What may wait on disk for a datastore that is away, in bytes, of all phases together.
 const MAX_WAITING: u64 = 1 << 30;
@@ -26,8 +27,7 @@ const PUNCH: u64 = 16 << 20;
 #[derive(Debug)]
 struct PhaseLog {
     name: &'static str,
-    file: Arc<File>,
-    path: PathBuf,
+    file: Scratch,
     /// Bytes written.
     length: u64,
     /// Bytes the datastore has.
@@ -72,7 +72,7 @@ pub struct Piece {
 }
 
 impl Spool {
-    /// A spool in an empty directory of its own, which is made.
+    /// A spool on the file system of a directory, which is made when it is not there.
     ///
     /// # Errors
     /// When the directory cannot be made.
@@ -94,13 +94,10 @@ impl Spool {
         if let Some(last) = inner.phases.last_mut() {
             last.seal();
         }
-        let path = self.dir.join(phase);
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).to_owned();
-        match options.open(&path) {
+        match Scratch::create(&self.dir) {
             Ok(file) => inner.phases.push(PhaseLog {
                 name: phase,
-                file: Arc::new(file),
-                path,
+                file,
                 length: 0,
                 acked: 0,
                 punched: 0,
@@ -148,7 +145,7 @@ impl Spool {
         let name = phase.name;
         drop(inner);
         let mut bytes = vec![0; count];
-        if let Err(error) = file.read_exact_at(&mut bytes, offset) {
+        if let Err(error) = file.file().read_exact_at(&mut bytes, offset) {
             tracing::warn!(%error, phase = name, "the spool cannot be read");
             return None;
         }
@@ -162,13 +159,13 @@ impl Spool {
         log.acked = length.min(log.length);
         log.ended |= ended;
         if log.ended {
-            let _ = fs::remove_file(&log.path);
+            let _ = log.file.file().set_len(0);
         } else if log.acked - log.punched >= PUNCH {
             let (from, count) = (log.punched, log.acked - log.punched);
             // The bytes are with the datastore; a file system that cannot give them back keeps them until the phase ends.
             if let (Ok(from), Ok(count)) = (i64::try_from(from), i64::try_from(count)) {
                 let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-                let _ = fallocate(&*log.file, how, from, count);
+                let _ = fallocate(log.file.file(), how, from, count);
             }
             log.punched = log.acked;
         }
@@ -184,7 +181,7 @@ impl Spool {
 
 impl PhaseLog {
     fn put(&mut self, bytes: &[u8]) {
-        match self.file.write_all_at(bytes, self.length) {
+        match self.file.file().write_all_at(bytes, self.length) {
             Ok(()) => self.length += bytes.len() as u64,
             // A full disk: what does not fit is missing, and the next line that fits says so.
             Err(_) => self.cut += bytes.len() as u64,

@@ -34,6 +34,8 @@ impl Folder {
             .mode(0o700)
             .create(&runs)
             .with_context(|| format!("{} cannot be made; nothing was changed", runs.display()))?;
+        let pawl = pawl.canonicalize().with_context(|| format!("{} cannot be reached", pawl.display()))?;
+        let runs = pawl.join("runs");
         fs::write(pawl.join(".gitignore"), "*\n").with_context(|| format!("{} cannot be written", pawl.display()))?;
         let path = pawl.join("lock");
         let file = OpenOptions::new()

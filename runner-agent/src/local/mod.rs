@@ -286,6 +286,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         mirrors: none(),
         providers: none(),
         provider_cache: None,
+        kept: work.join("plan"),
         work: work.to_owned(),
         secrets: none(),
         config_maps: none(),

@@ -9,6 +9,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use crate::files;
+
 /// A file or directory that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {path}: {error}", path = path.display())]
@@ -51,13 +53,11 @@ fn walk(root: &Path, below: &Path, skip: &dyn Fn(&Path) -> bool, hasher: &mut Sh
             let target = fs::read_link(&path).map_err(at(&path))?;
             entry(hasher, b"link", relative.as_os_str(), target.as_os_str().as_bytes());
         } else if kind.is_file() {
-            let content = crate::tool::digest(&path).map_err(at(&path))?;
+            let content = files::regular(&path).and_then(files::digest).map_err(at(&path))?;
             let word: &[u8] = if meta.mode() & 0o111 == 0 { b"file" } else { b"exec" };
             entry(hasher, word, relative.as_os_str(), content.as_bytes());
-        } else {
-            // A pipe, socket or device is not opened: reading it might never end.
-            entry(hasher, b"other", relative.as_os_str(), b"");
         }
+        // A pipe, socket or device is neither opened, since reading it might never end, nor counted: a plan that is kept has none.
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
 use crds::{Failure, FailureClass, datastore::StateId, reason, state_key};
 use serde::Deserialize;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::PodWork;
 use crate::{
     classify::{self, internal, simple},
+    files,
     manifest::place,
     ports::{InitReport, Notices},
 };
@@ -38,7 +39,8 @@ impl PodWork {
             return Ok(InitReport { backend: format!("managed (stack {})", id.stack), workspace });
         }
         // A folder keeps the workspace that was selected in it last.
-        let selected = fs::read_to_string(stack.join(".terraform/environment")).unwrap_or_else(|_| "default".to_owned());
+        let selected = files::regular(&stack.join(".terraform/environment")).and_then(io::read_to_string);
+        let selected = selected.unwrap_or_else(|_| "default".to_owned());
         if workspace != selected.trim() {
             // The flag is younger than some tools; and some backends refuse to make what is there.
             let select = self.tool_step("workspace", &["workspace", "select", "-or-create=true", &workspace], notices).await;
@@ -113,12 +115,12 @@ impl Backend {
             #[serde(default)]
             config: Value,
         }
-        let text = match fs::read(stack.join(".terraform/terraform.tfstate")) {
+        let text = match files::regular(&stack.join(".terraform/terraform.tfstate")).and_then(io::read_to_string) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => b"{}".to_vec(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".to_owned(),
             Err(error) => return Err(error),
         };
-        Ok(match serde_json::from_slice::<File>(&text)?.backend {
+        Ok(match serde_json::from_str::<File>(&text)?.backend {
             Some(block) => Self { kind: block.kind, config: block.config, named: true },
             None => Self { kind: "local".into(), config: Value::Null, named: false },
         })
@@ -144,6 +146,7 @@ impl Backend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn backend(json: &str) -> Backend {
         let dir = tempfile::tempdir().unwrap();

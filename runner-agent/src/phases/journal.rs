@@ -3,10 +3,7 @@
 
 use std::{io::Write as _, sync::PoisonError};
 
-use crds::{
-    datastore::JOURNAL,
-    journal::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared},
-};
+use crds::journal::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
 use super::{PodWork, remote::Journaling};
 use crate::{classify, datastore::spool::SpoolWriter, process::Exit, redact::Redactor};
@@ -83,7 +80,7 @@ impl PodWork {
             (head, super::recover::carried(&known.stack))
         };
         let out = self.remote.as_ref().and_then(|remote| {
-            let journaling = Journaling::start(remote.client.clone(), self.settings.work.join(JOURNAL));
+            let journaling = Journaling::start(remote.client.clone(), self.settings.kept.clone());
             let journaling = journaling.inspect_err(|error| tracing::error!(%error, "the journal cannot leave the pod")).ok()?;
             let out = SpoolWriter(journaling.spool.clone());
             *remote.journal.lock().unwrap_or_else(PoisonError::into_inner) = Some(journaling);
@@ -132,6 +129,7 @@ impl PodWork {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::datastore::JOURNAL;
 
     fn journal() -> (tempfile::TempDir, std::sync::Arc<crate::datastore::spool::Spool>, Journal) {
         let dir = tempfile::tempdir().unwrap();

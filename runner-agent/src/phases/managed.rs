@@ -33,7 +33,7 @@ impl PodWork {
     /// Offers the managed state to the tool.
     pub(super) async fn offer_state(&self) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
-        let dir = self.settings.work.join("state");
+        let dir = self.settings.kept.join("state");
         let server = state::serve(remote.client.clone(), &dir, self.children.clone(), self.log.clone())
             .await
             .map_err(|error| internal("the way to the managed state cannot be opened", &error))?;

@@ -20,12 +20,14 @@ mod tools;
 
 use std::{
     ffi::OsString,
-    path::PathBuf,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use crds::{Changed, Claim, Failure, TerraformRun, termination::TerminationMessage};
+use crds::{Changed, Claim, Failure, FailureClass, TerraformRun, reason, termination::TerminationMessage};
 use jiff::Timestamp;
 
 use tools::terragrunt_env;
@@ -33,12 +35,13 @@ use tools::terragrunt_env;
 use crate::{
     classify,
     datastore::sealed_inputs::SealedInputs,
+    files::{self, Scratch},
     manifest::{Digests, Facts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
     redact::Redactor,
     settings::Settings,
-    tool::{Found, digest},
+    tool::Found,
 };
 pub use events::{Events, Render};
 pub use recover::RECOVER_FILE;
@@ -47,6 +50,11 @@ pub use show::{PlanFacts, read_plan};
 
 /// How much longer than a killed command its step may take, before it is no longer waited for.
 pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);
+
+/// The largest plan file, in bytes.
+const MAX_PLAN: u64 = 8 << 30;
+/// The largest lock file of providers, in bytes.
+const MAX_LOCK: u64 = 16 << 20;
 
 /// Name of the file in which variables are given to the tool.
 pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
@@ -66,6 +74,8 @@ struct Known {
     /// The environment of the tool.
     env: Vec<(OsString, OsString)>,
     facts: Facts,
+    /// The plan as the tool printed it: text, then JSON.
+    texts: (Option<Scratch>, Option<Scratch>),
     /// Operations that the plan has.
     planned: u32,
     /// What was seen of the apply.
@@ -170,11 +180,9 @@ impl PodWork {
         let in_place = self.settings.in_place().is_some();
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
-            let lock = stack.join(".terraform.lock.hcl");
-            let lock = if lock.is_file() { Some(digest(&lock).map_err(|e| failed(&e))?) } else { None };
             let digests = Digests {
-                plan: digest(&plan).map_err(|e| failed(&e))?,
-                lock,
+                plan: files::left(&plan, MAX_PLAN).and_then(files::digest).map_err(|e| failed(&e))?,
+                lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
                 work: if in_place { folder_digest(&stack) } else { source_digest(&root, &below) }.map_err(|e| failed(&e))?,
                 tool,
             };
@@ -206,10 +214,12 @@ impl PodWork {
             tracing::warn!(path = %keep.display(), "the state that could not be saved is left in the work directory");
             return;
         }
-        for entry in std::fs::read_dir(&self.settings.work).into_iter().flatten().flatten() {
+        let (settings, is_pod) = (&self.settings, self.settings.machine().is_none());
+        let dirs = std::iter::once(&settings.work).chain(is_pod.then_some(&settings.kept));
+        for entry in dirs.flat_map(std::fs::read_dir).flatten().flatten() {
             let path = entry.path();
             // A person's record and log stay, and a plan that waits.
-            if self.settings.machine().is_some() && path != self.settings.tmp() {
+            if !is_pod && path != settings.tmp() && path != setup::parent(&settings.plan_out()) {
                 continue;
             }
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -218,6 +228,26 @@ impl PodWork {
                 tracing::warn!(path = %path.display(), %error, "could not be removed");
             }
         }
+    }
+}
+
+/// The digest of a stack's lock file, if it has one. It may be a link to one that stacks of the source share; what leads out of the
+/// source is none that a plan could be kept with. Nothing is refused of a person's own folder, which has no top.
+fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failure> {
+    let path = stack.join(".terraform.lock.hcl");
+    let Ok(real) = path.canonicalize() else { return Ok(None) };
+    let Some(top) = top else {
+        let digest = real.is_file().then(|| File::open(&real).and_then(files::digest)).transpose();
+        return digest.map_err(|error| classify::internal("the lock file cannot be read", &error));
+    };
+    let refused = |what: &str| classify::simple(FailureClass::Configuration, reason::SOURCE_INVALID, what);
+    if !real.starts_with(top) {
+        return Err(refused("the lock file .terraform.lock.hcl is a link that leads out of the source"));
+    }
+    match files::left(&real, MAX_LOCK).and_then(files::digest) {
+        Ok(digest) => Ok(Some(digest)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(refused(&format!("the lock file {error}"))),
+        Err(error) => Err(classify::internal("the lock file cannot be read", &error)),
     }
 }
 
@@ -308,7 +338,6 @@ impl Work for PodWork {
 mod tests {
     use super::*;
     use crate::settings::{PROGRESS_EVERY, Place, QUIET_AFTER};
-    use std::path::Path;
 
     /// Settings below a directory of a test.
     pub(crate) fn settings(dir: &Path) -> Settings {
@@ -328,6 +357,7 @@ mod tests {
             providers: dir.join("providers"),
             provider_cache: None,
             work: dir.join("work"),
+            kept: dir.join("work/plan"),
             secrets: dir.join("secrets"),
             config_maps: dir.join("configmaps"),
             termination_log: dir.join("termination-log"),

@@ -2,25 +2,27 @@
 
 use std::{
     ffi::OsString,
-    fs::{File, OpenOptions},
-    io::{BufWriter, Read, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, File},
+    io::{self, BufWriter, Read, Write as _},
 };
 
 use crds::{Failure, FailureClass, Operation, reason};
 
-use super::{PlanFacts, PodWork, read_plan};
+use super::{MAX_PLAN, PlanFacts, PodWork, read_plan};
 use crate::{
     classify::{self, internal, simple},
+    files::{self, Scratch},
     ports::{Notice, Notices, PlanReport, Work},
 };
 
+/// What the history says of a run on a node without Landlock.
+const NOT_CONFINED: &str = "code of the stack was not confined (this node has no Landlock): it could read this pod's tokens";
 /// How long the tool itself waits for a lock that is held for a moment.
 const LOCK_TIMEOUT: &str = "-lock-timeout=10s";
 
 impl PodWork {
     pub(super) async fn run_plan(&self, notices: &Notices) -> Result<PlanReport, Failure> {
-        let file = self.settings.plan_file();
+        let file = self.settings.plan_out();
         let out = format!("-out={}", file.display());
         let mut args = vec!["plan", "-json", "-input=false", &out, "-detailed-exitcode", LOCK_TIMEOUT];
         if self.run().spec.operation == Operation::Destroy {
@@ -44,6 +46,7 @@ impl PodWork {
         };
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;
+        self.keep_plan().await?;
         let (facts, text, checksum) = if self.tool()?.beneath.is_some() {
             // Each command of Terragrunt may write its copy of the unit anew, which the others read.
             (self.read_plan_file(notices).await, self.print_plan(notices).await, self.checksum().await)
@@ -61,6 +64,8 @@ impl PodWork {
         }
         text?;
         let checksum = checksum?;
+        // Nor what their reading left running what is about to be kept.
+        self.kill_others().await;
         self.known().planned = facts.counts.operations();
         let has_changes = exit.code == 2;
         let bundle = self.store_plan(has_changes).await?;
@@ -69,9 +74,34 @@ impl PodWork {
             (known.facts.platform.clone(), known.state_key.clone())
         };
         let (counts, lines) = (facts.counts, facts.lines());
-        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes: Vec::new() };
+        let free = self.settings.machine().is_none() && !self.children.is_confined();
+        let notes = free.then(|| NOT_CONFINED.to_owned()).into_iter().collect();
+        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes };
         self.finish_recovery(&facts, &mut report)?;
         Ok(report)
+    }
+
+    /// Takes the plan from where the tool wrote it to where code of the stack writes nothing. From here on this file is the plan: it is
+    /// shown, hashed, kept and applied.
+    async fn keep_plan(&self) -> Result<(), Failure> {
+        let (from, to) = (self.settings.plan_out(), self.settings.plan_file());
+        let kept = tokio::task::spawn_blocking(move || {
+            io::copy(&mut files::left(&from, MAX_PLAN)?, &mut files::create(&to)?)?;
+            fs::remove_file(from)
+        });
+        match kept.await.map_err(|error| internal("the plan cannot be kept", &error))? {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let message = format!("the plan cannot be read: {error}");
+                Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message))
+            }
+            kept => kept.map_err(|error| internal("the plan cannot be kept", &error)),
+        }
+    }
+
+    /// A file for what the tool prints, where there is a datastore to have it.
+    fn text(&self) -> Result<Option<Scratch>, Failure> {
+        let text = self.remote.is_some().then(|| Scratch::create(&self.settings.kept)).transpose();
+        text.map_err(|error| internal("what the tool says of the plan cannot be kept", &error))
     }
 
     /// `show -json`, read as it comes.
@@ -80,21 +110,23 @@ impl PodWork {
             |what: String| simple(FailureClass::Internal, reason::PLAN_UNREADABLE, format!("the plan cannot be read: {what}"));
         let file = self.settings.plan_file().display().to_string();
         let command = self.command(["show", "-json", &file])?;
-        let (reader, writer) = std::io::pipe().map_err(|error| internal("no pipe", &error))?;
+        let (reader, writer) = io::pipe().map_err(|error| internal("no pipe", &error))?;
         // Kept for the datastore on its way: it may be large, and it is printed once.
-        let copy = self.remote.is_some().then(|| private(&self.plan_json())).transpose();
+        let text = self.text()?;
+        let copy = text.as_ref().map(|text| text.file().try_clone()).transpose();
         let copy = copy.map_err(|error| internal("the plan's JSON cannot be kept", &error))?;
+        self.known().texts.1 = text;
         let watched = self.watched();
         let facts = tokio::task::spawn_blocking(move || match copy {
             Some(copy) => {
                 let mut reader = Copying { reader, copy: BufWriter::new(copy) };
-                let facts = read_plan(&mut reader, watched).map_err(std::io::Error::from)?;
+                let facts = read_plan(&mut reader, watched).map_err(io::Error::from)?;
                 // What follows the last value that is read, if anything.
-                std::io::copy(&mut reader, &mut std::io::sink())?;
+                io::copy(&mut reader, &mut io::sink())?;
                 reader.copy.flush()?;
                 Ok(facts)
             }
-            None => read_plan(reader, watched).map_err(std::io::Error::from),
+            None => read_plan(reader, watched).map_err(io::Error::from),
         });
         let mut events = self.events(notices).quiet();
         let _ = notices.send(Notice::Started("show", jiff::Timestamp::now()));
@@ -112,10 +144,12 @@ impl PodWork {
     async fn print_plan(&self, notices: &Notices) -> Result<(), Failure> {
         let file = self.settings.plan_file().display().to_string();
         let mut events = self.events(notices);
-        if self.remote.is_some() {
-            let copy = private(&self.plan_text()).map_err(|error| internal("the plan's text cannot be kept", &error))?;
+        let text = self.text()?;
+        if let Some(text) = &text {
+            let copy = text.file().try_clone().map_err(|error| internal("the plan's text cannot be kept", &error))?;
             events = events.copied(copy);
         }
+        self.known().texts.0 = text;
         let mut args = vec!["show", "-no-color", &file];
         if self.settings.machine().is_some_and(|machine| machine.colour) {
             args.remove(1);
@@ -127,11 +161,6 @@ impl PodWork {
     }
 }
 
-/// A new file of our own that nobody else reads.
-fn private(path: &std::path::Path) -> std::io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
-}
-
 /// Reads, and keeps what was read.
 struct Copying<R> {
     reader: R,
@@ -139,7 +168,7 @@ struct Copying<R> {
 }
 
 impl<R: Read> Read for Copying<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.reader.read(buffer)?;
         self.copy.write_all(&buffer[..count])?;
         Ok(count)

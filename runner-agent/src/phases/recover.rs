@@ -2,14 +2,7 @@
 //!
 //! What cannot be taken in is left out and named: the plan of a run that asks nobody does not create it a second time.
 
-use std::{
-    collections::BTreeSet,
-    fmt::Write as _,
-    fs::{self, OpenOptions},
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
-    path::Path,
-};
+use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
 
 use crds::{
     ApprovalMode, Failure, FailureClass, Operation as Does,
@@ -25,11 +18,14 @@ use super::{PlanFacts, PodWork};
 use crate::{
     classify::{self, internal, simple},
     datastore::{failure, patiently},
+    files,
     ports::{Notices, PlanReport},
 };
 
 /// Name of the file with the `import` blocks.
 pub const RECOVER_FILE: &str = "pawl_recover.tf";
+/// The largest one, in bytes: more than any journal gives.
+const MAX_FILE: u64 = 64 << 20;
 /// How long the datastore may be away.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 /// The beginning of a line that holds what the next journal takes over.
@@ -203,7 +199,8 @@ fn names_address(text: &str, address: &str) -> bool {
 
 /// What the journal of an apply in this stack takes over.
 pub(super) fn carried(stack: &Path) -> Vec<Line> {
-    let text = fs::read_to_string(stack.join(RECOVER_FILE)).unwrap_or_default();
+    let file = files::left(&stack.join(RECOVER_FILE), MAX_FILE);
+    let text = file.and_then(std::io::read_to_string).unwrap_or_default();
     text.lines().filter_map(|line| Line::parse(line.strip_prefix(CARRIED)?.as_bytes())).collect()
 }
 
@@ -265,9 +262,8 @@ impl PodWork {
 
     fn write_recovery(&self, recovery: &Recovery) -> Result<(), Failure> {
         let path = self.known().stack.join(RECOVER_FILE);
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
-        let written = file.and_then(|mut file| file.write_all(recovery.text().as_bytes()));
+        // A plan that failed has run code of the stack.
+        let written = files::create(&path).and_then(|mut file| file.write_all(recovery.text().as_bytes()));
         written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
     }
 
@@ -337,7 +333,7 @@ impl PodWork {
         let Some(recovery) = recovery else { return Ok(()) };
         let run = self.run();
         let again = recovery.again(&facts.created);
-        report.notes = recovery.notes();
+        report.notes.extend(recovery.notes());
         if again.is_empty() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! What an attempt leaves with the datastore: the plan before it waits, the claim before it is applied, the result, the log.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -8,7 +9,7 @@ use std::{
 
 use crds::{
     ApprovalMode, Changed, Claim, Failure, FailureClass, Operation,
-    datastore::{JOURNAL, ObjectKind},
+    datastore::{JOURNAL, MAX_STATE, ObjectKind},
     reason,
     termination::TerminationMessage,
 };
@@ -19,7 +20,7 @@ use super::PodWork;
 use crate::{
     classify::{internal, simple},
     datastore::{Client, Trouble, bundle, failure, patiently, shipper::Shipper, spool::Spool, state::StateServer},
-    tool::digest,
+    files::{self, Scratch},
 };
 
 /// How long the datastore may be away before the claim, at each of its calls.
@@ -69,14 +70,6 @@ impl Journaling {
 }
 
 impl PodWork {
-    pub(super) fn plan_text(&self) -> PathBuf {
-        self.settings.work.join("plan").join("text")
-    }
-
-    pub(super) fn plan_json(&self) -> PathBuf {
-        self.settings.work.join("plan").join("json")
-    }
-
     /// Leaves text and JSON of the plan with the datastore, and what has to be applied when it may wait. The bundle's digest.
     ///
     /// Where nobody waits for the plan, its texts are sent while the run goes on, and waited for at its end.
@@ -85,7 +78,10 @@ impl PodWork {
         let run = self.run();
         let manual = run.spec.approval.mode == ApprovalMode::Manual;
         let waits = has_changes && run.spec.operation != Operation::Plan && manual;
-        let texts = store_texts(remote.client.clone(), self.plan_text(), self.plan_json());
+        let (Some(text), Some(json)) = std::mem::take(&mut self.known().texts) else {
+            return Err(internal("the plan could not be kept", &"the tool has not shown it"));
+        };
+        let texts = store_texts(remote.client.clone(), text, json);
         if !manual && run.spec.operation != Operation::Plan {
             *remote.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(texts));
             return Ok(None);
@@ -101,7 +97,8 @@ impl PodWork {
     /// Packs the plan, sends it, and has it read back.
     async fn store_bundle(&self, remote: &Remote) -> Result<String, Failure> {
         let tool = self.tool()?;
-        let (root, plan, file) = (self.settings.source_dir(), self.settings.plan_file(), self.settings.work.join("bundle"));
+        let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
+        let file = Scratch::create(&self.settings.kept).map_err(|error| internal("the plan cannot be packed", &error))?;
         let (stack, managed, inputs) = {
             let known = self.known();
             (known.stack.clone(), known.managed, known.inputs.clone())
@@ -127,7 +124,7 @@ impl PodWork {
             .map_err(|error| internal("the plan cannot be packed", &error))?
             .map_err(|error| internal("the plan cannot be packed", &error))?;
         let put = patiently(PATIENCE, || remote.client.put_file(ObjectKind::Bundle, &file, &sum)).await;
-        let _ = std::fs::remove_file(&file);
+        drop(file);
         put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
         let stored = patiently(PATIENCE, || remote.client.stored(ObjectKind::Bundle))
             .await
@@ -172,12 +169,19 @@ impl PodWork {
             return here;
         }
         let Some(remote) = &self.remote else { return format!("{here} of the pod, which ends with it") };
-        let file = path.to_path_buf();
-        let Ok(Ok(sum)) = tokio::task::spawn_blocking(move || digest(&file)).await else {
-            return format!("{here} of the pod, which ends with it, and cannot be read");
+        let (file, dir) = (path.to_path_buf(), self.settings.kept.clone());
+        let taken = tokio::task::spawn_blocking(move || {
+            let file = files::left(&file, MAX_STATE)?;
+            // On a full disk it is read where it is: better that than nothing.
+            let state = Scratch::copy_of(&file, &dir).unwrap_or_else(|_| Scratch::from(file));
+            let sum = state.digest()?;
+            io::Result::Ok((state, sum))
+        });
+        let (state, sum) = match taken.await.map_err(io::Error::other).flatten() {
+            Ok(taken) => taken,
+            Err(error) => return format!("{here} of the pod, which ends with it, and cannot be taken from there: {error}"),
         };
-        let sum = format!("sha256:{sum}");
-        match patiently(RESCUE_PATIENCE, || remote.client.put_file(ObjectKind::ErroredState, path, &sum)).await {
+        match patiently(RESCUE_PATIENCE, || remote.client.put_file(ObjectKind::ErroredState, &state, &sum)).await {
             Ok(()) => {
                 // It holds secrets, and is where it is wanted.
                 let _ = std::fs::remove_file(path);
@@ -229,19 +233,17 @@ impl PodWork {
     }
 }
 
-/// Sends text and JSON of the plan, which are removed then.
-async fn store_texts(client: Client, text: PathBuf, json: PathBuf) -> Result<(), Failure> {
+/// Sends text and JSON of the plan, which are gone then.
+async fn store_texts(client: Client, text: Scratch, json: Scratch) -> Result<(), Failure> {
     tokio::try_join!(store(&client, ObjectKind::Plan, text), store(&client, ObjectKind::PlanJson, json)).map(drop)
 }
 
-async fn store(client: &Client, kind: ObjectKind, path: PathBuf) -> Result<(), Failure> {
-    let file = path.clone();
-    let sum = tokio::task::spawn_blocking(move || digest(&file))
+async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), Failure> {
+    let read = text.clone();
+    let sum = tokio::task::spawn_blocking(move || read.digest())
         .await
         .map_err(|error| internal("the plan's text cannot be read", &error))?
         .map_err(|error| internal("the plan's text cannot be read", &error))?;
-    let sum = format!("sha256:{sum}");
-    let put = patiently(PATIENCE, || client.put_file(kind, &path, &sum)).await;
-    let _ = std::fs::remove_file(&path);
+    let put = patiently(PATIENCE, || client.put_file(kind, &text, &sum)).await;
     put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
 }

@@ -1,7 +1,5 @@
 //! Restore: a plan of an earlier attempt is taken from the datastore to where it was made, and nothing is planned again.
 
-use std::fs;
-
 use crds::{Failure, FailureClass, datastore::ObjectKind, reason};
 
 use super::{PodWork, inputs, setup, source, tools::Pinned};
@@ -28,20 +26,16 @@ impl PodWork {
         let (Some(remote), Some(wanted)) = (&self.remote, plan.bundle.clone()) else {
             return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_MISSING, "the plan is not with any datastore"));
         };
-        for dir in [settings.home(), settings.tmp(), setup::parent(&settings.plan_file()), settings.source_dir()] {
-            setup::make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
-        }
+        self.make_places([settings.source_dir()])?;
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
-        let file = settings.work.join("bundle");
-        patiently(PATIENCE, || remote.client.get_file(ObjectKind::Bundle, plan.attempt, &file))
+        let file = patiently(PATIENCE, || remote.client.get_file(ObjectKind::Bundle, plan.attempt, &settings.kept))
             .await
             .map_err(|trouble| failure("the plan could not be taken from the datastore", &trouble))?;
         let root = settings.source_dir();
-        let (from, to, source_dir) = (file.clone(), settings.plan_file(), root.clone());
-        let unpacked = tokio::task::spawn_blocking(move || bundle::unpack(&from, &wanted, &to, &source_dir))
+        let (to, source_dir) = (settings.plan_file(), root.clone());
+        let unpacked = tokio::task::spawn_blocking(move || bundle::unpack(&file, &wanted, &to, &source_dir))
             .await
             .map_err(|error| internal("the plan cannot be unpacked", &error))?;
-        let _ = fs::remove_file(&file);
         let head = unpacked.map_err(|error| match error {
             BundleError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 internal("the plan cannot be unpacked", &error)
@@ -57,7 +51,7 @@ impl PodWork {
             );
             return Err(simple(FailureClass::StalePlan, reason::INPUTS_CHANGED, message));
         }
-        source::check_links(&root)?;
+        // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
         if head.managed {

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     fs,
+    io::Write as _,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
@@ -13,6 +14,7 @@ use super::{PodWork, inputs, source, tools::Pinned};
 use crate::{
     classify::{internal, simple},
     datastore::sealed_inputs::SealedInputs,
+    files,
     manifest::Facts,
     ports::{Notices, SetupReport},
     process::Bounds,
@@ -48,9 +50,11 @@ impl PodWork {
             self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
         }
         let cache = cache.and_then(Result::ok);
-        // Other pods run what is in a cache that they share.
-        let shared = self.settings.cache.iter().filter(|dir| dir.is_dir()).chain(&cache).cloned().collect();
-        match self.children.confine(&Bounds { hidden, read_only: shared }) {
+        // Other pods run what is in a cache that they share, and people read the plan that is kept. Below the work directory it could not
+        // be kept apart: nothing could be made there any more.
+        let kept = Some(&self.settings.kept).filter(|dir| dir.is_dir() && !dir.starts_with(&self.settings.work));
+        let read_only = self.settings.cache.iter().filter(|dir| dir.is_dir()).chain(&cache).chain(kept).cloned().collect();
+        match self.children.confine(&Bounds { hidden, read_only }) {
             Ok(()) => self.known().cache = cache,
             Err(error) => {
                 let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
@@ -66,10 +70,7 @@ impl PodWork {
         let run = self.run();
         let spec = &run.spec;
         let settings = &self.settings;
-        let fetched = settings.in_place().is_none().then(|| settings.source_dir());
-        for dir in [settings.home(), settings.tmp(), parent(&settings.plan_file())].into_iter().chain(fetched) {
-            make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
-        }
+        self.make_places(settings.in_place().is_none().then(|| settings.source_dir()))?;
         if spec.runner.plan_service_account_name.is_some() && self.remote.is_none() && settings.machine().is_none() {
             let message = "runner.planServiceAccountName needs a datastore: a plan is applied in another pod than made it";
             return Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message));
@@ -109,6 +110,17 @@ impl PodWork {
             self.name_managed_state(&stack).await?;
         }
         self.prepare(given, Origin { source, revision, stack, root, pinned: None }, notices).await
+    }
+
+    /// Makes the directories of the attempt, which are empty then: those of every attempt, and these.
+    pub(super) fn make_places(&self, more: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
+        let settings = &self.settings;
+        let failed = |dir: &Path, error| internal(&format!("{} cannot be made", dir.display()), &error);
+        clear(&settings.kept).map_err(|error| failed(&settings.kept, error))?;
+        for dir in [settings.home(), settings.tmp(), parent(&settings.plan_out())].into_iter().chain(more) {
+            make_empty(&dir).map_err(|error| failed(&dir, error))?;
+        }
+        Ok(())
     }
 
     /// Setup for a plan that is there already: nothing is fetched and nothing is written but where temporary files go.
@@ -199,7 +211,7 @@ impl PodWork {
     }
 
     fn cli_config_path(&self) -> PathBuf {
-        self.settings.home().join("pawl.tfrc")
+        self.settings.kept.join("pawl.tfrc")
     }
 
     /// Writes the tool's CLI configuration: providers that are at hand come from there, all others from where they are.
@@ -211,8 +223,8 @@ impl PodWork {
         let text = self.cli_config();
         // In place of whatever stands there, be it a link.
         let fresh = path.with_extension("new");
-        let _ = fs::remove_file(&fresh);
-        fs::write(&fresh, text)
+        files::create(&fresh)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(|error| internal("the tool's configuration cannot be written", &error))
     }
@@ -229,6 +241,16 @@ pub(super) fn make_empty(dir: &Path) -> std::io::Result<()> {
         Ok(()) | Err(_) => {}
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// A directory that is there from the start, for a volume is mounted on it and rights of others end at it, emptied as it stands.
+fn clear(dir: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) }?;
+    }
+    Ok(())
 }
 
 /// The tool's own directory is made by `init`; one from the repository could hold plugins, modules or a backend nobody reviewed.

@@ -330,6 +330,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         providers: dir.join("providers"),
         provider_cache: None,
         work: dir.join("work"),
+        kept: dir.join("work/plan"),
         secrets: dir.join("secrets"),
         config_maps: dir.join("configmaps"),
         termination_log: dir.join("termination-log"),

@@ -8,6 +8,7 @@
 
 mod attempt;
 mod common;
+mod files;
 mod output;
 mod providers;
 mod quiet;
