@@ -45,7 +45,7 @@ fn waits(place: &Place, main: &str, summary: &str, changes: &[&str]) -> Result<(
     ensure!(code == 2, "{code}: {text}");
     holds(&text, summary)?;
     let record = place.record()?;
-    ensure!(!serde_json::to_string(&record)?.contains("shown"), "the value of a sensitive output: {record:?}");
+    ensure!(!serde_json::to_string(&record)?.contains("-shown"), "the value of a sensitive output: {record:?}");
     let plan = record.plan.context("no plan")?;
     ensure!(plan.summary == summary && plan.changes == changes, "{plan:?}");
     let (code, text) = place.paste(&approval(&text)?)?;
