@@ -23,7 +23,8 @@ pub const STALLED: &str = "Stalled";
 /// All types.
 pub const ALL: [&str; 6] = [PLANNED, APPROVED, STATE_LEASED, SUCCEEDED, FINISHED, STALLED];
 
-/// Sets a condition; the transition time stays while the status does. Returns whether anything changed.
+/// Sets a condition; the transition time stays while the status does. A message that is empty becomes what the status says.
+/// Returns whether anything changed.
 pub fn set(
     conditions: &mut Vec<Condition>,
     type_: &str,
@@ -42,7 +43,7 @@ pub fn set(
         type_: type_.into(),
         status: status.into(),
         reason: reason.into(),
-        message: clip(message, 512),
+        message: clip(if message.is_empty() { plain(type_, status) } else { message }, 512),
         observed_generation: generation,
         last_transition_time: whole_seconds(now),
     };
@@ -59,6 +60,23 @@ pub fn set(
     }
 }
 
+/// What a condition says where nobody has more to say: `kubectl describe` prints every message, and an empty one reads as lost.
+fn plain(type_: &str, status: &str) -> &'static str {
+    match (type_, status) {
+        (PLANNED, "True") => "there is a plan",
+        (PLANNED, _) => "there is no plan",
+        (APPROVED, "True") => "the plan may be applied",
+        (APPROVED, _) => "no plan is approved",
+        (STATE_LEASED, "True") => "no other run applies to this state",
+        (STATE_LEASED, _) => "the run waits for its turn on the state",
+        (STALLED, "True") => "the run is held up",
+        (STALLED, _) => "nothing holds the run up",
+        (_, "True") => "the run has ended",
+        (_, "False") if type_ == SUCCEEDED => "the run has ended without success",
+        _ => "the run has not ended",
+    }
+}
+
 /// The status of a condition: `Some(true)`, `Some(false)`, or `None` when it is Unknown or missing.
 pub fn status(conditions: &[Condition], type_: &str) -> Option<bool> {
     match conditions.iter().find(|c| c.type_ == type_)?.status.as_str() {
@@ -71,6 +89,19 @@ pub fn status(conditions: &[Condition], type_: &str) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_message_is_empty() {
+        for type_ in ALL {
+            for status in [Some(true), Some(false), None] {
+                let mut conditions = Vec::new();
+                set(&mut conditions, type_, status, "Reason", "", None, Timestamp::UNIX_EPOCH);
+                assert!(!conditions[0].message.is_empty(), "{type_} {status:?}");
+                set(&mut conditions, type_, status, "Reason", "more is known", None, Timestamp::UNIX_EPOCH);
+                assert_eq!(conditions[0].message, "more is known");
+            }
+        }
+    }
 
     #[test]
     fn the_transition_time_moves_with_the_status_only() {

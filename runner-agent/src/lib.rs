@@ -13,6 +13,7 @@
 //! | [`tool`] | finding the tool |
 //! | [`manifest`] | the plan checksum |
 //! | [`manual`] | completion for shells, and pages for `man` |
+//! | [`own_lines`] | what the agent itself writes into the log |
 //! | [`providers`] | a cache of providers that runs share |
 //! | [`process`] | child processes, signals, reaping, output |
 //! | [`report`] | what people read |
@@ -32,6 +33,7 @@ pub mod machine;
 pub mod manifest;
 pub mod manual;
 pub mod neutral;
+pub mod own_lines;
 pub mod phases;
 pub mod ports;
 pub mod process;

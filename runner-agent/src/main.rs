@@ -13,7 +13,7 @@ use runner_agent::{
     },
     driver::Driver,
     local::arguments::Arguments,
-    manual,
+    manual, own_lines,
     phases::{PodWork, Remote},
     ports::SystemClock,
     process::{Children, Log, kill_others, own_pid, reap_strangers},
@@ -93,7 +93,7 @@ fn printed(result: &std::io::Result<()>) -> u8 {
 
 /// What `tool` asks for; it may take a download.
 fn tool(arguments: &cli::Arguments) -> u8 {
-    if let Ok(filter) = EnvFilter::try_from_env("PAWL_LOG") {
+    if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -111,7 +111,7 @@ fn tool(arguments: &cli::Arguments) -> u8 {
 
 /// A run on this machine: the terminal is for the person, so our own notes are shown only when they are asked for.
 fn local(arguments: &Arguments) -> u8 {
-    if let Ok(filter) = EnvFilter::try_from_env("PAWL_LOG") {
+    if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
     }
     // Orphans of the tool come to us, as they do in a pod.
@@ -142,8 +142,8 @@ fn run() -> u8 {
             return contract::EXIT_USAGE;
         }
     };
-    let filter = EnvFilter::try_from_env("PAWL_LOG").unwrap_or_else(|_| EnvFilter::new("runner_agent=info,warn"));
-    tracing_subscriber::fmt().json().with_writer(std::io::stderr).with_env_filter(filter).init();
+    // Nothing else is there yet that could have set one.
+    let _ = tracing::subscriber::set_global_default(own_lines::subscriber(std::io::stderr));
     install_panic_hook(settings.clone());
     // Code of the stack runs under the same user: it shall not read the token or the nonce out of our memory.
     let _ = nix::sys::prctl::set_dumpable(false);

@@ -34,7 +34,7 @@ fn readme(lab: &Lab) -> Result<()> {
     terminal.answer("y")?;
     let (code, text) = terminal.end()?;
     ensure!(code == 0, "{text}");
-    holds(&text, "Applied +2 ~0 -0.")?;
+    holds(&text, "Applied +2 ~0 -0, 1 output.")?;
     ensure!(place.home().join("hello/terraform.tfstate").is_file(), "{text}");
     Ok(())
 }

@@ -9,6 +9,7 @@ mod place;
 mod providers;
 mod repository;
 mod resumed;
+mod reviewed;
 mod stalled;
 mod terminal;
 
@@ -37,6 +38,7 @@ fn main() -> Result<ExitCode> {
         providers::tests(&lab),
         repository::tests(),
         resumed::tests(),
+        reviewed::tests(),
     ];
     let trials = all.into_iter().flatten().map(|test: Test| {
         let lab = lab.clone();

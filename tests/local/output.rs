@@ -72,14 +72,14 @@ fn dumb(lab: &Lab) -> Result<()> {
     let (code, text) = terminal.end()?;
     ensure!(code == 0 && !text.contains('\x1b'), "{text}");
     holds(&text, "# terraform_data.greeting will be created")?;
-    holds(&text, "Applied +2 ~0 -0.")
+    holds(&text, "Applied +2 ~0 -0, 1 output.")
 }
 
 fn plain(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
     let (code, text) = place.run(&["--auto-approve"])?;
     ensure!(code == 0 && !text.contains(['\x1b', '\r']), "{text}");
-    for line in ["terraform_data.greeting: Creating...", "Apply complete! Resources: 2 added", "Applied +2 ~0 -0."] {
+    for line in ["terraform_data.greeting: Creating...", "Apply complete! Resources: 2 added", "Applied +2 ~0 -0, 1 output."] {
         holds(&text, line)?;
     }
     Ok(())

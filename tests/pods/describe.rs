@@ -1,5 +1,5 @@
 //! What `kubectl describe terraformrun` says of a run that waits, one that was applied and one that failed; README shows these
-//! very texts, taken from these runs. `UPDATE=1` writes them anew.
+//! very texts, taken from these runs. `UPDATE=1` writes them anew. And what it says of a plan that changes no resource.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,13 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
 use serde_json::json;
 
-use crate::suite::{SOON, Scene, Test, holds};
+use crate::suite::{SOON, Scene, Test, holds, merge};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("describe::the_texts_in_the_readme_are_of_real_runs", texts)]
+    vec![
+        Test::new("describe::the_texts_in_the_readme_are_of_real_runs", texts),
+        Test::new("describe::outputs_and_moves_are_named_before_anybody_approves", moved),
+    ]
 }
 
 const MAIN: &str = r#"variable "zone" { type = string }
@@ -22,6 +25,10 @@ resource "terraform_data" "vpc" {
 resource "terraform_data" "subnet" {
   count = 2
   input = "10.0.${count.index}.0/24 of ${terraform_data.vpc.id}"
+}
+
+output "vpc_id" {
+  value = terraform_data.vpc.id
 }
 "#;
 
@@ -35,9 +42,15 @@ async fn texts(scene: Scene) -> Result<()> {
     scene.phase("network", Phase::AwaitingApproval).await?;
     scene.kubectl(&["wait", "--for=condition=Planned", "--timeout=30s", "tfrun/network"])?;
     let waiting = scene.kubectl(&["describe", "terraformrun", "network"])?;
-    for part in
-        ["+3 ~0 -0", "+ terraform_data.vpc", "Next Step:", "kubectl annotate -n", "pawl.run/approve=sha256:", "OpenTofu 1.10.6"]
-    {
+    for part in [
+        "+3 ~0 -0, 1 output",
+        "+ terraform_data.vpc",
+        "+ output.vpc_id",
+        "Next Step:",
+        "kubectl annotate -n",
+        "pawl.run/approve=sha256:",
+        "OpenTofu 1.10.6",
+    ] {
         holds(&waiting, part)?;
     }
     ensure!(scene.approve("network").await?.status.success());
@@ -58,6 +71,7 @@ async fn texts(scene: Scene) -> Result<()> {
         let wrapped: Vec<_> =
             text.lines().filter(|line| line.starts_with(|c: char| !c.is_whitespace()) && !line.contains(':')).collect();
         ensure!(wrapped.is_empty(), "lines that fell out of their column: {wrapped:?}");
+        says_something(text)?;
     }
     let readme = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../README.md");
     let mut page = std::fs::read_to_string(&readme)?;
@@ -76,6 +90,42 @@ async fn texts(scene: Scene) -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// No message is empty.
+fn says_something(text: &str) -> Result<()> {
+    ensure!(!text.lines().any(|line| line.trim() == "Message:"), "an empty message in:\n{text}");
+    Ok(())
+}
+
+async fn moved(scene: Scene) -> Result<()> {
+    let before = "resource \"terraform_data\" \"a\" {\n  input = \"same\"\n}\n\
+                  output \"said\" {\n  value     = \"not-for-a-status\"\n  sensitive = true\n}\n";
+    let spec = |more: serde_json::Value| {
+        let mut spec = json!({"backend": scene.backend("stack")});
+        merge(&mut spec, more);
+        spec
+    };
+    scene.real("before", before, spec(json!({"approval": {"mode": "Automatic"}}))).await?;
+    scene.ends("before", RunResult::Applied).await?;
+    let after = before.replace("\"a\"", "\"b\"").replace("not-for", "nor-for");
+    let after = format!("{after}moved {{\n  from = terraform_data.a\n  to   = terraform_data.b\n}}\n");
+    scene.real("after", &after, spec(json!({}))).await?;
+    scene.phase("after", Phase::AwaitingApproval).await?;
+    scene.kubectl(&["wait", "--for=condition=Planned", "--timeout=30s", "tfrun/after"])?;
+    holds(&scene.kubectl(&["get", "tfrun", "after"])?, "+0 ~0 -0, 1 moved, 1 output")?;
+    let text = scene.kubectl(&["describe", "terraformrun", "after"])?;
+    for part in ["plan +0 ~0 -0, 1 moved, 1 output waits for approval", "> terraform_data.b (moved from terraform_data.a)"] {
+        holds(&text, part)?;
+    }
+    holds(&text, "~ output.said")?;
+    // Of the status; the spec holds the code, which is inline here.
+    let status = text.split_once("\nStatus:").context("no status")?.1;
+    ensure!(!status.contains("for-a-status"), "the value of a sensitive output:\n{text}");
+    says_something(&text)?;
+    ensure!(scene.approve("after").await?.status.success());
+    scene.ends("after", RunResult::Applied).await?;
     Ok(())
 }
 

@@ -40,12 +40,12 @@ async fn next_run(scene: Scene) -> Result<()> {
     scene.ends("second", RunResult::NoChanges).await?;
     run(&scene, "third", json!({"stack": "words", "variables": [{"name": "words", "value": "two"}]})).await?;
     let status = scene.ends("third", RunResult::Applied).await?;
-    ensure!(status.plan.context("no plan")?.summary == "+0 ~1 -0");
+    ensure!(status.plan.context("no plan")?.summary == "+0 ~1 -0, 1 output");
     run(&scene, "gone", json!({"stack": "words", "operation": "Destroy"})).await?;
     scene.ends("gone", RunResult::Destroyed).await?;
     run(&scene, "another", json!({"stack": "other"})).await?;
     let status = scene.ends("another", RunResult::Applied).await?;
-    ensure!(status.plan.context("no plan")?.summary == "+1 ~0 -0");
+    ensure!(status.plan.context("no plan")?.summary == "+1 ~0 -0, 1 output");
     Ok(())
 }
 

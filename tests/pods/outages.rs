@@ -66,6 +66,9 @@ async fn for_a_while(scene: Scene) -> Result<()> {
     ensure!(status.attempt.as_ref().is_some_and(|a| a.number == 1) && scene.starts("a", "plan") == 1, "{status:?}");
     approve_waiting(&scene, &status)?;
     scene.ends("a", RunResult::Applied).await?;
+    // What the agent tried again meanwhile is no news for who reads the tool's words.
+    let log = scene.log("a").await?;
+    ensure!(!log.contains("is sent again") && !log.lines().any(|line| line.starts_with('{')), "{log}");
     Ok(())
 }
 

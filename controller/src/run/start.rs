@@ -55,21 +55,21 @@ pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
     if status.phase.is_none() {
         draft.set("phase", Phase::Pending);
     }
-    let (approved, why) = match run.spec.approval.mode {
+    let (approved, why, text) = match run.spec.approval.mode {
         ApprovalMode::Automatic => {
             if status.approval.is_none() {
                 draft.set("approval", json!({"by": "automatic", "at": at}));
             }
-            (true, reason::AUTOMATIC)
+            (true, reason::AUTOMATIC, "approval.mode is Automatic")
         }
         // Of a mode that is not known no attempt is opened.
-        ApprovalMode::Manual | ApprovalMode::Unknown => (false, reason::WAITING),
+        ApprovalMode::Manual | ApprovalMode::Unknown => (false, reason::WAITING, ""),
     };
     if let Some(key) = &o.taken {
         lease::record(&mut draft, key);
     }
     draft.condition_if_new(conditions::PLANNED, Some(false), reason::RUNNING, "");
-    draft.condition_if_new(conditions::APPROVED, Some(approved), why, "");
+    draft.condition_if_new(conditions::APPROVED, Some(approved), why, text);
     draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
     draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
     draft.finish(Kind::Open)

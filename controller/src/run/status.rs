@@ -168,7 +168,9 @@ impl<'a> Draft<'a> {
         };
         let automatic = self.run.spec.approval.mode == ApprovalMode::Automatic;
         match (&status.claim, result) {
-            (Some(_), _) if automatic => self.condition_if_new(conditions::APPROVED, Some(true), reason::AUTOMATIC, ""),
+            (Some(_), _) if automatic => {
+                self.condition_if_new(conditions::APPROVED, Some(true), reason::AUTOMATIC, "approval.mode is Automatic")
+            }
             (Some(_), _) => self.condition_if_new(conditions::APPROVED, Some(true), reason::APPROVED, ""),
             (None, RunResult::NoChanges | RunResult::Planned | RunResult::Drifted) => {
                 self.condition_if_new(conditions::APPROVED, Some(false), reason::NOT_NEEDED, "nothing is applied")

@@ -95,6 +95,13 @@ pub struct Tool {
     pub version: Option<String>,
 }
 
+impl Tool {
+    /// Whether it leaves the choice to the code.
+    pub const fn is_empty(&self) -> bool {
+        self.name.is_none() && self.version.is_none()
+    }
+}
+
 /// Whose objects a run takes into the state.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -138,7 +145,7 @@ pub struct TerraformRunSpec {
     /// Where the configuration comes from.
     pub source: Source,
     /// Which tool runs, and in which version.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Tool::is_empty")]
     pub tool: Tool,
     /// Workspace of the state; created when it is missing.
     #[serde(default = "default_workspace")]

@@ -116,7 +116,7 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
             Err(trouble) => {
                 tries += 1;
                 let refused = matches!(trouble, Trouble::Refused(_));
-                tracing::warn!(%trouble, phase = piece.phase, "a piece of the log was not taken");
+                tracing::info!(%trouble, phase = piece.phase, "a piece of the log was not taken");
                 // Rights and tokens of a fresh pod may be late; after that a refusal stays one.
                 if refused && tries > 8 {
                     said.send_replace(State::Refused(trouble));

@@ -219,7 +219,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             let log = async {
                 work.log(&format!("pawl: {text}")).await;
                 if let Some(failure) = &status.failure {
-                    tracing::error!(class = ?failure.class, reason = failure.reason, "failed");
+                    tracing::info!(class = ?failure.class, reason = failure.reason, "failed");
                 }
             };
             // A second way for the result of what was claimed, should the first one fail.

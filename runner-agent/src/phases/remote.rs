@@ -196,7 +196,6 @@ impl PodWork {
     }
 
     async fn missing(&self, what: &str, trouble: &Trouble) {
-        tracing::warn!(%trouble, "{what} is not with the datastore");
         self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {trouble}"))).await;
     }
 
@@ -216,7 +215,6 @@ impl PodWork {
         remote.spool.seal();
         if let Err(trouble) = remote.shipper.flush(END_PATIENCE).await {
             let (bytes, _) = remote.spool.waiting();
-            tracing::warn!(%trouble, bytes, "the end of the log is not with the datastore");
             self.log.line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {trouble}")).await;
         }
     }

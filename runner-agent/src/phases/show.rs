@@ -23,7 +23,7 @@ pub struct PlanFacts {
     /// Those of the addresses that were asked about which the plan creates.
     pub created: BTreeSet<String>,
     watched: BTreeSet<String>,
-    lists: [List; 6],
+    lists: [List; 9],
 }
 
 /// Lines of one kind, and how many there are in all.
@@ -42,10 +42,13 @@ enum Kind {
     Update,
     Create,
     Import,
+    Move,
+    Drift,
+    Output,
 }
 
 impl PlanFacts {
-    /// One line a resource, destroys and replaces first; the last line says how many more there are.
+    /// One line a change, destroys and replaces first; the last line says how many more there are. Of outputs there are names only.
     pub fn lines(&self) -> Vec<String> {
         let all: usize = self.lists.iter().map(|list| list.count).sum();
         let mut lines: Vec<_> = self.lists.iter().flat_map(|list| list.lines.iter().cloned()).take(LINES).collect();
@@ -55,10 +58,11 @@ impl PlanFacts {
         lines
     }
 
-    /// Whether there is any change of a resource or of an output.
+    /// Whether there is any change of a resource, of its address or of an output. What has drifted is no change by itself: a plan
+    /// of nothing else is not applied.
     pub fn has_changes(&self) -> bool {
         let c = self.counts;
-        [c.add, c.change, c.destroy, c.import, c.replace, c.forget, c.outputs].iter().any(|count| *count > 0)
+        [c.add, c.change, c.destroy, c.import, c.replace, c.forget, c.moved, c.outputs].iter().any(|count| *count > 0)
     }
 
     fn add(&mut self, kind: Kind, line: &str) {
@@ -71,48 +75,75 @@ impl PlanFacts {
 
     fn resource(&mut self, resource: &Resource) {
         let address = &resource.address;
-        let has = |action: &str| resource.change.actions.iter().any(|a| a == action);
+        let has = |action: &str| resource.change.does(action);
         let import = resource.change.importing.is_some();
+        let moved = resource.previous_address.as_ref().filter(|from| *from != address);
         let c = &mut self.counts;
         c.import += u32::from(import);
+        c.moved += u32::from(moved.is_some());
         if has("create") && self.watched.contains(address) {
             self.created.insert(address.clone());
         }
-        let suffix = if import { " (imported)" } else { "" };
-        match (has("create"), has("delete"), has("update"), has("forget")) {
+        let (kind, sign) = match (has("create"), has("delete"), has("update"), has("forget")) {
             (true, true, _, _) => {
                 c.add += 1;
                 c.destroy += 1;
                 c.replace += 1;
-                self.add(Kind::Replace, &format!("-/+ {address}{suffix}"));
+                (Kind::Replace, "-/+")
             }
             (true, false, _, true) => {
                 c.add += 1;
                 c.forget += 1;
-                self.add(Kind::Replace, &format!("./+ {address}"));
+                (Kind::Replace, "./+")
             }
             (true, false, _, false) => {
                 c.add += 1;
-                self.add(Kind::Create, &format!("+ {address}"));
+                (Kind::Create, "+")
             }
             (false, true, _, _) => {
                 c.destroy += 1;
-                self.add(Kind::Destroy, &format!("- {address}"));
+                (Kind::Destroy, "-")
             }
             (false, false, true, _) => {
                 c.change += 1;
-                self.add(Kind::Update, &format!("~ {address}{suffix}"));
+                (Kind::Update, "~")
             }
             (false, false, false, true) => {
                 c.forget += 1;
-                self.add(Kind::Forget, &format!(". {address} (forgotten)"));
+                (Kind::Forget, ".")
             }
-            (false, false, false, false) => {
-                if import {
-                    self.add(Kind::Import, &format!("= {address} (imported)"));
-                }
-            }
-        }
+            (false, false, false, false) if import => (Kind::Import, "="),
+            (false, false, false, false) if moved.is_some() => (Kind::Move, ">"),
+            (false, false, false, false) => return,
+        };
+        let forgotten = if matches!(kind, Kind::Forget) { " (forgotten)" } else { "" };
+        let imported = if import { " (imported)" } else { "" };
+        let moved = moved.map(|from| format!(" (moved from {from})")).unwrap_or_default();
+        self.add(kind, &format!("{sign} {address}{forgotten}{imported}{moved}"));
+    }
+
+    /// What is not as the last apply left it. The tools list what is only moved there too, with no action; that is a change of the
+    /// plan. Their text leaves out what no other change refers to, even when it is why the plan makes an object anew; here all of
+    /// it stands, as in their stream of events, since an apply takes all of it into the state.
+    fn drift(&mut self, resource: &Resource) {
+        let how = match (resource.change.does("delete"), resource.change.does("update")) {
+            (true, _) => "deleted",
+            (false, true) => "changed",
+            (false, false) => return,
+        };
+        self.counts.drifted += 1;
+        self.add(Kind::Drift, &format!("! {} ({how} outside of the code)", resource.address));
+    }
+
+    fn output(&mut self, name: &str, change: &Change) {
+        let sign = match (change.does("create"), change.does("delete"), change.does("update")) {
+            (true, false, _) => "+",
+            (false, true, _) => "-",
+            (true, true, _) | (false, false, true) => "~",
+            (false, false, false) => return,
+        };
+        self.counts.outputs += 1;
+        self.add(Kind::Output, &format!("{sign} output.{name}"));
     }
 }
 
@@ -120,6 +151,8 @@ impl PlanFacts {
 struct Resource {
     #[serde(default)]
     address: String,
+    #[serde(default)]
+    previous_address: Option<String>,
     #[serde(default)]
     change: Change,
 }
@@ -132,6 +165,12 @@ struct Change {
     importing: Option<IgnoredAny>,
 }
 
+impl Change {
+    fn does(&self, action: &str) -> bool {
+        self.actions.iter().any(|a| a == action)
+    }
+}
+
 /// Reads a plan, and notes which of some addresses it creates.
 ///
 /// # Errors
@@ -141,11 +180,16 @@ pub fn read_plan(from: impl Read, watched: BTreeSet<String>) -> serde_json::Resu
     let mut deserializer = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));
     Top(&mut facts).deserialize(&mut deserializer)?;
     deserializer.end()?;
+    if !facts.has_changes() {
+        // It is not applied, so it takes nothing in.
+        facts.counts.drifted = 0;
+        facts.lists[Kind::Drift as usize] = List::default();
+    }
     Ok(facts)
 }
 
 struct Top<'a>(&'a mut PlanFacts);
-struct Resources<'a>(&'a mut PlanFacts);
+struct Resources<'a>(&'a mut PlanFacts, fn(&mut PlanFacts, &Resource));
 struct Outputs<'a>(&'a mut PlanFacts);
 
 impl<'de> DeserializeSeed<'de> for Top<'_> {
@@ -163,7 +207,8 @@ impl<'de> Visitor<'de> for Top<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "resource_changes" => map.next_value_seed(Resources(self.0))?,
+                "resource_changes" => map.next_value_seed(Resources(self.0, PlanFacts::resource))?,
+                "resource_drift" => map.next_value_seed(Resources(self.0, PlanFacts::drift))?,
                 "output_changes" => map.next_value_seed(Outputs(self.0))?,
                 "errored" => self.0.errored = map.next_value()?,
                 "applyable" => self.0.applyable = map.next_value()?,
@@ -193,7 +238,7 @@ impl<'de> Visitor<'de> for Resources<'_> {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         while let Some(resource) = list.next_element::<Resource>()? {
-            self.0.resource(&resource);
+            (self.1)(self.0, &resource);
         }
         Ok(())
     }
@@ -215,106 +260,12 @@ impl<'de> Visitor<'de> for Outputs<'_> {
         Ok(())
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some((_, change)) = map.next_entry::<IgnoredAny, Change>()? {
-            self.0.counts.outputs += u32::from(change.actions.iter().any(|a| a != "no-op" && a != "read"));
+        while let Some((name, change)) = map.next_entry::<String, Change>()? {
+            self.0.output(&name, &change);
         }
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn change(address: &str, actions: &[&str], importing: bool) -> serde_json::Value {
-        let mut value = json!({"address": address, "mode": "managed", "change": {
-            "actions": actions, "before": null, "after": {"x": [1, {"secret": "deep"}]}, "after_unknown": true}});
-        if importing {
-            value["change"]["importing"] = json!({"id": "i-1"});
-        }
-        value
-    }
-
-    #[test]
-    fn changes_are_counted_as_the_tools_count() {
-        let plan = json!({
-            "format_version": "1.2", "errored": false, "applyable": true, "planned_values": {"a": [1, 2, 3]},
-            "resource_changes": [
-                change("a.create", &["create"], false), change("a.update", &["update"], true), change("a.old", &["delete"], false),
-                change("a.replaced", &["delete", "create"], false), change("a.swapped", &["create", "delete"], false),
-                change("a.same", &["no-op"], false), change("data.x", &["read"], false), change("a.taken", &["no-op"], true),
-                change("a.left", &["forget"], false),
-            ],
-            "output_changes": {"o": {"actions": ["create"]}, "p": {"actions": ["no-op"]}},
-        });
-        let facts = read_plan(plan.to_string().as_bytes(), BTreeSet::new()).unwrap();
-        let counts = Changes { add: 3, change: 1, destroy: 3, import: 2, replace: 2, forget: 1, outputs: 1 };
-        assert_eq!(facts.counts, counts);
-        assert_eq!(
-            facts.lines(),
-            [
-                "- a.old",
-                "-/+ a.replaced",
-                "-/+ a.swapped",
-                ". a.left (forgotten)",
-                "~ a.update (imported)",
-                "+ a.create",
-                "= a.taken (imported)",
-            ]
-        );
-        assert!(facts.has_changes() && !facts.errored && facts.applyable == Some(true));
-    }
-
-    #[test]
-    fn destroys_come_first_however_many_there_are() {
-        let mut list: Vec<_> = (0..300).map(|i| change(&format!("a.new[{i}]"), &["create"], false)).collect();
-        list.push(change("a.old", &["delete"], false));
-        let facts = read_plan(json!({"resource_changes": list}).to_string().as_bytes(), BTreeSet::new()).unwrap();
-        let lines = facts.lines();
-        assert_eq!((lines.len(), lines[0].as_str(), lines[50].as_str()), (51, "- a.old", "and 251 more"));
-    }
-
-    #[test]
-    fn output_changes_alone_are_changes_and_garbage_is_none() {
-        let facts =
-            read_plan(&br#"{"resource_changes":null,"output_changes":{"o":{"actions":["update"]}}}"#[..], BTreeSet::new())
-                .unwrap();
-        assert!(facts.has_changes());
-        assert!(!read_plan(&b"{}"[..], BTreeSet::new()).unwrap().has_changes());
-        for text in ["", "[]", r#"{"resource_changes":[{"address":"a"#, "{}x"] {
-            assert!(read_plan(text.as_bytes(), BTreeSet::new()).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_large_plan_is_read_as_it_comes() {
-        // 100 MB that never are in memory at once: the reader makes them up.
-        struct Huge(usize, Vec<u8>);
-        impl Read for Huge {
-            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-                if self.1.is_empty() {
-                    match self.0 {
-                        0 => return Ok(0),
-                        1 => self.1 = b"]}".to_vec(),
-                        n => {
-                            let comma = if n == 2 { "" } else { "," };
-                            self.1 = format!(
-                                "{}{comma}",
-                                change("a.b", &["create"], false).to_string().replace("deep", &"x".repeat(100_000))
-                            )
-                            .into_bytes();
-                        }
-                    }
-                    self.0 -= 1;
-                }
-                let count = buffer.len().min(self.1.len());
-                buffer[..count].copy_from_slice(&self.1[..count]);
-                self.1.drain(..count);
-                Ok(count)
-            }
-        }
-        let facts = read_plan(Huge(1_001, br#"{"resource_changes":["#.to_vec()), BTreeSet::new()).unwrap();
-        assert_eq!(facts.counts.add, 1_000);
-    }
-}
+mod tests;

@@ -9,13 +9,18 @@ use kube::Api;
 use kube::api::LogParams;
 
 /// How the text of a plan begins, whatever the tool; what comes before are its events.
-const BEGINNINGS: [&str; 4] =
-    [" used the selected providers", " will perform the following actions", "No changes.", "Changes to Outputs:"];
+const BEGINNINGS: [&str; 5] = [
+    "Objects have changed outside of ",
+    " used the selected providers",
+    " will perform the following actions",
+    "No changes.",
+    "Changes to Outputs:",
+];
 
-/// The log of a pod, without the agent's own notes, which are JSON.
+/// The log of a pod.
 pub(super) async fn lines(pods: &Api<Pod>, pod: &str) -> Result<Vec<String>> {
     let text = pods.logs(pod, &LogParams::default()).await.with_context(|| format!("cannot read the log of {pod}"))?;
-    Ok(text.lines().filter(|line| is_of_the_tool(line)).map(str::to_owned).collect())
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 /// The plan's text in a pod's log. The log reaches the API server a moment later than the status does, so it is asked for
@@ -45,17 +50,11 @@ pub(super) async fn follow(pods: Api<Pod>, pod: String, skip: usize, print: impl
     let mut lines = stream.lines();
     let mut seen = 0;
     while let Ok(Some(line)) = lines.try_next().await {
-        if is_of_the_tool(&line) {
-            seen += 1;
-            if seen > skip {
-                print(&line);
-            }
+        seen += 1;
+        if seen > skip {
+            print(&line);
         }
     }
-}
-
-fn is_of_the_tool(line: &str) -> bool {
-    !line.starts_with('{')
 }
 
 #[cfg(test)]

@@ -304,6 +304,9 @@ impl World {
             assert!(new.claim.is_some() || !result.needs_claim());
             assert!(new.claim.is_none() || new.phase != Some(Phase::Canceled));
         }
+        if let Some(silent) = new.conditions.iter().find(|condition| condition.message.is_empty()) {
+            panic!("{} says nothing", silent.type_);
+        }
         for field in ["adopted", "plan", "claim", "progress", "steps"] {
             assert!(!write.status.contains_key(field), "`{field}` is the agent's");
         }
