@@ -234,15 +234,20 @@ fn unchanged(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<
 fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
     outcomes.sort_by_key(|outcome| outcome.began);
     let mut count = Count::default();
-    for Outcome { name, why, .. } in outcomes.iter().filter(|outcome| !outcome.ok) {
+    for Outcome { name, why, .. } in outcomes.iter().filter(|outcome| !outcome.ok && !outcome.lacks()) {
         println!("\n{name} FAILED\n{why}");
     }
     println!("\n   began     took");
-    for Outcome { name, began, took, ok, count: tests, .. } in &outcomes {
+    for outcome in &outcomes {
+        let Outcome { name, began, took, ok, count: tests, .. } = outcome;
         let tests_run =
             if tests.passed + tests.failed > 0 { format!("{} tests", tests.passed + tests.failed) } else { String::new() };
-        let word = if *ok { "ok" } else { "FAILED" };
-        println!("{:>6.0} s {:>6.0} s  {name:<12} {word:<6} {tests_run}", began.as_secs_f64(), took.as_secs_f64());
+        let word = match (ok, outcome.lacks()) {
+            (true, _) => "ok",
+            (_, true) => "not run",
+            _ => "FAILED",
+        };
+        println!("{:>6.0} s {:>6.0} s  {name:<12} {word:<7} {tests_run}", began.as_secs_f64(), took.as_secs_f64());
         count += *tests;
     }
     let broken = outcomes.iter().filter(|outcome| !outcome.ok).count() as u64;

@@ -12,7 +12,7 @@ pub(crate) const LANES: u32 = 4;
 
 /// How many kills each lane does: `PAWL_KILLS` says how many all do; 1,000 when it is not set.
 pub(crate) fn per_lane() -> u32 {
-    env::var("PAWL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000).div_ceil(LANES)
+    env::var("PAWL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000_u32).div_ceil(LANES)
 }
 
 /// The time within which a process is killed: from before its first write to after its last, however busy the machine gets meanwhile.
