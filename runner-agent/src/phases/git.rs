@@ -52,6 +52,7 @@ impl PodWork {
                 args: args.iter().map(OsString::from).collect(),
                 env: env.to_vec(),
                 dir: root.to_path_buf(),
+                beneath: None,
             };
             let (notices, _) = tokio::sync::mpsc::unbounded_channel();
             let mut events = self.events(&notices).quiet();
@@ -168,7 +169,10 @@ impl PodWork {
                 config.push(("http.followRedirects".into(), "false".into()));
             }
             if has_ca {
-                config.push(("http.sslCAInfo".into(), dir.join("ca.crt").display().to_string()));
+                // Git is kept from the Secret as everybody is; an authority is no secret.
+                let copy = self.settings.home().join("ca.crt");
+                fs::copy(dir.join("ca.crt"), &copy).map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
+                config.push(("http.sslCAInfo".into(), copy.display().to_string()));
             }
         }
         let mut env: Vec<(OsString, OsString)> = self.settings.inherited.clone();
