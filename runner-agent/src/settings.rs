@@ -42,6 +42,8 @@ pub struct Settings {
     /// What the agent alone writes to, and the tool reads: the plan that is shown, hashed and applied. In a pod a volume of its own, which
     /// code of the stack cannot change where the kernel can keep it from that.
     pub kept: PathBuf,
+    /// Directories besides that code may write to, and that are empty in a new pod. None on a person's machine.
+    pub scratch: Vec<PathBuf>,
     /// Secrets, as `NAME/KEY`.
     pub secrets: PathBuf,
     /// ConfigMaps, as `NAME/KEY`.
@@ -165,6 +167,7 @@ impl Settings {
             kept: Some(PathBuf::from(contract::KEPT_DIR))
                 .filter(|dir| dir.is_dir())
                 .unwrap_or_else(|| PathBuf::from(contract::WORK_DIR).join("plan")),
+            scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
             secrets: contract::SECRETS_DIR.into(),
             config_maps: contract::CONFIG_MAPS_DIR.into(),
             termination_log: contract::TERMINATION_LOG.into(),

@@ -192,6 +192,7 @@ impl Rig {
             provider_cache: None,
             work: "/nowhere".into(),
             kept: "/nowhere".into(),
+            scratch: Vec::new(),
             secrets: "/nowhere".into(),
             config_maps: "/nowhere".into(),
             termination_log: log.path().to_path_buf(),

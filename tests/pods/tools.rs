@@ -1,9 +1,12 @@
 //! Any version, chosen from the code, got from a mirror, proven, and kept.
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, Phase, RunResult, TerraformRunStatus, reason};
+use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, names, reason};
 use serde_json::{Value, json};
-use tests::releases::{Release, Trouble};
+use tests::{
+    ledger::{self, what},
+    releases::{Release, Trouble},
+};
 use tool_versions::Tool;
 
 use crate::{
@@ -15,6 +18,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("tools::each_version_is_picked_from_the_code_alone", picked),
         Test::new("tools::terragrunt_runs_real_opentofu", terragrunt),
+        Test::new("tools::terragrunt_s_tool_has_one_interrupt_and_the_whole_grace", terragrunt_told),
         Test::new("tools::the_apply_has_the_binary_of_the_plan", same_binary),
         Test::new("tools::a_mirror_that_is_away_is_asked_again", away),
         Test::new("tools::credentials_come_from_a_secret", credentials),
@@ -95,6 +99,32 @@ async fn terragrunt(scene: Scene) -> Result<()> {
         run(&scene, name, files.clone(), json!({"backend": null, "stack": "words"})).await?;
         scene.ends(name, result).await?;
     }
+    Ok(())
+}
+
+async fn terragrunt_told(scene: Scene) -> Result<()> {
+    scene.suite.releases.publish("1.7.7")?;
+    // The provider ignores the interrupt; without it the tool would wait for an hour. The stand-in hands a signal on after 15 s, and of
+    // the smallest grace 10 s are left to the provider.
+    let script = json!({"name": format!("{}/a", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": [
+        {"address": "terraform_data.a"},
+        {"address": "terraform_data.b", "steps": [{"provider": {"seconds": 3600, "ignore_signals": true}}]},
+    ]});
+    let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.7.7\"\n", "pawl-script.json": script.to_string()});
+    run(&scene, "a", files, json!({"runner": {"terminationGracePeriodSeconds": 30}})).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
+    let status = scene.ends_within("a", RunResult::Failed, LATER).await?;
+    holds(&tool(&status), "Terragrunt 0.93.0 with OpenTofu 1.7.7, ")?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
+    let ledger = scene.ledger("a");
+    let signals = ledger::select(&ledger, what::SIGNAL, Some("apply"));
+    ensure!(signals.len() == 1, "{signals:?}");
+    ensure!(ledger::select(&ledger, what::COMMAND_END, Some("apply")).len() == 1, "the tool was killed: {ledger:?}");
+    let state = format!("{}/a", scene.namespace);
+    ensure!(scene.suite.state.lock(&state).is_none(), "the lock is still held");
+    ensure!(ledger::forgotten(&ledger, &scene.suite.state.current(&state).context("no state was written")?).is_empty());
     Ok(())
 }
 

@@ -288,6 +288,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         provider_cache: None,
         kept: work.join("plan"),
         work: work.to_owned(),
+        scratch: Vec::new(),
         secrets: none(),
         config_maps: none(),
         termination_log: work.join("end.json"),

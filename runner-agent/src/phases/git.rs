@@ -169,7 +169,10 @@ impl PodWork {
                 config.push(("http.followRedirects".into(), "false".into()));
             }
             if has_ca {
-                config.push(("http.sslCAInfo".into(), dir.join("ca.crt").display().to_string()));
+                // Git is kept from the Secret as everybody is; an authority is no secret.
+                let copy = self.settings.home().join("ca.crt");
+                fs::copy(dir.join("ca.crt"), &copy).map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
+                config.push(("http.sslCAInfo".into(), copy.display().to_string()));
             }
         }
         let mut env: Vec<(OsString, OsString)> = self.settings.inherited.clone();

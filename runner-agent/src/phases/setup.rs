@@ -10,6 +10,7 @@ use std::{
 
 use crds::{Failure, FailureClass, Operation, contract, datastore, reason};
 
+pub(super) use super::anew::make_empty;
 use super::{PodWork, inputs, source, tools::Pinned};
 use crate::{
     classify::{internal, simple},
@@ -32,8 +33,8 @@ pub(super) struct Origin {
 }
 
 impl PodWork {
-    /// Keeps the pod's tokens, and the message that the agent leaves for the kubelet, out of reach of what is started from now on, and
-    /// what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
+    /// Keeps the pod's tokens, its Secrets, and the message that the agent leaves for the kubelet, out of reach of what is started from
+    /// now on, and what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
     /// for it.
     pub(super) async fn confine(&self) {
         if self.settings.machine().is_some() {
@@ -44,7 +45,8 @@ impl PodWork {
         let own = run.spec.runner.account(restores).is_none().then_some(contract::TOKEN_DIR);
         let fixed = [datastore::TOKEN_DIR, contract::TERMINATION_LOG];
         let mut hidden: Vec<PathBuf> = fixed.into_iter().chain(own).map(PathBuf::from).collect();
-        hidden.push(self.settings.mirrors.clone());
+        // Of Secrets the agent gives the code what the run says; a credential for the source is none of that.
+        hidden.extend([self.settings.mirrors.clone(), self.settings.secrets.clone()]);
         let cache = self.provider_cache();
         if let Some(Err(error)) = &cache {
             self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
@@ -146,7 +148,7 @@ impl PodWork {
         let top = settings.machine().filter(|machine| machine.stack.is_some()).map_or(&origin.root, |machine| &machine.root);
         let found = self.find_tool(&spec.tool, &origin, top, notices).await?;
         let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
-        let task = self.digest_task(&found);
+        self.prove_tool(&found)?;
         let env = self.tool_env(&given.env);
         let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
         let mut known = self.known();
@@ -173,9 +175,6 @@ impl PodWork {
         known.env = env;
         known.stack = origin.stack;
         known.tool = Some(found);
-        known.tool_digest = Vec::new();
-        // Tools are large: their digest is computed beside `init` and is at hand when the plan is.
-        known.tool_digest_task = Some(task);
         Ok(report)
     }
 
@@ -232,15 +231,6 @@ impl PodWork {
 
 pub(super) fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
-}
-
-/// An empty directory of our own. What a container that was started before left there is removed.
-pub(super) fn make_empty(dir: &Path) -> std::io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// A directory that is there from the start, for a volume is mounted on it and rights of others end at it, emptied as it stands.

@@ -7,12 +7,11 @@ use std::{
     collections::HashMap,
     fs,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
-    os::unix::fs::MetadataExt as _,
     path::Path,
 };
 
 use super::{
-    signal::parents,
+    signal::{Executable, parents},
     spawn::{Children, Role},
 };
 
@@ -62,9 +61,8 @@ fn tools(children: &Children) -> Vec<i32> {
 
 /// Whether a process runs this very file.
 fn runs(pid: i32, program: &Path) -> bool {
-    let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    let running = file(Path::new(&format!("/proc/{pid}/exe")));
-    running.is_some() && running == file(program)
+    let running = Executable::of(Path::new(&format!("/proc/{pid}/exe"))).ok();
+    running.is_some() && running == Executable::of(program).ok()
 }
 
 fn holds(pid: i32, inode: u64) -> bool {

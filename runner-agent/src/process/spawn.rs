@@ -1,7 +1,7 @@
 //! Starting a command and seeing it to its end.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::OsString,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
@@ -14,19 +14,21 @@ use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, ChildStderr, ChildStdout},
-    time::{Instant, sleep_until},
+    time::{Instant, interval, sleep_until},
 };
 
 use super::{
     confine::{Bounds, Confined},
     output::Lines,
-    signal::{kill_below, send},
+    signal::{Executable, kill_below, send},
 };
 
 /// How long output is read after its command ended: a daemon that inherited the pipe does not hold a run up.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
 /// The same for a command that was told to end, and has said all it had to say.
 const DRAIN_TOLD: Duration = Duration::from_millis(500);
+/// Between two looks at what a command that was told to end has started since.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// What to run. The environment is exactly what is given.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +41,7 @@ pub struct Command {
     pub env: Vec<(OsString, OsString)>,
     /// Its working directory.
     pub dir: PathBuf,
-    /// Whether it is the tool.
+    /// Which process of it is the tool.
     pub role: Role,
 }
 
@@ -51,7 +53,7 @@ pub enum Role {
     Other,
     /// The command itself.
     Tool,
-    /// The child of the command that runs this executable.
+    /// A process below the command that runs this executable: Terragrunt runs OpenTofu or Terraform.
     Above(PathBuf),
 }
 
@@ -92,10 +94,41 @@ pub enum Source {
 #[derive(Debug, Default)]
 struct Table {
     /// Children that tokio waits for.
-    tracked: HashMap<i32, Role>,
+    tracked: HashMap<i32, Tracked>,
     /// Whether the attempt is being stopped: nothing is started any more, and what runs has had its signal.
     stopped: bool,
     killed: bool,
+}
+
+/// A command that runs.
+#[derive(Debug, Default)]
+struct Tracked {
+    role: Role,
+    /// The tool that it runs, when it is not the tool itself.
+    beneath: Option<Executable>,
+    /// Processes of it that had their SIGINT.
+    told: HashSet<i32>,
+}
+
+impl Tracked {
+    /// The processes of the tool: the command itself, or what it runs now.
+    fn tools(&self, pid: i32) -> Vec<i32> {
+        let beneath = self.beneath.map(|beneath| beneath.below(pid)).unwrap_or_default();
+        if beneath.is_empty() { vec![pid] } else { beneath }
+    }
+
+    /// Sends each process of the tool its one SIGINT. Terragrunt has none as long as the tool runs, since it hands on what it gets, up to
+    /// 15 s later, and the second one makes the tool drop its state. Once it had one, it tells what it starts by itself.
+    fn interrupt(&mut self, pid: i32) {
+        if self.told.contains(&pid) {
+            return;
+        }
+        for tool in self.tools(pid) {
+            if self.told.insert(tool) {
+                send(tool, Signal::SIGINT);
+            }
+        }
+    }
 }
 
 /// The commands that run now. Cloned freely.
@@ -133,7 +166,7 @@ impl Children {
 
     /// The commands that run now.
     pub(super) fn running(&self) -> Vec<(i32, Role)> {
-        self.table().tracked.iter().map(|(pid, role)| (*pid, role.clone())).collect()
+        self.table().tracked.iter().map(|(pid, tracked)| (*pid, tracked.role.clone())).collect()
     }
 
     /// Whether the attempt is being stopped.
@@ -141,17 +174,27 @@ impl Children {
         self.table().stopped
     }
 
-    /// Sends the one SIGINT to each running command, to its own pid and never to its group, and starts nothing any more.
+    /// Sends the one SIGINT to the tool of each running command, to its own pid and never to its group, and starts nothing any more.
     pub fn interrupt(&self) {
         let mut table = self.table();
         if !std::mem::replace(&mut table.stopped, true) {
-            table.tracked.keys().for_each(|pid| send(*pid, Signal::SIGINT));
+            table.tracked.iter_mut().for_each(|(pid, tracked)| tracked.interrupt(*pid));
         }
     }
 
-    /// Kills what runs below the commands, never the commands themselves.
+    /// The same for what a command has started since it was told.
+    fn interrupt_later(&self, pid: i32) {
+        let mut table = self.table();
+        if table.stopped
+            && let Some(tracked) = table.tracked.get_mut(&pid)
+        {
+            tracked.interrupt(pid);
+        }
+    }
+
+    /// Kills what runs below the tool of each command, never the tool itself.
     pub fn kill_providers(&self) {
-        self.table().tracked.keys().for_each(|pid| kill_below(*pid));
+        self.table().tracked.iter().flat_map(|(pid, tracked)| tracked.tools(*pid)).for_each(kill_below);
     }
 
     /// Kills the commands and everything below them.
@@ -187,7 +230,11 @@ impl Children {
         };
         let child = child.map_err(RunError::Spawn)?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or_default();
-        table.tracked.insert(pid, command.role.clone());
+        let beneath = match &command.role {
+            Role::Above(tool) => Executable::of(tool).ok(),
+            Role::Tool | Role::Other => None,
+        };
+        table.tracked.insert(pid, Tracked { role: command.role.clone(), beneath, told: HashSet::new() });
         Ok((child, pid))
     }
 
@@ -205,14 +252,14 @@ impl Children {
     pub async fn run(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::piped(), false)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        self.watch(&mut child, pid, out, err, sink).await
+        self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), out, err, sink).await
     }
 
     /// Like [`Self::run`] with standard output going into a pipe of the caller's.
     pub async fn run_into(&self, command: &Command, out: std::io::PipeWriter, sink: &mut impl Sink) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::from(out), false)?;
         let err = child.stderr.take();
-        self.watch(&mut child, pid, None, err, sink).await
+        self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), None, err, sink).await
     }
 
     /// Like [`Self::run_into`] for what only reads: it is started also when the attempt is being stopped, unless it was killed.
@@ -224,13 +271,13 @@ impl Children {
     ) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::from(out), true)?;
         let err = child.stderr.take();
-        self.watch(&mut child, pid, None, err, sink).await
+        self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), None, err, sink).await
     }
 
     async fn watch(
         &self,
         child: &mut Child,
-        pid: i32,
+        (pid, has_beneath): (i32, bool),
         mut out: Option<ChildStdout>,
         mut err: Option<ChildStderr>,
         sink: &mut impl Sink,
@@ -239,6 +286,7 @@ impl Children {
         let (mut out_buffer, mut err_buffer) = (vec![0; 32 * 1024], vec![0; 4 * 1024]);
         let mut ended = None;
         let mut until = Instant::now();
+        let mut look = interval(LOOK);
         while ended.is_none() || out.is_some() || err.is_some() {
             tokio::select! {
                 exit = self.end(child, pid), if ended.is_none() => {
@@ -260,6 +308,7 @@ impl Children {
                     err_lines.feed(&err_buffer[..count], |line, cut| sink.line(Source::Err, line, cut));
                     sink.chunk().await;
                 }
+                _ = look.tick(), if has_beneath && ended.is_none() => self.interrupt_later(pid),
                 () = sleep_until(until), if ended.is_some() => break,
             }
         }
@@ -291,122 +340,4 @@ fn exit(status: ExitStatus, told: bool) -> Exit {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Default)]
-    struct Kept(Vec<(Source, String)>);
-    impl Sink for Kept {
-        fn line(&mut self, source: Source, line: &str, _cut: u64) {
-            self.0.push((source, line.to_owned()));
-        }
-        async fn chunk(&mut self) {}
-    }
-
-    /// Passes each line on to whoever waits for it.
-    struct Heard(Kept, tokio::sync::mpsc::UnboundedSender<String>);
-    impl Sink for Heard {
-        fn line(&mut self, source: Source, line: &str, cut: u64) {
-            self.0.line(source, line, cut);
-            let _ = self.1.send(line.to_owned());
-        }
-        async fn chunk(&mut self) {}
-    }
-
-    fn heard() -> (Heard, tokio::sync::mpsc::UnboundedReceiver<String>) {
-        let (said, lines) = tokio::sync::mpsc::unbounded_channel();
-        (Heard(Kept::default(), said), lines)
-    }
-
-    fn sh(script: &str) -> Command {
-        Command {
-            program: "/bin/sh".into(),
-            args: vec!["-c".into(), script.into()],
-            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
-            dir: "/".into(),
-            role: Role::Other,
-        }
-    }
-
-    #[tokio::test]
-    async fn output_exit_code_and_environment_are_as_given() {
-        let mut kept = Kept::default();
-        let exit =
-            Children::default().run(&sh("echo out; echo err >&2; env | grep -c HOME; cat; exit 3"), &mut kept).await.unwrap();
-        assert_eq!((exit.code, exit.signal, exit.told), (3, None, false));
-        kept.0.sort_by_key(|(source, _)| *source == Source::Err);
-        assert_eq!(kept.0, [(Source::Out, "out".into()), (Source::Out, "0".into()), (Source::Err, "err".into())]);
-    }
-
-    #[tokio::test]
-    async fn one_sigint_reaches_the_tool_and_not_its_children() {
-        // The provider is in the tool's own group: a signal to the group would end it. It works until there is a file.
-        let dir = tempfile::tempdir().unwrap();
-        let open = dir.path().join("open");
-        let script = format!(
-            "trap 'n=$((n+1)); echo got $n' INT; \
-             sh -c 'trap \"echo provider hit\" INT; until [ -e {} ]; do sleep 0.02; done; echo provider done' & \
-             echo ready; wait; wait; echo end $n",
-            open.display()
-        );
-        let children = Children::default();
-        let other = children.clone();
-        let (mut heard, mut lines) = heard();
-        let told = tokio::spawn(async move {
-            // `ready`, and `got 1`.
-            lines.recv().await;
-            other.interrupt();
-            lines.recv().await;
-            other.interrupt();
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            std::fs::write(open, "").unwrap();
-        });
-        let exit = children.run(&sh(&script), &mut heard).await.unwrap();
-        told.await.unwrap();
-        let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();
-        assert_eq!(lines, ["ready", "got 1", "provider done", "end 1"]);
-        assert!(exit.told);
-        assert!(matches!(children.run(&sh("true"), &mut Kept::default()).await, Err(RunError::Stopped)));
-    }
-
-    #[tokio::test]
-    async fn a_daemon_that_keeps_the_pipe_does_not_keep_us() {
-        let start = std::time::Instant::now();
-        let mut kept = Kept::default();
-        let exit = Children::default().run(&sh("setsid sleep 60 & echo $!"), &mut kept).await.unwrap();
-        let took = start.elapsed();
-        // It lives on, and would have been waited for.
-        let pid = kept.0[0].1.parse().unwrap();
-        assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None::<Signal>).is_ok());
-        send(pid, Signal::SIGKILL);
-        assert_eq!(exit.code, 0);
-        assert!(took >= DRAIN, "{took:?}");
-    }
-
-    #[tokio::test]
-    async fn providers_are_killed_before_the_tool() {
-        let children = Children::default();
-        let other = children.clone();
-        let (mut heard, mut lines) = heard();
-        tokio::spawn(async move {
-            lines.recv().await;
-            other.kill_providers();
-        });
-        let script = "sh -c 'echo ready; exec sleep 600'; echo provider ended with $?";
-        let exit = children.run(&sh(script), &mut heard).await.unwrap();
-        assert_eq!(exit.code, 0);
-        assert!(heard.0.0.contains(&(Source::Out, "provider ended with 137".into())), "{:?}", heard.0.0);
-    }
-
-    #[tokio::test]
-    async fn a_killed_tool_says_so() {
-        let children = Children::default();
-        let other = children.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            other.kill();
-        });
-        let exit = children.run(&sh("trap '' INT TERM; while :; do sleep 5; done"), &mut Kept::default()).await.unwrap();
-        assert_eq!((exit.code, exit.signal), (137, Some(9)));
-    }
-}
+mod tests;

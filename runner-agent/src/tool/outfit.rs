@@ -14,7 +14,7 @@ use tool_versions::{
     Channel, Defaults, Error, Limits, Mirror, Platform, Result, Store, Supply, Tool, Verification,
     http::{Auth, Rules},
     mirror::environment::{self, Named},
-    supply::{Keys, PATIENCE},
+    supply::{Ask, Keys, PATIENCE},
 };
 
 /// Where tools are from.
@@ -84,6 +84,7 @@ impl Outfit {
                 platform,
                 offline: true,
                 limits: Limits::default(),
+                ask: Ask::default(),
                 patience: PATIENCE,
             },
             defaults: Defaults::default(),

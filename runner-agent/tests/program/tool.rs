@@ -119,7 +119,7 @@ fn it_lists_what_is_at_hand() {
 fn it_installs_from_a_directory_and_removes() {
     let place = Place::new();
     let arch = tool_versions::Platform::here().arch;
-    let (binary, text) = (format!("terragrunt_linux_{arch}"), "#!/bin/sh\necho it runs\n");
+    let (binary, text) = (format!("terragrunt_linux_{arch}"), "#!/bin/sh\necho terragrunt version v0.93.0\n");
     let release = place.0.path().join("mirror/gruntwork-io/terragrunt/releases/download/v0.93.0");
     put(&release.join(&binary), text);
     let sum = tool_versions::Digest::of(text.as_bytes());
@@ -137,7 +137,7 @@ fn it_installs_from_a_directory_and_removes() {
     assert!(out.starts_with("Terragrunt 0.93.0 with OpenTofu 1.10.6, from --tool (no signature is checked"), "{out}");
     assert!(err.contains("Terragrunt 0.93.0 is installed"), "{err}");
     let installed = out.lines().nth(1).unwrap();
-    assert_eq!(Command::new(installed).output().unwrap().stdout, b"it runs\n");
+    assert_eq!(Command::new(installed).output().unwrap().stdout, b"terragrunt version v0.93.0\n");
     let again = tool(&install);
     assert!(again.0 == 0 && !again.2.contains("is installed") && again.1.contains("without a signature"), "{again:?}");
     assert!(tool(&["list"]).1.contains("Terragrunt 0.93.0"));

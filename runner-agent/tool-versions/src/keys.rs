@@ -130,6 +130,11 @@ impl Keyring {
         &self.expected
     }
 
+    /// Whether a key counts, by its fingerprint in hexadecimal digits: it is here, and was not revoked.
+    pub(crate) fn has(&self, fingerprint: &str) -> bool {
+        self.signers.iter().any(|signer| signer.primary.to_string() == fingerprint && !signer.revoked)
+    }
+
     /// Whether there is a key to verify with.
     pub fn is_empty(&self) -> bool {
         self.signers.is_empty()

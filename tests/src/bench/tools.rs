@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tool_versions::http::Rules;
 use tool_versions::mirror::{ListKind, Location};
-use tool_versions::supply::{Keys, Origin, PATIENCE};
+use tool_versions::supply::{Ask, Keys, Origin, PATIENCE};
 use tool_versions::{Channel, Defaults, Limits, Mirror as Source, Platform, Store, Supply, Tool, Verification, Wish, decide};
 
 use super::bundles::need;
@@ -132,6 +132,7 @@ fn supply(cache: &Path, mirror: &Mirror, tree: &Tree) -> Supply {
         platform,
         offline: false,
         limits: Limits::default(),
+        ask: Ask::default(),
         patience: PATIENCE,
     }
 }

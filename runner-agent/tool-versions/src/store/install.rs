@@ -27,6 +27,9 @@ pub struct Proof {
     pub archive: String,
     /// The fingerprint of the key that signed the sums; none when the operator asks for less.
     pub signer: Option<String>,
+    /// The version that the executable said it was, where what is signed does not say it; none when it was not asked yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
 }
 
 /// The right to install a version. The kernel takes it back when its process ends, however that comes.

@@ -23,8 +23,9 @@ use std::{
 
 use crate::{
     Error, Platform, Result, Tool, Version,
-    shared_dir::{SharedDir, USED, at, names},
+    shared_dir::{SharedDir, USED, at, names, replace},
 };
+use verify::InUse;
 
 /// Beside the binary: what proved it, and what it was when it was last looked at.
 const PROOF: &str = "proof.json";
@@ -59,6 +60,13 @@ impl Installed {
     fn dir(&self) -> &Path {
         self.binary.parent().unwrap_or(&self.binary)
     }
+
+    /// Keeps what proves it now.
+    pub(crate) fn set_proof(&self, proof: &install::Proof) -> Result<()> {
+        let path = self.dir().join(PROOF);
+        let bytes = serde_json::to_vec_pretty(proof).map_err(|error| Error::storage(path.display(), &error.into()))?;
+        replace(&path, &bytes)
+    }
 }
 
 impl Store {
@@ -90,7 +98,17 @@ impl Store {
     /// # Errors
     /// When a directory is there and cannot be read.
     pub fn find(&self, tool: Tool, version: &Version) -> Result<Option<Installed>> {
-        Ok(self.of(tool, version)?.into_iter().max_by_key(|installed| installed.used))
+        Ok(self.all(tool, version)?.into_iter().next())
+    }
+
+    /// All that are there of a version, the one that was used last coming first.
+    ///
+    /// # Errors
+    /// When a directory is there and cannot be read.
+    pub fn all(&self, tool: Tool, version: &Version) -> Result<Vec<Installed>> {
+        let mut all = self.of(tool, version)?;
+        all.sort_by_key(|installed| std::cmp::Reverse(installed.used));
+        Ok(all)
     }
 
     /// What proved a version when it was installed.
@@ -101,6 +119,13 @@ impl Store {
         let path = installed.dir().join(PROOF);
         let bytes = fs::read(&path).map_err(at(&path))?;
         serde_json::from_slice(&bytes).map_err(|error| Error::storage(path.display(), &error.into()))
+    }
+
+    /// Takes a version away that nobody is to use again.
+    pub(crate) fn discard(&self, in_use: InUse) -> Result<()> {
+        let installed = in_use.installed.clone();
+        drop(in_use);
+        self.dir.discard(installed.dir())
     }
 
     fn of(&self, tool: Tool, version: &Version) -> Result<Vec<Installed>> {

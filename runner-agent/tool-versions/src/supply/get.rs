@@ -6,9 +6,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use super::{Channel, Supply, Verification};
+use super::{Channel, Keys, Supply, Verification};
 use crate::{
-    Digest, Error, Kind, Limits, Result, Signed, Source, Sums, Tool, Version, archive, http,
+    Digest, Error, Kind, Limits, Platform, Result, Signed, Source, Sums, Tool, Version, archive,
+    digest::beginning,
+    http,
     mirror::Assets,
     signature,
     store::{
@@ -71,27 +73,69 @@ impl Supply {
             return Ok(got);
         }
         let (installed, signer, bytes) = self.install(channel, turn, progress).await?;
+        let in_use = self.take(installed).await?;
         let from = channel.mirror.base.to_string();
         let origin = Origin::Installed { from, signer, bytes, took: begun.elapsed() };
         let remark = channel.verification.lowered().map(|how| format!("{how} ({})", channel.mirror.base));
-        Ok(Got { in_use: self.take(installed).await?, origin, remark })
+        Ok(Got { in_use, origin, remark })
     }
 
+    /// A version that is there and proven by what is asked for now. What was let in with less proof, or signed with a key that is none of
+    /// the ring's any more, is proven again.
     async fn cached(&self, tool: Tool, version: &Version) -> Result<Option<Got>> {
-        let Some(installed) = self.store.find(tool, version)? else { return Ok(None) };
-        let proof = self.store.proof(&installed)?;
-        // What was let in with less proof than is asked for now is proven again.
-        let strict = self.channel(tool).is_none_or(|channel| matches!(channel.verification, Verification::Signature(_)));
-        if proof.signer.is_none() && strict {
+        let all = self.store.all(tool, version)?;
+        if all.is_empty() {
             return Ok(None);
         }
-        let remark = proof.signer.is_none().then(|| format!("installed from {} without a signature", proof.source));
-        Ok(Some(Got { in_use: self.take(installed).await?, origin: Origin::Cached, remark }))
+        let ring = match self.channel(tool).map(|channel| &channel.verification) {
+            None => Some(Keys::BuiltIn.ring(tool)?),
+            Some(Verification::Signature(keys)) => Some(keys.ring(tool)?),
+            Some(Verification::Sums | Verification::Nothing) => None,
+        };
+        for installed in all {
+            let proof = self.store.proof(&installed)?;
+            let proven = match (&proof.signer, &ring) {
+                (_, None) => true,
+                (Some(signer), Some(ring)) => ring.has(signer),
+                (None, Some(_)) => false,
+            };
+            if proven {
+                let remark = proof.signer.is_none().then(|| format!("installed from {} without a signature", proof.source));
+                return Ok(Some(Got { in_use: self.take(installed).await?, origin: Origin::Cached, remark }));
+            }
+        }
+        Ok(None)
     }
 
+    /// Takes a version into use that is what it is called. What Terragrunt's project signs names no version: an older release of it would
+    /// be genuine under any, so the executable itself is asked, once.
     async fn take(&self, installed: Installed) -> Result<InUse> {
-        let store = self.store.clone();
-        apart(move || store.take(installed)).await
+        let (store, ask) = (self.store.clone(), self.ask.clone());
+        let runs_here = self.platform == Platform::here();
+        apart(move || {
+            let in_use = store.take(installed)?;
+            let Installed { tool, version, binary, .. } = &in_use.installed;
+            if *tool != Tool::Terragrunt || !runs_here {
+                return Ok(in_use);
+            }
+            let (mut proof, wanted) = (store.proof(&in_use.installed)?, version.to_string());
+            if proof.said.as_ref() == Some(&wanted) {
+                return Ok(in_use);
+            }
+            let said = ask.version_of(binary).map_err(|error| Error::storage(binary.display(), &error))?;
+            if said.split_whitespace().any(|word| word.parse::<Version>().is_ok_and(|said| said == *version)) {
+                proof.said = Some(wanted);
+                // A cache that cannot be written is asked again the next time.
+                let _ = in_use.installed.set_proof(&proof);
+                return Ok(in_use);
+            }
+            let said = beginning(said.as_bytes());
+            let text =
+                format!("what was got as {tool} {version} says that it is `{said}`: it is another release; it was removed");
+            store.discard(in_use)?;
+            Err(Error::integrity(text))
+        })
+        .await
     }
 
     async fn install(
@@ -171,7 +215,12 @@ fn unpack(turn: &Turn, mut file: File, wanted: &Wanted) -> Result<Installed> {
     }
     let mut staging = turn.begin()?;
     archive::take(name, BufReader::with_capacity(256 * 1024, &file), entry, limits, &mut staging)?;
-    staging.commit(&Proof { source: wanted.source.clone(), archive: found.to_string(), signer: wanted.signer.clone() })
+    staging.commit(&Proof {
+        source: wanted.source.clone(),
+        archive: found.to_string(),
+        signer: wanted.signer.clone(),
+        said: None,
+    })
 }
 
 /// Does something that blocks.

@@ -8,7 +8,13 @@
 pub mod choose;
 pub mod get;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
 pub use choose::Chosen;
 pub use get::{Got, Origin};
@@ -39,6 +45,40 @@ impl Keys {
             Self::BuiltIn => Keyring::built_in(tool),
             Self::Own { armored, fingerprints } => Keyring::from_armored(armored, fingerprints),
         }
+    }
+}
+
+type Asking = dyn Fn(&Path) -> io::Result<String> + Send + Sync;
+
+/// How an executable is started with `--version`; its standard output. Whoever keeps code within bounds runs it within them: an operator
+/// may have chosen that nothing proves it.
+#[derive(Clone)]
+pub struct Ask(Arc<Asking>);
+
+impl Ask {
+    /// In a way of one's own. It may block the thread.
+    pub fn by(ask: impl Fn(&Path) -> io::Result<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(ask))
+    }
+
+    pub(crate) fn version_of(&self, binary: &Path) -> io::Result<String> {
+        (self.0)(binary)
+    }
+}
+
+impl Default for Ask {
+    /// As a child of this process, with its rights.
+    fn default() -> Self {
+        Self::by(|binary| {
+            let output = Command::new(binary).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output()?;
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        })
+    }
+}
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ask")
     }
 }
 
@@ -101,6 +141,8 @@ pub struct Supply {
     pub offline: bool,
     /// What an archive may hold.
     pub limits: Limits,
+    /// How an executable is asked for its version.
+    pub ask: Ask,
     /// How long somebody else may take who installs the very version: 20 min, longer than the deadline of a download.
     pub patience: Duration,
 }

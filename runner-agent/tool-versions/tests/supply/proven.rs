@@ -2,10 +2,16 @@
 
 use std::{fs, process::Command};
 
-use tool_versions::{Kind, Tool, Verification, supply::Origin};
+use pgp::crypto::hash::HashAlgorithm;
+use tool_versions::{
+    Channel, Digest, Kind, Mirror, Platform, Store, Supply, Tool, Verification,
+    mirror::Location,
+    supply::{Ask, Origin},
+};
 
 use super::{
-    making::{BORN, DAY, Plan},
+    making::{self, BORN, DAY, Made, Plan},
+    server::ok,
     version,
     world::{ARCHIVE, World, get, key, keyring, published, release},
 };
@@ -67,6 +73,75 @@ async fn less_proof_is_the_operators_word_and_is_said_at_every_use() {
     assert_eq!(get(&world.verified(Verification::Sums)).await.unwrap_err().kind, Kind::Integrity);
     let nothing = get(&world.verified(Verification::Nothing)).await.unwrap();
     assert!(nothing.remark.unwrap().contains("neither signature nor sum"));
+}
+
+#[tokio::test]
+async fn a_key_that_left_the_ring_proves_nothing_any_more() {
+    let (one, other) = (key(), Plan { seed: 5, ..Plan::default() }.make());
+    let world = World::new().await;
+    let by = |made: &Made| world.verified(Verification::Signature(keyring(made)));
+    get(&by(&one)).await.unwrap();
+    // The mirror has what was signed with the old key.
+    assert_eq!(get(&by(&other)).await.unwrap_err().kind, Kind::Integrity);
+    let mut offline = by(&other);
+    offline.offline = true;
+    assert_eq!(get(&offline).await.unwrap_err().kind, Kind::Configuration);
+    // And then the same, signed with the new one.
+    world.files.lock().unwrap().extend(published(&release(), &other, BORN + DAY));
+    let got = get(&by(&other)).await.unwrap();
+    assert!(
+        matches!(&got.origin, Origin::Installed { signer: Some(key), .. } if *key == other.fingerprint().to_string()),
+        "{got:?}"
+    );
+    assert_eq!(get(&by(&other)).await.unwrap().origin, Origin::Cached);
+    assert!(matches!(get(&by(&one)).await.unwrap_err().kind, Kind::Integrity), "what is there is proven by the new one only");
+}
+
+/// Terragrunt 0.93.0 at a mirror: an executable that says another version, with true sums that are signed.
+async fn terragrunt(says: &str) -> (World, Supply) {
+    let (platform, key) = (Platform::here(), key());
+    let binary = format!("#!/bin/sh\necho asked >> \"$0.asked\"\necho terragrunt version {says}\n");
+    let name = format!("terragrunt_{platform}");
+    let sums = format!("{}  {name}\n", Digest::of(binary.as_bytes()));
+    let signature = making::binary(&key.sign(sums.as_bytes(), BORN + DAY, HashAlgorithm::Sha256));
+    let at = |name: &str| format!("/gruntwork-io/terragrunt/releases/download/v0.93.0/{name}");
+    let files = [(at(&name), binary.into_bytes()), (at("SHA256SUMS"), sums.into_bytes()), (at("SHA256SUMS.gpgsig"), signature)];
+    let world = World::with(files.into_iter().map(|(path, bytes)| (path, ok("", &bytes))).collect()).await;
+    let supply = world.supply();
+    let mirror = Mirror::below(Tool::Terragrunt, Location::Url(world.server.url("")));
+    let channels = supply.channels.iter().map(|channel| Channel { mirror: mirror.clone(), ..channel.clone() }).collect();
+    let store = Store::at(world.root(), platform.clone());
+    (world, Supply { store, platform, channels, ..supply })
+}
+
+#[tokio::test]
+async fn an_older_terragrunt_is_not_the_one_that_is_asked_for_however_well_it_is_signed() {
+    let wanted = version("0.93.0");
+    let (world, supply) = terragrunt("v0.90.0").await;
+    let error = supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Integrity);
+    assert!(error.text.contains("0.90.0") && error.text.contains("Terragrunt 0.93.0"), "{error}");
+    assert_eq!(world.left(), Vec::<std::path::PathBuf>::new());
+    // With the `v` and without it, and asked once.
+    for says in ["v0.93.0", "0.93.0"] {
+        let (_world, supply) = terragrunt(says).await;
+        let got = supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
+        let again = supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
+        assert_eq!(again.origin, Origin::Cached);
+        let asked = got.in_use.installed.binary.with_file_name("terragrunt.asked");
+        assert_eq!(fs::read_to_string(asked).unwrap(), "asked\n", "{says}");
+    }
+    // What was kept before anybody asked is asked as well.
+    let (world, supply) = terragrunt("v0.90.0").await;
+    let silent = Supply { ask: Ask::by(|_| Ok("terragrunt version v0.93.0".into())), ..supply.clone() };
+    let got = silent.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
+    let proof = got.in_use.installed.binary.with_file_name("proof.json");
+    let mut kept: serde_json::Value = serde_json::from_slice(&fs::read(&proof).unwrap()).unwrap();
+    kept.as_object_mut().unwrap().remove("said").unwrap();
+    fs::write(&proof, kept.to_string()).unwrap();
+    drop(got);
+    assert_eq!(supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err().kind, Kind::Integrity);
+    assert_eq!(world.left(), Vec::<std::path::PathBuf>::new());
 }
 
 #[tokio::test]

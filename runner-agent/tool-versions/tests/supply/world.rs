@@ -12,7 +12,7 @@ use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
     Channel, Digest, Limits, Mirror, Platform, Store, Supply, Tool, Verification,
     mirror::{ListKind, Location},
-    supply::{Got, Keys, PATIENCE},
+    supply::{Ask, Got, Keys, PATIENCE},
 };
 use zip::{ZipWriter, write::SimpleFileOptions};
 
@@ -152,6 +152,7 @@ pub(crate) fn supply(base: &str, root: &Path, verification: Verification) -> Sup
         platform: linux(),
         offline: false,
         limits: Limits::default(),
+        ask: Ask::default(),
         patience: PATIENCE,
     }
 }

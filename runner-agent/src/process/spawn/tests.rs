@@ -1,0 +1,204 @@
+use super::*;
+
+#[derive(Default)]
+struct Kept(Vec<(Source, String)>);
+impl Sink for Kept {
+    fn line(&mut self, source: Source, line: &str, _cut: u64) {
+        self.0.push((source, line.to_owned()));
+    }
+    async fn chunk(&mut self) {}
+}
+
+/// Passes each line on to whoever waits for it.
+struct Heard(Kept, tokio::sync::mpsc::UnboundedSender<String>);
+impl Sink for Heard {
+    fn line(&mut self, source: Source, line: &str, cut: u64) {
+        self.0.line(source, line, cut);
+        let _ = self.1.send(line.to_owned());
+    }
+    async fn chunk(&mut self) {}
+}
+
+fn heard() -> (Heard, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let (said, lines) = tokio::sync::mpsc::unbounded_channel();
+    (Heard(Kept::default(), said), lines)
+}
+
+fn sh(script: &str) -> Command {
+    Command {
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        dir: "/".into(),
+        role: Role::Other,
+    }
+}
+
+/// A command that runs a tool, as Terragrunt does: `$TOOL SCRIPT` is an executable of its own.
+fn around(dir: &std::path::Path, script: &str) -> Command {
+    let tool = dir.join("tofu");
+    // By a process of its own: what another test starts meanwhile would have the file open for writing.
+    assert!(std::process::Command::new("cp").arg("/bin/sh").arg(&tool).status().unwrap().success());
+    let mut command = sh(script);
+    command.env.push(("TOOL".into(), format!("{} -c", tool.display()).into()));
+    Command { role: Role::Above(tool), ..command }
+}
+
+#[tokio::test]
+async fn output_exit_code_and_environment_are_as_given() {
+    let mut kept = Kept::default();
+    let exit = Children::default().run(&sh("echo out; echo err >&2; env | grep -c HOME; cat; exit 3"), &mut kept).await.unwrap();
+    assert_eq!((exit.code, exit.signal, exit.told), (3, None, false));
+    kept.0.sort_by_key(|(source, _)| *source == Source::Err);
+    assert_eq!(kept.0, [(Source::Out, "out".into()), (Source::Out, "0".into()), (Source::Err, "err".into())]);
+}
+
+#[tokio::test]
+async fn one_sigint_reaches_the_tool_and_not_its_children() {
+    // The provider is in the tool's own group: a signal to the group would end it. It works until there is a file.
+    let dir = tempfile::tempdir().unwrap();
+    let open = dir.path().join("open");
+    let script = format!(
+        "trap 'n=$((n+1)); echo got $n' INT; \
+         sh -c 'trap \"echo provider hit\" INT; until [ -e {} ]; do sleep 0.02; done; echo provider done' & \
+         echo ready; wait; wait; echo end $n",
+        open.display()
+    );
+    let children = Children::default();
+    let other = children.clone();
+    let (mut heard, mut lines) = heard();
+    let told = tokio::spawn(async move {
+        // `ready`, and `got 1`.
+        lines.recv().await;
+        other.interrupt();
+        lines.recv().await;
+        other.interrupt();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        std::fs::write(open, "").unwrap();
+    });
+    let exit = children.run(&sh(&script), &mut heard).await.unwrap();
+    told.await.unwrap();
+    let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();
+    assert_eq!(lines, ["ready", "got 1", "provider done", "end 1"]);
+    assert!(exit.told);
+    assert!(matches!(children.run(&sh("true"), &mut Kept::default()).await, Err(RunError::Stopped)));
+}
+
+#[tokio::test]
+async fn a_daemon_that_keeps_the_pipe_does_not_keep_us() {
+    let start = std::time::Instant::now();
+    let mut kept = Kept::default();
+    let exit = Children::default().run(&sh("setsid sleep 60 & echo $!"), &mut kept).await.unwrap();
+    let took = start.elapsed();
+    // It lives on, and would have been waited for.
+    let pid = kept.0[0].1.parse().unwrap();
+    assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None::<Signal>).is_ok());
+    send(pid, Signal::SIGKILL);
+    assert_eq!(exit.code, 0);
+    assert!(took >= DRAIN, "{took:?}");
+}
+
+#[tokio::test]
+async fn providers_are_killed_before_the_tool() {
+    let children = Children::default();
+    let other = children.clone();
+    let (mut heard, mut lines) = heard();
+    tokio::spawn(async move {
+        lines.recv().await;
+        other.kill_providers();
+    });
+    let script = "sh -c 'echo ready; exec sleep 600'; echo provider ended with $?";
+    let exit = children.run(&sh(script), &mut heard).await.unwrap();
+    assert_eq!(exit.code, 0);
+    assert!(heard.0.0.contains(&(Source::Out, "provider ended with 137".into())), "{:?}", heard.0.0);
+}
+
+#[tokio::test]
+async fn the_tool_beneath_is_no_provider() {
+    let dir = tempfile::tempdir().unwrap();
+    let children = Children::default();
+    let other = children.clone();
+    let (mut heard, mut lines) = heard();
+    tokio::spawn(async move {
+        lines.recv().await;
+        other.kill_providers();
+    });
+    // The tool starts itself as well, which is a child as any other.
+    let script = "$TOOL 'echo ready; $TOOL \"sleep 600; true\"; echo saved after $?'; echo around ended with $?";
+    let exit = children.run(&around(dir.path(), script), &mut heard).await.unwrap();
+    let lines: Vec<_> = heard.0.0.iter().filter(|(source, _)| *source == Source::Out).map(|(_, l)| l.as_str()).collect();
+    assert_eq!(lines, ["ready", "saved after 137", "around ended with 0"]);
+    assert_eq!(exit.code, 0);
+}
+
+#[tokio::test]
+async fn one_sigint_reaches_the_tool_beneath_and_not_what_is_around_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = dir.path().join("open");
+    // What is around hands on what it gets, which would be the second one.
+    let script = format!(
+        "trap 'echo around hit' INT; \
+         $TOOL 'trap \"n=\\$((n+1)); echo got \\$n\" INT; echo ready; until [ -e {} ]; do sleep 0.02; done; echo end; exit 3'; \
+         echo around ended with $?",
+        open.display()
+    );
+    let children = Children::default();
+    let other = children.clone();
+    let (mut heard, mut lines) = heard();
+    let told = tokio::spawn(async move {
+        lines.recv().await;
+        other.interrupt();
+        lines.recv().await;
+        other.interrupt();
+        // Longer than until the next look at it.
+        tokio::time::sleep(3 * LOOK).await;
+        std::fs::write(open, "").unwrap();
+    });
+    let exit = children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
+    told.await.unwrap();
+    let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();
+    assert_eq!(lines, ["ready", "got 1", "end", "around ended with 3"]);
+    assert!(exit.told);
+}
+
+#[tokio::test]
+async fn what_is_started_after_the_signal_has_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let endless = "while :; do sleep 0.02; done";
+    let children = Children::default();
+    let other = children.clone();
+    let (mut heard, mut lines) = heard();
+    tokio::spawn(async move {
+        lines.recv().await;
+        other.interrupt();
+    });
+    let script = format!(
+        "$TOOL 'trap \"exit 1\" INT; echo ready; {endless}'; \
+         $TOOL 'trap \"exit 1\" INT; {endless}'; echo both ended"
+    );
+    children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
+    assert_eq!(heard.0.0.last(), Some(&(Source::Out, "both ended".into())), "{:?}", heard.0.0);
+    // Without a tool it is the command's own.
+    let children = Children::default();
+    let other = children.clone();
+    let (mut heard, mut lines) = self::heard();
+    tokio::spawn(async move {
+        lines.recv().await;
+        other.interrupt();
+    });
+    let script = format!("trap 'echo hit; exit 1' INT; echo ready; {endless}");
+    children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
+    assert_eq!(heard.0.0.last(), Some(&(Source::Out, "hit".into())), "{:?}", heard.0.0);
+}
+
+#[tokio::test]
+async fn a_killed_tool_says_so() {
+    let children = Children::default();
+    let other = children.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other.kill();
+    });
+    let exit = children.run(&sh("trap '' INT TERM; while :; do sleep 5; done"), &mut Kept::default()).await.unwrap();
+    assert_eq!((exit.code, exit.signal), (137, Some(9)));
+}
