@@ -101,7 +101,8 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     }
     let claimed =
         run.claim.as_ref().is_some_and(|claim| claim.attempt == *newest && claim.pod_uid == pod.uid && claim.nonce == nonce);
-    if !*open && !(claimed && ask.is_proof()) {
+    let late = claimed && ask.is_proof();
+    if !(*open || late) {
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
     // Whatever runs in the pod before the claim, nobody approved it; and of a run that only plans nobody ever will.
