@@ -194,14 +194,14 @@ cat /pawl/kept/tfplan > /dev/null || echo 'could not read'
 
 async fn read(scene: Scene) -> Result<()> {
     let deceive = json!([{"exec": ["sh", "-c", DECEIVE]}]);
-    let script = json!({"resources": [{"address": "terraform_data.true"}], "commands": {"show": deceive, "apply": deceive}});
+    let script = json!({"resources": [{"address": "terraform_data.real"}], "commands": {"show": deceive, "apply": deceive}});
     scene.scripted("a", script, json!({"approval": {"holdFor": "1h"}})).await?;
     let status = scene.phase("a", Phase::AwaitingApproval).await?;
     let plan = status.plan.context("no plan")?;
-    ensure!(plan.summary == "+1 ~0 -0" && plan.changes == ["+ terraform_data.true"], "{plan:?}");
+    ensure!(plan.summary == "+1 ~0 -0" && plan.changes == ["+ terraform_data.real"], "{plan:?}");
     ensure!(status.history.iter().all(|line| !line.contains("not confined")), "{:?}", status.history);
     let text = scene.read("terraformruns/a/plan")?;
-    holds(&text, "terraform_data.true")?;
+    holds(&text, "terraform_data.real")?;
     ensure!(!text.contains("eyJ") && !text.contains("No changes") && !text.contains("could"), "{text}");
     let json = scene.read("terraformruns/a/planjson")?;
     ensure!(json.contains("resource_changes") && !json.contains("eyJ") && !json.contains("could"), "{json}");

@@ -230,7 +230,7 @@ impl<W: Write> Write for Digesting<W> {
 mod tests {
     use super::*;
     use crate::manifest::source_digest;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn head() -> Head {
         Head {

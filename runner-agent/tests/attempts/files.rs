@@ -44,11 +44,11 @@ async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
 async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves() {
     let _one = crate::ONE.lock().await;
     for (plan, class, why, says) in [
-        ("ln -sf /etc/hostname $out", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan is a link"),
+        ("ln -sf /etc/passwd $out", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan is a link"),
         ("ln $out $out.2", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan has 2 names"),
         ("mv ../out ../far; ln -s far ../out", FailureClass::Internal, reason::PLAN_UNREADABLE, "or one leads to it"),
         (
-            "ln -sf /etc/hostname .terraform.lock.hcl",
+            "ln -sf /etc/passwd .terraform.lock.hcl",
             FailureClass::Configuration,
             reason::SOURCE_INVALID,
             "leads out of the source",
