@@ -151,7 +151,7 @@ mod tests {
                 sent.acked("apply", length, length == 100);
                 said.send_replace(State::Well);
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         });
         Shipper { spool, state, hurry: Arc::default(), task }.flush(Duration::from_secs(15)).await
     }
