@@ -9,14 +9,11 @@ use std::{
 
 use crds::{Failure, FailureClass, Operation, reason};
 
-use super::{PlanFacts, PodWork, read_plan};
+use super::{PlanFacts, PodWork, locked::LOCK_TIMEOUT, read_plan};
 use crate::{
     classify::{self, internal, simple},
     ports::{Notice, Notices, PlanReport, Work},
 };
-
-/// How long the tool itself waits for a lock that is held for a moment.
-const LOCK_TIMEOUT: &str = "-lock-timeout=10s";
 
 impl PodWork {
     pub(super) async fn run_plan(&self, notices: &Notices) -> Result<PlanReport, Failure> {
@@ -40,7 +37,7 @@ impl PodWork {
             if !exit.told && self.recover_again(&failure, notices).await? {
                 continue;
             }
-            self.wait_for_lock(failure, notices).await?;
+            self.wait_for_lock("plan", failure, notices).await?;
         };
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;
