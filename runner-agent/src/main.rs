@@ -145,6 +145,7 @@ fn run() -> u8 {
     let filter = EnvFilter::try_from_env("PAWL_LOG").unwrap_or_else(|_| EnvFilter::new("runner_agent=info,warn"));
     tracing_subscriber::fmt().json().with_writer(std::io::stderr).with_env_filter(filter).init();
     install_panic_hook(settings.clone());
+    termination::reserve(&settings.termination_log);
     // Code of the stack runs under the same user: it shall not read the token or the nonce out of our memory.
     let _ = nix::sys::prctl::set_dumpable(false);
     if own_pid() != 1 {
