@@ -133,13 +133,7 @@ fn container(
         image_pull_policy: runner.image_pull_policy.clone().or(default_policy),
         args: Some(vec!["run".into()]),
         env: Some(environment(run, attempt.number, datastore)),
-        resources: Some(runner.resources.clone().unwrap_or_else(|| ResourceRequirements {
-            requests: Some(BTreeMap::from([
-                ("cpu".into(), Quantity("100m".into())),
-                ("memory".into(), Quantity("512Mi".into())),
-            ])),
-            ..ResourceRequirements::default()
-        })),
+        resources: Some(runner.resources.clone().unwrap_or_else(|| default_resources(settings))),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
@@ -154,6 +148,14 @@ fn container(
         volume_mounts: Some(mounts),
         ..Container::default()
     }
+}
+
+/// What is requested for a run that names nothing. A limit of the disk would end an apply that exceeds it.
+fn default_resources(settings: &Settings) -> ResourceRequirements {
+    let disk = settings.runner_ephemeral_storage.as_deref().filter(|quantity| !quantity.is_empty());
+    let requests = [("cpu", Some("100m")), ("memory", Some("512Mi")), ("ephemeral-storage", disk)];
+    let requests = requests.into_iter().filter_map(|(name, quantity)| Some((name.into(), Quantity(quantity?.into()))));
+    ResourceRequirements { requests: Some(requests.collect()), ..ResourceRequirements::default() }
 }
 
 fn environment(run: &TerraformRun, attempt: u32, store: Option<&Handout>) -> Vec<EnvVar> {
@@ -369,6 +371,23 @@ mod tests {
         assert_eq!(context.seccomp_profile.unwrap().type_, "RuntimeDefault");
         let allowed = |v: &Volume| v.secret.is_some() || v.config_map.is_some() || v.empty_dir.is_some() || v.projected.is_some();
         assert!(spec.volumes.unwrap().iter().all(allowed));
+    }
+
+    #[test]
+    fn the_disk_is_requested_and_not_limited() {
+        let resources = |run: &TerraformRun, disk: Option<&str>| {
+            let settings = Settings { runner_ephemeral_storage: disk.map(ToOwned::to_owned), ..Settings::default() };
+            let pod = runner_pod(run, &Attempt { number: 1, ..Attempt::default() }, &settings, None);
+            pod.spec.unwrap().containers[0].resources.clone().unwrap()
+        };
+        let mut run = testing::run();
+        let of = |resources: &ResourceRequirements| resources.requests.as_ref().unwrap().get("ephemeral-storage").cloned();
+        let by_default = resources(&run, Some("1Gi"));
+        assert_eq!((of(&by_default), by_default.limits), (Some(Quantity("1Gi".into())), None));
+        assert_eq!((of(&resources(&run, Some(""))), of(&resources(&run, None))), (None, None));
+        run.spec.runner.resources =
+            Some(ResourceRequirements { requests: Some(BTreeMap::new()), ..ResourceRequirements::default() });
+        assert_eq!(of(&resources(&run, Some("1Gi"))), None, "what the run says stands");
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub struct Settings {
     /// Secret of each run's namespace with credentials for the registry of that image; may be given several times.
     #[arg(long = "runner-image-pull-secret", env = "PAWL_RUNNER_IMAGE_PULL_SECRETS", value_delimiter = ',')]
     pub runner_image_pull_secrets: Vec<String>,
+    /// What a pod requests of its node's disk, as a quantity, for runs that name no resources; nothing when empty.
+    #[arg(long, env = "PAWL_RUNNER_EPHEMERAL_STORAGE")]
+    pub runner_ephemeral_storage: Option<String>,
     /// User the runner's container runs as; the image's own when empty. Never 0.
     #[arg(long, env = "PAWL_RUNNER_USER", value_parser = clap::value_parser!(i64).range(1..))]
     pub runner_user: Option<i64>,
@@ -79,6 +82,7 @@ impl Default for Settings {
             runner_image: "pawl/runner-agent:dev".into(),
             runner_image_pull_policy: None,
             runner_image_pull_secrets: Vec::new(),
+            runner_ephemeral_storage: None,
             runner_user: None,
             watch_namespaces: Vec::new(),
             default_ttl_seconds: None,

@@ -11,6 +11,7 @@
 //! | `PUT log/PHASE?offset=N[&end=true]` | appends at most [`MAX_APPEND`] bytes; answers [`Length`]; 409 [`WRONG_OFFSET`] names the length |
 //! | `PUT log/journal?offset=N` | the same for the journal ([`crate::journal`]) |
 //! | `GET recover` | the journal of the run that the caller's own `spec.recover` names; 409 [`NOT_ENDED`] while it works |
+//! | `PUT intent` | writes as `PUT claim` would, before there is a claim: that it can be recorded is proven; 409 [`ALREADY_CLAIMED`] |
 //! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
 //! | `GET state` | the newest state; 204 when there is none |
 //! | `PUT state?lock=ID` | a new version of the state; 403 [`FORBIDDEN`] before the claim, 423 [`LOCKED`] without the lock |

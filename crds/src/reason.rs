@@ -106,6 +106,8 @@ reasons! {
     APPLY_UNCONFIRMED = "ApplyUnconfirmed";
     /// An apply was told to end.
     APPLY_INTERRUPTED = "ApplyInterrupted";
+    /// A disk that the run needs is full.
+    DISK_FULL = "DiskFull";
     /// A fault of the agent.
     AGENT_FAULT = "AgentFault";
     // Conditions and endings.

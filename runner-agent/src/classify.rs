@@ -24,6 +24,9 @@ struct Row(FailureClass, &'static str, &'static [&'static str]);
 
 use FailureClass::{Configuration, Credentials, Integrity, StalePlan, StateLocked, Transient};
 
+/// What the system says of a disk that is full, or of a quota of one.
+const DISK_FULL: &[&str] = &["no space left on device", "disk quota exceeded"];
+
 /// Texts, in lower case. The first row of which any text is found decides.
 const ROWS: &[Row] = &[
     Row(
@@ -44,6 +47,7 @@ const ROWS: &[Row] = &[
         reason::STATE_NOT_SAVED,
         &["failed to save state", "failed to persist state", "failed to upload state", "error saving state", "errored.tfstate"],
     ),
+    Row(Transient, reason::DISK_FULL, DISK_FULL),
     Row(
         Integrity,
         reason::CHECKSUM_MISMATCH,
@@ -223,11 +227,11 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
 
 /// A command that could not be run at all.
 pub fn not_run(step: &str, error: &RunError) -> Failure {
-    let (class, reason) = match error {
-        RunError::Stopped => (FailureClass::Interrupted, reason::TERMINATED),
-        RunError::Spawn(_) | RunError::Wait(_) => (FailureClass::Internal, reason::AGENT_FAULT),
-    };
-    simple(class, reason, format!("{step} {error}"))
+    let text = format!("{step} {error}");
+    match error {
+        RunError::Stopped => simple(FailureClass::Interrupted, reason::TERMINATED, text),
+        RunError::Spawn(_) | RunError::Wait(_) => fault(&text),
+    }
 }
 
 /// A failure without diagnostics, before which nothing was changed.
@@ -241,9 +245,22 @@ pub fn simple(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Fa
     }
 }
 
-/// A fault of the disk or of the agent.
+/// A fault of the disk or of the agent. A disk that is full is neither, and may be another the next time.
 pub fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
-    simple(FailureClass::Internal, reason::AGENT_FAULT, format!("{what}: {error}"))
+    fault(&format!("{what}: {error}"))
+}
+
+fn fault(text: &str) -> Failure {
+    if is_disk_full(text) {
+        return simple(Transient, reason::DISK_FULL, text);
+    }
+    simple(FailureClass::Internal, reason::AGENT_FAULT, text)
+}
+
+/// Whether a text tells of a disk that is full.
+pub fn is_disk_full(text: &str) -> bool {
+    let text = text.to_lowercase();
+    DISK_FULL.iter().any(|words| text.contains(words))
 }
 
 fn generic(step: &str) -> &'static str {
@@ -470,6 +487,13 @@ mod tests {
                 Credentials,
                 reason::UNAUTHORIZED,
             ),
+            (
+                "Failed to install provider",
+                "Error while installing hashicorp/aws v5.0.0: write /pawl/work/x: no space left on device",
+                Transient,
+                reason::DISK_FULL,
+            ),
+            ("Failed to save state", "write errored.tfstate: no space left on device", Transient, reason::STATE_NOT_SAVED),
             ("creating thing", "the thing is not allowed to be blue", Configuration, reason::PLAN_FAILED),
         ];
         for (summary, detail, class, reason) in rows {
@@ -481,6 +505,18 @@ mod tests {
             let f = of(step, vec![diagnostic("Error asking for input to configure the provider", "provider.x.token: EOF", None)]);
             assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::INPUT_REQUIRED), "{step}");
         }
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_no_fault_of_the_agent() {
+        for code in [28, 122] {
+            let f = internal("the source cannot be written", &std::io::Error::from_raw_os_error(code));
+            assert_eq!((f.class, f.reason.as_str()), (Transient, reason::DISK_FULL), "{}", f.message);
+        }
+        let f = internal("the source cannot be written", &std::io::Error::from_raw_os_error(13));
+        assert_eq!((f.class, f.reason.as_str()), (FailureClass::Internal, reason::AGENT_FAULT));
+        let f = not_run("init", &RunError::Spawn(std::io::Error::from_raw_os_error(28)));
+        assert_eq!(f.reason, reason::DISK_FULL);
     }
 
     #[test]

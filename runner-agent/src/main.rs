@@ -145,6 +145,7 @@ fn run() -> u8 {
     // Nothing else is there yet that could have set one.
     let _ = tracing::subscriber::set_global_default(own_lines::subscriber(std::io::stderr));
     install_panic_hook(settings.clone());
+    termination::reserve(&settings.termination_log);
     // Code of the stack runs under the same user: it shall not read the token or the nonce out of our memory.
     let _ = nix::sys::prctl::set_dumpable(false);
     if own_pid() != 1 {

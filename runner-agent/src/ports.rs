@@ -123,7 +123,7 @@ pub trait Work: Send + Sync + 'static {
     fn init(&self, notices: Notices) -> impl Future<Output = Result<InitReport, Failure>> + Send;
     /// Runs `plan`, reads the plan, and computes its checksum.
     fn plan(&self, notices: Notices) -> impl Future<Output = Result<PlanReport, Failure>> + Send;
-    /// Computes the checksum again from the bytes on disk.
+    /// Computes the checksum again from the bytes on disk, and proves that a claim of it can be recorded where it would be.
     fn verify(&self) -> impl Future<Output = Result<String, Failure>> + Send;
     /// Applies the plan file, which this process claimed.
     fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;

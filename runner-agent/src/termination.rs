@@ -8,6 +8,8 @@ use std::{
 
 use crds::{Changed, Failure, FailureClass, RunResult, reason, termination::TerminationMessage};
 
+use nix::fcntl::{FallocateFlags, fallocate};
+
 use crate::settings::Settings;
 
 /// The message of this process.
@@ -21,6 +23,13 @@ pub fn message(settings: &Settings, result: Option<RunResult>, text: &str, failu
         message: text.to_owned(),
         failure,
     }
+}
+
+/// Takes room for the message now, so that it can be written when the disk is full. Where that cannot be had it has to do without.
+pub fn reserve(path: &Path) {
+    let Ok(file) = OpenOptions::new().write(true).open(path) else { return };
+    let most = i64::try_from(crds::termination::MAX_BYTES).unwrap_or(i64::MAX);
+    let _ = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, most);
 }
 
 /// Writes the message. A file that is not there, as outside of a pod, is no fault.

@@ -181,6 +181,8 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
         17 => {
             let operations = json!([{"op": "test", "path": "/status/attempt/open", "value": true},
                 {"op": "test", "path": "/status/adopted/nonce", "value": nonce.to_string().repeat(32)},
+                {"op": "test", "path": "/status/claim", "value": null},
+                {"op": "test", "path": "/metadata/deletionTimestamp", "value": null},
                 {"op": "add", "path": "/status/message", "value": "tested"}]);
             (who, What::Tested(operations.as_array().cloned().unwrap_or_default()))
         }

@@ -1,6 +1,7 @@
 //! What the API server itself decides: CEL rules of the definition, admission policies, fences. etcd and kube-apiserver are
 //! real and alone; no root is needed.
 
+mod busy;
 mod cel;
 mod chart;
 mod conformance;
@@ -30,6 +31,7 @@ fn main() -> Result<ExitCode> {
     let started = runtime.block_on(async { tokio::join!(World::start(false), World::start(true), World::start_newer()) });
     let ((bare, one), (guarded, two), (newer, three)) = (started.0?, started.1?, started.2?);
     let suites = [
+        busy::tests(),
         cel::tests(),
         policies::tests(),
         fences::tests(),

@@ -50,6 +50,18 @@ fn transient() -> Failure {
     failure(FailureClass::Transient, reason::PROVIDER_UNREACHABLE, "the network is away", Changed::None)
 }
 
+/// A claim that cannot be recorded.
+fn unrecorded(trouble: Trouble) -> Failure {
+    match trouble {
+        Trouble::Refused(refusal) if refusal.code == 418 => {
+            failure(FailureClass::Integrity, reason::ALREADY_CLAIMED, &refusal.message, Changed::Unknown)
+        }
+        Trouble::Refused(_) | Trouble::Lost => {
+            failure(FailureClass::Transient, reason::DATASTORE_UNAVAILABLE, "the datastore is away", Changed::None)
+        }
+    }
+}
+
 fn terminated() -> Failure {
     failure(FailureClass::Interrupted, reason::TERMINATED, "the tool was told to end", Changed::None)
 }
@@ -264,6 +276,14 @@ impl Work for PlayedWork {
     async fn verify(&self) -> Result<String, Failure> {
         self.shared.pause(5).await;
         self.process.live().await;
+        if self.has_store {
+            let uid = self.settings.run_uid.clone();
+            let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "a claim is recorded".into() };
+            let proof = self.stored("prove that a claim can be recorded", 60, move |data| {
+                if data.claims.contains_key(&uid) { Err(claimed()) } else { Ok(()) }
+            });
+            proof.await.map_err(unrecorded)?;
+        }
         Ok(self.mine().disk.clone())
     }
 
@@ -271,16 +291,11 @@ impl Work for PlayedWork {
         if self.has_store {
             let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
             let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "another process claimed this run".into() };
-            let kept = self.stored("record the claim", 5, move |data| {
+            let kept = self.stored("record the claim", 60, move |data| {
                 let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
                 if *there == record { Ok(()) } else { Err(claimed()) }
             });
-            match kept.await {
-                Err(Trouble::Refused(refusal)) if refusal.code == 418 => {
-                    return Err(failure(FailureClass::Integrity, reason::ALREADY_CLAIMED, &refusal.message, Changed::Unknown));
-                }
-                Ok(()) | Err(_) => {}
-            }
+            kept.await.map_err(unrecorded)?;
         }
         if *self.told.borrow() > 0 {
             return Err(terminated());

@@ -27,6 +27,14 @@ pub struct Record {
     pub at: Timestamp,
 }
 
+/// What is written before the claim. Nobody reads it.
+#[derive(Debug, Serialize)]
+struct Intent {
+    attempt: u32,
+    nonce: String,
+    at: Timestamp,
+}
+
 /// Records the claim of a run that was just read, live.
 ///
 /// # Errors
@@ -44,6 +52,23 @@ pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> 
         Some(_) => Err(problem(ALREADY_CLAIMED, "another process claimed this run")),
         None => Err(not_found("the claim was deleted meanwhile")),
     }
+}
+
+/// Proves that a claim can be recorded: what the record needs of the store is done under another name, each time anew.
+///
+/// # Errors
+/// `AlreadyClaimed` when there is a record, though the run has no claim: the cluster was restored from before it. `Unavailable`,
+/// `Corrupt`, `KeyMissing`.
+pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> Result<(), Problem> {
+    if get(sealed, key).await?.is_some() {
+        return Err(problem(ALREADY_CLAIMED, "a claim of this run is recorded, which its status does not have"));
+    }
+    let intent = Intent { attempt, nonce: nonce.to_owned(), at: Timestamp::now() };
+    if !sealed.create(&key.intent(), &intent, &[]).await? {
+        // It is there of an earlier time; that it could be written then says nothing of now.
+        sealed.overwrite_bytes(&key.intent(), &serde_json::to_vec(&intent).unwrap_or_default()).await?;
+    }
+    Ok(())
 }
 
 /// Reads the record; none when there is none.

@@ -142,6 +142,11 @@ impl RunKey {
         self.prefix().child("blobs")
     }
 
+    /// What is written to prove that the claim can be.
+    pub fn intent(&self) -> Name {
+        self.prefix().child("intent")
+    }
+
     /// The claim.
     pub fn claim(&self) -> Name {
         Name::of(&["claims", &self.namespace, &self.uid])

@@ -224,7 +224,7 @@ pub enum Kind {
     Lock,
 }
 
-/// One write of the status: a merge patch with the run's resourceVersion.
+/// One write of the status: a merge patch with the run's resourceVersion, or with tests of fields where the run is contended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     /// What it does.

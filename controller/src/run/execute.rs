@@ -20,7 +20,7 @@ use super::{
     locks::Left,
     observe::{ahead, version},
     reconcile::Context,
-    start, stored,
+    start, stored, tested,
 };
 use crate::{
     account::{self, Account},
@@ -36,8 +36,8 @@ pub(super) enum Outcome {
     Gone,
 }
 
-/// Carries out the actions in their order; the first error ends it.
-pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Context) -> Result<Outcome, Error> {
+/// Carries out the actions in their order; the first error ends it. A run that is `contended` changed under the write before this one.
+pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended: bool, ctx: &Context) -> Result<Outcome, Error> {
     let namespace = seen.run.namespace().unwrap_or_default();
     for action in actions {
         match action {
@@ -57,10 +57,11 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
             Action::AskLock => ask_lock(&mut seen, ctx).await?,
             Action::Write(write) => {
                 let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
-                let run = write_status(&seen.run, &write, ctx).await?;
+                let run = write_status(&seen.run, &write, contended, ctx).await?;
                 report(&run, write, ctx);
                 wrote(&mut seen, run, ctx);
-                if leases {
+                // Under tests of fields the run may be another version than the one that the lease was taken for.
+                if leases || contended {
                     seen.taken = None;
                 }
                 if opens {
@@ -185,10 +186,15 @@ async fn add_finalizer(run: &TerraformRun, ctx: &Context) -> Result<TerraformRun
     ctx.call("add finalizer", api.patch(&run.name_any(), &params(), &Patch::Merge(patch))).await
 }
 
-async fn write_status(run: &TerraformRun, write: &Write, ctx: &Context) -> Result<TerraformRun, Error> {
+async fn write_status(run: &TerraformRun, write: &Write, contended: bool, ctx: &Context) -> Result<TerraformRun, Error> {
+    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    if let Some(operations) = contended.then(|| tested::operations(run, write)).flatten() {
+        let patch = serde_json::from_value(Value::Array(operations));
+        let patch = patch.map_err(|source| Error::Encode { what: "write status", source })?;
+        return ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
+    }
     let mut patch = metadata_patch(run, json!({}));
     patch["status"] = Value::Object(write.status.clone());
-    let api = ctx.runs(&run.namespace().unwrap_or_default());
     ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
 }
 

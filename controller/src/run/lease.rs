@@ -49,6 +49,11 @@ pub struct Waits {
 /// A Manual run wants it once its approval is recorded (`approved_now`: is about to be). An Automatic one wants it as soon as it
 /// may begin, so that it waits without a pod and plans on what the run before it left.
 pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<Want> {
+    wanted(run, |recorded, annotated| annotated && (recorded || approved_now), has_datastore)
+}
+
+/// The same, where `approved` says what a plan needs of the two: that its approval is recorded, and that it is annotated.
+fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_datastore: bool) -> Option<Want> {
     let status = run.status.clone().unwrap_or_default();
     if status.is_terminal() || status.claim.is_some() || asked(run).is_some() || run.unknown_word().is_some() {
         return None;
@@ -61,7 +66,7 @@ pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Opt
         ApprovalMode::Manual => {
             let plan = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval))?;
             let recorded = status.approval.as_ref().filter(|record| record.checksum.as_deref() == Some(&plan.checksum));
-            if recorded.is_none() && !approved_now || !keep::annotated(run, plan) {
+            if !approved(recorded.is_some(), keep::annotated(run, plan)) {
                 return None;
             }
             let since = recorded.map_or(Timestamp::MAX, |record| record.at.0);
@@ -78,12 +83,15 @@ pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Opt
 }
 
 /// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to. One with a
-/// word that this version does not know has it for as long.
+/// word that this version does not know has it for as long, and so has one whose approval was withdrawn and is still recorded: what
+/// ends that is a write of a controller, which a write that records the lease under tests of fields can see; the annotation may be
+/// put back, and then nothing but the version has changed.
 pub fn is_entitled(holder: &TerraformRun, lease: &str, has_datastore: bool) -> bool {
     let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
     recorded.is_some_and(|recorded| recorded.name == lease)
         || holder.unknown_word().is_some()
-        || wants(holder, true, has_datastore).is_some_and(|want| names::lease_name(&want.key) == lease)
+        || wanted(holder, |recorded, annotated| recorded || annotated, has_datastore)
+            .is_some_and(|want| names::lease_name(&want.key) == lease)
 }
 
 /// How a run stands with the lease it wants.

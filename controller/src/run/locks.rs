@@ -31,10 +31,7 @@ pub enum Left {
 pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
     let status = o.status();
     let lock = status.state_lock.as_ref()?;
-    if status.claim.is_some()
-        || status.lock_release.as_ref().is_some_and(|release| release.id == lock.id)
-        || pod_of(lock).is_none()
-    {
+    if status.lock_release.as_ref().is_some_and(|release| release.id == lock.id) || pod_of(lock).is_none() {
         return None;
     }
     if let Left::Behind(holder) = &o.left {

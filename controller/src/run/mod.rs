@@ -10,6 +10,7 @@
 //! | [`lease`] | its part: one apply at a time on a state | no |
 //! | [`keep`], [`proof`], [`journal`] | its parts: plans that outlive their pods; results and journals that arrive by the datastore | no |
 //! | [`status`] | drafts of status writes | no |
+//! | [`tested`] | the same as patches that test fields | no |
 //! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
 //! | [`orphan`] | lets go of pods whose run is gone or at a later attempt | yes |
 
@@ -30,6 +31,7 @@ mod reconcile;
 mod start;
 mod status;
 mod stored;
+mod tested;
 #[cfg(test)]
 mod tests;
 

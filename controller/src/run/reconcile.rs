@@ -123,6 +123,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
     let Some(mut seen) = observe::cached(run.clone(), ctx, (ctx.now)()) else {
         return Ok(controller::Action::requeue(CACHE_LAG));
     };
+    let mut contended = false;
     for _ in 0..MAX_STEPS {
         let decision = decide(&seen, &ctx.settings, (ctx.now)());
         if decision.actions.is_empty() {
@@ -136,12 +137,17 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
             }
             continue;
         }
-        match Box::pin(execute(decision.actions, seen, ctx)).await {
+        match Box::pin(execute(decision.actions, seen, contended, ctx)).await {
             Ok(Outcome::Seen(next)) => seen = *next,
             Ok(Outcome::Gone) => return Ok(gone(&uid, ctx)),
-            // Somebody wrote in between, or the object went: neither says what is there now.
-            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+            // Somebody wrote in between, or the object went: neither says what is there now. The next write tests what it rests on, so
+            // that nobody who only annotates can stop it; one whose test fails is followed by one under the version again.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound)
+                    || contended && error.kind() == ErrorKind::Invalid =>
+            {
                 tracing::debug!(%error, "decided on something that has changed; reading again");
+                contended = !contended;
                 match observe::live(&run, ctx).await? {
                     Some(fresh) => seen = fresh,
                     None => return Ok(gone(&uid, ctx)),

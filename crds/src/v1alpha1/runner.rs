@@ -36,7 +36,8 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub plan_service_account_name: Option<String>,
-    /// Resources of the runner's container; the default requests 100m and 512Mi and sets no limits.
+    /// Resources of the runner's container; the default requests 100m, 512Mi and what the chart says of
+    /// the node's disk, and sets no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
     /// Labels a node must have.

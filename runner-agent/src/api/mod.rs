@@ -1,9 +1,11 @@
 //! The run in the API: client, watch, and the writer that decides on what it reads and never on an error.
 
 mod client;
+mod patch;
 mod watch;
 mod write;
 
 pub use client::KubeApi;
+pub use patch::patch;
 pub use watch::follow;
 pub use write::{Kind, Outcome, Writer, backoff, backoff_of, is_approved, is_leased};

@@ -39,7 +39,7 @@ pub enum Kind {
     Update,
     /// Progress: given up after the first try, since newer progress follows.
     Progress,
-    /// The claim: of the run as it was when it was decided on. With a checksum the annotation and the approval are tested for it.
+    /// The claim: of a run that nobody has stopped. With a checksum the annotation and the approval are tested for it.
     Claim(Option<String>),
     /// The end of the run or of the attempt.
     End,
@@ -72,6 +72,16 @@ pub struct Writer<A> {
 struct Known {
     status: TerraformRunStatus,
     version: String,
+    /// Whether the run has annotations at all.
+    annotated: bool,
+}
+
+impl Known {
+    fn take(&mut self, run: &TerraformRun) {
+        self.status = run.status.clone().unwrap_or_default();
+        self.version = run.metadata.resource_version.clone().unwrap_or_default();
+        self.annotated = run.metadata.annotations.is_some();
+    }
 }
 
 impl<A: Api> Writer<A> {
@@ -82,9 +92,7 @@ impl<A: Api> Writer<A> {
 
     /// Takes note of a run that was read.
     pub fn learn(&self, run: &TerraformRun) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.status = run.status.clone().unwrap_or_default();
-        known.version = run.metadata.resource_version.clone().unwrap_or_default();
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).take(run);
     }
 
     /// Takes note of a run that was seen in the meantime, if it is newer than what is known.
@@ -93,8 +101,7 @@ impl<A: Api> Writer<A> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let version = run.metadata.resource_version.as_deref().unwrap_or_default();
         if number(version) > number(&known.version) {
-            known.status = run.status.clone().unwrap_or_default();
-            version.clone_into(&mut known.version);
+            known.take(run);
         }
     }
 
@@ -244,25 +251,38 @@ impl<A: Api> Writer<A> {
             test("/status/attempt/number", json!(self.settings.attempt)),
             test("/status/attempt/open", json!(true)),
         ];
+        // Fields and not the resourceVersion: whoever annotates the run in a loop would keep it from being claimed.
         match kind {
             Kind::Adopt => {
                 operations.push(test("/status/attempt/podName", json!(self.settings.pod_name)));
-                // Nobody may have adopted since the run was read.
-                operations.push(test("/metadata/resourceVersion", json!(known.version)));
+                operations.push(test("/status/phase", json!(known.status.phase)));
+                operations.push(test("/status/claim", Value::Null));
+                // Nobody may have adopted since the run was read: who does writes another attempt than stood there.
+                operations.push(match &known.status.adopted {
+                    Some(before) => test("/status/adopted/attempt", json!(before.attempt)),
+                    None => test("/status/adopted", Value::Null),
+                });
             }
             Kind::Update | Kind::Progress | Kind::End => {
                 operations.push(test("/status/adopted/nonce", json!(self.settings.nonce)));
             }
             Kind::Claim(approved) => {
                 operations.push(test("/status/adopted/nonce", json!(self.settings.nonce)));
-                // A cancel, a denial or a deletion that lands before the claim refuses it, with or without a policy.
-                operations.push(test("/metadata/resourceVersion", json!(known.version)));
                 operations.push(test("/status/phase", json!(known.status.phase)));
+                operations.push(test("/status/plan/checksum", json!(wanted.claim.as_ref().map(|claim| &claim.checksum))));
+                operations.push(test("/status/claim", Value::Null));
+                if let Some(key) = known.status.plan.as_ref().and_then(|plan| plan.state_key.as_ref()) {
+                    operations.push(test("/status/lease/stateKey", json!(key)));
+                }
                 if let Some(checksum) = approved {
-                    let annotation = names::APPROVE.replace('~', "~0").replace('/', "~1");
-                    operations.push(test(&format!("/metadata/annotations/{annotation}"), json!(checksum)));
+                    operations.push(test(&annotation(names::APPROVE), json!(checksum)));
                     operations.push(test("/status/approval/checksum", json!(checksum)));
                 }
+                // A cancel, a denial or a deletion that lands before the claim refuses it, with or without a policy.
+                operations.push(test("/metadata/deletionTimestamp", Value::Null));
+                let stops = vec![annotation(names::CANCEL), annotation(names::DENY)];
+                let absent = if known.annotated { stops } else { vec!["/metadata/annotations".to_owned()] };
+                operations.extend(absent.iter().map(|path| test(path, Value::Null)));
             }
         }
         operations.extend(changes.into_iter().map(|(field, value)| match value {
@@ -271,6 +291,11 @@ impl<A: Api> Writer<A> {
         }));
         Some(operations)
     }
+}
+
+/// The path of an annotation in a patch.
+fn annotation(name: &str) -> String {
+    format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 /// What a write leaves alone: the controller's fields, which count for the size all the same; and outside of their own writes

@@ -156,6 +156,11 @@ impl Client {
         Ok(replay)
     }
 
+    /// Proves that the record of a claim can be written.
+    pub async fn prove_claim(&self) -> Result<(), Trouble> {
+        answer(self.own(Method::PUT, "intent")?.timeout(SMALL)).await.map(drop)
+    }
+
     /// The write-once record of the claim.
     pub async fn claim(&self, claim: &Claim) -> Result<(), Trouble> {
         let body = serde_json::to_vec(claim).unwrap_or_default();

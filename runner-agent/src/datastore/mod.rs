@@ -20,11 +20,15 @@ pub use client::{Client, Trouble, patiently};
 
 use crds::{Failure, FailureClass, datastore as words, reason};
 
-use crate::classify::simple;
+use crate::classify::{is_disk_full, simple};
 
 /// The failure of a request before the claim: nothing was changed.
 pub fn failure(what: &str, trouble: &Trouble) -> Failure {
     match trouble {
+        // Of the pod, or of the datastore: the text says whose.
+        Trouble::Unavailable(text) if is_disk_full(text) => {
+            simple(FailureClass::Transient, reason::DISK_FULL, format!("{what}: {text}"))
+        }
         Trouble::Unavailable(text) => simple(
             FailureClass::Transient,
             reason::DATASTORE_UNAVAILABLE,

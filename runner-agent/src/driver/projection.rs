@@ -290,18 +290,28 @@ impl Projection {
 
     pub(super) fn applied(&mut self, apply: &ApplyReport) {
         let total = self.status.progress.as_ref().map_or(apply.done, |p| p.total);
+        self.status.state_lock = None;
         self.status.progress = Some(Progress { done: apply.done, total, current: None, quiet_since: None });
     }
 
     pub(super) fn progress(&mut self, progress: Progress) {
+        // A tool that works on objects has the lock.
+        if self.status.state_lock.take().is_some() {
+            self.status.message = Some(format!("{} runs", self.locking()));
+        }
         self.status.progress = Some(progress);
+    }
+
+    /// The step that takes the state's lock.
+    fn locking(&self) -> &'static str {
+        if self.status.phase == Some(Phase::Apply) { "apply" } else { "plan" }
     }
 
     /// Somebody holds the state's lock; whether that is news.
     pub(super) fn locked(&mut self, lock: StateLock) -> bool {
         let since = lock.created.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
         self.status.message =
-            Some(format!("plan waits for the state, which is locked by {}{since} (lock {})", lock.who, lock.id));
+            Some(format!("{} waits for the state, which is locked by {}{since} (lock {})", self.locking(), lock.who, lock.id));
         let news = self.status.state_lock.as_ref() != Some(&lock);
         self.status.state_lock = Some(lock);
         news
@@ -309,7 +319,7 @@ impl Projection {
 
     pub(super) fn unlocked(&mut self, text: &str, now: Timestamp) {
         self.status.state_lock = None;
-        self.status.message = Some("plan runs".to_owned());
+        self.status.message = Some(format!("{} runs", self.locking()));
         self.history("Unlock", text, now);
     }
 
@@ -446,14 +456,16 @@ impl Projection {
                 return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
             }
             Cause::Deadline => {
+                let locked = self.status.state_lock.as_ref().map(|lock| {
+                    // It was named, and nothing has shown since that the tool got it.
+                    let text = format!("{} failed: {}", self.locking(), crate::classify::held_by(lock));
+                    (FailureClass::StateLocked, reason::STATE_LOCKED, text)
+                });
                 let took = report::span(self.clocked(now).took);
                 let quiet = Some(self.hung).filter(|hung| hung.as_secs() > 0).map(report::span);
                 let quiet = quiet.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
-                (
-                    FailureClass::Timeout,
-                    reason::DEADLINE_EXCEEDED,
-                    format!("phase {phase} passed its deadline after {took}{quiet}"),
-                )
+                let text = format!("phase {phase} passed its deadline after {took}{quiet}");
+                locked.unwrap_or((FailureClass::Timeout, reason::DEADLINE_EXCEEDED, text))
             }
             Cause::Terminated if claimed => (
                 FailureClass::Interrupted,

@@ -14,7 +14,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::ports::{Api, ApiError, Seen};
+use crate::{
+    api::patch,
+    ports::{Api, ApiError, Seen},
+};
 
 /// A run in a file.
 #[derive(Clone, Debug)]
@@ -138,12 +141,11 @@ impl Api for FileApi {
     async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
         let mut stored = self.lock();
         let mut object = serde_json::to_value(&stored.run).map_err(|error| refused(500, &error))?;
-        let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).map_err(|error| refused(400, &error))?;
         // Absent lists are not written, but are added to.
         if object["status"].is_null() {
             object["status"] = json!({});
         }
-        json_patch::patch(&mut object, &patch).map_err(|error| refused(422, &error))?;
+        patch(&mut object, operations).map_err(|error| refused(422, &error))?;
         let run: TerraformRun = serde_json::from_value(object).map_err(|error| refused(422, &error))?;
         let (before, after) = (stored.run.status.clone().unwrap_or_default(), run.status.clone().unwrap_or_default());
         if before.claim.is_some() && before.claim != after.claim {

@@ -61,7 +61,7 @@ pub enum Effect {
     RunPlan,
     /// Kill every other process.
     KillOthers,
-    /// Compute the manifest again.
+    /// Compute the manifest again, and prove that a claim can be recorded.
     VerifyManifest,
     /// Write the claim.
     Claim,

@@ -296,7 +296,8 @@ fn verifying(mode: Mode, event: E) -> Step {
     match event {
         E::ManifestMatched => (State::Claiming(mode, None), vec![Effect::Claim]),
         E::ManifestDiffers => end(Ending::Failed(Cause::Mismatch)),
-        E::StepFailed { .. } => end(Ending::Failed(Cause::Step)),
+        E::StepFailed { retried: true } => end(Ending::Attempt(Cause::Step)),
+        E::StepFailed { retried: false } => end(Ending::Failed(Cause::Step)),
         E::Withdrawn => match mode {
             Mode::Manual => (State::Awaiting, vec![]),
             Mode::Automatic => stay(state),

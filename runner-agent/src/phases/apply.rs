@@ -7,7 +7,7 @@ use std::{
 
 use crds::{Changed, Claim, Failure, reason};
 
-use super::PodWork;
+use super::{PodWork, locked::LOCK_TIMEOUT};
 use crate::{
     classify, exists,
     ports::{ApplyReport, Notice, Notices},
@@ -29,28 +29,42 @@ impl PodWork {
             let known = self.known();
             (known.planned, known.stack.clone())
         };
-        let command = self.command(["apply", "-json", "-input=false", &file])?;
-        let mut events = self.events(notices).total(planned).journaled(self.open_journal());
-        // Until its end is seen nobody can say what it changed.
-        self.known().changed = Changed::Unknown;
-        let exit = self.step("apply", &command, &mut events, notices).await.inspect_err(|failure| {
-            // It was never started.
-            if failure.reason == reason::TERMINATED {
-                self.known().changed = Changed::None;
+        let mut journal = Some(self.open_journal());
+        let (exit, changed, rescue, mut failure) = loop {
+            let command = self.command(["apply", "-json", "-input=false", LOCK_TIMEOUT, &file])?;
+            let mut events = self.events(notices).total(planned).journaled(journal);
+            // Until its end is seen nobody can say what it changed.
+            self.known().changed = Changed::Unknown;
+            let exit = self.step("apply", &command, &mut events, notices).await.inspect_err(|failure| {
+                // It was never started.
+                if failure.reason == reason::TERMINATED {
+                    self.known().changed = Changed::None;
+                }
+            })?;
+            let operations = events.operations();
+            let changed = if exit.signal.is_some() && operations.done == 0 { Changed::Unknown } else { operations.changed() };
+            self.known().changed = changed;
+            let rescue = rescued(&stack);
+            journal = events.journal();
+            if exit.code == 0 {
+                if let Some(journal) = &mut journal {
+                    journal.ended(exit, !rescue.is_file());
+                }
+                return Ok(ApplyReport { done: operations.done, outputs: events.outputs() });
             }
-        })?;
-        let operations = events.operations();
-        let changed = if exit.signal.is_some() && operations.done == 0 { Changed::Unknown } else { operations.changed() };
-        self.known().changed = changed;
-        let rescue = rescued(&stack);
-        let mut journal = events.journal();
+            let failure = classify::failure("apply", exit, &events.said());
+            // The tool takes the lock before anything else: one that was refused it, and began nothing, has spent nothing of the plan.
+            let refused = failure.reason == reason::STATE_LOCKED && changed == Changed::None && !rescue.is_file();
+            if !refused || exit.told {
+                break (exit, changed, rescue, failure);
+            }
+            if let Err(failure) = self.wait_for_lock("apply", failure, notices).await {
+                break (exit, changed, rescue, failure);
+            }
+        };
         if let Some(journal) = &mut journal {
             journal.ended(exit, !rescue.is_file());
         }
-        if exit.code == 0 {
-            return Ok(ApplyReport { done: operations.done, outputs: events.outputs() });
-        }
-        let mut failure = classify::failure("apply", exit, &events.said());
         failure.changes = changed;
         if let Some(code) = exists::recognise(&mut failure) {
             self.log.line(&self.redactor.clean(&format!("pawl: the object is adopted by\n{code}"))).await;

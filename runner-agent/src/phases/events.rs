@@ -217,8 +217,8 @@ impl Events {
     }
 
     /// What becomes of each object goes into a journal.
-    pub(super) fn journaled(mut self, journal: Journal) -> Self {
-        self.journal = Some(journal);
+    pub(super) fn journaled(mut self, journal: Option<Journal>) -> Self {
+        self.journal = journal;
         self
     }
 

@@ -285,7 +285,7 @@ fn classify(git: &GitSource, exit: Exit, text: &str) -> Failure {
             reason::SOURCE_INVALID,
             "leads to a transport that is not allowed",
         ),
-        (&["No space left"], Transient, reason::SOURCE_UNREACHABLE, "does not fit on the pod's disk"),
+        (&["No space left", "Disk quota exceeded"], Transient, reason::DISK_FULL, "does not fit on the pod's disk"),
     ];
     if let Exit { signal: Some(signal), told: false, .. } = exit {
         return simple(Interrupted, reason::TOOL_KILLED, format!("git was ended by signal {signal}"));
@@ -372,6 +372,7 @@ mod tests {
                 FailureClass::Credentials,
                 reason::SOURCE_UNAUTHORIZED,
             ),
+            ("fatal: write error: No space left on device", FailureClass::Transient, reason::DISK_FULL),
             ("fatal: repository 'http://h/r.git/' not found", FailureClass::Configuration, reason::REPOSITORY_NOT_FOUND),
             ("fatal: couldn't find remote ref nope", FailureClass::Configuration, reason::REVISION_NOT_FOUND),
             (

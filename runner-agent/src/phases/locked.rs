@@ -1,4 +1,4 @@
-//! A state that somebody else has locked: `plan` waits for it, says who holds it, and releases a lock that the controller says was
+//! A state that somebody else has locked: `plan` and `apply` wait for it, say who holds it, and release a lock that the controller says was
 //! left by an ended process of ours. No other lock is ever touched.
 
 use std::{sync::PoisonError, time::Duration};
@@ -13,6 +13,8 @@ use crate::{
     ports::{Notice, Notices},
 };
 
+/// How long the tool itself waits for a lock that is held for a moment.
+pub(super) const LOCK_TIMEOUT: &str = "-lock-timeout=10s";
 /// Between two tries, beside the time that the tool itself waits.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How soon a stop, or the controller's word, is seen while nothing runs.
@@ -28,11 +30,11 @@ pub(super) struct Release {
 }
 
 impl PodWork {
-    /// Waits until `plan` is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
-    pub(super) async fn wait_for_lock(&self, failure: Failure, notices: &Notices) -> Result<(), Failure> {
+    /// Waits until a step is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
+    pub(super) async fn wait_for_lock(&self, step: &str, failure: Failure, notices: &Notices) -> Result<(), Failure> {
         let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else { return Err(failure) };
         let lock = self.named(lock);
-        let failure = Failure { message: format!("plan failed: {}", classify::held_by(&lock)), ..failure };
+        let failure = Failure { message: format!("{step} failed: {}", classify::held_by(&lock)), ..failure };
         // A person at a terminal sees who holds it, and tries again himself.
         if self.settings.machine().is_some() {
             return Err(failure);
@@ -85,7 +87,7 @@ impl PodWork {
                 let text = format!("released the lock {} that {} left", lock.id, release.holder);
                 let _ = notices.send(Notice::Unlocked(text));
             }
-            // Somebody else may have released it; the next try of the plan shows how it is.
+            // Somebody else may have released it; the next try shows how it is.
             Err(failure) => self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await,
         }
         Ok(())

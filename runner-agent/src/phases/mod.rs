@@ -2,6 +2,7 @@
 
 mod anew;
 mod apply;
+mod disk;
 mod events;
 mod git;
 mod init;
@@ -260,7 +261,10 @@ impl Work for PodWork {
         self.known().run = Some(run);
         self.log.enter("setup").await;
         self.confine().await;
-        let report = self.run_setup(&notices).await?;
+        let report = match self.run_setup(&notices).await {
+            Ok(report) => report,
+            Err(failure) => return Err(self.whose_disk(failure).await),
+        };
         let notes = self.known().tool.as_ref().map(|found| found.notes.clone()).unwrap_or_default();
         for note in notes {
             self.log.line(&format!("pawl: {note}")).await;
@@ -272,29 +276,39 @@ impl Work for PodWork {
         self.known().run = Some(run);
         self.log.enter("setup").await;
         self.confine().await;
-        if self.settings.machine().is_some() {
+        let restored = if self.settings.machine().is_some() {
             self.run_restore(&notices).await
         } else {
             self.run_restore_from_store(&notices).await
+        };
+        match restored {
+            Ok(report) => Ok(report),
+            Err(failure) => Err(self.whose_disk(failure).await),
         }
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
         self.log.enter("init").await;
         self.serve_providers().await;
-        let report = self.run_init(&notices).await?;
+        let report = match self.run_init(&notices).await {
+            Ok(report) => report,
+            Err(failure) => return Err(self.whose_disk(failure).await),
+        };
         self.keep_providers().await;
         Ok(report)
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
         self.log.enter("plan").await;
-        self.run_plan(&notices).await
+        match self.run_plan(&notices).await {
+            Ok(report) => Ok(report),
+            Err(failure) => Err(self.whose_disk(failure).await),
+        }
     }
 
     async fn verify(&self) -> Result<String, Failure> {
         self.make_anew().await?;
-        self.checksum().await
+        tokio::try_join!(self.checksum(), self.prove_claim()).map(|(checksum, ())| checksum)
     }
 
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {

@@ -8,7 +8,7 @@ use std::{
 
 use crds::{Failure, FailureClass, Operation, reason};
 
-use super::{MAX_PLAN, PlanFacts, PodWork, read_plan};
+use super::{MAX_PLAN, PlanFacts, PodWork, locked::LOCK_TIMEOUT, read_plan};
 use crate::{
     classify::{self, internal, simple},
     files::{self, Scratch},
@@ -17,8 +17,6 @@ use crate::{
 
 /// What the history says of a run on a node without Landlock.
 const NOT_CONFINED: &str = "code of the stack was not confined (this node has no Landlock): it could read this pod's tokens";
-/// How long the tool itself waits for a lock that is held for a moment.
-const LOCK_TIMEOUT: &str = "-lock-timeout=10s";
 
 impl PodWork {
     pub(super) async fn run_plan(&self, notices: &Notices) -> Result<PlanReport, Failure> {
@@ -42,7 +40,7 @@ impl PodWork {
             if !exit.told && self.recover_again(&failure, notices).await? {
                 continue;
             }
-            self.wait_for_lock(failure, notices).await?;
+            self.wait_for_lock("plan", failure, notices).await?;
         };
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;

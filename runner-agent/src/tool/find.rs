@@ -16,7 +16,10 @@ use tool_versions::{
 };
 
 use super::outfit::{Outfit, known, name_of};
-use crate::{classify::simple, process::Role};
+use crate::{
+    classify::{is_disk_full, simple},
+    process::Role,
+};
 
 /// A tool that was found.
 #[derive(Clone, Debug)]
@@ -286,6 +289,7 @@ pub fn failed(error: Error) -> Failure {
         Kind::Configuration => (FailureClass::Configuration, reason::TOOL_NOT_FOUND),
         Kind::Unavailable => (FailureClass::Transient, reason::TOOL_UNAVAILABLE),
         Kind::Integrity => (FailureClass::Integrity, reason::TOOL_NOT_GENUINE),
+        Kind::Storage if is_disk_full(&error.text) => (FailureClass::Transient, reason::DISK_FULL),
         Kind::Storage => (FailureClass::Internal, reason::AGENT_FAULT),
     };
     simple(class, reason, error.text)

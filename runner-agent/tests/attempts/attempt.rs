@@ -175,6 +175,57 @@ async fn an_apply_that_ends_well_is_applied_although_it_was_told_to_end() {
     assert_eq!(a.api.status().result, Some(RunResult::Applied));
 }
 
+/// A tool that is refused the lock until the attempt is opened.
+const LOCKED: &str = r#"if [ ! -e $LEDGER.open ]; then
+printf '%s\n' '{"@message":"Error","type":"diagnostic","diagnostic":{"severity":"error","summary":"Error acquiring the state lock","detail":"Lock Info:\n  ID:        l1\n  Who:       carol@laptop\n"}}'
+exit 1
+fi"#;
+
+#[tokio::test]
+async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
+    a.api.until("a lock that is named", |s| s.state_lock.as_ref().is_some_and(|lock| lock.who == "carol@laptop")).await;
+    let waits = a.api.status();
+    assert_eq!(waits.phase, Some(Phase::Apply));
+    assert!(waits.message.unwrap().starts_with("apply waits for the state, which is locked by carol@laptop"));
+    a.open();
+    assert_eq!(a.end().await, 0);
+    let status = a.api.status();
+    assert_eq!((status.result, status.state_lock, a.ran("plan")), (Some(RunResult::Applied), None, 1));
+    let steps: Vec<_> = status.steps.iter().filter(|s| s.name == "apply").map(|s| s.exit_code).collect();
+    assert_eq!(steps, [Some(0)], "tries of one step");
+}
+
+#[tokio::test]
+async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
+    assert_eq!(a.end().await, 1);
+    let status = a.api.status();
+    let failure = status.failure.unwrap();
+    assert_eq!(
+        (failure.class, failure.reason.as_str(), failure.changes),
+        (FailureClass::StateLocked, reason::STATE_LOCKED, Changed::None)
+    );
+    assert!(failure.message.contains("apply failed: the state is locked by carol@laptop"), "{}", failure.message);
+    assert_eq!(status.result, Some(RunResult::Failed));
+}
+
+#[tokio::test]
+async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder() {
+    let _one = crate::ONE.lock().await;
+    // Refused once; the second time it waits in the tool, and when it is told to end it says nothing of a lock.
+    let plan = format!(
+        "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
+    );
+    let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", &plan)], |_, _| {});
+    assert_eq!(a.end().await, 1);
+    let failure = a.api.status().failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::StateLocked, reason::STATE_LOCKED));
+    assert!(failure.message.contains("the state is locked by carol@laptop"), "{}", failure.message);
+}
+
 #[tokio::test]
 async fn providers_are_killed_and_then_the_tool() {
     let _one = crate::ONE.lock().await;
@@ -258,6 +309,35 @@ async fn errors_of_the_api_are_no_evidence() {
             assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply"], "{fault:?} {mode}");
             assert_eq!(a.api.writes(), 6, "each landed once: {fault:?} {mode}");
         }
+    }
+}
+
+#[tokio::test]
+async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
+    let _one = crate::ONE.lock().await;
+    for mode in ["Manual", "Automatic"] {
+        let mut writer = None;
+        let mut a = start(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
+            let api = api.clone();
+            // Sooner than any answer of the API comes, so that no version is ever the newest for long enough.
+            writer = Some(tokio::spawn(async move {
+                for n in 0_u64.. {
+                    api.annotate("team/busy", &n.to_string());
+                    tokio::time::sleep(Duration::from_micros(200)).await;
+                }
+            }));
+        });
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        a.until_ran("apply").await;
+        let writer = writer.unwrap();
+        assert!(!writer.is_finished(), "it has annotated all the time");
+        writer.abort();
+        a.open();
+        assert_eq!(a.end().await, 0, "{mode}");
+        assert_eq!((a.api.status().result, a.ran("apply")), (Some(RunResult::Applied), 1), "{mode}");
     }
 }
 

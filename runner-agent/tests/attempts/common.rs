@@ -226,9 +226,8 @@ impl Api for MemoryApi {
             Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into() }),
             Some(Fault::LandedLost) | None => {}
         }
-        let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations.clone())).unwrap();
         let mut object = state.object.clone();
-        json_patch::patch(&mut object, &patch).map_err(|e| refused(422, &e.to_string()))?;
+        runner_agent::api::patch(&mut object, operations.clone()).map_err(|text| refused(422, &text))?;
         admit(&state.object, &object)?;
         // A typed reading, as the server prunes and validates.
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
@@ -281,6 +280,7 @@ plan)
 show)
   if [ "$2" = -json ]; then echo "${PLAN_JSON:-$DEFAULT_JSON}"; else echo "Terraform will perform the following actions:"; fi ;;
 apply)
+  eval "$BEFORE_APPLY"
   echo '{"@message":"a.b: Creating...","type":"apply_start","hook":{"resource":{"addr":"a.b"},"action":"create"}}'
   eval "$APPLY"
   echo '{"@message":"a.b: Creation complete","type":"apply_complete","hook":{"resource":{"addr":"a.b"},"action":"create"}}'

@@ -134,7 +134,7 @@ async fn measure(options: &Options) -> Result<Table> {
         Box::pin(pairs::measure(&lab, options.times(10), &mut table)).await?;
     }
     if options.wants(Figure::Approval) {
-        approval::measure(&lab, options.times(12), &mut table).await?;
+        approval::measure(&lab, options.times(20), &mut table).await?;
     }
     if options.wants(Figure::Requests) {
         requests::measure(&lab, options.times(4), &mut table).await?;

@@ -31,6 +31,11 @@ impl Samples {
         self.sorted().last().copied().unwrap_or_default()
     }
 
+    /// The values, in the order in which they came.
+    pub(super) fn values(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().copied()
+    }
+
     /// Least, middle and greatest, in a unit: `1.20 / 1.25 / 1.41 s`.
     pub(super) fn spread(&self, unit: Unit) -> String {
         let sorted = self.sorted();

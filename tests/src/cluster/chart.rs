@@ -127,6 +127,8 @@ impl PawlImages {
     pub fn values(&self) -> Values {
         // No test cluster has a network beyond this machine; whoever has a mirror says so.
         let mut values = Values::from([("runner.tools".to_owned(), r#"{"offline":true}"#.to_owned())]);
+        // Kubelets of tests do not count what is on the disk.
+        values.insert("runner.ephemeralStorage".to_owned(), String::new());
         for (place, image) in [("controller.image", &self.controller), ("runner.image", &self.runner)] {
             let (repository, tag) = image.name.rsplit_once(':').unwrap_or((&image.name, "latest"));
             for (key, value) in [("repository", repository), ("tag", tag), ("pullPolicy", "Never")] {

@@ -1,4 +1,5 @@
-//! Merge patches (RFC 7396), and as much of strategic ones as the controller sends.
+//! Merge patches (RFC 7396), and as much of strategic ones as the controller sends; and what a test of a JSON Patch means beyond
+//! RFC 6902.
 
 use serde_json::{Map, Value};
 
@@ -26,6 +27,16 @@ pub fn merge(to: &mut Value, patch: &Value) {
             merge(target.entry(key.clone()).or_insert(Value::Null), value);
         }
     }
+}
+
+/// Whether an operation of a JSON Patch tests for null what is not there, in an object that is: to an API server such a test passes.
+pub fn is_absent(object: &Value, operation: &Value) -> bool {
+    let path = operation["path"].as_str().unwrap_or_default();
+    let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+    operation["op"] == "test"
+        && operation["value"].is_null()
+        && parent.is_some_and(Value::is_object)
+        && object.pointer(path).is_none()
 }
 
 #[cfg(test)]

@@ -6,7 +6,11 @@ use crds::whole_seconds;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Refusal, User, admission, patch::merge, schema};
+use super::{
+    Refusal, User, admission,
+    patch::{is_absent, merge},
+    schema,
+};
 
 /// The plural word for runs.
 pub const RUNS: &str = "terraformruns";
@@ -154,8 +158,13 @@ impl Store {
         match edit {
             Edit::Merge(patch) => merge(&mut new, patch),
             Edit::Json(operations) => {
-                let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations.clone()))
-                    .map_err(|error| Refusal { code: 400, reason: "BadRequest", message: error.to_string() })?;
+                // To a test, a member that is not there is null.
+                let operations: Vec<Value> = operations.iter().filter(|test| !is_absent(&old, test)).cloned().collect();
+                let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).map_err(|error| Refusal {
+                    code: 400,
+                    reason: "BadRequest",
+                    message: error.to_string(),
+                })?;
                 json_patch::patch(&mut new, &patch).map_err(|error| Refusal::invalid(error.to_string()))?;
             }
             Edit::Replace(value) => new = value.clone(),

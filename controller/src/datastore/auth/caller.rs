@@ -24,6 +24,8 @@ pub enum Ask {
     Log(&'static str),
     /// Read the journal of the run that its own spec names.
     Recover,
+    /// Prove that a claim can be recorded.
+    Intent,
     /// Record the claim.
     Claim,
     /// Read the state.
@@ -45,6 +47,7 @@ impl Ask {
             Self::Digest(_) => "digest",
             Self::Log(_) => "append_log",
             Self::Recover => "recover",
+            Self::Intent => "intent",
             Self::Claim => "claim",
             Self::ReadState => "read_state",
             Self::WriteState => "write_state",
@@ -59,7 +62,7 @@ impl Ask {
             Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
             Self::Log(stream) => matches!(stream.as_bytes(), b"apply" | b"journal"),
             Self::ReadState | Self::WriteState | Self::Unlock => true,
-            Self::Get(_) | Self::Recover | Self::Claim | Self::Lock => false,
+            Self::Get(_) | Self::Recover | Self::Intent | Self::Claim | Self::Lock => false,
         }
     }
 }
@@ -154,7 +157,7 @@ pub(crate) mod tests {
         PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
     }
 
-    const ALL: [Ask; 14] = [
+    const ALL: [Ask; 15] = [
         Ask::Put(ObjectKind::Bundle),
         Ask::Put(ObjectKind::Result),
         Ask::Put(ObjectKind::ErroredState),
@@ -164,6 +167,7 @@ pub(crate) mod tests {
         Ask::Log("apply"),
         Ask::Log("journal"),
         Ask::Recover,
+        Ask::Intent,
         Ask::Claim,
         Ask::ReadState,
         Ask::WriteState,
@@ -252,7 +256,7 @@ pub(crate) mod tests {
                 Ask::Put(kind) => kind != ObjectKind::Bundle,
                 Ask::Log(stream) => stream != "plan",
                 Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
-                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Claim | Ask::Lock => false,
+                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Claim | Ask::Lock => false,
             };
             assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
             assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");

@@ -119,6 +119,11 @@ async fn carry_out(
             Ok(problem::json(StatusCode::OK, &length))
         }
         Ask::Recover => journal::of_recovered(service, run).await,
+        Ask::Intent => {
+            service.objects.name(&key, &run.name).await?;
+            claim::prove(&service.sealed, &key, request.attempt, nonce).await?;
+            Ok(empty(StatusCode::OK))
+        }
         Ask::Claim => {
             let said = body.collect().await?;
             let said = serde_json::from_slice(&said).map_err(|_| invalid("the body is no claim"))?;

@@ -148,6 +148,7 @@ fn pod_ask(verb: &str, rest: &[&str]) -> Option<Result<(Ask, Wants), Problem>> {
         ("GET", ["objects", word, "digest"]) => kind(word).map(|kind| (Ask::Digest(kind), Wants::Nothing)),
         ("PUT", ["log", stream]) => names::stream(stream).map(|stream| (Ask::Log(stream), Wants::Offset)),
         ("GET", ["recover"]) => Ok((Ask::Recover, Wants::Nothing)),
+        ("PUT", ["intent"]) => Ok((Ask::Intent, Wants::Nothing)),
         ("PUT", ["claim"]) => Ok((Ask::Claim, Wants::Nothing)),
         ("GET", ["state"]) => Ok((Ask::ReadState, Wants::Nothing)),
         ("PUT", ["state"]) => Ok((Ask::WriteState, Wants::Lock)),
@@ -231,7 +232,7 @@ pub const fn limit(ask: Ask) -> u64 {
         Ask::Log(_) => MAX_APPEND,
         Ask::Claim | Ask::Lock => crds::datastore::MAX_SMALL,
         Ask::WriteState => crds::datastore::MAX_STATE,
-        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::ReadState | Ask::Unlock => 0,
+        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::ReadState | Ask::Unlock => 0,
     }
 }
 

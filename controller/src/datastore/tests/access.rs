@@ -123,6 +123,22 @@ async fn an_api_server_that_is_away_decides_nothing() {
 }
 
 #[tokio::test]
+async fn that_a_claim_can_be_recorded_is_proven_before_there_is_one() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("intent", b"").await.code, 200);
+    assert_eq!(lab.put("intent", b"").await.code, 200, "for an approval that was withdrawn and given again");
+    assert_eq!(lab.of_controller("GET", "/claim").await.reason(), NOT_FOUND, "it is no claim");
+    lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
+    assert_eq!(lab.put("claim", &serde_json::to_vec(&claim(1)).unwrap()).await.code, 201);
+    // The cluster is restored from before the claim: what it has forgotten is known here.
+    lab.cluster.set(view(1, true));
+    let answer = lab.put("intent", b"").await;
+    assert_eq!((answer.code, answer.reason().as_str()), (409, ALREADY_CLAIMED));
+    lab.cluster.set(view(1, false));
+    assert_eq!(lab.put("intent", b"").await.reason(), REPLACED, "a closed attempt claims nothing");
+}
+
+#[tokio::test]
 async fn a_claim_is_recorded_once_and_only_as_the_status_has_it() {
     let lab = Lab::new();
     let body = serde_json::to_vec(&claim(1)).unwrap();

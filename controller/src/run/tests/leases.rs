@@ -238,6 +238,12 @@ fn a_lease_is_of_the_run_that_recorded_it_or_is_about_to() {
     assert!(!entitled(&waiting()), "nobody approved");
     assert!(entitled(&waiting().annotate(names::APPROVE, SUM)), "its controller is about to record it");
     assert!(!entitled(&waiting().annotate(names::APPROVE, SUM).annotate(names::CANCEL, "x")));
+    let mut withdrawn = waiting();
+    let record = json!({"checksum": SUM, "by": "alice", "at": "2026-01-01T00:00:00Z"});
+    withdrawn.status_mut().approval = Some(serde_json::from_value(record).unwrap());
+    assert!(entitled(&withdrawn), "until the write that takes the record away: the annotation may be put back");
+    withdrawn.settle();
+    assert!(!entitled(&withdrawn));
     assert!(entitled(&applying()));
     assert!(entitled(&applying().finished(RunResult::Applied)), "until the write that gives it back");
     let mut done = applying().finished(RunResult::Applied).pod_ended(None);

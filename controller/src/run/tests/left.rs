@@ -54,6 +54,15 @@ fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
 }
 
 #[test]
+fn an_apply_that_waits_for_a_lock_is_told_as_well() {
+    let mut world = World::new().claimed();
+    world.status_mut().state_lock = Some(lock(&holder(3)));
+    world.left = locks::Left::Behind("team/net, attempt 3".into());
+    world.settle();
+    assert_eq!(world.status().lock_release.clone().unwrap().id, "l1");
+}
+
+#[test]
 fn an_attempt_is_over_when_it_is_closed_and_its_pod_has_ended() {
     let open = World::new().adopted(Phase::Plan);
     let over = |world: &World, number: u32, now: Timestamp| locks::is_over(&world.o.run, number, &world.o.pod, now);

@@ -1,0 +1,82 @@
+//! A disk that is full: whether the run itself filled it, which another try would not change.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+
+use crds::{Failure, FailureClass, reason};
+use nix::sys::statvfs::statvfs;
+
+use super::PodWork;
+
+/// What is said of a disk that the run filled.
+const OWN: &str = "most of what is on it is this run's own; it needs a larger disk, or less on it";
+
+impl PodWork {
+    /// A step ended so. Where its disk is full of the run's own files it is the stack's doing, and is not tried again.
+    pub(super) async fn whose_disk(&self, failure: Failure) -> Failure {
+        if failure.reason != reason::DISK_FULL {
+            return failure;
+        }
+        let dir = self.settings.work.clone();
+        let own = tokio::task::spawn_blocking(move || is_own(&dir)).await.unwrap_or(false);
+        judged(failure, own)
+    }
+}
+
+fn judged(failure: Failure, own: bool) -> Failure {
+    if !own {
+        return failure;
+    }
+    let message = crds::termination::clip(&format!("{}; {OWN}", failure.message), 1024);
+    Failure { class: FailureClass::Configuration, message, ..failure }
+}
+
+/// Whether what is below a directory is more than half of what is in use on its disk.
+fn is_own(dir: &Path) -> bool {
+    let Ok(disk) = statvfs(dir) else { return false };
+    let used = disk.blocks().saturating_sub(disk.blocks_free()) * disk.fragment_size();
+    below(dir) > used / 2
+}
+
+/// Bytes on disk of what is below a directory. Links are not followed.
+fn below(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match fs::symlink_metadata(entry.path()) {
+            Ok(found) if found.is_dir() => below(&entry.path()),
+            Ok(found) => found.blocks() * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::simple;
+
+    #[test]
+    fn what_the_run_filled_is_not_tried_again() {
+        let full = || simple(FailureClass::Transient, reason::DISK_FULL, "plan failed: no space left on device");
+        assert_eq!(judged(full(), false), full());
+        let own = judged(full(), true);
+        assert_eq!((own.class, own.reason.as_str()), (FailureClass::Configuration, reason::DISK_FULL));
+        assert!(own.message.ends_with(OWN), "{}", own.message);
+    }
+
+    #[test]
+    fn what_is_below_is_counted_once_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, vec![1_u8; 300_000]).unwrap();
+            fs::File::open(&path).unwrap().sync_all().unwrap();
+        };
+        file("a");
+        file("b/c");
+        std::os::unix::fs::symlink("/", dir.path().join("b/all")).unwrap();
+        let bytes = below(dir.path());
+        assert!((600_000..2_000_000).contains(&bytes), "{bytes}");
+        assert!(!is_own(dir.path()), "a few files are not half of a disk");
+    }
+}
