@@ -1,6 +1,7 @@
 //! What the API server itself decides: CEL rules of the definition, admission policies, fences. etcd and kube-apiserver are
 //! real and alone; no root is needed.
 
+mod applied;
 mod cel;
 mod chart;
 mod conformance;
@@ -34,6 +35,7 @@ fn main() -> Result<ExitCode> {
         policies::tests(),
         fences::tests(),
         matrix::tests(),
+        applied::tests(),
         chart::tests(),
         conformance::tests(),
         upgrade::tests(),

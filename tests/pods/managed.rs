@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("managed::workspaces_are_kept_apart", workspaces),
         Test::new("managed::a_state_in_the_source_is_not_left_behind", committed_state),
         Test::new("managed::people_list_read_restore_and_unlock", people),
+        Test::new("managed::a_namespace_made_again_is_not_given_the_former_state", made_again),
     ]
 }
 
@@ -137,5 +138,24 @@ async fn people(scene: Scene) -> Result<()> {
     ensure!(output.status.success(), "{}", stderr(&output));
     run(&scene, "third", json!({"stack": "words"})).await?;
     scene.ends("third", RunResult::NoChanges).await?;
+    Ok(())
+}
+
+async fn made_again(scene: Scene) -> Result<()> {
+    let first = scene.suite.beside(&scene, "again").await?;
+    run(&first, "first", json!({"stack": "words"})).await?;
+    first.ends("first", RunResult::Applied).await?;
+    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, "--timeout=180s"])?;
+
+    let second = scene.suite.beside(&scene, "again").await?;
+    run(&second, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
+    let status = second.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
+    holds(&format!("{:?}", status.message), "states/words/handover")?;
+    ensure!(status.plan.is_none(), "{:?}", status.plan);
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words/handover", second.namespace);
+    let output = second.paste(&format!("echo '{{\"reason\": \"the same team\"}}' | kubectl create --raw '{path}' -f -"))?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    run(&second, "heir", json!({"stack": "words"})).await?;
+    second.ends("heir", RunResult::NoChanges).await?;
     Ok(())
 }
