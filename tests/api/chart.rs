@@ -287,8 +287,8 @@ async fn authorities(_: World) -> Result<()> {
 async fn finite(_: World) -> Result<()> {
     let kept = |values: &[&str]| -> Result<Option<String>> {
         let all = render(values)?;
-        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?).into_iter();
-        Ok(arguments.filter_map(|argument| argument.strip_prefix("--default-ttl-seconds=")).map(str::to_owned).next())
+        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+        Ok(arguments.iter().find_map(|argument| argument.strip_prefix("--default-ttl-seconds=")).map(str::to_owned))
     };
     ensure!(kept(&[])?.as_deref() == Some("604800"), "a week");
     ensure!(kept(&["controller.ttlSecondsAfterFinished=null"])?.is_none(), "for ever, where somebody wants it");

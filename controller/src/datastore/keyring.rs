@@ -82,7 +82,7 @@ async fn is_empty(store: &Store) -> Result<bool, Problem> {
     Ok(true)
 }
 
-/// Opens the marks of all keys; leaves one of the key that is written with.
+/// Opens the marks of all keys, and leaves one of the key that is written with.
 async fn check(sealed: &Sealed, place: &str) -> Result<(), Problem> {
     let marks = names::top(MARKS);
     let (_, ids) = sealed.store().children(&marks).await?;
@@ -92,11 +92,16 @@ async fn check(sealed: &Sealed, place: &str) -> Result<(), Problem> {
         fits.push(sealed.fit(name).await?);
     }
     judge(&fits, place)?;
+    mark(sealed).await
+}
+
+/// Leaves a mark of the key that is written with: before its first use, and after a rotation.
+///
+/// # Errors
+/// `Unavailable`; `KeyMissing` when there is no such key.
+pub async fn mark(sealed: &Sealed) -> Result<(), Problem> {
     let active = sealed.keys().active().map_err(|error| problem(KEY_MISSING, error.to_string()))?;
-    if !ids.iter().any(|id| id == active.id()) {
-        sealed.mark(&names::below(&marks, active.id()), &active).await?;
-    }
-    Ok(())
+    sealed.mark(&names::below(&names::top(MARKS), active.id()), &active).await.map(drop)
 }
 
 /// A key is another one when it opens nothing of what names it: a single object may be damaged.
@@ -106,9 +111,15 @@ fn judge(fits: &[Fit], place: &str) -> Result<(), Problem> {
     for fit in fits {
         match fit {
             Fit::Nothing => {}
-            Fit::Missing(id) => drop(missing.insert(id.as_str())),
-            Fit::Opens(id) => drop(differ.insert(id.as_str(), false)),
-            Fit::Differs(id) => drop(differ.entry(id.as_str()).or_insert(true)),
+            Fit::Missing(id) => {
+                missing.insert(id.as_str());
+            }
+            Fit::Opens(id) => {
+                differ.insert(id.as_str(), false);
+            }
+            Fit::Differs(id) => {
+                differ.entry(id.as_str()).or_insert(true);
+            }
         }
     }
     let list = |ids: Vec<&str>| ids.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");

@@ -17,6 +17,7 @@ use super::{
         attempt, controller,
         route::{self, Route},
     },
+    keyring,
     log::Logs,
     metrics::Metrics,
     names,
@@ -215,7 +216,11 @@ impl Service {
             Some((at, result)) if at.elapsed() < if result.is_ok() { GOOD } else { BAD } => result.clone(),
             _ => {
                 let name = names::below(&names::top("probes"), &self.probe);
-                let written = self.sealed.overwrite_bytes(&name, b"ready").await;
+                let written = match self.sealed.overwrite_bytes(&name, b"ready").await {
+                    // A key that was put in place since the start has no mark yet.
+                    Ok(()) => keyring::mark(&self.sealed).await,
+                    Err(problem) => Err(problem),
+                };
                 *last = Some((tokio::time::Instant::now(), written.clone()));
                 written
             }
