@@ -13,7 +13,7 @@
 //! | `GET recover` | the journal of the run that the caller's own `spec.recover` names; 409 [`NOT_ENDED`] while it works |
 //! | `PUT intent` | writes as `PUT claim` would, before there is a claim: that it can be recorded is proven; 409 [`ALREADY_CLAIMED`] |
 //! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
-//! | `GET state` | the newest state; 204 when there is none |
+//! | `GET state` | the newest state; 204 when there is none; 403 [`FORMER_NAMESPACE`], as for `PUT lock` |
 //! | `PUT state?lock=ID` | a new version of the state; 403 [`FORBIDDEN`] before the claim, 423 [`LOCKED`] without the lock |
 //! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |
 //! | `DELETE lock?lock=ID` | gives the lock back |
@@ -136,6 +136,8 @@ pub const ALREADY_CLAIMED: &str = "AlreadyClaimed";
 pub const NOT_ENDED: &str = "NotEnded";
 /// A log has another length: 409.
 pub const WRONG_OFFSET: &str = "WrongOffset";
+/// The state belongs to a namespace of the same name that was deleted: 403.
+pub const FORMER_NAMESPACE: &str = crate::reason::STATE_OF_FORMER_NAMESPACE;
 /// Too large: 413.
 pub const TOO_LARGE: &str = "TooLarge";
 /// The content is not what its digest says: 422.

@@ -60,6 +60,8 @@ reasons! {
     STALE_PLAN = "StalePlan";
     /// The state would be lost with the pod.
     NO_DURABLE_STATE = "NoDurableState";
+    /// The managed state belongs to a namespace of the same name that was deleted.
+    STATE_OF_FORMER_NAMESPACE = "StateOfFormerNamespace";
     /// The tool could not save its state.
     STATE_NOT_SAVED = "StateNotSaved";
     /// A phase passed its deadline.

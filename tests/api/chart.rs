@@ -16,7 +16,9 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
         Test::new("chart::controllers_that_stand_by_elect_one", false, replicas),
         Test::new("chart::what_is_said_of_tools_reaches_the_controller", false, tools),
-        Test::new("chart::secrets_are_of_the_shape_that_is_read", false, secrets),
+        Test::new("chart::secrets_are_rendered_without_what_is_in_them", false, secrets),
+        Test::new("chart::authorities_of_a_bucket_reach_the_datastore", false, authorities),
+        Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
 }
@@ -67,7 +69,7 @@ async fn datastore(_: World) -> Result<()> {
     let wanted = "--controller-account=system:serviceaccount:pawl-system:pawl-controller";
     ensure!(arguments(deployment).contains(&wanted), "{:?}", arguments(deployment));
     for probe in ["livenessProbe", "readinessProbe"] {
-        ensure!(container(deployment)[probe]["httpGet"]["scheme"] == "HTTPS");
+        ensure!(container(deployment)[probe]["httpGet"]["port"] == "metrics", "not behind those that wait for a transfer");
     }
     // The selectors of the two do not meet.
     let labels = |deployment: &Value| deployment["spec"]["selector"]["matchLabels"].clone();
@@ -90,7 +92,13 @@ async fn datastore(_: World) -> Result<()> {
     let rules = &get(&all, "ClusterRole", "pawl-datastore")?["rules"];
     ensure!(*rules == json!([{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]));
     let rules = &get(&all, "ClusterRole", "pawl-datastore-runs")?["rules"];
-    ensure!(*rules == json!([{"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "verbs": ["get"]}]));
+    let read = |group: &str, resource: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": ["get"]});
+    ensure!(*rules == json!([read("pawl.run", "terraformruns"), read("", "namespaces")]), "{rules}");
+    let role = get(&all, "Role", "pawl-datastore-secrets")?;
+    ensure!(role["metadata"]["namespace"] == "pawl-system");
+    let own = json!(["pawl-datastore-keyring", "pawl-datastore-certificate"]);
+    let wanted = json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": own, "verbs": ["get", "patch"]}]);
+    ensure!(role["rules"] == wanted, "{}", role["rules"]);
     let binding = get(&all, "RoleBinding", "pawl-datastore-pawl-system")?;
     ensure!(binding["metadata"]["namespace"] == "kube-system");
     ensure!(binding["roleRef"]["name"] == "extension-apiserver-authentication-reader");
@@ -136,11 +144,15 @@ async fn existing(_: World) -> Result<()> {
         "readApi.enabled=false",
     ])?;
     ensure!(all.iter().all(|object| object["kind"] != "Secret" && object["kind"] != "PersistentVolumeClaim"));
+    ensure!(find(&all, "Role", "pawl-datastore-secrets").is_none(), "nothing is to be filled");
     let deployment = get(&all, "Deployment", "pawl-datastore")?;
     let volumes = &deployment["spec"]["template"]["spec"]["volumes"];
     ensure!(volumes[0]["secret"]["secretName"] == "keys" && volumes[1]["secret"]["secretName"] == "cert");
     ensure!(volumes[3]["persistentVolumeClaim"]["claimName"] == "claim", "{volumes}");
     ensure!(arguments(deployment).contains(&"--no-read-api"));
+    let fills = |argument: &&str| argument.starts_with("--keys-secret") || argument.starts_with("--tls-");
+    let filled: Vec<_> = arguments(deployment).into_iter().filter(fills).collect();
+    ensure!(filled == ["--tls-cert=/pawl/tls/tls.crt", "--tls-key=/pawl/tls/tls.key"], "{filled:?}");
     let controller = get(&all, "Deployment", "pawl-controller")?;
     let sources = &controller["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"];
     ensure!(sources[0]["secret"]["name"] == "cert");
@@ -221,24 +233,65 @@ async fn tools(_: World) -> Result<()> {
     Ok(())
 }
 
+/// Whoever renders and applies twice says nothing of what the datastore has put into them.
 async fn secrets(_: World) -> Result<()> {
-    use k8s_openapi::ByteString;
     let all = render(&[])?;
-    let value = |secret: &Value, key: &str| -> Result<Vec<u8>> {
-        let bytes: ByteString = serde_json::from_value(secret["data"][key].clone()).with_context(|| key.to_owned())?;
-        Ok(bytes.0)
-    };
-    let keys = get(&all, "Secret", "pawl-datastore-keys")?;
-    ensure!(keys["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep");
-    let active = String::from_utf8(value(keys, "active")?)?;
-    let key = String::from_utf8(value(keys, &active)?)?;
-    let key: ByteString = serde_json::from_value(key.into())?;
-    ensure!(key.0.len() == 32, "{} bytes", key.0.len());
-    let tls = get(&all, "Secret", "pawl-datastore-tls")?;
-    for (file, head) in [("ca.crt", "CERTIFICATE"), ("tls.crt", "CERTIFICATE"), ("tls.key", "PRIVATE KEY")] {
-        let text = String::from_utf8(value(tls, file)?)?;
-        ensure!(text.starts_with("-----BEGIN ") && text.lines().next().is_some_and(|line| line.contains(head)), "{file}");
+    let secrets: Vec<_> = all.iter().filter(|object| object["kind"] == "Secret").collect();
+    ensure!(secrets.len() == 2, "{secrets:?}");
+    for secret in &secrets {
+        ensure!(secret["type"] == "Opaque" && secret.get("data").is_none() && secret.get("stringData").is_none(), "{secret}");
+        ensure!(secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep");
     }
+    ensure!(render(&[])? == all, "the same each time");
+    // Each is mounted behind the one of an earlier chart, and named to the datastore.
+    let deployment = get(&all, "Deployment", "pawl-datastore")?;
+    let volumes = &deployment["spec"]["template"]["spec"]["volumes"];
+    for (n, former, own) in [(0, "keys", "keyring"), (1, "tls", "certificate")] {
+        let (former, own) = (format!("pawl-datastore-{former}"), format!("pawl-datastore-{own}"));
+        get(&all, "Secret", &own)?;
+        let sources = json!([{"secret": {"name": former, "optional": true}}, {"secret": {"name": own}}]);
+        ensure!(volumes[n]["projected"]["sources"] == sources, "{}", volumes[n]);
+    }
+    for wanted in [
+        "--keys-secret=pawl-system/pawl-datastore-keyring",
+        "--tls-secret=pawl-system/pawl-datastore-certificate",
+        "--tls-names=pawl-datastore,pawl-datastore.pawl-system,pawl-datastore.pawl-system.svc,\
+         pawl-datastore.pawl-system.svc.cluster.local",
+    ] {
+        ensure!(arguments(deployment).contains(&wanted), "{wanted}: {:?}", arguments(deployment));
+    }
+    Ok(())
+}
+
+async fn authorities(_: World) -> Result<()> {
+    let environment = |all: &[Value]| -> Result<Vec<(String, String)>> {
+        let env = container(get(all, "Deployment", "pawl-datastore")?)["env"].as_array().context("no environment")?.clone();
+        let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+        Ok(env.iter().map(|entry| (text(entry, "name"), text(entry, "value"))).collect())
+    };
+    let plain = render(&[])?;
+    ensure!(environment(&plain)?.iter().all(|(name, _)| !name.starts_with("SSL_")));
+    let all = render(&["datastore.ca=\"A\\nB\"", "datastore.podAnnotations={\"a\":\"b\"}"])?;
+    ensure!(get(&all, "ConfigMap", "pawl-datastore-ca")?["data"] == json!({"ca.crt": "A\nB"}));
+    for (name, value) in [("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"), ("SSL_CERT_DIR", "/pawl/ca")] {
+        ensure!(environment(&all)?.contains(&(name.to_owned(), value.to_owned())), "{name}");
+    }
+    let template = &get(&all, "Deployment", "pawl-datastore")?["spec"]["template"];
+    let mounts = container(get(&all, "Deployment", "pawl-datastore")?)["volumeMounts"].as_array().context("no mounts")?;
+    ensure!(mounts.iter().any(|mount| mount["name"] == "ca" && mount["mountPath"] == "/pawl/ca"));
+    let annotations = &template["metadata"]["annotations"];
+    ensure!(annotations["a"] == "b" && annotations["pawl.run/ca"].is_string(), "a changed authority is read: {annotations}");
+    Ok(())
+}
+
+async fn finite(_: World) -> Result<()> {
+    let kept = |values: &[&str]| -> Result<Option<String>> {
+        let all = render(values)?;
+        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+        Ok(arguments.iter().find_map(|argument| argument.strip_prefix("--default-ttl-seconds=")).map(str::to_owned))
+    };
+    ensure!(kept(&[])?.as_deref() == Some("604800"), "a week");
+    ensure!(kept(&["controller.ttlSecondsAfterFinished=null"])?.is_none(), "for ever, where somebody wants it");
     Ok(())
 }
 

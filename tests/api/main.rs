@@ -1,6 +1,7 @@
 //! What the API server itself decides: CEL rules of the definition, admission policies, fences. etcd and kube-apiserver are
 //! real and alone; no root is needed.
 
+mod applied;
 mod busy;
 mod cel;
 mod chart;
@@ -36,6 +37,7 @@ fn main() -> Result<ExitCode> {
         policies::tests(),
         fences::tests(),
         matrix::tests(),
+        applied::tests(),
         chart::tests(),
         conformance::tests(),
         upgrade::tests(),

@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("managed::people_list_read_and_restore", people),
         Test::new("managed::a_person_unlocks_with_a_reason", unlock),
         Test::new("managed::code_of_the_stack_reaches_no_state", hostile),
+        Test::new("managed::a_namespace_made_again_is_not_given_the_former_state", made_again),
     ]
 }
 
@@ -212,5 +213,24 @@ async fn hostile(scene: Scene) -> Result<()> {
     // The same head: the same versions and notes, and nobody's lock.
     let after = scene.read("states/words")?;
     ensure!(after == before, "{before}\nbecame\n{after}");
+    Ok(())
+}
+
+async fn made_again(scene: Scene) -> Result<()> {
+    let first = scene.suite.beside(&scene, "again").await?;
+    run(&first, "first", json!({"stack": "words"})).await?;
+    first.ends("first", RunResult::Applied).await?;
+    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, "--timeout=180s"])?;
+
+    let second = scene.suite.beside(&scene, "again").await?;
+    run(&second, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
+    let status = second.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
+    holds(&format!("{:?}", status.message), "states/words/handover")?;
+    ensure!(status.plan.is_none(), "{:?}", status.plan);
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words/handover", second.namespace);
+    let output = second.paste(&format!("echo '{{\"reason\": \"the same team\"}}' | kubectl create --raw '{path}' -f -"))?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    run(&second, "heir", json!({"stack": "words"})).await?;
+    second.ends("heir", RunResult::NoChanges).await?;
     Ok(())
 }

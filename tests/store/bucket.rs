@@ -1,4 +1,4 @@
-//! An S3-compatible server on this machine, on a folder of its own.
+//! An S3-compatible server on this machine, on a folder of its own, behind TLS with a certificate of the suite's own authority.
 
 use std::{
     collections::HashMap,
@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
+use tests::cluster::pki::{Identity, Pki};
 
 /// The bucket's name.
 pub(crate) const NAME: &str = "pawl";
@@ -25,17 +26,26 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Starts the server and waits until it answers.
-    pub(crate) fn start(program: &Path) -> Result<Self> {
+    /// Starts the server, with a certificate of that authority, and waits until it answers.
+    pub(crate) fn start(program: &Path, authority: &Pki) -> Result<Self> {
+        let pair = authority.issue(Identity { file: "s3", user: "s3", group: "test", hosts: &["127.0.0.1"] })?;
         let folder = tempfile::tempdir()?;
         let (data, metadata) = (folder.path().join("data"), folder.path().join("metadata"));
         fs::create_dir_all(data.join(NAME))?;
         fs::create_dir_all(&metadata)?;
+        let (certificate, key) = (folder.path().join("crt"), folder.path().join("key"));
+        fs::write(&certificate, pair.certificate)?;
+        fs::write(&key, pair.key)?;
         let log = File::create(folder.path().join("log"))?;
         // Free now, and taken by the server in a moment.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let server = Command::new(program)
-            .args(["--access", ACCESS, "--secret", SECRET, "--port", &address, "--quiet", "--keep-alive", "posix", "--sidecar"])
+            .args(["--access", ACCESS, "--secret", SECRET, "--port", &address, "--quiet", "--keep-alive"])
+            .arg("--cert")
+            .arg(&certificate)
+            .arg("--key")
+            .arg(&key)
+            .args(["posix", "--sidecar"])
             .args([&metadata, &data])
             .current_dir(folder.path())
             .stdin(Stdio::null())
@@ -64,8 +74,7 @@ impl Bucket {
             ("AWS_ACCESS_KEY_ID", ACCESS),
             ("AWS_SECRET_ACCESS_KEY", SECRET),
             ("AWS_REGION", "us-east-1"),
-            ("AWS_ENDPOINT", &format!("http://{}", self.address)),
-            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_ENDPOINT", &format!("https://{}", self.address)),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into()

@@ -1,7 +1,7 @@
 //! What every store has to do.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
 };
 
@@ -10,9 +10,10 @@ use bytes::Bytes;
 use controller::{
     datastore::{
         auth::lookup::Lookup,
-        cluster::{Cluster, FrontProxyConfig, Identity, RunView},
+        cluster::{Cluster, Entries, FrontProxyConfig, Identity, RunView},
         names::{LogKey, RunKey, StateKey, below, top},
         objects::{Objects, Wrote},
+        settings::SecretName,
         state::{States, lock::Holder},
         store::collect,
     },
@@ -53,6 +54,20 @@ impl Cluster for Nobody {
     }
     fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, Error>> {
         Box::pin(async { Ok(None) })
+    }
+    fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn secret<'a>(&'a self, _: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, Error>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn fill<'a>(
+        &'a self,
+        _: &'a SecretName,
+        _: &'a Entries,
+        _: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
+        Box::pin(async { Ok(false) })
     }
 }
 
@@ -206,7 +221,7 @@ async fn lock(place: Arc<Place>) -> Result<()> {
             let holder = Holder { run: &run, attempt: 1, pod_uid: &pod_uid };
             let info = format!(r#"{{"ID": "lock-{n}"}}"#);
             let lookup = Lookup::new(Arc::new(Nobody));
-            anyhow::Ok(States::new(place.open()?).lock(&state, &holder, info.as_bytes(), &lookup).await)
+            anyhow::Ok(States::new(place.open()?).lock(&state, &holder, "ns", info.as_bytes(), &lookup).await)
         })
     });
     let mut winners = 0;
@@ -224,7 +239,7 @@ async fn versions(place: Arc<Place>) -> Result<()> {
     let (run, state) = (run(), StateKey::new("team", run().state)?);
     let holder = Holder { run: &run, attempt: 1, pod_uid: "pod-1" };
     let states = States::new(place.open()?);
-    states.lock(&state, &holder, br#"{"ID": "a"}"#, &Lookup::new(Arc::new(Nobody))).await?;
+    states.lock(&state, &holder, "ns", br#"{"ID": "a"}"#, &Lookup::new(Arc::new(Nobody))).await?;
     // Several writers under one lock: whatever their order, each that was told so is among the versions.
     let acknowledged = Arc::new(Mutex::new(Vec::new()));
     let writers = (0..4_u64).map(|writer| {

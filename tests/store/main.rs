@@ -1,17 +1,31 @@
-//! The datastore's store, the same checks on a folder and on an S3-compatible server: conditional writes, uploads in parts, logs,
-//! claims, states and their locks. Needs neither root nor a cluster.
+//! The datastore's store, the same checks on a folder and on an S3-compatible server behind TLS: conditional writes, uploads in
+//! parts, logs, claims, states and their locks. Needs neither root nor a cluster.
+//!
+//! Which authorities are trusted is said by the environment, as in the chart's pod: a directory beside the system's file. So the
+//! checks run in a second process, whose environment the first one makes.
 
 mod bucket;
 mod checks;
 
-use std::{collections::HashMap, env, future::Future, pin::Pin, process::ExitCode, sync::Arc};
+use std::{
+    collections::HashMap,
+    env,
+    future::Future,
+    path::Path,
+    pin::Pin,
+    process::{Command, ExitCode},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result};
 use bucket::Bucket;
 use controller::datastore::{crypt::keys::Keys, sealed::Sealed, store::Store};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
-use tests::cluster::gobuild::{BUCKETS, Toolset};
+use tests::cluster::{
+    gobuild::{BUCKETS, Toolset},
+    pki::Pki,
+};
 
 /// A store of its own for one check.
 pub(crate) struct Place {
@@ -59,7 +73,21 @@ fn keys() -> Result<TempDir> {
 
 type Check = fn(Arc<Place>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
+/// Of the second process: the directory of authorities that it trusts.
+const TRUSTED: &str = "PAWL_STORE_TRUSTED";
+
 fn main() -> Result<ExitCode> {
+    let Some(trusted) = env::var_os(TRUSTED) else {
+        let trusted = tempfile::tempdir()?;
+        let mut again = Command::new(env::current_exe()?);
+        again.args(env::args_os().skip(1)).env(TRUSTED, trusted.path());
+        again.env("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt").env("SSL_CERT_DIR", trusted.path());
+        let code = again.status()?.code().and_then(|code| u8::try_from(code).ok());
+        return Ok(code.map_or(ExitCode::FAILURE, ExitCode::from));
+    };
+    let files = tempfile::tempdir()?;
+    let authority = Pki::bare(files.path(), "pawl-test-bucket")?;
+    std::fs::copy(files.path().join("ca.crt"), Path::new(&trusted).join("ca.crt"))?;
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
     // Fails only when one is installed already.
@@ -67,7 +95,7 @@ fn main() -> Result<ExitCode> {
     let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
     let tools = if wanted { Some(Toolset::ensure(BUCKETS)?) } else { Toolset::at_hand(BUCKETS)? };
     let bucket = match tools {
-        Some(tools) if !arguments.list => Some(Arc::new(Bucket::start(tools.path("versitygw")?)?)),
+        Some(tools) if !arguments.list => Some(Arc::new(Bucket::start(tools.path("versitygw")?, &authority)?)),
         Some(_) => None,
         None => {
             println!("left out: the checks on S3 (its server is not built yet; `PAWL_SUITES=1` builds it)");

@@ -2,22 +2,28 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec},
-    core::v1::ConfigMap,
+    core::v1::{ConfigMap, Namespace, Secret},
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
+use serde_json::json;
 
 use crds::{
     Adopted, Claim, Operation, TerraformRun,
     datastore::{AUDIENCE, StateId},
 };
 
-use crate::error::{Error, call, call_opt};
+use super::settings::SecretName;
+use crate::error::{Error, ErrorKind, call, call_opt};
+
+/// Owns the fields that [`Cluster::fill`] writes.
+const MANAGER: &str = "pawl-datastore";
 
 /// Who a token is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +114,15 @@ pub struct FrontProxyConfig {
     pub user_headers: Vec<String>,
 }
 
+/// A Secret of the datastore's own, as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries {
+    /// Its resourceVersion.
+    pub version: String,
+    /// What it holds; nothing until it is filled.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
 /// The API server.
 pub trait Cluster: Send + Sync + 'static {
     /// Who a token of the audience [`AUDIENCE`] is; none when it is no such token, or no longer.
@@ -118,6 +133,17 @@ pub trait Cluster: Send + Sync + 'static {
     fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, Error>>;
     /// How the API server passes requests on; none when the cluster has not set that up.
     fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, Error>>;
+    /// The UID of a namespace, read live; none when there is none.
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, Error>>;
+    /// Reads a Secret of the datastore's own; none when there is none.
+    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, Error>>;
+    /// Adds entries to a Secret that is still as it was read; false when somebody else was ahead.
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, Error>>;
 }
 
 /// The real one.
@@ -174,6 +200,43 @@ impl Cluster for Kube {
             let api: Api<ConfigMap> = Api::namespaced(self.0.clone(), "kube-system");
             let map = call_opt("read the front proxy", api.get("extension-apiserver-authentication")).await?;
             Ok(map.and_then(|map| front_proxy(&map.data.unwrap_or_default())))
+        })
+    }
+
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        Box::pin(async move {
+            let api: Api<Namespace> = Api::all(self.0.clone());
+            Ok(call_opt("read the namespace", api.get(name)).await?.and_then(|namespace| namespace.uid()))
+        })
+    }
+
+    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, Error>> {
+        Box::pin(async move {
+            let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
+            let found = call_opt("read the Secret", api.get(&name.name)).await?;
+            Ok(found.map(|secret| Entries {
+                version: secret.resource_version().unwrap_or_default(),
+                data: secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect(),
+            }))
+        })
+    }
+
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
+            let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (key, BASE64_STANDARD.encode(value))).collect();
+            let patch = Patch::Merge(json!({"metadata": {"resourceVersion": read.version}, "data": data}));
+            let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+            match call("fill the Secret", api.patch(&name.name, &params, &patch)).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+                Err(error) => Err(error),
+            }
         })
     }
 }

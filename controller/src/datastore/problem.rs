@@ -7,8 +7,8 @@ use axum::{
 };
 
 use crds::datastore::{
-    ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, INVALID, KEY_MISSING, LOCKED, NOT_ENDED, NOT_FOUND, Problem, REPLACED,
-    TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST, WRONG_OFFSET,
+    ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, FORMER_NAMESPACE, INVALID, KEY_MISSING, LOCKED, NOT_ENDED, NOT_FOUND,
+    Problem, REPLACED, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST, WRONG_OFFSET,
 };
 
 /// A problem with one of the reasons of [`crds::datastore`].
@@ -41,7 +41,7 @@ pub fn unavailable(what: &'static str, error: &dyn std::fmt::Display) -> Problem
 pub fn status(reason: &str) -> StatusCode {
     match reason {
         UNAUTHENTICATED => StatusCode::UNAUTHORIZED,
-        FORBIDDEN | REPLACED => StatusCode::FORBIDDEN,
+        FORBIDDEN | REPLACED | FORMER_NAMESPACE => StatusCode::FORBIDDEN,
         NOT_FOUND => StatusCode::NOT_FOUND,
         ALREADY_EXISTS | ALREADY_CLAIMED | NOT_ENDED | WRONG_OFFSET => StatusCode::CONFLICT,
         TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
@@ -90,6 +90,7 @@ mod tests {
             (UNAUTHENTICATED, 401),
             (FORBIDDEN, 403),
             (REPLACED, 403),
+            (FORMER_NAMESPACE, 403),
             (NOT_FOUND, 404),
             (ALREADY_EXISTS, 409),
             (ALREADY_CLAIMED, 409),

@@ -13,7 +13,7 @@ use crds::datastore::{KEY_MISSING, Problem, TOO_LARGE, hex_digest};
 use super::{
     crypt::{
         CryptError,
-        keys::Keys,
+        keys::{Keys, MasterKey},
         stream::{self, Header, MAX_HEADER, Opener, Sealer, sealed_len},
     },
     names::Name,
@@ -46,11 +46,25 @@ pub struct Content {
     pub blob: Option<Name>,
 }
 
+/// How the keys fit an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// There is none, or none that names a key.
+    Nothing,
+    /// The key of that id opens it.
+    Opens(String),
+    /// There is no key of that id.
+    Missing(String),
+    /// The key of that id does not open it.
+    Differs(String),
+}
+
 fn of_crypt(name: &Name, error: CryptError) -> Problem {
     match error {
         CryptError::KeyMissing(id) => {
             problem(KEY_MISSING, format!("{name} was written with the key `{id}`, which the datastore does not have"))
         }
+        CryptError::NoKey => problem(KEY_MISSING, format!("{name} is not written: {error}")),
         CryptError::Corrupt | CryptError::Cipher => corrupt(format!("{name}: {error}")),
     }
 }
@@ -66,8 +80,36 @@ impl Sealed {
         &self.store
     }
 
+    /// Its keys.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
     fn seal(&self, name: &Name, content: &[u8]) -> Result<Vec<u8>, Problem> {
-        stream::seal(&self.keys.active(), name.as_str(), content).map_err(|error| of_crypt(name, error))
+        let active = self.keys.active().map_err(|error| of_crypt(name, error))?;
+        stream::seal(&active, name.as_str(), content).map_err(|error| of_crypt(name, error))
+    }
+
+    /// Creates small bytes that only this key opens; false when some are there.
+    ///
+    /// # Errors
+    /// `Unavailable`; they may have been created.
+    pub async fn mark(&self, name: &Name, key: &MasterKey) -> Result<bool, Problem> {
+        let bytes = stream::seal(key, name.as_str(), b"").map_err(|error| of_crypt(name, error))?;
+        self.store.create(name, bytes).await
+    }
+
+    /// Whether the keys open a record or a mark.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn fit(&self, name: &Name) -> Result<Fit, Problem> {
+        let bytes = self.store.read(name, sealed_len((RECORD + INLINE) as u64)).await?.unwrap_or_default();
+        // What is cut off there says nothing of any key.
+        let Ok(header) = Header::parse(&bytes) else { return Ok(Fit::Nothing) };
+        let id = header.key_id.clone();
+        let Ok(key) = self.keys.find(&id) else { return Ok(Fit::Missing(id)) };
+        Ok(if stream::open(&key, &header, name.as_str(), &bytes).is_ok() { Fit::Opens(id) } else { Fit::Differs(id) })
     }
 
     /// Creates a record; false when one of that name exists.
@@ -232,7 +274,8 @@ impl BlobWriter {
     async fn begin(sealed: &Sealed, name: Name) -> Result<Self, Problem> {
         let part_size = sealed.store.part_size();
         let mut part = Vec::with_capacity(part_size + 2 * stream::SEGMENT);
-        let sealer = Sealer::new(&sealed.keys.active(), name.as_str(), &mut part).map_err(|error| of_crypt(&name, error))?;
+        let active = sealed.keys.active().map_err(|error| of_crypt(&name, error))?;
+        let sealer = Sealer::new(&active, name.as_str(), &mut part).map_err(|error| of_crypt(&name, error))?;
         let upload = sealed.store.upload(&name).await?;
         Ok(Self { name, upload, sealer, part, part_size })
     }

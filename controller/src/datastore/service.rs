@@ -17,6 +17,7 @@ use super::{
         attempt, controller,
         route::{self, Route},
     },
+    keyring,
     log::Logs,
     metrics::Metrics,
     names,
@@ -58,6 +59,8 @@ pub struct Service {
     pub front_proxy: watch::Sender<Option<Arc<FrontProxyConfig>>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Why nothing is served, when the keys are not those of the store.
+    pub unfit: watch::Sender<Option<Problem>>,
     /// Turns true when the process is to end.
     pub stopped: watch::Receiver<bool>,
     pub(super) follows: Arc<Semaphore>,
@@ -101,6 +104,7 @@ impl Service {
             controller,
             front_proxy: watch::Sender::new(None),
             metrics: Arc::new(Metrics::new()),
+            unfit: watch::Sender::new(None),
             stopped,
             follows: Arc::new(Semaphore::new(AT_ONCE / 2)),
             requests: Semaphore::new(AT_ONCE),
@@ -124,10 +128,20 @@ impl Service {
             }
         };
         let kind = route.kind();
-        let Ok(_permit) = self.requests.try_acquire() else {
-            self.metrics.answered(kind, StatusCode::SERVICE_UNAVAILABLE);
-            return problem::response(&busy());
+        // Whoever asks how it is gets an answer however many wait.
+        let probe = matches!(route, Route::Health | Route::Ready);
+        let permit = self.requests.try_acquire();
+        let refused = match (&*self.unfit.borrow(), &permit) {
+            _ if probe => None,
+            (Some(unfit), _) => Some(unfit.clone()),
+            (None, Err(_)) => Some(busy()),
+            (None, Ok(_)) => None,
         };
+        if let Some(problem) = refused {
+            let response = problem::response(&problem);
+            self.metrics.answered(kind, response.status());
+            return response;
+        }
         let response = match &route {
             Route::Health => text(StatusCode::OK, "ok\n"),
             Route::Ready => match self.ready().await {
@@ -186,8 +200,15 @@ impl Service {
         self.downloads.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
     }
 
-    /// Whether the store can be written; the answer is good for half a minute, a bad one for two seconds.
-    async fn ready(&self) -> Result<(), Problem> {
+    /// Whether the keys are those of the store, and it can be written; the answer is good for half a minute, a bad one for two
+    /// seconds.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn ready(&self) -> Result<(), Problem> {
+        if let Some(unfit) = self.unfit.borrow().clone() {
+            return Err(unfit);
+        }
         const GOOD: std::time::Duration = std::time::Duration::from_secs(30);
         const BAD: std::time::Duration = std::time::Duration::from_secs(2);
         let mut last = self.ready.lock().await;
@@ -195,7 +216,11 @@ impl Service {
             Some((at, result)) if at.elapsed() < if result.is_ok() { GOOD } else { BAD } => result.clone(),
             _ => {
                 let name = names::below(&names::top("probes"), &self.probe);
-                let written = self.sealed.overwrite_bytes(&name, b"ready").await;
+                let written = match self.sealed.overwrite_bytes(&name, b"ready").await {
+                    // A key that was put in place since the start has no mark yet.
+                    Ok(()) => keyring::mark(&self.sealed).await,
+                    Err(problem) => Err(problem),
+                };
                 *last = Some((tokio::time::Instant::now(), written.clone()));
                 written
             }
@@ -211,4 +236,19 @@ fn text(status: StatusCode, body: &str) -> Response {
     let mut response = Response::new(Body::from(body.to_owned()));
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::Lab, *};
+
+    #[tokio::test]
+    async fn it_says_how_it_is_however_many_wait() {
+        let lab = Lab::new();
+        let _all = lab.service.requests.try_acquire_many(u32::try_from(AT_ONCE).unwrap()).unwrap();
+        assert_eq!(lab.put("objects/plan", b"x").await.code, 503);
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(lab.send("GET", path, &[], Body::empty()).await.code, 200, "{path}");
+        }
+    }
 }

@@ -1,8 +1,36 @@
 //! What `controller datastore` is told on its command line or by its environment.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use clap::Args;
+
+/// A Secret, `NAMESPACE/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl FromStr for SecretName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            Some(_) | None => Err(format!("`{text}` is not NAMESPACE/NAME")),
+        }
+    }
+}
+
+impl fmt::Display for SecretName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
 
 /// Settings of `controller datastore`.
 #[derive(Args, Clone, Debug)]
@@ -14,12 +42,23 @@ pub struct Settings {
     /// Directory of the keys: a file per key id with the base64 of 32 bytes, and `active`, which names the key to write with.
     #[arg(long, env = "PAWL_DATASTORE_KEYS", default_value = "/pawl/keys")]
     pub keys: PathBuf,
+    /// Secret that is mounted there, NAMESPACE/NAME: filled with a new key when it holds none and the store is empty. Without it the
+    /// keys have to be there.
+    #[arg(long, env = "PAWL_DATASTORE_KEYS_SECRET")]
+    pub keys_secret: Option<SecretName>,
     /// Certificate chain of the service, as PEM; read again when it changes.
     #[arg(long, env = "PAWL_DATASTORE_TLS_CERT", default_value = "/pawl/tls/tls.crt")]
     pub tls_cert: PathBuf,
     /// Private key of the service, as PEM; read again when it changes.
     #[arg(long, env = "PAWL_DATASTORE_TLS_KEY", default_value = "/pawl/tls/tls.key")]
     pub tls_key: PathBuf,
+    /// Secret that is mounted there, NAMESPACE/NAME: filled with a certificate for --tls-names and its authority (ca.crt, beside the
+    /// certificate) when it holds none. Without it the files have to be there.
+    #[arg(long, env = "PAWL_DATASTORE_TLS_SECRET", requires = "tls_names")]
+    pub tls_secret: Option<SecretName>,
+    /// Host names of the service, separated by commas, for the certificate that is made.
+    #[arg(long, env = "PAWL_DATASTORE_TLS_NAMES", value_delimiter = ',')]
+    pub tls_names: Vec<String>,
     /// User name of the controller: system:serviceaccount:NAMESPACE:NAME.
     #[arg(long, env = "PAWL_DATASTORE_CONTROLLER_ACCOUNT")]
     pub controller_account: String,

@@ -53,6 +53,11 @@ impl Files {
         Ok(Self { cert: read(cert)?, key: read(key)? })
     }
 
+    /// A chain and its key, as PEM, that were read elsewhere.
+    pub fn of(cert: Vec<u8>, key: Vec<u8>) -> Self {
+        Self { cert, key }
+    }
+
     /// The configuration of the service. A client certificate is asked for when somebody's is looked at, and never required.
     ///
     /// # Errors
@@ -122,7 +127,8 @@ pub async fn refresh(
                 changed = true;
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the certificate cannot be read again"),
+            // A mounted Secret follows what was written into it by a minute.
+            Err(error) => tracing::info!(%error, "the certificate cannot be read again; the one before is used"),
         }
         if changed {
             let proxy = service.front_proxy.borrow().clone();

@@ -38,6 +38,7 @@ pub fn failure(what: &str, trouble: &Trouble) -> Failure {
             let (class, reason) = match problem.reason.as_str() {
                 words::CORRUPT | words::WRONG_DIGEST => (FailureClass::Integrity, reason::STORED_PLAN_CORRUPT),
                 words::KEY_MISSING => (FailureClass::Integrity, reason::KEY_MISSING),
+                words::FORMER_NAMESPACE => (FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE),
                 words::NOT_FOUND => (FailureClass::Integrity, reason::STORED_PLAN_MISSING),
                 words::ALREADY_CLAIMED | words::ALREADY_EXISTS => (FailureClass::Integrity, reason::ALREADY_CLAIMED),
                 words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED => {

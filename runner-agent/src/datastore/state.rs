@@ -28,7 +28,7 @@ use axum::{
 };
 use crds::{
     StateLock,
-    datastore::{LOCKED, MAX_SMALL, MAX_STATE, Problem, STATE_PORT, StateId, hex_digest},
+    datastore::{CORRUPT, FORMER_NAMESPACE, KEY_MISSING, LOCKED, MAX_SMALL, MAX_STATE, Problem, STATE_PORT, StateId, hex_digest},
     termination::clip,
 };
 use futures::StreamExt as _;
@@ -54,6 +54,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub struct StateServer {
     task: AbortHandle,
     holder: Arc<Mutex<Value>>,
+    refusal: Arc<Mutex<Option<Problem>>>,
 }
 
 impl StateServer {
@@ -63,6 +64,11 @@ impl StateServer {
         let text = |name: &str| Some(clip(info[name].as_str()?, 256)).filter(|text| !text.is_empty());
         (info["ID"].as_str() == Some(id)).then_some(())?;
         Some(StateLock { id: clip(id, 128), who: text("Who")?, operation: text("Operation"), created: text("Created") })
+    }
+
+    /// Why the datastore does not give the state out at all. The tools say nothing of it.
+    pub fn refusal(&self) -> Option<Problem> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -122,6 +128,19 @@ struct Context {
     writes: AtomicU64,
     /// The holder of the lock, as it was last named.
     holder: Arc<Mutex<Value>>,
+    /// Why the state is not to be had.
+    refusal: Arc<Mutex<Option<Problem>>>,
+}
+
+impl Context {
+    /// Keeps a refusal that is one of the state itself, not of this request.
+    fn note(&self, trouble: &Trouble) {
+        if let Trouble::Refused(problem) = trouble
+            && [FORMER_NAMESPACE, KEY_MISSING, CORRUPT].contains(&problem.reason.as_str())
+        {
+            *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem.clone());
+        }
+    }
 }
 
 /// The backend's configuration for a state, as the code would have it.
@@ -157,7 +176,9 @@ pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> 
     tokio::fs::create_dir_all(dir).await?;
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, STATE_PORT))).await?;
     let holder = Arc::<Mutex<Value>>::default();
-    let context = Arc::new(Context { client, dir: dir.to_owned(), writes: AtomicU64::new(0), holder: holder.clone() });
+    let refusal = Arc::<Mutex<Option<Problem>>>::default();
+    let (dir, writes) = (dir.to_owned(), AtomicU64::new(0));
+    let context = Arc::new(Context { client, dir, writes, holder: holder.clone(), refusal: refusal.clone() });
     let routes = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
     let gate = Gate { children, here: listener.local_addr()?, log, told: AtomicBool::new(false) };
     let service = gate.before(routes).into_make_service_with_connect_info::<SocketAddr>();
@@ -166,15 +187,23 @@ pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> 
             tracing::error!(%error, "the way to the managed state ended");
         }
     });
-    Ok(StateServer { task: task.abort_handle(), holder })
+    Ok(StateServer { task: task.abort_handle(), holder, refusal })
 }
 
 async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, method: Method, body: Body) -> Response {
     match method {
         Method::GET => match patiently(READ_PATIENCE, || context.client.state()).await {
-            Ok(Some(found)) => Body::from_stream(found.bytes_stream()).into_response(),
-            Ok(None) => StatusCode::NO_CONTENT.into_response(),
-            Err(trouble) => said(&trouble),
+            Ok(found) => {
+                *context.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                found.map_or_else(
+                    || StatusCode::NO_CONTENT.into_response(),
+                    |found| Body::from_stream(found.bytes_stream()).into_response(),
+                )
+            }
+            Err(trouble) => {
+                context.note(&trouble);
+                said(&trouble)
+            }
         },
         Method::PUT => {
             let id =
@@ -233,6 +262,7 @@ async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -
             if let Trouble::Refused(Problem { holder: Some(holder), .. }) = &trouble {
                 (**holder).clone_into(&mut context.holder.lock().unwrap_or_else(PoisonError::into_inner));
             }
+            context.note(&trouble);
             said(&trouble)
         }
     }
@@ -346,7 +376,7 @@ mod tests {
     async fn the_holder_of_that_very_lock_is_named() {
         let info = json!({"ID": "a-b", "Who": "pawl@net-2xbdf-a1", "Created": "2026-01-01T00:00:00Z", "Operation": ""});
         let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-        let server = StateServer { task, holder: Arc::new(Mutex::new(info)) };
+        let server = StateServer { task, holder: Arc::new(Mutex::new(info)), refusal: Arc::default() };
         let holder = server.holder("a-b").unwrap();
         assert_eq!((holder.who.as_str(), holder.operation), ("pawl@net-2xbdf-a1", None));
         assert_eq!(server.holder("a-c"), None);

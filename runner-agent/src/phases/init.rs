@@ -88,7 +88,7 @@ impl PodWork {
     pub(super) async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
         let mut events = self.events(notices);
         let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
-        if exit.code == 0 { Ok(()) } else { Err(classify::failure(name, exit, &events.said())) }
+        if exit.code == 0 { Ok(()) } else { Err(self.for_want_of_state(classify::failure(name, exit, &events.said()))) }
     }
 }
 

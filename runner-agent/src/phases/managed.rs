@@ -7,7 +7,7 @@ use crds::{Failure, FailureClass, datastore::StateId, reason};
 use super::{BACKEND_FILE, PodWork, inputs};
 use crate::{
     classify::{internal, simple},
-    datastore::state,
+    datastore::{self, Trouble, state},
 };
 
 impl PodWork {
@@ -39,6 +39,13 @@ impl PodWork {
             .map_err(|error| internal("the way to the managed state cannot be opened", &error))?;
         *remote.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(())
+    }
+
+    /// A failure of the tool, or why the datastore did not give out the state that it asked for: the tool passes on a number.
+    pub(super) fn for_want_of_state(&self, failure: Failure) -> Failure {
+        let Some(remote) = self.remote.as_ref().filter(|_| self.known().managed) else { return failure };
+        let refusal = remote.state.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(state::StateServer::refusal);
+        refusal.map_or(failure, |problem| datastore::failure("the managed state", &Trouble::Refused(problem)))
     }
 }
 

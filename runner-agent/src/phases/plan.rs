@@ -36,7 +36,7 @@ impl PodWork {
             if matches!(exit.code, 0 | 2) && !exit.told && file.is_file() {
                 break (events, exit);
             }
-            let failure = classify::failure("plan", exit, &events.said());
+            let failure = self.for_want_of_state(classify::failure("plan", exit, &events.said()));
             if !exit.told && self.recover_again(&failure, notices).await? {
                 continue;
             }

@@ -211,6 +211,7 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         reason::STATE_NOT_SAVED => "compare the state with what exists, then",
         reason::SOURCE_INVALID => "correct the source",
         reason::DATASTORE_UNAVAILABLE => "see that the datastore runs and can be reached",
+        reason::STATE_OF_FORMER_NAMESPACE => "have whoever has the role pawl-state-admin hand the state over",
         reason::KEY_MISSING => "put the key that the message names back into the datastore's Secret",
         _ => "",
     };

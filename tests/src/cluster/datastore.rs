@@ -57,7 +57,7 @@ impl Cluster {
     pub async fn reach_datastore(&self) -> Result<Datastore> {
         let client = self.client().await?;
         let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-        let secret = secrets.get(&format!("{SERVICE}-tls")).await.context("the datastore has no certificate")?;
+        let secret = secrets.get(&format!("{SERVICE}-certificate")).await.context("the datastore has no certificate")?;
         let authority = secret.data.and_then(|mut data| data.remove("ca.crt")).context("the certificate has no authority")?.0;
         let services: Api<Service> = Api::namespaced(client, NAMESPACE);
         let spec = services.get(SERVICE).await?.spec.context("a service without a spec")?;

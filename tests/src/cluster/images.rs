@@ -59,7 +59,9 @@ impl Builder {
     pub fn controller(&self, binary: &Path) -> Result<Image> {
         let _lock = self.cache.lock()?;
         let file = source("controller/Containerfile");
-        self.archive("pawl-controller", &cache::key([read(&file)?, cache::file_key(binary)?]), |image, archive| {
+        let parts = [read(&file)?, cache::file_key(binary)?, packages::BASE.to_owned()];
+        self.archive("pawl-controller", &cache::key(parts), |image, archive| {
+            self.base()?;
             let context = BuildContext::new()?;
             context.add_program(binary, "controller")?;
             self.build(&file, context.path(), image, &[])?;

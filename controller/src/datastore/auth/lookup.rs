@@ -18,6 +18,8 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The most runs that are kept.
 const KEPT: usize = 1024;
 
+/// UIDs of namespaces by the UID of a run in them. A run has one namespace for all its life.
+type Homes = HashMap<String, Arc<str>>;
 /// Runs by namespace and name, and when each was read.
 type Seen = HashMap<(String, String), (Instant, Arc<RunView>)>;
 
@@ -25,12 +27,13 @@ type Seen = HashMap<(String, String), (Instant, Arc<RunView>)>;
 pub struct Lookup {
     cluster: Arc<dyn Cluster>,
     seen: Mutex<Seen>,
+    homes: Mutex<Homes>,
 }
 
 impl Lookup {
     /// Has seen none yet.
     pub fn new(cluster: Arc<dyn Cluster>) -> Self {
-        Self { cluster, seen: Mutex::default() }
+        Self { cluster, seen: Mutex::default(), homes: Mutex::default() }
     }
 
     /// Reads a run, live; none when there is none.
@@ -64,6 +67,32 @@ impl Lookup {
     pub async fn live(&self, namespace: &str, name: &str) -> Result<Arc<RunView>, Problem> {
         let found = self.find(namespace, name).await?;
         found.ok_or_else(|| not_found(format!("there is no run {name} in namespace {namespace}")))
+    }
+
+    /// The UID of the namespace of a run that was just read, live.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotFound`.
+    pub async fn namespace(&self, run: &RunView) -> Result<Arc<str>, Problem> {
+        if let Some(known) = self.homes.lock().unwrap_or_else(PoisonError::into_inner).get(&run.uid) {
+            return Ok(known.clone());
+        }
+        let uid: Arc<str> = self.namespace_uid(&run.namespace).await?.into();
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        if homes.len() >= KEPT {
+            homes.clear();
+        }
+        homes.insert(run.uid.clone(), uid.clone());
+        Ok(uid)
+    }
+
+    /// The UID of a namespace, read live.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotFound`.
+    pub async fn namespace_uid(&self, name: &str) -> Result<String, Problem> {
+        let found = self.cluster.namespace(name).await.map_err(|error| unavailable("the API server", &error))?;
+        found.ok_or_else(|| not_found(format!("there is no namespace {name}")))
     }
 
     /// A run as it was at most a second ago.

@@ -1,5 +1,6 @@
 //! The master keys: a directory (a mounted Secret) with one file per key id, each the base64 of 32 bytes, and the file `active`
-//! that names the key to write with.
+//! that names the key to write with. A key never changes under its id while a process runs: other bytes in its place are no
+//! rotation, and would make unreadable what it wrote.
 
 use std::{
     collections::BTreeMap,
@@ -73,6 +74,9 @@ pub enum KeysError {
     /// A file does not hold the base64 of 32 bytes.
     #[error("the key `{0}` is not the base64 of 32 bytes")]
     NoKey(String),
+    /// There is no `active`.
+    #[error("nothing is called `active` and names the key to write with")]
+    NoActive,
     /// `active` names a key that is not there.
     #[error("`active` names the key `{0}`, which is not there")]
     NotActive(String),
@@ -84,10 +88,14 @@ struct Ring {
     read_at: Instant,
 }
 
+/// The files of a directory, or the entries of the Secret that is mounted there.
+pub type Entries = BTreeMap<String, Vec<u8>>;
+
 /// The keys of a directory, read again once a minute and when one is missing.
 pub struct Keys {
     directory: PathBuf,
-    ring: Mutex<Ring>,
+    /// None until there is a key to write with.
+    ring: Mutex<Option<Ring>>,
 }
 
 impl Keys {
@@ -96,14 +104,78 @@ impl Keys {
     /// # Errors
     /// When there is no usable key to write with.
     pub fn open(directory: &Path) -> Result<Self, KeysError> {
-        Ok(Self { directory: directory.to_owned(), ring: Mutex::new(read(directory)?) })
+        let keys = Self::waiting(directory);
+        keys.reload()?;
+        Ok(keys)
+    }
+
+    /// No keys yet: they come by [`Self::take`] or [`Self::reload`].
+    pub fn waiting(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), ring: Mutex::default() }
+    }
+
+    /// Where they are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What the directory holds; none when it names no key to write with.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn mounted(&self) -> Result<Option<Entries>, KeysError> {
+        Ok(Some(entries(&self.directory)?).filter(|entries| entries.contains_key(ACTIVE)))
+    }
+
+    /// Takes the keys of the directory, whatever was there before.
+    ///
+    /// # Errors
+    /// When there is no usable key to write with.
+    pub fn reload(&self) -> Result<(), KeysError> {
+        self.set(read(&self.directory)?);
+        Ok(())
+    }
+
+    /// Takes these keys, whatever was there before: the directory follows the Secret a minute later.
+    ///
+    /// # Errors
+    /// When there is no usable key to write with among them.
+    pub fn take(&self, entries: &Entries) -> Result<(), KeysError> {
+        self.set(ring(entries)?);
+        Ok(())
+    }
+
+    fn set(&self, ring: Ring) {
+        *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);
+    }
+
+    /// Whether these entries have a key to write with.
+    pub fn are_in(entries: &Entries) -> bool {
+        entries.contains_key(ACTIVE)
+    }
+
+    /// A new key, as the entries of a Secret. Its id is new as well, so that it is never taken for one that was lost.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn make() -> Result<Entries, CryptError> {
+        let (mut key, mut id) = ([0; 32], [0; 4]);
+        let random = ring::rand::SystemRandom::new();
+        for bytes in [&mut key[..], &mut id[..]] {
+            ring::rand::SecureRandom::fill(&random, bytes).map_err(|_| CryptError::Cipher)?;
+        }
+        let id = format!("k{:08x}", u32::from_be_bytes(id));
+        Ok(Entries::from([(ACTIVE.to_owned(), id.clone().into_bytes()), (id, BASE64_STANDARD.encode(key).into_bytes())]))
     }
 
     /// The key to write with.
-    pub fn active(&self) -> Arc<MasterKey> {
+    ///
+    /// # Errors
+    /// [`CryptError::NoKey`] when there is none yet.
+    pub fn active(&self) -> Result<Arc<MasterKey>, CryptError> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         self.refresh(&mut ring, FRESH);
-        ring.active.clone()
+        ring.as_ref().map(|ring| ring.active.clone()).ok_or(CryptError::NoKey)
     }
 
     /// The key of that id.
@@ -112,18 +184,23 @@ impl Keys {
     /// [`CryptError::KeyMissing`] when it is not there, after another look.
     pub fn find(&self, id: &str) -> Result<Arc<MasterKey>, CryptError> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = if ring.keys.contains_key(id) { FRESH } else { AGAIN };
-        self.refresh(&mut ring, fresh);
-        ring.keys.get(id).cloned().ok_or_else(|| CryptError::KeyMissing(id.to_owned()))
+        let known = ring.as_ref().is_some_and(|ring| ring.keys.contains_key(id));
+        self.refresh(&mut ring, if known { FRESH } else { AGAIN });
+        let found = ring.as_ref().and_then(|ring| ring.keys.get(id).cloned());
+        found.ok_or_else(|| CryptError::KeyMissing(id.to_owned()))
     }
 
     /// A directory that cannot be used leaves the keys as they were: a Secret that is half written must not stop what works.
-    fn refresh(&self, ring: &mut Ring, fresh: Duration) {
-        if ring.read_at.elapsed() < fresh {
-            return;
-        }
+    fn refresh(&self, ring: &mut Option<Ring>, fresh: Duration) {
+        let Some(ring) = ring.as_mut().filter(|ring| ring.read_at.elapsed() >= fresh) else { return };
         match read(&self.directory) {
             Ok(new) => {
+                let other = |(id, key): &(&String, &Arc<MasterKey>)| ring.keys.get(*id).is_some_and(|old| old.bytes != key.bytes);
+                if let Some((id, _)) = new.keys.iter().find(other) {
+                    tracing::error!(key = id, "another key stands under this id; the one before is used until this process ends");
+                    ring.read_at = Instant::now();
+                    return;
+                }
                 if new.active.id != ring.active.id {
                     tracing::info!(key = new.active.id, "another key is written with");
                 }
@@ -138,22 +215,35 @@ impl Keys {
 }
 
 fn read(directory: &Path) -> Result<Ring, KeysError> {
+    ring(&entries(directory)?)
+}
+
+fn entries(directory: &Path) -> Result<Entries, KeysError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| KeysError::Read { path, source }
     };
-    let mut keys = BTreeMap::new();
+    let mut entries = Entries::new();
     for entry in std::fs::read_dir(directory).map_err(failed(directory))? {
         let path = entry.map_err(failed(directory))?.path();
-        let Some(id) = path.file_name().and_then(|name| name.to_str()).filter(|id| MasterKey::is_id(id)) else { continue };
-        let text = std::fs::read_to_string(&path).map_err(failed(&path))?;
-        let bytes = BASE64_STANDARD.decode(text.trim()).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-        let key = bytes.and_then(|bytes| MasterKey::new(id, bytes)).ok_or_else(|| KeysError::NoKey(id.to_owned()))?;
-        keys.insert(id.to_owned(), Arc::new(key));
+        let name = path.file_name().and_then(|name| name.to_str()).filter(|name| MasterKey::is_id(name) || *name == ACTIVE);
+        if let Some(name) = name {
+            entries.insert(name.to_owned(), std::fs::read(&path).map_err(failed(&path))?);
+        }
     }
-    let path = directory.join(ACTIVE);
-    let active = std::fs::read_to_string(&path).map_err(failed(&path))?;
-    let active = keys.get(active.trim()).cloned().ok_or_else(|| KeysError::NotActive(active.trim().to_owned()))?;
+    Ok(entries)
+}
+
+fn ring(entries: &Entries) -> Result<Ring, KeysError> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    let mut keys = BTreeMap::new();
+    for (id, content) in entries.iter().filter(|(id, _)| MasterKey::is_id(id)) {
+        let bytes = BASE64_STANDARD.decode(text(content)).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let key = bytes.and_then(|bytes| MasterKey::new(id, bytes)).ok_or_else(|| KeysError::NoKey(id.clone()))?;
+        keys.insert(id.clone(), Arc::new(key));
+    }
+    let active = text(entries.get(ACTIVE).ok_or(KeysError::NoActive)?);
+    let active = keys.get(&active).cloned().ok_or(KeysError::NotActive(active))?;
     Ok(Ring { keys, active, read_at: Instant::now() })
 }
 
@@ -165,16 +255,20 @@ mod tests {
         std::fs::write(directory.join(id), format!("{}\n", BASE64_STANDARD.encode([byte; 32]))).unwrap();
     }
 
+    fn age(keys: &Keys, by: Duration) {
+        keys.ring.lock().unwrap().as_mut().unwrap().read_at = Instant::now().checked_sub(by).unwrap();
+    }
+
     #[test]
     fn a_missing_key_is_named_and_a_new_one_is_found() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "k1", 1);
         std::fs::write(directory.path().join("active"), "k1\n").unwrap();
         let keys = Keys::open(directory.path()).unwrap();
-        assert_eq!(keys.active().id(), "k1");
+        assert_eq!(keys.active().unwrap().id(), "k1");
         assert_eq!(keys.find("k2").err(), Some(CryptError::KeyMissing("k2".into())));
         write(directory.path(), "k2", 2);
-        keys.ring.lock().unwrap().read_at = Instant::now().checked_sub(AGAIN).unwrap();
+        age(&keys, AGAIN);
         assert_eq!(keys.find("k2").unwrap().bytes(), &[2; 32]);
     }
 
@@ -182,15 +276,42 @@ mod tests {
     fn a_directory_that_is_half_written_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "k1", 1);
-        assert!(matches!(Keys::open(directory.path()), Err(KeysError::Read { .. })), "no `active`");
+        assert!(matches!(Keys::open(directory.path()), Err(KeysError::NoActive)));
         std::fs::write(directory.path().join("active"), "k1").unwrap();
         let keys = Keys::open(directory.path()).unwrap();
         std::fs::write(directory.path().join("active"), "k9").unwrap();
-        keys.ring.lock().unwrap().read_at = Instant::now().checked_sub(FRESH).unwrap();
-        assert_eq!(keys.active().id(), "k1");
+        age(&keys, FRESH);
+        assert_eq!(keys.active().unwrap().id(), "k1");
         assert!(matches!(Keys::open(directory.path()), Err(KeysError::NotActive(id)) if id == "k9"));
         std::fs::write(directory.path().join("k2"), "AAAA").unwrap();
         assert!(matches!(Keys::open(directory.path()), Err(KeysError::NoKey(id)) if id == "k2"));
+    }
+
+    #[test]
+    fn other_bytes_under_the_same_id_are_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "k1", 1);
+        std::fs::write(directory.path().join("active"), "k1").unwrap();
+        let keys = Keys::open(directory.path()).unwrap();
+        write(directory.path(), "k1", 9);
+        age(&keys, FRESH);
+        assert_eq!(keys.find("k1").unwrap().bytes(), &[1; 32]);
+        assert_eq!(
+            Keys::open(directory.path()).unwrap().find("k1").unwrap().bytes(),
+            &[9; 32],
+            "a process that starts has no other"
+        );
+    }
+
+    #[test]
+    fn a_key_that_is_made_is_one_and_no_two_have_an_id() {
+        let (one, two) = (Keys::make().unwrap(), Keys::make().unwrap());
+        let keys = Keys::waiting(Path::new("/nowhere"));
+        assert_eq!(keys.active().err(), Some(CryptError::NoKey));
+        keys.take(&one).unwrap();
+        let active = keys.active().unwrap();
+        assert!(one.contains_key(active.id()) && !two.contains_key(active.id()), "{active:?}");
+        assert!(active.bytes() != &[0; 32] && one[active.id()] != two[std::str::from_utf8(&two[ACTIVE]).unwrap()]);
     }
 
     #[test]

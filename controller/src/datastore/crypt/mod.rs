@@ -9,6 +9,9 @@ pub enum CryptError {
     /// It was written with a key that is not there.
     #[error("the key `{0}` is not there")]
     KeyMissing(String),
+    /// There is no key to write with yet.
+    #[error("there is no key to write with")]
+    NoKey,
     /// It was changed, cut off, is another object's, or was written with another key of that id.
     #[error("it does not open: changed, cut off, another object's, or of another key")]
     Corrupt,

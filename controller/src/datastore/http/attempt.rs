@@ -129,7 +129,7 @@ async fn carry_out(
             let said = serde_json::from_slice(&said).map_err(|_| invalid("the body is no claim"))?;
             Ok(problem::json(created(claim::put(&service.sealed, &key, run, said).await?), &run.claim))
         }
-        Ask::ReadState => match service.states.get(&state()?, None).await? {
+        Ask::ReadState => match service.states.get_for(&state()?, &service.lookup.namespace(run).await?).await? {
             None => Ok(empty(StatusCode::NO_CONTENT)),
             Some((version, stream)) => content(service, &Stored { digest: version.digest, size: version.size }, stream).await,
         },
@@ -156,7 +156,8 @@ async fn carry_out(
         }
         Ask::Lock => {
             let info = body.collect().await?;
-            service.states.lock(&state()?, &holder, &info, &service.lookup).await?;
+            let namespace = service.lookup.namespace(run).await?;
+            service.states.lock(&state()?, &holder, &namespace, &info, &service.lookup).await?;
             Ok(empty(StatusCode::OK))
         }
         Ask::Unlock => {

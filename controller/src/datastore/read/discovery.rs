@@ -36,6 +36,7 @@ pub fn resources() -> Value {
             resource("states/download", "State", "get"),
             resource("states/restore", "StateRestore", "create"),
             resource("states/unlock", "StateUnlock", "create"),
+            resource("states/handover", "StateHandover", "create"),
         ],
     })
 }

@@ -66,6 +66,9 @@ async fn read(service: &Arc<Service>, reading: &Reading, user: &str, body: Body)
         Reading::Download { key, version } => states::download(service, key, *version).await,
         Reading::Restore { namespace, stack } => states::restore(service, namespace, stack, user, &small().await?).await,
         Reading::Unlock { namespace, stack } => states::unlock(service, namespace, stack, user, &small().await?).await,
+        Reading::HandOver { namespace, stack } => {
+            states::hand_over(service, namespace, stack.as_deref(), user, &small().await?).await
+        }
     }
 }
 

@@ -13,6 +13,9 @@ use super::{GROUP, VERSION};
 /// The most lines that can be asked for from the end of a log.
 const MOST_LINES: u64 = 100_000;
 
+/// In place of a stack: all of the namespace. No stack is called so.
+const ALL: &str = "-";
+
 /// What a person asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading {
@@ -70,6 +73,13 @@ pub enum Reading {
         /// Its stack.
         stack: String,
     },
+    /// Give states of a former namespace to the one that has its name now.
+    HandOver {
+        /// The namespace.
+        namespace: String,
+        /// The stack; all states of the namespace when empty.
+        stack: Option<String>,
+    },
 }
 
 /// Which logs, and how.
@@ -96,6 +106,7 @@ impl Reading {
             Self::Download { .. } => "read_state",
             Self::Restore { .. } => "restore_state",
             Self::Unlock { .. } => "unlock_state",
+            Self::HandOver { .. } => "hand_over_state",
         }
     }
 }
@@ -166,6 +177,11 @@ pub fn parse(verb: &str, rest: &[&str], query: &str) -> Result<Reading, Problem>
             let version = get("version").map(|text| number(text, u64::MAX)).transpose()?;
             Ok(Reading::Download { key: state(stack)?, version })
         }
+        ("POST", ["states", stack, "handover"]) => {
+            only(&["fieldManager", "fieldValidation"])?;
+            let stack = if *stack == ALL { None } else { Some(state(stack)?.id().stack.clone()) };
+            Ok(Reading::HandOver { namespace, stack })
+        }
         ("POST", ["states", stack, word @ ("restore" | "unlock")]) => {
             // What a client adds to creations.
             only(&["fieldManager", "fieldValidation"])?;
@@ -220,6 +236,10 @@ mod tests {
         assert!(get(&["states", ".."], "").is_err());
         assert!(parse("POST", &[&BASE[..], &["states", "net", "restore"]].concat(), "").is_ok());
         assert!(parse("DELETE", &[&BASE[..], &["states", "net"]].concat(), "").is_err());
+        let over = |stack| parse("POST", &[&BASE[..], &["states", stack, "handover"]].concat(), "fieldManager=kubectl");
+        let of = |stack: Option<&str>| Reading::HandOver { namespace: "team".into(), stack: stack.map(str::to_owned) };
+        assert_eq!((over("net"), over("-")), (Ok(of(Some("net"))), Ok(of(None))));
+        assert!(over("..").is_err() && over("--").is_err());
     }
 
     #[test]

@@ -43,6 +43,16 @@ struct Unlock {
     reason: String,
 }
 
+/// What a person sends to hand states over.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HandOver {
+    /// Of the stack; `default` when empty.
+    workspace: Option<String>,
+    #[serde(default)]
+    reason: String,
+}
+
 fn default_workspace() -> String {
     "default".into()
 }
@@ -78,6 +88,7 @@ fn bare(namespace: &str, key: &StateKey) -> Value {
 
 fn summary(namespace: &str, key: &StateKey, newest: &Newest) -> Value {
     let mut item = bare(namespace, key);
+    item["namespaceUid"] = newest.head.namespace_uid.clone().into();
     item["lock"] = lock(&newest.head);
     item["versionCount"] = newest.head.versions.len().into();
     item["newest"] = newest.head.newest().map(version).into();
@@ -160,6 +171,47 @@ pub async fn unlock(service: &Service, namespace: &str, stack: &str, user: &str,
     let shown =
         json!({"id": removed.id, "run": removed.run, "attempt": removed.attempt, "since": removed.at, "info": removed.info});
     Ok(problem::json(StatusCode::OK, &json!({"removed": shown})))
+}
+
+/// Gives one state, or all of the namespace, to the namespace that has the name now. A state that cannot be handed over is named,
+/// and does not keep the others.
+///
+/// # Errors
+/// `Invalid`, `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
+pub async fn hand_over(
+    service: &Service,
+    namespace: &str,
+    stack: Option<&str>,
+    user: &str,
+    body: &[u8],
+) -> Result<Response, Problem> {
+    let asked: HandOver = parse(body, r#"{"workspace": "default", "reason": "…"}"#)?;
+    let reason = reason(&asked.reason)?;
+    let keys = match (stack, asked.workspace) {
+        (Some(stack), workspace) => {
+            let id = StateId { stack: stack.to_owned(), workspace: workspace.unwrap_or_else(default_workspace) };
+            let key = StateKey::new(namespace, id)?;
+            existing(service, &key).await?;
+            vec![key]
+        }
+        (None, None) => service.states.list(namespace).await?,
+        (None, Some(_)) => return Err(invalid("`workspace` goes with a stack; all states of the namespace were asked for")),
+    };
+    let uid = service.lookup.namespace_uid(namespace).await?;
+    let mut items = Vec::new();
+    for key in &keys {
+        let mut item = json!({"stack": key.id().stack, "workspace": key.id().workspace});
+        match service.states.hand_over(key, &uid, user, reason).await {
+            Ok(changed) => {
+                tracing::info!(state = %key.prefix(), user, reason, namespace_uid = uid, changed, "a state was handed over");
+                item["handedOver"] = changed.into();
+            }
+            Err(problem) if stack.is_some() => return Err(problem),
+            Err(problem) => item["problem"] = problem.to_string().into(),
+        }
+        items.push(item);
+    }
+    Ok(problem::json(StatusCode::OK, &json!({"namespaceUid": uid, "items": items})))
 }
 
 fn parse<T: for<'de> Deserialize<'de>>(body: &[u8], example: &str) -> Result<T, Problem> {

@@ -65,18 +65,26 @@ impl Holder<'_> {
 }
 
 impl States {
-    /// Takes the lock. Taking it again under the same ID is acknowledged.
+    /// Takes the lock for a run of the namespace of that UID. Taking it again under the same ID is acknowledged.
     ///
     /// # Errors
-    /// `Locked` with the holder's info; `Unavailable`, also when nobody can say whether the holder lives.
-    pub async fn lock(&self, key: &StateKey, holder: &Holder<'_>, info: &[u8], lookup: &Lookup) -> Result<(), Problem> {
+    /// `Locked` with the holder's info; `StateOfFormerNamespace`; `Unavailable`, also when nobody can say whether the holder lives.
+    pub async fn lock(
+        &self,
+        key: &StateKey,
+        holder: &Holder<'_>,
+        namespace_uid: &str,
+        info: &[u8],
+        lookup: &Lookup,
+    ) -> Result<(), Problem> {
         let (id, info) = parse(info)?;
         for attempt in 0..TRIES {
             let newest = self.newest(key).await?;
+            newest.head.belongs_to(key, namespace_uid)?;
             if holder.holds(&newest.head, &id) {
                 return Ok(());
             }
-            let mut head = newest.head.clone();
+            let mut head = Head { namespace_uid: Some(namespace_uid.to_owned()), ..newest.head.clone() };
             if let Some(held) = newest.head.lock.as_ref() {
                 let run = lookup.find(holder.run.namespace.as_str(), &held.run).await?;
                 let recorded = claim::get(&self.sealed, &RunKey::new(&holder.run.namespace, &held.uid)?).await?.is_some();

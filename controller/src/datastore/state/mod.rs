@@ -2,6 +2,7 @@
 //! which versions there are. Whatever changes a state creates the next record, so that two writers cannot both be next: a write
 //! under a lock and the taking of that lock are in one order, whichever replicas they come from.
 
+pub mod handover;
 pub mod lock;
 pub mod serial;
 pub mod versions;
@@ -13,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crds::datastore::{LOCKED, Problem, UNAVAILABLE};
+use crds::datastore::{FORMER_NAMESPACE, LOCKED, Problem, UNAVAILABLE};
 
 use super::{
     names::{self, StateKey},
@@ -107,6 +108,10 @@ pub struct Note {
 /// A record of the journal: all that is to be known of a state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
+    /// UID of the namespace that the state belongs to: names come again. None until the first use after an upgrade from a release
+    /// that recorded none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_uid: Option<String>,
     /// The lock.
     #[serde(default)]
     pub lock: Option<Held>,
@@ -138,6 +143,26 @@ impl Head {
         self.notes.push(note);
         let over = self.notes.len().saturating_sub(NOTES);
         self.notes.drain(..over);
+    }
+
+    /// Whether the namespace of that UID may have the state: it is its own, or nobody's yet.
+    ///
+    /// # Errors
+    /// `StateOfFormerNamespace`, with what a person may do.
+    pub fn belongs_to(&self, key: &StateKey, namespace_uid: &str) -> Result<(), Problem> {
+        if self.namespace_uid.as_deref().is_none_or(|uid| uid == namespace_uid) {
+            return Ok(());
+        }
+        let (namespace, id) = (key.namespace(), key.id());
+        Err(problem(
+            FORMER_NAMESPACE,
+            format!(
+                "the state of stack {} and workspace {} belongs to an earlier namespace {namespace}, which was deleted; it was not \
+                 read. Whoever has the role pawl-state-admin hands it over with a reason: POST \
+                 /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/states/{}/handover",
+                id.stack, id.workspace, id.stack
+            ),
+        ))
     }
 
     /// The refusal that names the holder; `LOCKED` without one when nobody holds the lock.

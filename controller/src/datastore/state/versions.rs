@@ -90,10 +90,23 @@ impl States {
     /// # Errors
     /// `NotFound` for a number that is not there; `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn get(&self, key: &StateKey, number: Option<u64>) -> Result<Option<(Version, ByteStream)>, Problem> {
+        self.get_from(key, number, None).await
+    }
+
+    /// Reads a version of the head that is given, and of the newest if that one is out of date.
+    pub(super) async fn get_from(
+        &self,
+        key: &StateKey,
+        number: Option<u64>,
+        mut known: Option<Head>,
+    ) -> Result<Option<(Version, ByteStream)>, Problem> {
         // What the head names may be deleted before it is read, by somebody who wrote 64 versions meanwhile.
         let mut last = None;
         for _ in 0..3 {
-            let head = self.newest(key).await?.head;
+            let head = match known.take() {
+                Some(head) => head,
+                None => self.newest(key).await?.head,
+            };
             let version = match number {
                 None => head.versions.last(),
                 Some(number) => head.versions.iter().find(|version| version.number == number),

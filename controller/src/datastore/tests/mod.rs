@@ -3,6 +3,7 @@
 mod access;
 mod damage;
 mod journals;
+mod keyring;
 mod kill;
 mod logs;
 mod memory;
@@ -13,7 +14,7 @@ mod states;
 mod wire;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -37,13 +38,17 @@ use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_di
 
 use super::{
     auth::caller::tests::{NONCE, claim, pod, view},
-    cluster::{Cluster, FrontProxyConfig, Identity, RunView},
+    cluster::{Cluster, Entries, FrontProxyConfig, Identity, RunView},
     crypt::keys::Keys,
     sealed::Sealed,
     service::Service,
+    settings::SecretName,
     store::Store,
 };
 use crate::error::Error;
+
+/// The UID of the namespace `team`, until a test makes it again.
+pub(super) const NAMESPACE_UID: &str = "55555555-5555";
 
 pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller";
 
@@ -52,6 +57,10 @@ pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller"
 pub(super) struct FakeCluster {
     tokens: Mutex<HashMap<String, Identity>>,
     runs: Mutex<HashMap<(String, String), RunView>>,
+    /// UIDs of namespaces that are not [`NAMESPACE_UID`].
+    pub(super) namespaces: Mutex<HashMap<String, String>>,
+    /// Secrets by name.
+    pub(super) secrets: Mutex<HashMap<String, Entries>>,
     pub(super) down: AtomicBool,
     pub(super) reviews: AtomicUsize,
     pub(super) reads: AtomicUsize,
@@ -96,6 +105,38 @@ impl Cluster for FakeCluster {
 
     fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, Error>> {
         Box::pin(async move { self.answer(None) })
+    }
+
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        let uid = self.namespaces.lock().unwrap().get(name).cloned().unwrap_or_else(|| NAMESPACE_UID.into());
+        Box::pin(async move { self.answer(Some(uid)) })
+    }
+
+    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, Error>> {
+        let found = self.secrets.lock().unwrap().get(&name.name).cloned();
+        Box::pin(async move {
+            // Others read as well before this one writes.
+            tokio::task::yield_now().await;
+            self.answer(found)
+        })
+    }
+
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let mut secrets = self.secrets.lock().unwrap();
+            let there = secrets.get_mut(&name.name).unwrap();
+            if there.version != read.version {
+                return self.answer(false);
+            }
+            there.data.extend(data.clone());
+            there.version.push('+');
+            self.answer(true)
+        })
     }
 }
 

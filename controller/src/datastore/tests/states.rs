@@ -2,10 +2,17 @@
 
 use serde_json::json;
 
-use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, LOCKED, NOT_FOUND, REPLACED, StateId, WRONG_DIGEST, attempt_path};
+use crds::datastore::{
+    FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, NOT_FOUND, REPLACED, StateId, WRONG_DIGEST, attempt_path,
+};
 
-use super::{Lab, NONCE, digest, noise, view};
-use crate::datastore::{auth::caller::tests::claim, cluster::RunView, names::StateKey};
+use super::{Lab, NAMESPACE_UID, NONCE, digest, noise, pod, view};
+use crate::datastore::{
+    auth::caller::tests::claim,
+    cluster::{Identity, RunView},
+    names::StateKey,
+    state::Head,
+};
 
 fn lock(id: &str) -> Vec<u8> {
     json!({"ID": id, "Operation": "OperationTypeApply", "Who": "agent", "Version": "1.10.6", "Created": "2026-11-21T00:00:00Z"})
@@ -68,7 +75,7 @@ async fn of_many_that_want_a_lock_one_has_it() {
             let pod_uid = format!("pod-{n}");
             let holder = crate::datastore::state::lock::Holder { run: &run, attempt: 1, pod_uid: &pod_uid };
             let id = format!("lock-{n}");
-            service.0.states.lock(&key, &holder, &lock(&id), &service.0.lookup).await.map(|()| id)
+            service.0.states.lock(&key, &holder, NAMESPACE_UID, &lock(&id), &service.0.lookup).await.map(|()| id)
         })
     });
     let outcomes: Vec<_> = futures::future::join_all(lockers).await.into_iter().map(Result::unwrap).collect();
@@ -138,12 +145,12 @@ async fn behind_its_claim_a_lock_is_nobody_elses_and_its_holder_still_writes() {
     let next = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
     let holder = crate::datastore::state::lock::Holder { run: &next, attempt: 1, pod_uid: "x" };
     let key = StateKey::new("team", next.state.clone()).unwrap();
-    let refused = lab.service.states.lock(&key, &holder, &lock("b"), &lab.service.lookup).await.unwrap_err();
+    let refused = lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.unwrap_err();
     assert_eq!(refused.reason, LOCKED);
     assert_eq!(lab.put("state?lock=a", &state(5, 0)).await.code, 200);
     assert_eq!(lab.put("lock", &lock("c")).await.reason(), REPLACED, "but takes no further lock");
     assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
-    assert!(lab.service.states.lock(&key, &holder, &lock("b"), &lab.service.lookup).await.is_ok());
+    assert!(lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.is_ok());
     assert_eq!(lab.put("state?lock=a", &state(6, 0)).await.reason(), LOCKED);
 }
 
@@ -218,4 +225,84 @@ async fn a_person_unlocks_with_a_reason() {
     assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.reason(), LOCKED);
     let note = lab.of_person("GET", "states/net", b"").await.json()["notes"][0].clone();
     assert_eq!((&note["by"], &note["reason"]), (&json!("ada"), &json!("its node burned down")));
+}
+
+/// The namespace `team` is deleted and made again, with a run of the same name; its pod has the token `new`.
+fn made_again(lab: &Lab, namespace_uid: &str, run_uid: &str) {
+    lab.cluster.namespaces.lock().unwrap().insert("team".into(), namespace_uid.into());
+    let mut run = RunView { uid: run_uid.into(), ..view(1, true) };
+    let own = pod(&run, 1);
+    run.attempt = Some((1, own.name.clone(), true));
+    if let Some(adopted) = &mut run.adopted {
+        adopted.pod_uid.clone_from(&own.uid);
+    }
+    lab.cluster.token("new", Identity { user: "system:serviceaccount:team:net-1".into(), pod: Some(own) });
+    lab.cluster.set(run);
+}
+
+#[tokio::test]
+async fn a_namespace_that_was_made_again_is_not_given_the_state_of_the_former_one() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
+    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
+    assert_eq!(lab.of_person("GET", "states", b"").await.json()["items"][0]["namespaceUid"], NAMESPACE_UID);
+    made_again(&lab, "66666666-6666", "77777777-7777");
+    for (method, rest, body) in [("GET", "state", vec![]), ("PUT", "lock", lock("b"))] {
+        let refused = lab.of_pod("new", method, 1, rest, &body).await;
+        assert_eq!((refused.code, refused.reason().as_str()), (403, FORMER_NAMESPACE), "{method} {rest}");
+        assert!(refused.problem().message.contains("states/net/handover"), "{refused:?}");
+    }
+    assert_eq!(lab.of_pod("new", "PUT", 1, "state?lock=b", &state(2, 0)).await.reason(), LOCKED, "nothing without a lock");
+    assert_eq!(lab.of_person("GET", "states/net", b"").await.json()["versionCount"], 1, "nothing was changed");
+
+    let over = |body: &'static [u8]| lab.of_person("POST", "states/net/handover", body);
+    assert_eq!(over(b"{}").await.code, 400, "no reason");
+    assert_eq!(lab.of_person("POST", "states/none/handover", br#"{"reason": "x"}"#).await.code, 404);
+    let answer = over(br#"{"reason": "the team moved"}"#).await;
+    assert_eq!((answer.code, &answer.json()["items"][0]["handedOver"]), (200, &json!(true)));
+    assert_eq!(over(br#"{"reason": "again"}"#).await.json()["items"][0]["handedOver"], false);
+    assert_eq!(lab.of_pod("new", "GET", 1, "state", b"").await.json()["serial"], 1);
+    assert_eq!(lab.of_pod("new", "PUT", 1, "lock", &lock("b")).await.code, 200);
+    let notes = lab.of_person("GET", "states/net", b"").await.json()["notes"].clone();
+    assert_eq!(
+        (&notes[0]["by"], &notes[0]["reason"], notes.as_array().unwrap().len()),
+        (&json!("ada"), &json!("the team moved"), 1)
+    );
+}
+
+#[tokio::test]
+async fn all_states_of_a_namespace_are_handed_over_at_once() {
+    let lab = Lab::new();
+    for (n, stack) in ["net", "dns"].into_iter().enumerate() {
+        lab.cluster.set(RunView { state: StateId { stack: stack.into(), workspace: "a".into() }, ..view(1, true) });
+        assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+        assert_eq!(lab.put("state?lock=a", &state(n as u64, 0)).await.code, 200);
+    }
+    made_again(&lab, "66666666-6666", "77777777-7777");
+    assert_eq!(lab.of_person("POST", "states/-/handover", br#"{"workspace": "a", "reason": "x"}"#).await.code, 400);
+    let items = lab.of_person("POST", "states/-/handover", br#"{"reason": "the team moved"}"#).await.json()["items"].clone();
+    let of = |n: usize| (items[n]["stack"].as_str().unwrap(), items[n]["handedOver"].as_bool().unwrap());
+    assert_eq!((of(0), of(1)), (("dns", true), ("net", true)));
+    let shown = lab.of_person("GET", "states", b"").await.json();
+    assert!(shown["items"].as_array().unwrap().iter().all(|item| item["namespaceUid"] == "66666666-6666"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_state_of_an_earlier_release_is_bound_at_its_first_use() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
+    // As the release before wrote it.
+    let key = StateKey::new("team", view(1, true).state).unwrap();
+    let newest = lab.service.states.newest(&key).await.unwrap();
+    let before = Head { namespace_uid: None, ..newest.head };
+    assert!(!serde_json::to_string(&before).unwrap().contains("namespace"));
+    assert!(lab.service.sealed.create(&key.entry(newest.number + 1), &before, b"").await.unwrap());
+    assert_eq!(lab.get("state").await.json()["serial"], 1);
+    assert_eq!(lab.put("state?lock=a", &state(2, 0)).await.code, 200, "an apply that was under way goes on");
+    let head = lab.service.states.newest(&key).await.unwrap().head;
+    assert_eq!((head.namespace_uid.as_deref(), head.versions.len()), (Some(NAMESPACE_UID), 2));
+    made_again(&lab, "66666666-6666", "77777777-7777");
+    assert_eq!(lab.of_pod("new", "GET", 1, "state", b"").await.reason(), FORMER_NAMESPACE);
 }
