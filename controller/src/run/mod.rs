@@ -11,6 +11,7 @@
 //! | [`keep`], [`proof`], [`journal`] | its parts: plans that outlive their pods; results and journals that arrive by the datastore | no |
 //! | [`status`] | drafts of status writes | no |
 //! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
+//! | [`void`] | takes away what was set while the admission policies were not proven | yes |
 //! | [`orphan`] | lets go of pods whose run is gone or at a later attempt | yes |
 
 mod actions;
@@ -32,6 +33,7 @@ mod status;
 mod stored;
 #[cfg(test)]
 mod tests;
+pub mod void;
 
 pub use actions::{
     Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,
