@@ -5,6 +5,7 @@ mod cel;
 mod chart;
 mod conformance;
 mod fences;
+mod gate;
 mod matrix;
 mod newer;
 mod policies;
@@ -33,6 +34,7 @@ fn main() -> Result<ExitCode> {
         cel::tests(),
         policies::tests(),
         fences::tests(),
+        gate::tests(),
         matrix::tests(),
         chart::tests(),
         conformance::tests(),

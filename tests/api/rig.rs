@@ -56,6 +56,15 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) async fn new(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
+        Self::of(world, namespace).await
+    }
+
+    /// Another controller, which has not seen what this one has.
+    pub(crate) async fn again(&self) -> Result<Self> {
+        Self::of(self.world.clone(), self.namespace.clone()).await
+    }
+
+    async fn of(world: World, namespace: String) -> Result<Self> {
         let mut config = world.access.config().await?;
         config.auth_info.impersonate = Some("system:serviceaccount:pawl-system:pawl-controller".into());
         config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
