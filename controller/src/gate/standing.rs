@@ -13,7 +13,7 @@ use crds::names;
 
 use super::{Gatekeeper, policies::Policies};
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     run::{Context, void},
 };
 
@@ -58,6 +58,9 @@ impl Standing {
     }
 }
 
+/// How often a Lease that somebody else writes at the same moment is looked at again.
+const TRIES: usize = 4;
+
 impl Gatekeeper {
     /// The policies were proven in a namespace: what was set while they may not have stood is taken away first.
     pub(super) async fn stands(&self, namespace: &str, policies: &Policies, ctx: &Context) -> Result<(), Error> {
@@ -66,21 +69,17 @@ impl Gatekeeper {
         if known.as_ref().is_some_and(|known| *known == proven(known)) {
             return Ok(());
         }
-        let (lease, before) = read(ctx).await?;
-        // Where no proof was ever tried, nobody can have counted on a policy; what was created then is what the operator began with.
-        let creations = before.is_some();
-        let before = before.unwrap_or_default();
-        let scopes = match before.gap(namespace, policies) {
-            Gap::None => Vec::new(),
-            Gap::Here => vec![Some(namespace.to_owned())],
-            Gap::Everywhere => ctx.settings.scopes(),
-        };
-        for scope in scopes {
-            void::all(scope.as_deref(), creations, ctx).await?;
+        for _ in 1..TRIES {
+            match close(namespace, policies, ctx).await {
+                // Another controller wrote at the same moment: what it proved stands there now.
+                Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict) => {}
+                closed => {
+                    *known = Some(closed?);
+                    return Ok(());
+                }
+            }
         }
-        let after = proven(&before);
-        write(lease, &after, ctx).await?;
-        *known = Some(after);
+        *known = Some(close(namespace, policies, ctx).await?);
         Ok(())
     }
 
@@ -97,6 +96,25 @@ impl Gatekeeper {
         *known = Some(after);
         Ok(())
     }
+}
+
+/// Takes away what was set since the last proof, as far as the gate was open, and says that it is closed.
+async fn close(namespace: &str, policies: &Policies, ctx: &Context) -> Result<Standing, Error> {
+    let (lease, before) = read(ctx).await?;
+    // Where no proof was ever tried, nobody can have counted on a policy; what was created then is what the operator began with.
+    let creations = before.is_some();
+    let before = before.unwrap_or_default();
+    let scopes = match before.gap(namespace, policies) {
+        Gap::None => Vec::new(),
+        Gap::Here => vec![Some(namespace.to_owned())],
+        Gap::Everywhere => ctx.settings.scopes(),
+    };
+    for scope in scopes {
+        void::all(scope.as_deref(), creations, ctx).await?;
+    }
+    let after = before.proven(namespace, policies);
+    write(lease, &after, ctx).await?;
+    Ok(after)
 }
 
 /// The Lease, and what it says. One that says nothing that can be read says that the policies are others.
