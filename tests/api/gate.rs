@@ -99,7 +99,10 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
     put_back(world, &binding).await?;
     // Another controller, which knows nothing but what is stored.
     let rig = if looked_at { rig } else { rig.again().await? };
-    let run = rig.look("told that the approval is void", |run| has(run, conditions::APPROVED, "False", reason::VOID)).await?;
+    let void = |run: &TerraformRun| {
+        has(run, conditions::APPROVED, "False", reason::VOID) && has(run, conditions::STALLED, "False", reason::PROGRESSING)
+    };
+    let run = rig.look("told that the approval is void", void).await?;
     ensure!(!run.annotations().contains_key(names::APPROVE) && !run.annotations().contains_key(names::APPROVED_BY));
     ensure!(run.status.is_some_and(|status| status.approval.is_none() && status.claim.is_none()));
     rig.rests("what was void stays void").await?;
