@@ -1,19 +1,31 @@
-//! Proves that the admission policies stand before anything relies on them: what they must refuse is sent as a dry run, in the
-//! controller's own name, and each has to be refused by its policy by name.
+//! Proves that the admission policies stand before anything relies on them, and that they have stood since whatever relies on
+//! them was set.
 //!
-//! Existence proves nothing: a policy is in force about a second after it was created, and off at once when its binding goes.
+//! Existence proves nothing: a policy is in force about a second after it was created. So each has to refuse, by its name, a dry
+//! run in the controller's own name. And being in force now proves nothing of a moment ago: [`standing`] keeps which policies were
+//! proven, and what was set while others stood, or none, is taken away before the gate counts as proven again.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`policies`] | policies and bindings as they stand, and whether they stood all the time between two looks |
+//! | [`standing`] | what was proven last, in a Lease |
+//! | [`feed`] | the watches, and the first proof |
+
+pub mod feed;
+pub mod policies;
+pub mod standing;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use jiff::{SignedDuration, Timestamp};
-use kube::{
-    ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
-use serde_json::{Value, json};
+use kube::api::PostParams;
+use tokio::sync::watch;
 
 use crds::{TerraformRun, names, termination::clip};
 
@@ -21,104 +33,171 @@ use crate::{
     error::{Error, ErrorKind},
     run::{Context, Gate},
 };
+use policies::Policies;
+use standing::Standing;
 
 /// How long a proof is good for.
 const GOOD_FOR: SignedDuration = SignedDuration::from_secs(60);
-/// When a failed proof is tried again.
+/// When a failed proof is tried again, unless a watch sees a change before.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
-/// A checksum that no plan has.
-const NO_PLAN: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Keeps the last proof of each namespace; bindings may differ between namespaces.
-#[derive(Default)]
 pub struct Gatekeeper {
     proofs: Mutex<HashMap<String, Arc<Proof>>>,
+    /// Counts the changes that the watches saw; a proof is of one number.
+    changes: watch::Sender<u64>,
+    /// What the Lease says. Held while what stood is taken away.
+    standing: tokio::sync::Mutex<Option<Standing>>,
+}
+
+impl Default for Gatekeeper {
+    fn default() -> Self {
+        Self { proofs: Mutex::default(), changes: watch::Sender::new(0), standing: tokio::sync::Mutex::default() }
+    }
 }
 
 #[derive(Default)]
 struct Proof {
-    /// Held while a proof is made, so that twenty runs at once make one.
+    /// Held while a proof is made or compared, so that twenty runs at once make one.
     making: tokio::sync::Mutex<()>,
-    last: Mutex<Option<(Timestamp, Result<(), String>)>>,
+    last: Mutex<Option<Last>>,
+    /// How many have asked.
+    asked: AtomicU64,
+    /// How many of them had asked when the last comparison began, which is theirs as well.
+    covered: AtomicU64,
+}
+
+/// The last try of a proof.
+struct Last {
+    /// When it began.
+    at: Timestamp,
+    /// How many changes the watches had seen by then.
+    changes: u64,
+    /// The policies that were proven, or what was missing.
+    found: Result<Policies, String>,
 }
 
 impl Proof {
-    fn state(&self, now: Timestamp) -> Gate {
-        match &*self.last.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some((at, Ok(()))) if now.duration_since(*at) < GOOD_FOR => Gate::Proven,
-            None | Some((_, Ok(()))) => Gate::Unknown,
-            Some((at, Err(missing))) => {
+    fn state(&self, now: Timestamp, changes: u64) -> Gate {
+        match &*self.lock() {
+            Some(last) if last.changes != changes => Gate::Unknown,
+            Some(Last { at, found: Ok(_), .. }) if now.duration_since(*at) < GOOD_FOR => Gate::Proven,
+            None | Some(Last { found: Ok(_), .. }) => Gate::Unknown,
+            Some(Last { at, found: Err(missing), .. }) => {
                 Gate::Refuted { missing: missing.clone(), retry_at: at.checked_add(RETRY).unwrap_or(Timestamp::MAX) }
             }
         }
     }
+
+    /// Whether these are the policies that were proven last.
+    fn is_of(&self, policies: &Policies) -> bool {
+        self.lock().as_ref().is_some_and(|last| last.found.as_ref() == Ok(policies))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a policy is not proven.
+struct Missing {
+    text: String,
+    /// Its probe was let through: it is not in force. Otherwise something else refused before it was asked.
+    let_through: bool,
 }
 
 impl Gatekeeper {
     /// What is known for a namespace.
     pub fn state(&self, namespace: &str, now: Timestamp) -> Gate {
         let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-        proofs.get(namespace).map_or(Gate::Unknown, |proof| proof.state(now))
+        proofs.get(namespace).map_or(Gate::Unknown, |proof| proof.state(now, *self.changes.borrow()))
     }
 
-    /// Proves that the gate stands for this run's namespace, or shares the proof of another run.
+    /// A policy or a binding changed: no proof is good any more.
+    pub fn changed(&self) {
+        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    /// Tells of changes of policies and bindings.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Proves that the gate stands for a namespace, or shares the proof of another run: then the policies that stand at this moment
+    /// are compared with those that were proven. What was set on a run that was read before this call was set behind them.
     ///
     /// # Errors
-    /// When an answer says nothing: no connection, an overloaded server, a run that has gone.
-    pub async fn prove(&self, run: &TerraformRun, ctx: &Context) -> Result<Gate, Error> {
+    /// When an answer says nothing: no connection, an overloaded server.
+    pub async fn prove(&self, namespace: &str, ctx: &Context) -> Result<Gate, Error> {
         let proof = {
             let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-            proofs.entry(run.namespace().unwrap_or_default()).or_default().clone()
+            proofs.entry(namespace.to_owned()).or_default().clone()
         };
+        let ticket = proof.asked.fetch_add(1, Ordering::SeqCst);
         let _making = proof.making.lock().await;
         // Counted from before the first request: the proof is of that moment at the latest.
-        let begun = (ctx.now)();
-        match proof.state(begun) {
-            Gate::Proven => return Ok(Gate::Proven),
-            Gate::Refuted { missing, retry_at } if begun < retry_at => return Ok(Gate::Refuted { missing, retry_at }),
-            Gate::Unknown | Gate::Refuted { .. } => {}
+        let (begun, changes) = ((ctx.now)(), *self.changes.borrow());
+        let before = proof.state(begun, changes);
+        if matches!(&before, Gate::Refuted { retry_at, .. } if begun < *retry_at) {
+            return Ok(before);
         }
-        let found = attempt_all(run, ctx).await?;
+        if before == Gate::Proven && ticket < proof.covered.load(Ordering::SeqCst) {
+            return Ok(before);
+        }
+        let covered = proof.asked.load(Ordering::SeqCst);
+        let found = match policies::read(ctx).await? {
+            Ok(policies) if before == Gate::Proven && proof.is_of(&policies) => {
+                proof.covered.store(covered, Ordering::SeqCst);
+                return Ok(Gate::Proven);
+            }
+            Ok(policies) => self.attempt(namespace, policies, ctx).await?,
+            Err(missing) => Err(missing),
+        };
         ctx.metrics.gate(found.is_ok());
         match &found {
-            Ok(()) => tracing::debug!("the admission policies stand"),
-            Err(missing) => tracing::warn!(missing, "the admission policies do not stand"),
+            Ok(_) => tracing::debug!(namespace, "the admission policies stand"),
+            Err(missing) => tracing::warn!(namespace, missing, "the admission policies do not stand"),
         }
-        *proof.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((begun, found));
-        Ok(proof.state((ctx.now)()))
+        *proof.lock() = Some(Last { at: begun, changes, found });
+        proof.covered.store(covered, Ordering::SeqCst);
+        Ok(proof.state((ctx.now)(), *self.changes.borrow()))
+    }
+
+    async fn attempt(&self, namespace: &str, policies: Policies, ctx: &Context) -> Result<Result<Policies, String>, Error> {
+        match attempt_all(namespace, ctx).await? {
+            None => {
+                self.stands(namespace, &policies, ctx).await?;
+                Ok(Ok(policies))
+            }
+            Some(missing) => {
+                if missing.let_through {
+                    self.falls(namespace, ctx).await?;
+                }
+                Ok(Err(missing.text))
+            }
+        }
     }
 }
 
 /// All probes at once. The first that was not refused as it must be is named.
-async fn attempt_all(run: &TerraformRun, ctx: &Context) -> Result<Result<(), String>, Error> {
-    let api = ctx.runs(&run.namespace().unwrap_or_default());
-    let name = run.name_any();
-    let patch = PatchParams { dry_run: true, field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
-    let post = PostParams { dry_run: true, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
-    let (approval, approver, claim, automatic) =
-        (Patch::Merge(approval()), Patch::Merge(approver()), Patch::Merge(claim(run)), automatic(run));
-    let answers = tokio::join!(
-        probe("an approval", names::POLICY_APPROVAL, api.patch(&name, &patch, &approval)),
-        probe("a change of the approver alone", names::POLICY_APPROVAL, api.patch(&name, &patch, &approver)),
-        probe("a claim", names::POLICY_STATUS, api.patch_status(&name, &patch, &claim)),
-        probe("a run that approves itself", names::POLICY_CREATION, api.create(&post, &automatic)),
-    );
-    for answer in [answers.0, answers.1, answers.2, answers.3] {
-        if let Err(missing) = answer.inspect_err(|error| ctx.metrics.failed(error))? {
-            return Ok(Err(missing));
+async fn attempt_all(namespace: &str, ctx: &Context) -> Result<Option<Missing>, Error> {
+    for answer in futures::future::join_all(names::POLICIES.map(|policy| probe(namespace, policy, ctx))).await {
+        if let Some(missing) = answer.inspect_err(|error| ctx.metrics.failed(error))? {
+            return Ok(Some(missing));
         }
     }
-    Ok(Ok(()))
+    Ok(None)
 }
 
-async fn probe(
-    what: &str,
-    policy: &str,
-    request: impl Future<Output = kube::Result<TerraformRun>>,
-) -> Result<Result<(), String>, Error> {
-    match crate::error::call("prove the gate", request).await {
-        Ok(_) => Ok(Err(format!("{what} was not refused by the admission policy {policy}; it is missing, or its binding is"))),
-        Err(error) => judge(what, policy, error),
+async fn probe(namespace: &str, policy: &str, ctx: &Context) -> Result<Option<Missing>, Error> {
+    let params = PostParams { dry_run: true, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
+    let (api, probe) = (ctx.runs(namespace), probe_of(namespace, policy));
+    match crate::error::call("prove the gate", api.create(&params, &probe)).await {
+        Ok(_) => {
+            let text = format!("a dry run was not refused by the admission policy {policy}; it is missing, or its binding is");
+            Ok(Some(Missing { text, let_through: true }))
+        }
+        Err(error) => Ok(judge("a dry run", policy, error)?.err().map(|text| Missing { text, let_through: false })),
     }
 }
 
@@ -145,36 +224,15 @@ fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, E
     }
 }
 
-fn approval() -> Value {
-    json!({"metadata": {"annotations": {
-        names::APPROVE: NO_PLAN, names::APPROVED_BY: "pawl gate probe", names::COMMENT: "a dry run that must be refused"}}})
-}
-
-fn approver() -> Value {
-    json!({"metadata": {"annotations": {names::APPROVED_BY: "pawl gate probe"}}})
-}
-
-/// A claim that the schema accepts, so that it is the policy that has to refuse it.
-fn claim(run: &TerraformRun) -> Value {
-    let claim = json!({
-        "checksum": NO_PLAN, "attempt": 1, "podUID": "pawl-gate-probe", "nonce": "00000000000000000000000000000000",
-        "at": "2000-01-01T00:00:00Z",
-    });
-    if run.status.as_ref().is_some_and(|status| status.phase.is_some()) {
-        json!({"status": {"claim": claim}})
-    } else {
-        json!({"status": {"phase": "Pending", "claim": claim}})
-    }
-}
-
-fn automatic(run: &TerraformRun) -> TerraformRun {
+/// A run that nothing but this policy refuses, whoever asks.
+fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
     let mut probe =
         TerraformRun { metadata: kube::api::ObjectMeta::default(), spec: crds::TerraformRunSpec::default(), status: None };
     probe.metadata.generate_name = Some("pawl-gate-".into());
-    probe.metadata.namespace = run.namespace();
+    probe.metadata.namespace = Some(namespace.into());
+    probe.metadata.annotations = Some([(names::PROBE.to_owned(), policy.to_owned())].into());
     probe.spec.workspace = "default".into();
     probe.spec.source.inline = Some(crds::InlineSource { files: [("main.tf".to_owned(), String::new())].into() });
-    probe.spec.approval.mode = crds::ApprovalMode::Automatic;
     probe
 }
 
@@ -206,20 +264,41 @@ mod tests {
         assert!(judge("a", "pawl-approval", Error::Timeout { what: "test" }).is_err());
     }
 
-    #[test]
-    fn a_proof_ages() {
-        let at = Timestamp::from_second(1000).unwrap();
-        let proof = Proof { making: tokio::sync::Mutex::default(), last: Mutex::new(Some((at, Ok(())))) };
-        assert_eq!(proof.state(Timestamp::from_second(1059).unwrap()), Gate::Proven);
-        assert_eq!(proof.state(Timestamp::from_second(1060).unwrap()), Gate::Unknown);
+    fn proof(found: Result<Policies, String>) -> Proof {
+        let last = Last { at: Timestamp::from_second(1000).unwrap(), changes: 3, found };
+        Proof { last: Mutex::new(Some(last)), ..Proof::default() }
     }
 
     #[test]
-    fn the_probe_of_a_run_is_one_that_the_schema_takes() {
-        let run = crate::testing::run();
-        let probe = serde_json::to_value(automatic(&run)).unwrap();
-        assert_eq!(probe["metadata"]["generateName"], "pawl-gate-");
-        assert_eq!(probe["spec"]["approval"]["mode"], "Automatic");
-        assert_eq!(claim(&run)["status"]["phase"], "Pending");
+    fn a_proof_ages() {
+        let proof = proof(Ok(Policies::default()));
+        assert_eq!(proof.state(Timestamp::from_second(1059).unwrap(), 3), Gate::Proven);
+        assert_eq!(proof.state(Timestamp::from_second(1060).unwrap(), 3), Gate::Unknown);
+    }
+
+    #[test]
+    fn a_change_that_a_watch_saw_ends_a_proof_and_a_lack_at_once() {
+        let now = Timestamp::from_second(1001).unwrap();
+        for proof in [proof(Ok(Policies::default())), proof(Err("x".into()))] {
+            assert_ne!(proof.state(now, 3), Gate::Unknown);
+            assert_eq!(proof.state(now, 4), Gate::Unknown);
+        }
+        let keeper = Gatekeeper::default();
+        let mut changes = keeper.changes();
+        keeper.changed();
+        assert!(changes.has_changed().unwrap());
+        assert_eq!(*changes.borrow_and_update(), 1);
+    }
+
+    #[test]
+    fn a_probe_is_a_run_that_only_its_policy_refuses() {
+        for policy in names::POLICIES {
+            let probe = serde_json::to_value(probe_of("team", policy)).unwrap();
+            assert_eq!(probe["metadata"]["annotations"], serde_json::json!({names::PROBE: policy}));
+            assert_eq!(
+                (&probe["metadata"]["namespace"], probe["spec"]["approval"]["mode"].as_str()),
+                (&"team".into(), Some("Manual"))
+            );
+        }
     }
 }

@@ -16,7 +16,7 @@ use controller::{
     datastore,
     datastore_client::Datastore,
     events::Events,
-    gate::Gatekeeper,
+    gate::{self, Gatekeeper},
     leader::Candidate,
     locks::Released,
     metrics::Metrics,
@@ -79,7 +79,7 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     let scopes = settings.scopes();
     let registration = Registration::of(&settings).context("--read-api-service")?;
     let metrics = Arc::new(Metrics::new());
-    let readiness = Arc::new(Readiness::awaiting(2 * scopes.len()));
+    let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));
     let (listen, routes) = (settings.listen, admin::router(metrics.clone(), readiness.clone()));
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "controller".into());
     let candidate =
@@ -127,7 +127,8 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
         tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
-    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading)]).chain(sweeps));
+    let gate = gate::feed::run(ctx.clone(), readiness.clone(), stopped.clone());
+    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading), tokio::spawn(gate)]).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served.with_context(unheard),

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, TryStreamExt, channel::mpsc};
-use k8s_openapi::api::core::v1::Pod;
+use futures::{StreamExt, TryStreamExt, channel::mpsc, stream};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::DeserializeGuard,
@@ -19,7 +19,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crds::{RunResult, Settled, TerraformRun, conditions, names};
+use crds::{RunResult, Settled, TerraformRun, conditions, names, reason};
 
 use crate::{
     admin::Readiness,
@@ -30,7 +30,7 @@ use crate::{
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store();
-    let known = reader.clone();
+    let (known, waiting) = (reader.clone(), reader.clone());
     let (runs_readiness, mut listed) = (readiness.clone(), false);
     let (runs_ctx, mut workspaces) = (ctx.clone(), ctx.workspaces.feed());
     let (wake, woken) = mpsc::unbounded();
@@ -62,6 +62,14 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .applied_objects()
         .predicate_filter(|run: &TerraformRun| Some(interesting(run)), PredicateConfig::default());
 
+    // When a policy returns, or goes, those that wait for one need not wait for their next look.
+    let changes =
+        stream::unfold(ctx.gate.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
+    let gated = changes.flat_map(move |()| {
+        let all = waiting.state().into_iter().filter(|run| waits_for_policies(run));
+        stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
+    });
+
     let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), Feed::of(scope.clone()), readiness);
     let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
     let pods = watcher(api::<Pod>(&ctx.client, scope.as_deref()), ours)
@@ -80,7 +88,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     Controller::for_stream(runs, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
         .watches_stream(pods, |pod| run_of(&pod))
-        .reconcile_on(woken)
+        .reconcile_on(stream::select(woken, gated))
         .graceful_shutdown_on(async move {
             // A sender that is gone means the end as well.
             let _ = stop.wait_for(|stop| *stop).await;
@@ -98,6 +106,11 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .await;
 }
 
+fn waits_for_policies(run: &TerraformRun) -> bool {
+    let stalled = |c: &Condition| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::POLICY_MISSING;
+    run.status.as_ref().is_some_and(|status| status.conditions.iter().any(stalled))
+}
+
 /// Looks after a pod whose run the cache does not know, or knows at a later attempt.
 fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context>) {
     let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
@@ -108,7 +121,7 @@ fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context
 }
 
 /// Between failures of a watch. A controller that is installed before its rights or its CRD is not to be late for a minute.
-fn backoff() -> watcher::ExponentialBackoff {
+pub(crate) fn backoff() -> watcher::ExponentialBackoff {
     backon::ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(200))
         .with_max_delay(Duration::from_secs(5))
@@ -118,7 +131,7 @@ fn backoff() -> watcher::ExponentialBackoff {
 }
 
 /// Says that a watch failed. The watch begins again by itself; the runtime would slow all its streams down for one of them.
-fn loud<K>(what: &'static str, event: watcher::Result<watcher::Event<K>>) -> Option<watcher::Event<K>> {
+pub(crate) fn loud<K>(what: &'static str, event: watcher::Result<watcher::Event<K>>) -> Option<watcher::Event<K>> {
     event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it begins again")).ok()
 }
 
@@ -270,6 +283,20 @@ mod tests {
         assert_eq!(interesting(&run), before);
         run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
         assert_ne!(interesting(&run), before);
+    }
+
+    #[test]
+    fn only_those_that_wait_for_a_policy_are_woken_by_one() {
+        let mut run = testing::run();
+        assert!(!waits_for_policies(&run));
+        for (stalled, why, waits) in
+            [(true, reason::POLICY_MISSING, true), (false, reason::PROGRESSING, false), (true, reason::UNSCHEDULABLE, false)]
+        {
+            let status = run.status.get_or_insert_default();
+            conditions::set(&mut status.conditions, conditions::STALLED, Some(stalled), why, "", None, testing::t0());
+            prune(&mut run);
+            assert_eq!(waits_for_policies(&run), waits, "{why}");
+        }
     }
 
     #[test]

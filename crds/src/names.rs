@@ -24,6 +24,9 @@ pub const RERUN_OF: &str = "pawl.run/rerun-of";
 /// from a backup or a copy.
 pub const LIFE: &str = "pawl.run/life";
 
+/// Annotation of dry runs: name of the admission policy that has to refuse them.
+pub const PROBE: &str = "pawl.run/probe";
+
 /// Annotation: `true` asks for a run that takes what this one created and did not record into the state.
 pub const RECOVER: &str = "pawl.run/recover";
 /// Annotation on a run made for `pawl.run/recover`: name of the run that asked for it.
@@ -60,6 +63,13 @@ pub const POLICY_STATUS: &str = "pawl-status";
 pub const POLICY_CREATION: &str = "pawl-creation";
 /// Admission policy on the finalizer of a run.
 pub const POLICY_FINALIZER: &str = "pawl-finalizer";
+/// All of them.
+pub const POLICIES: [&str; 4] = [POLICY_APPROVAL, POLICY_STATUS, POLICY_CREATION, POLICY_FINALIZER];
+
+/// Lease in the controller's own namespace: the admission policies as they stood when they were last proven.
+pub const GATE_LEASE: &str = "pawl-gate";
+/// Annotation of that Lease.
+pub const GATE: &str = "pawl.run/gate";
 
 /// The field manager of the agent.
 pub const AGENT_MANAGER: &str = "pawl-runner-agent";

@@ -131,6 +131,8 @@ reasons! {
     AUTOMATIC = "Automatic";
     /// The approval was withdrawn.
     WITHDRAWN = "Withdrawn";
+    /// It was set while the admission policies were not proven, and was taken away.
+    VOID = "Void";
     /// Nothing needs an approval.
     NOT_NEEDED = "NotNeeded";
     /// The run holds the lease on its state.

@@ -7,6 +7,7 @@ mod cel;
 mod chart;
 mod conformance;
 mod fences;
+mod gate;
 mod matrix;
 mod newer;
 mod policies;
@@ -36,6 +37,7 @@ fn main() -> Result<ExitCode> {
         cel::tests(),
         policies::tests(),
         fences::tests(),
+        gate::tests(),
         matrix::tests(),
         applied::tests(),
         chart::tests(),

@@ -16,7 +16,7 @@ use controller::{
     metrics::Metrics,
     pods::{Feed, Pods},
     queue::Queue,
-    run::{Context, Memory, reconcile},
+    run::{Context, Gate, Memory, reconcile},
     settings::Settings as ControllerSettings,
     watch::prune,
     workspaces::Workspaces,
@@ -56,6 +56,15 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) async fn new(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
+        Self::of(world, namespace).await
+    }
+
+    /// Another controller, which has not seen what this one has.
+    pub(crate) async fn again(&self) -> Result<Self> {
+        Self::of(self.world.clone(), self.namespace.clone()).await
+    }
+
+    async fn of(world: World, namespace: String) -> Result<Self> {
         let mut config = world.access.config().await?;
         config.auth_info.impersonate = Some("system:serviceaccount:pawl-system:pawl-controller".into());
         config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
@@ -79,6 +88,18 @@ impl Rig {
         context.pods.apply(&mut feed, &Event::Init);
         context.pods.apply(&mut feed, &Event::InitDone);
         Ok(Self { world, namespace, context, feed: Mutex::new(feed) })
+    }
+
+    /// The first proof of the admission policies voids what stands anywhere, so it comes before any test.
+    pub(crate) async fn prove_the_gate(world: World) -> Result<()> {
+        let (rig, started) = (Self::new(world).await?, Instant::now());
+        loop {
+            match rig.context.gate.prove(&rig.namespace, &rig.context).await {
+                Ok(Gate::Proven) => return Ok(()),
+                other => ensure!(started.elapsed() < SOON, "the gate is not proven: {other:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     pub(crate) async fn get(&self) -> Result<TerraformRun> {

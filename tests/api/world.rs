@@ -103,6 +103,7 @@ impl World {
         world.access.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/terraformruns.pawl.run"])?;
         if policies {
             world.wait_for_policies().await?;
+            crate::rig::Rig::prove_the_gate(world.clone()).await?;
         }
         Ok((world, plane))
     }

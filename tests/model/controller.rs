@@ -61,6 +61,7 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         pod,
         pod_live: seen.live,
         gate: Gate::Proven,
+        gate_live: true,
         notes,
         newer: None,
         proof: Proof::Unknown,

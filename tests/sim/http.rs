@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tests::played::store::{Edit, Key, PODS, failure};
 use tower::Service;
 
-use crate::world::{Process, Shared, Trouble, World, now};
+use crate::world::{NS, Process, Shared, Trouble, World, now};
 
 /// A connection of a process.
 #[derive(Clone)]
@@ -37,7 +37,12 @@ impl Wanted {
         let (head, body) = request.into_parts();
         let mut parts = head.uri.path().split('/').skip_while(|part| *part != "namespaces").skip(1).map(str::to_owned);
         let mut part = || parts.next().unwrap_or_default();
-        let (namespace, resource, name, sub) = (part(), part(), part(), part());
+        let (mut namespace, mut resource, name, sub) = (part(), part(), part(), part());
+        if namespace.is_empty() {
+            // Of the whole cluster, which has one namespace with runs.
+            let last = head.uri.path().rsplit('/').next().unwrap_or_default();
+            (namespace, resource) = (NS.to_owned(), last.to_owned());
+        }
         let query = head.uri.query().unwrap_or_default();
         let field = |key: &str| {
             let value = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(k, _)| *k == key).map(|(_, value)| value);
@@ -63,6 +68,9 @@ impl Wanted {
         let whole = |object: std::sync::Arc<Value>| (*object).clone();
         Ok(match (&self.method, self.name.is_empty()) {
             (&Method::GET, false) => whole(world.store.get(&key)?),
+            (&Method::GET, true) if self.resource.starts_with("validatingadmissionpolic") => {
+                json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": world.store.policies()})
+            }
             (&Method::GET, true) => {
                 let items: Vec<Value> =
                     world.store.list(&self.resource, &self.namespace, &self.selector).into_iter().map(whole).collect();

@@ -7,7 +7,10 @@ use kube::ResourceExt;
 use runner_agent::settings::Settings;
 use serde_json::Value;
 
-use crate::world::{NS, Process, World, millis};
+use crate::{
+    person::FORGED,
+    world::{NS, Process, World, millis},
+};
 
 /// What an agent's work did to the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,6 +246,9 @@ fn claimed(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, clai
     };
     if !approved {
         world.violated("S2", "a claim without an approval");
+    }
+    if record.is_some_and(|record| record.comment.as_deref() == Some(FORGED)) {
+        world.violated("S3", "a claim of an approval that was forged while the policies were away");
     }
     if run.spec.operation == Operation::Plan {
         world.violated("S2", "a claim of a run that only plans");

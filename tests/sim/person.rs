@@ -20,6 +20,9 @@ pub(crate) const FIRST: &str = "net";
 /// The second one of the same stack.
 pub(crate) const SECOND: &str = "net-later";
 
+/// The comment of an approval that was forged while the policies were away.
+pub(crate) const FORGED: &str = "forged";
+
 pub(crate) fn alice() -> User {
     User::with("alice", &[names::VERB_APPROVE, names::VERB_AUTOAPPROVE])
 }
@@ -107,6 +110,14 @@ fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), tests::played::R
     world.store.edit(&alice(), &key, false, &edit, false).map(drop)
 }
 
+/// One without the verb approves in alice's name, as nothing keeps him from it.
+fn forge(world: &mut World) {
+    let plan = world.run(FIRST).and_then(|run| run.status.clone()).and_then(|status| status.plan).unwrap_or_default();
+    let forged = json!({names::APPROVE: plan.checksum, names::APPROVED_BY: "alice", names::COMMENT: FORGED});
+    let edit = Edit::Merge(json!({"metadata": {"annotations": forged}}));
+    let _ = world.store.edit(&User::with("mallory", &[]), &Key::of(RUNS, NS, FIRST), false, &edit, false);
+}
+
 /// The newest pod of the first run that has a process alive.
 fn victim(world: &World) -> Option<(String, String)> {
     let pods = world.store.list("pods", NS, &format!("{}={FIRST}", names::LABEL_RUN));
@@ -181,6 +192,10 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
     });
     if let Some(seconds) = lasting {
         sleep(Duration::from_secs(seconds.into())).await;
-        shared.lock().store.lacks_policies = false;
+        shared.act(|world| {
+            forge(world);
+            world.store.lacks_policies = false;
+            world.store.policies_made += 1;
+        });
     }
 }

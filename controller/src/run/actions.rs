@@ -26,6 +26,8 @@ pub struct Observed {
     pub pod_live: bool,
     /// Whether the admission policies were proven to stand.
     pub gate: Gate,
+    /// Whether the proof was compared with the policies as they stand after the run was read.
+    pub gate_live: bool,
     /// What this process remembers of the run.
     pub notes: Notes,
     /// The newest of the newer runs of the same workspace that have made their plan.
@@ -245,7 +247,7 @@ pub enum Action {
         /// Whether the gate is proven at the same time.
         prove: bool,
     },
-    /// Prove that the admission policies stand.
+    /// Prove that the admission policies stand, or that those stand that were proven.
     ProveGate,
     /// Ask the datastore how a claimed run ended.
     AskProof,

@@ -45,7 +45,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         return settle(draft);
     }
     match &o.gate {
-        Gate::Proven => {
+        Gate::Proven if o.gate_live => {
             // Approval and lease are one write, so that a pod that is held may go on at once.
             match plan.state_key.as_ref().map(|key| (key, lease::turn(o, key, now))) {
                 None | Some((_, Turn::Has(false))) => {}
@@ -80,7 +80,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
             }
             decision
         }
-        Gate::Unknown | Gate::Refuted { .. } => Decision::act(Action::ProveGate),
+        Gate::Unknown | Gate::Proven | Gate::Refuted { .. } => Decision::act(Action::ProveGate),
     }
 }
 
@@ -99,14 +99,14 @@ fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timest
     if o.status().approval.is_some() {
         draft.clear("approval");
         lease::give_back(draft);
-        keep::waits_again(draft, o, plan, now);
+        keep::waits_again(draft, &o.run, plan, now);
     }
     match o.run.annotations().get(names::APPROVE) {
         None if o.status().approval.is_some() => {
             draft.condition(conditions::APPROVED, Some(false), reason::WITHDRAWN, "the approval was withdrawn");
             draft.note("Withdrawn", false, format!("the approval of {} was withdrawn", plan.checksum));
         }
-        None if is(o, reason::WITHDRAWN) => {}
+        None if is(o, reason::WITHDRAWN) || is(o, reason::VOID) => {}
         None => {
             draft.condition_if_new(conditions::APPROVED, Some(false), reason::WAITING, "nobody has approved the plan yet");
         }

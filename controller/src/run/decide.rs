@@ -160,11 +160,10 @@ fn at_rest(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     if conditions::status(&status.conditions, conditions::FINISHED) != Some(true) {
         return Decision::act(Action::Write(finish_conditions(o, Kind::Conditions, now)));
     }
-    if run.annotations().get(names::RERUN).is_some_and(|value| value == "true") && status.rerun.is_none() {
-        return rerun::answer(o, now);
-    }
-    if recovery::is_asked(run, status) {
-        return recovery::answer(o, now);
+    let reruns = run.annotations().get(names::RERUN).is_some_and(|value| value == "true") && status.rerun.is_none();
+    if reruns || recovery::is_asked(run, status) {
+        // Who may ask is the policies' business.
+        return unproven(o, now).unwrap_or_else(|| if reruns { rerun::answer(o, now) } else { recovery::answer(o, now) });
     }
     if let Some(write) = journal::adds(o, now) {
         return Decision::act(Action::Write(write));
@@ -235,13 +234,9 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
         return Decision::act(Action::Write(draft.finish(Kind::End)));
     }
     let automatic = run.spec.approval.mode == ApprovalMode::Automatic;
-    let probe = match &o.gate {
-        Gate::Unknown => automatic,
-        Gate::Refuted { retry_at, .. } => automatic && now >= *retry_at,
-        Gate::Proven => false,
-    };
     if !run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
-        return Decision::act(Action::AddFinalizer { prove: probe });
+        let prove = unproven(o, now).is_some_and(|decision| !decision.actions.is_empty());
+        return Decision::act(Action::AddFinalizer { prove });
     }
     if let Some((plan, attempt)) = keep::kept(o) {
         return keep::wait(o, plan, attempt, settings, now);
@@ -253,16 +248,8 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
             return Decision::until(due, now);
         }
     }
-    if automatic {
-        match &o.gate {
-            Gate::Proven => {}
-            Gate::Refuted { missing, retry_at } if !probe => {
-                let mut decision = Decision::until(*retry_at, now);
-                decision.actions.extend(policy_missing(o, missing, now));
-                return decision;
-            }
-            Gate::Unknown | Gate::Refuted { .. } => return Decision::act(Action::ProveGate),
-        }
+    if let Some(decision) = gated(o, now) {
+        return decision;
     }
     if automatic
         && let Some(want) = lease::wants(run, false, settings.has_datastore())
@@ -273,7 +260,25 @@ fn idle(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     Decision::act(Action::Write(start::open(o, settings, now)))
 }
 
-/// Says that the policies are missing, once. An Automatic run that has not begun says it in its message as well.
+/// What comes before anything that rests on the admission policies; `None`: they stand, as they were proven.
+pub(super) fn unproven(o: &Observed, now: Timestamp) -> Option<Decision> {
+    match &o.gate {
+        Gate::Proven if o.gate_live => None,
+        Gate::Refuted { retry_at, .. } if now < *retry_at => Some(Decision::until(*retry_at, now)),
+        Gate::Unknown | Gate::Proven | Gate::Refuted { .. } => Some(Decision::act(Action::ProveGate)),
+    }
+}
+
+/// The same before an attempt is opened: the run waits without a pod and says so.
+pub(super) fn gated(o: &Observed, now: Timestamp) -> Option<Decision> {
+    let mut decision = unproven(o, now)?;
+    if let (Gate::Refuted { missing, .. }, true) = (&o.gate, decision.actions.is_empty()) {
+        decision.actions.extend(policy_missing(o, missing, now));
+    }
+    Some(decision)
+}
+
+/// Says that the policies are missing, once.
 fn policy_missing(o: &Observed, missing: &str, now: Timestamp) -> Option<Action> {
     let status = o.status();
     let mut draft = Draft::new(&o.run, status, now);
@@ -286,7 +291,7 @@ fn policy_missing(o: &Observed, missing: &str, now: Timestamp) -> Option<Action>
     }
     draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
     draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
-    draft.message(&format!("waits for the admission policies of the chart, without which no run approves itself: {missing}"));
+    draft.message(&format!("waits for the admission policies of the chart, without which no run starts: {missing}"));
     draft.set("nextStep", approve::POLICY_COMMAND);
     draft.note(reason::POLICY_MISSING, true, missing);
     Some(Action::Write(draft.finish(Kind::Begin)))

@@ -44,13 +44,19 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
             Action::AddFinalizer { prove } => {
                 let run = seen.run.clone();
                 let (gate, added) = tokio::join!(
-                    async { if prove { Some(ctx.gate.prove(&run, ctx).await) } else { None } },
+                    async { if prove { Some(ctx.gate.prove(&namespace, ctx).await) } else { None } },
                     add_finalizer(&run, ctx)
                 );
                 wrote(&mut seen, added?, ctx);
-                seen.gate = gate.transpose()?.unwrap_or(seen.gate);
+                if let Some(gate) = gate.transpose()? {
+                    (seen.gate, seen.gate_live) = (gate, true);
+                }
             }
-            Action::ProveGate => seen.gate = ctx.gate.prove(&seen.run, ctx).await?,
+            Action::ProveGate => {
+                (seen.gate, seen.gate_live) = (ctx.gate.prove(&namespace, ctx).await?, true);
+                // What stood on it may have been taken away.
+                seen.run_live = false;
+            }
             Action::AskProof => stored::ask_proof(&mut seen, ctx).await,
             Action::TakeLease { key } => take_lease(&mut seen, key, ctx).await?,
             Action::AskNodes => ask_nodes(&mut seen, ctx).await?,
@@ -199,7 +205,7 @@ async fn write_status(run: &TerraformRun, write: &Write, contended: bool, ctx: &
 }
 
 /// Log, metrics and Events of a write that succeeded.
-fn report(run: &TerraformRun, write: Write, ctx: &Context) {
+pub(super) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     match write.kind {
         Kind::Open => {
             ctx.metrics.attempt_opened();

@@ -11,7 +11,7 @@ use crds::{
 use super::{
     actions::{Action, Decision, Kind, Observed, PodView, Write},
     approve, close,
-    decide::{after, backoff},
+    decide::{after, backoff, gated},
     lease,
     start::{self, Opening},
     status::{Draft, End, of_tries},
@@ -51,9 +51,9 @@ fn waits(draft: &mut Draft<'_>, run: &TerraformRun, plan: &PlanStatus, attempt: 
 }
 
 /// An approval was taken back while no attempt was open: the plan waits again.
-pub(super) fn waits_again(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
-    if let Some(attempt) = o.status().attempt.as_ref().filter(|attempt| !attempt.open) {
-        waits(draft, &o.run, plan, attempt, now);
+pub(super) fn waits_again(draft: &mut Draft<'_>, run: &TerraformRun, plan: &PlanStatus, now: Timestamp) {
+    if let Some(attempt) = draft.status().attempt.as_ref().filter(|attempt| !attempt.open) {
+        waits(draft, run, plan, attempt, now);
     }
 }
 
@@ -94,6 +94,9 @@ pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings:
         if now < due {
             return Decision::until(due, now);
         }
+    }
+    if let Some(decision) = gated(o, now) {
+        return decision;
     }
     Decision::act(Action::Write(restore(o, plan, attempt, &by.by, settings, now)))
 }

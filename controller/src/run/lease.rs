@@ -192,6 +192,11 @@ pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<
         Turn::Waits(waits) => {
             let mut draft = Draft::new(&o.run, o.status(), now);
             say(&mut draft, &waits);
+            if conditions::status(&o.status().conditions, conditions::STALLED) == Some(true) {
+                // Whatever kept the run from its turn is over.
+                draft.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+                draft.message(&waits.text).clear("nextStep");
+            }
             let mut decision = Decision::until(waits.retry_at, now);
             if !draft.is_empty() {
                 if o.status().phase.is_none() {

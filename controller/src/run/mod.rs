@@ -12,6 +12,7 @@
 //! | [`status`] | drafts of status writes | no |
 //! | [`tested`] | the same as patches that test fields | no |
 //! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
+//! | [`void`] | takes away what was set while the admission policies were not proven | yes |
 //! | [`orphan`] | lets go of pods whose run is gone or at a later attempt | yes |
 
 mod actions;
@@ -34,6 +35,7 @@ mod stored;
 mod tested;
 #[cfg(test)]
 mod tests;
+pub mod void;
 
 pub use actions::{
     Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,

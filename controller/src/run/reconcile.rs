@@ -132,7 +132,11 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
         }
         if decision.needs_live() && !seen.is_live() {
             match observe::live(&run, ctx).await? {
-                Some(fresh) => seen = fresh,
+                // What was compared after the run was read holds for the same version of it.
+                Some(mut fresh) => {
+                    fresh.gate_live = seen.gate_live && fresh.run.resource_version() == seen.run.resource_version();
+                    seen = fresh;
+                }
                 None => return Ok(gone(&uid, ctx)),
             }
             continue;

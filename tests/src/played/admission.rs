@@ -23,11 +23,21 @@ fn is_held(object: &Value) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|f| f == names::RUN_FINALIZER))
 }
 
+/// The policy whose probe a creation is, which refuses it.
+fn probe(old: Option<&Value>, new: &Value) -> Verdict {
+    let probed = annotation(new, names::PROBE).filter(|_| old.is_none());
+    match names::POLICIES.into_iter().find(|policy| probed == Some(*policy)) {
+        Some(policy) => Err(Refusal::policy(policy, "a probe of the controller")),
+        None => Ok(()),
+    }
+}
+
 /// A change of a run itself, or its creation when there is no `old`.
 ///
 /// # Errors
-/// The refusal of `pawl-approval`, `pawl-creation` or `pawl-finalizer`.
+/// The refusal of `pawl-approval`, `pawl-creation` or `pawl-finalizer`, and of `pawl-status` for its probe.
 pub fn run(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
+    probe(old, new)?;
     approval(user, old, new)?;
     creation(user, old, new)?;
     let removed = old.is_some_and(is_held) && !is_held(new);

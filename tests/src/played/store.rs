@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crds::whole_seconds;
+use crds::{names, whole_seconds};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -71,6 +71,8 @@ pub struct Store {
     changes: Vec<Change>,
     /// Policies of the chart that are not in force.
     pub lacks_policies: bool,
+    /// How often they were made again.
+    pub policies_made: u32,
 }
 
 impl Store {
@@ -101,6 +103,14 @@ impl Store {
         };
         let of_kind = self.objects.iter().filter(|(key, _)| key.resource == resource && key.namespace == namespace);
         of_kind.filter(|(_, object)| matches(object)).map(|(_, object)| object.clone()).collect()
+    }
+
+    /// The policies of the chart, or their bindings, as a list has them.
+    pub fn policies(&self) -> Vec<Value> {
+        let names = names::POLICIES.iter().filter(|_| !self.lacks_policies);
+        let uid = format!("{:08x}-0000-4000-9000-000000000000", self.policies_made);
+        let object = |name: &&str| json!({"metadata": {"name": name, "uid": uid, "generation": 1}, "spec": {"policyName": name}});
+        names.map(object).collect()
     }
 
     /// Creates an object.

@@ -65,6 +65,7 @@ impl World {
             pod: PodState::Absent,
             pod_live: true,
             gate: Gate::Proven,
+            gate_live: true,
             notes: Notes::default(),
             newer: None,
             proof: Proof::Unknown,
@@ -222,12 +223,12 @@ impl World {
                     run.metadata.finalizers = Some(vec![names::RUN_FINALIZER.into()]);
                     run
                 });
-                assert!(!prove || !matches!(self.o.gate, Gate::Proven));
+                assert!(!prove || !self.o.gate_live || !matches!(self.o.gate, Gate::Proven));
                 if *prove {
-                    self.o.gate = Gate::Proven;
+                    (self.o.gate, self.o.gate_live) = (Gate::Proven, true);
                 }
             }
-            Action::ProveGate => self.o.gate = Gate::Proven,
+            Action::ProveGate => (self.o.gate, self.o.gate_live) = (Gate::Proven, true),
             Action::AskProof => {
                 self.asked += 1;
                 self.o.proof = self.stored.clone().map_or(Proof::Absent, |message| Proof::Found(Box::new(message)));

@@ -1,0 +1,307 @@
+//! What stood on a run while the admission policies were not proven: nobody knows who set it, so that it is taken away, and has to be
+//! set anew. What only stops a run stays.
+
+use jiff::Timestamp;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, ObjectMeta, Patch, PatchParams},
+    core::DeserializeGuard,
+};
+use serde_json::{Map, Value, json};
+
+use crds::{ApprovalMode, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason, termination::clip};
+
+use super::{
+    actions::{Kind, Note, Write},
+    execute::report,
+    keep, lease,
+    reconcile::Context,
+    status::{Draft, End},
+};
+use crate::error::{Error, ErrorKind};
+
+/// How many runs are read at a time.
+const PAGE: u32 = 200;
+/// How often a write is sent that others keep from its effect.
+const TRIES: u32 = 20;
+/// Annotations that approve: together, as taking all away is a withdrawal.
+const APPROVALS: [&str; 3] = [names::APPROVE, names::APPROVED_BY, names::COMMENT];
+/// Annotations that ask for another run.
+const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
+/// What is said of each.
+const WHY: &str = "while the admission policies were not proven to stand, so that nobody knows who set it";
+
+/// Voids what stands on the runs of a namespace, or of all; with `creations`, also what runs that have not begun ask for themselves.
+///
+/// Nothing of it depends on the version of a run: whoever writes all the time keeps nothing from being taken away.
+///
+/// # Errors
+/// When an answer says nothing. Then it is to be done again.
+pub async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<(), Error> {
+    let api: Api<DeserializeGuard<TerraformRun>> = match scope {
+        Some(namespace) => Api::namespaced(ctx.client.clone(), namespace),
+        None => Api::all(ctx.client.clone()),
+    };
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = ctx.call("list runs", api.list(&params)).await?;
+        for run in page.items {
+            match run.0 {
+                Ok(run) => one(run, creations, ctx).await?,
+                // A newer version reads it some day; until then nobody acts on it.
+                Err(invalid) => {
+                    let all: Vec<_> = APPROVALS.into_iter().chain(ORDERS).collect();
+                    take_off(&invalid.metadata, &all, ctx).await?;
+                }
+            }
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn one(mut run: TerraformRun, creations: bool, ctx: &Context) -> Result<(), Error> {
+    let approvals = standing_approval(&run);
+    let orders = standing_orders(&run);
+    let mut taken = orders.clone();
+    if approvals {
+        taken.extend(APPROVALS);
+    }
+    take_off(&run.metadata, &taken, ctx).await?;
+    if !orders.is_empty() {
+        let text = format!("{} was set {WHY}, and was taken away: set it anew", orders.join(" and "));
+        tracing::warn!(run.namespace = run.namespace().unwrap_or_default(), run.name = run.name_any(), text);
+        ctx.events.publish(&run, vec![Note { reason: reason::VOID, warning: true, text }]);
+    }
+    if approvals {
+        tracing::warn!(run.namespace = run.namespace().unwrap_or_default(), run.name = run.name_any(), "an approval is void");
+        let by = run.annotations().get(names::APPROVED_BY).cloned();
+        let found = ctx.call_opt("read run", ctx.runs(&run.namespace().unwrap_or_default()).get(&run.name_any())).await?;
+        let Some(fresh) = found.filter(|found| found.uid() == run.uid()) else { return Ok(()) };
+        run = fresh;
+        if run.status.as_ref().is_none_or(|status| !status.is_terminal() && status.claim.is_none()) {
+            let write = approval(&run, by.as_deref(), (ctx.now)());
+            run = write_over(&run, write, ctx).await?.unwrap_or(run);
+        }
+    }
+    if creations && unfounded(&run).is_some() {
+        if run.status.as_ref().is_none_or(|status| status.phase.is_none()) {
+            // The first phase is Pending, so the end takes a second write.
+            let status = TerraformRunStatus::default();
+            let mut draft = Draft::new(&run, &status, (ctx.now)());
+            draft.set("phase", Phase::Pending);
+            let Some(begun) = write_over(&run, draft.finish(Kind::Begin), ctx).await? else { return Ok(()) };
+            run = begun;
+        }
+        if let Some(write) = creation(&run, (ctx.now)()) {
+            write_over(&run, write, ctx).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether an approval stands that no claim has used: an annotation of it, or the record.
+fn standing_approval(run: &TerraformRun) -> bool {
+    let status = run.status.as_ref();
+    let over = status.is_some_and(|status| status.is_terminal() || status.claim.is_some());
+    let recorded = status.and_then(|status| status.approval.as_ref()).is_some_and(|approval| approval.checksum.is_some());
+    !over && (recorded || APPROVALS.iter().any(|key| run.annotations().contains_key(*key)))
+}
+
+/// What asks for another run and was not answered.
+fn standing_orders(run: &TerraformRun) -> Vec<&'static str> {
+    let status = run.status.as_ref();
+    let answered = |key: &str| match key {
+        names::RERUN => status.is_some_and(|status| status.rerun.is_some()),
+        _ => status.is_some_and(|status| status.recovery.is_some()),
+    };
+    ORDERS.into_iter().filter(|key| run.annotations().contains_key(*key) && !answered(key)).collect()
+}
+
+/// What a run that has not begun asks for and not everybody may create.
+fn unfounded(run: &TerraformRun) -> Option<&'static str> {
+    let status = run.status.as_ref();
+    // Its lease was waited for behind a proof.
+    let begun = status.is_some_and(|status| {
+        status.attempt.is_some() || status.conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED) || status.is_terminal()
+    });
+    let runner = &run.spec.runner;
+    if begun || run.metadata.deletion_timestamp.is_some() {
+        None
+    } else if run.spec.approval.mode == ApprovalMode::Automatic {
+        Some("approves itself")
+    } else if runner.service_account_name.is_some() || runner.plan_service_account_name.is_some() {
+        Some("names a ServiceAccount")
+    } else {
+        None
+    }
+}
+
+/// Says that an approval was taken away, and takes its record away.
+fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
+    let empty = TerraformRunStatus::default();
+    let status = run.status.as_ref().unwrap_or(&empty);
+    let mut draft = Draft::new(run, status, now);
+    if status.approval.is_some() {
+        draft.clear("approval");
+        lease::give_back(&mut draft);
+        let attempt = status.attempt.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
+        if let Some(plan) = attempt.and_then(|attempt| keep::plan_of(status, attempt)) {
+            keep::waits_again(&mut draft, run, plan, now);
+        }
+    }
+    let by = by.map(|by| format!(" in the name of {}", clip(by, 80))).unwrap_or_default();
+    let text = format!("an approval{by} was set {WHY}, and was taken away; nothing was applied: approve anew");
+    draft.condition(conditions::APPROVED, Some(false), reason::VOID, &text);
+    draft.line("Void", &text).note(reason::VOID, true, text.clone());
+    draft.finish(Kind::Approval)
+}
+
+/// Ends a run that has not begun and asks for what its creator may not have been allowed.
+fn creation(run: &TerraformRun, now: Timestamp) -> Option<Write> {
+    let (asks, status) = (unfounded(run)?, run.status.as_ref()?);
+    let mut draft = Draft::new(run, status, now);
+    let message = format!(
+        "the run {asks} and was created while the admission policies were not proven to stand, so that nobody \
+                           knows whether its creator may; nothing was applied: create it anew"
+    );
+    draft.end(&End { result: RunResult::Canceled, message, failure: None });
+    lease::give_back(&mut draft);
+    Some(draft.finish(Kind::End))
+}
+
+async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
+    let all = run.annotations.as_ref();
+    if !keys.iter().any(|key| all.is_some_and(|all| all.contains_key(*key))) {
+        return Ok(());
+    }
+    let gone: Map<String, Value> = keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+    let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": gone}}));
+    let (api, name) = (ctx.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
+    let params = params();
+    insist(run, ctx, || ctx.call("take off what is void", api.patch_metadata(name, &params, &patch))).await.map(drop)
+}
+
+async fn write_over(run: &TerraformRun, write: Write, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
+    let patch = Patch::Merge(json!({"metadata": {"uid": run.metadata.uid}, "status": write.status}));
+    let (api, name) = (ctx.runs(&run.namespace().unwrap_or_default()), run.name_any());
+    let params = params();
+    let written = insist(&run.metadata, ctx, || ctx.call("say what is void", api.patch_status(&name, &params, &patch))).await?;
+    if let Some(fresh) = &written {
+        report(fresh, write, ctx);
+    }
+    Ok(written)
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
+}
+
+/// Sends a write that names no version until it has its effect; `None` when the run is gone, or has gone on: what the schema keeps
+/// from it was claimed, or has ended.
+async fn insist<T, F>(run: &ObjectMeta, ctx: &Context, send: impl Fn() -> F) -> Result<Option<T>, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match send().await {
+            Ok(written) => return Ok(Some(written)),
+            // The API server gives up after five writes of others in between, and says the same when another run has the name.
+            Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
+                let api = ctx.runs(run.namespace.as_deref().unwrap_or_default());
+                let found = ctx.call_opt("read run", api.get_metadata(run.name.as_deref().unwrap_or_default())).await?;
+                if found.and_then(|found| found.metadata.uid) != run.uid {
+                    return Ok(None);
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+                tracing::info!(%error, "the run has gone on");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crds::{ApprovalRecord, Attempt, Claim, whole_seconds};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+    fn with(annotations: &[&str], change: impl FnOnce(&mut TerraformRun, &mut TerraformRunStatus)) -> TerraformRun {
+        let mut run = testing::run();
+        let mut status = TerraformRunStatus { phase: Some(Phase::AwaitingApproval), ..TerraformRunStatus::default() };
+        run.metadata.annotations = Some(annotations.iter().map(|key| ((*key).to_owned(), "alice".to_owned())).collect());
+        change(&mut run, &mut status);
+        run.status = Some(status);
+        run
+    }
+
+    fn record(status: &mut TerraformRunStatus) {
+        let at = whole_seconds(testing::t0());
+        status.approval = Some(ApprovalRecord { checksum: Some("sha256:x".into()), by: "alice".into(), comment: None, at });
+    }
+
+    fn claim(status: &mut TerraformRunStatus) {
+        let at = whole_seconds(testing::t0());
+        let (pod_uid, nonce) = (testing::POD.into(), testing::NONCE.into());
+        status.claim = Some(Claim { checksum: "sha256:x".into(), attempt: 1, pod_uid, nonce, at });
+    }
+
+    #[test]
+    fn an_approval_is_void_with_its_record_until_the_claim() {
+        for key in APPROVALS {
+            assert!(standing_approval(&with(&[key], |_, _| {})), "{key}");
+        }
+        assert!(standing_approval(&with(&[], |_, status| record(status))), "a record that nobody but a pod can have written");
+        assert!(!standing_approval(&with(&[names::CANCEL, names::DENY], |_, _| {})), "what stops a run stays");
+        assert!(!standing_approval(&with(&[names::APPROVE], |_, status| claim(status))), "applied already");
+        assert!(!standing_approval(&with(&[names::APPROVE], |_, status| status.phase = Some(Phase::Canceled))));
+        let write = approval(&with(&[], |_, status| record(status)), Some("alice"), testing::t0());
+        assert!(write.status["approval"].is_null());
+        let approved = write.status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == conditions::APPROVED).unwrap();
+        assert_eq!((&approved["status"], &approved["reason"]), (&json!("False"), &json!("Void")));
+        assert!(approved["message"].as_str().unwrap().contains("in the name of alice"));
+        assert_eq!(write.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["Void"]);
+    }
+
+    #[test]
+    fn an_order_is_void_until_it_was_answered() {
+        let asked = [names::RERUN, names::RECOVER];
+        assert_eq!(standing_orders(&with(&asked, |_, _| {})), asked);
+        let answered = with(&asked, |_, status| (status.rerun, status.recovery) = (Some("x".into()), Some("y".into())));
+        assert!(standing_orders(&answered).is_empty());
+    }
+
+    #[test]
+    fn what_a_run_asks_for_itself_is_void_until_it_has_begun() {
+        let automatic = |change: fn(&mut TerraformRun, &mut TerraformRunStatus)| {
+            let mut run = with(&[], change);
+            run.spec.approval.mode = ApprovalMode::Automatic;
+            run
+        };
+        let new = |_: &mut TerraformRun, status: &mut TerraformRunStatus| status.phase = None;
+        assert!(unfounded(&automatic(new)).is_some());
+        assert!(unfounded(&with(&[], |run, _| run.spec.runner.service_account_name = Some("x".into()))).is_some());
+        assert_eq!(unfounded(&with(&[], new)), None, "anybody may create it who may create one at all");
+        assert_eq!(unfounded(&automatic(|_, status| status.attempt = Some(Attempt::default()))), None, "opened behind a proof");
+        let queued = |_: &mut TerraformRun, status: &mut TerraformRunStatus| {
+            let at = testing::t0();
+            let all: &mut Vec<Condition> = &mut status.conditions;
+            conditions::set(all, conditions::STATE_LEASED, Some(false), reason::QUEUED, "", None, at);
+        };
+        assert_eq!(unfounded(&automatic(queued)), None, "queued behind a proof");
+        let mut run = automatic(|_, status| status.phase = Some(Phase::Pending));
+        let write = creation(&run, testing::t0()).unwrap();
+        assert_eq!((&write.status["phase"], &write.status["result"]), (&json!("Canceled"), &json!("Canceled")));
+        assert!(write.status["message"].as_str().unwrap().contains("create it anew"));
+        run.metadata.deletion_timestamp = Some(whole_seconds(testing::t0()));
+        assert!(creation(&run, testing::t0()).is_none());
+    }
+}

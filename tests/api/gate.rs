@@ -1,0 +1,134 @@
+//! What rests on the admission policies while one of them is missing, and after its return: on an API server of its own, as they
+//! are taken away from it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{RunResult, TerraformRun, conditions, names, reason};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+use crate::{
+    rig::{RUN, Rig},
+    world::{PATIENCE, Test, World, plan, run, sum},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("gate::nothing_starts_without_a_policy_and_nothing_set_meanwhile_is_believed", false, removed)]
+}
+
+async fn removed(_: World) -> Result<()> {
+    let (world, _plane) = World::start(true).await?;
+    for policy in names::POLICIES {
+        missing(&world, policy).await.context(policy)?;
+    }
+    for looked_at in [true, false] {
+        forged(&world, looked_at).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
+    }
+    created(&world).await
+}
+
+/// Takes the binding of a policy away.
+async fn take_away(world: &World, policy: &str) -> Result<ValidatingAdmissionPolicyBinding> {
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.admin.clone());
+    let mut binding = bindings.get(policy).await?;
+    bindings.delete(policy, &DeleteParams::default()).await?;
+    let ObjectMeta { name, labels, .. } = binding.metadata;
+    binding.metadata = ObjectMeta { name, labels, ..ObjectMeta::default() };
+    Ok(binding)
+}
+
+async fn put_back(world: &World, binding: &ValidatingAdmissionPolicyBinding) -> Result<()> {
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.admin.clone());
+    bindings.create(&PostParams::default(), binding).await?;
+    Ok(())
+}
+
+fn has(run: &TerraformRun, type_: &str, status: &str, reason: &str) -> bool {
+    let all = run.status.iter().flat_map(|status| &status.conditions);
+    all.into_iter().any(|c| c.type_ == type_ && c.status == status && c.reason == reason)
+}
+
+fn waits(run: &TerraformRun) -> bool {
+    has(run, conditions::STALLED, "True", reason::POLICY_MISSING)
+}
+
+/// A Manual run waits for whichever policy is missing, and begins when it is back.
+async fn missing(world: &World, policy: &str) -> Result<()> {
+    let rig = Rig::new(world.clone()).await?;
+    let binding = take_away(world, policy).await?;
+    world.create(&rig.namespace, RUN, &json!({})).await?;
+    let run = rig.look("stalled with PolicyMissing", waits).await?;
+    let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
+    ensure!(message.contains(policy), "the message does not name the policy: {message}");
+    ensure!(run.status.is_some_and(|status| status.attempt.is_none()), "an attempt was opened");
+    put_back(world, &binding).await?;
+    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some()) && !waits(run)).await?;
+    Ok(())
+}
+
+/// An author approves in somebody else's name while the policy is missing.
+async fn forged(world: &World, looked_at: bool) -> Result<()> {
+    let rig = Rig::new(world.clone()).await?;
+    world.create(&rig.namespace, RUN, &json!({})).await?;
+    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+    let agent = rig.token().await?;
+    agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
+    agent.status(&json!({"phase": "Init"})).await?;
+    agent.status(&json!({"phase": "Plan"})).await?;
+    agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
+    rig.look("waiting", |run| has(run, conditions::APPROVED, "False", reason::WAITING)).await?;
+    let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
+    let binding = take_away(world, names::POLICY_APPROVAL).await?;
+    let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
+    let forged = json!({"metadata": {"annotations": {names::APPROVE: sum('a'), names::APPROVED_BY: "alice@example.com"}}});
+    let started = Instant::now();
+    // The policy is off a moment after its binding went.
+    while let Err(error) = runs.patch(RUN, &PatchParams::default(), &Patch::Merge(&forged)).await {
+        ensure!(started.elapsed() < PATIENCE, "still refused: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    if looked_at {
+        let run = rig.look("stalled with PolicyMissing", waits).await?;
+        ensure!(run.status.is_some_and(|status| status.approval.is_none()), "recorded without the policy");
+    }
+    put_back(world, &binding).await?;
+    // Another controller, which knows nothing but what is stored.
+    let rig = if looked_at { rig } else { rig.again().await? };
+    let void = |run: &TerraformRun| {
+        has(run, conditions::APPROVED, "False", reason::VOID) && has(run, conditions::STALLED, "False", reason::PROGRESSING)
+    };
+    let run = rig.look("told that the approval is void", void).await?;
+    ensure!(!run.annotations().contains_key(names::APPROVE) && !run.annotations().contains_key(names::APPROVED_BY));
+    ensure!(run.status.is_some_and(|status| status.approval.is_none() && status.claim.is_none()));
+    rig.rests("what was void stays void").await?;
+    rig.approve().await?;
+    rig.look("approved", |run| run.status.as_ref().and_then(|s| s.approval.as_ref()).is_some_and(|a| a.by == "admin")).await?;
+    // And what was approved behind the policies is believed by the next controller.
+    rig.again().await?.rests("a restart voids nothing").await
+}
+
+/// An author creates a run that approves itself while the policy is missing.
+async fn created(world: &World) -> Result<()> {
+    let rig = Rig::new(world.clone()).await?;
+    let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
+    let binding = take_away(world, names::POLICY_CREATION).await?;
+    let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
+    let automatic = run(RUN, &json!({"approval": {"mode": "Automatic"}}))?;
+    let started = Instant::now();
+    while let Err(error) = runs.create(&PostParams::default(), &automatic).await {
+        ensure!(started.elapsed() < PATIENCE, "still refused: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    rig.look("stalled with PolicyMissing", waits).await?;
+    put_back(world, &binding).await?;
+    let run = rig.look("ended", |run| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)).await?;
+    let status = run.status.context("no status")?;
+    ensure!(status.result == Some(RunResult::Canceled) && status.attempt.is_none(), "{status:?}");
+    ensure!(status.message.is_some_and(|message| message.contains("create it anew")));
+    Ok(())
+}
