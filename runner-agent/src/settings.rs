@@ -39,6 +39,8 @@ pub struct Settings {
     pub provider_cache: Option<PathBuf>,
     /// The one directory an attempt writes below.
     pub work: PathBuf,
+    /// Directories besides that code may write to, and that are empty in a new pod. None on a person's machine.
+    pub scratch: Vec<PathBuf>,
     /// Secrets, as `NAME/KEY`.
     pub secrets: PathBuf,
     /// ConfigMaps, as `NAME/KEY`.
@@ -158,6 +160,7 @@ impl Settings {
             providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
             provider_cache: std::env::var_os(contract::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
             work: contract::WORK_DIR.into(),
+            scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
             secrets: contract::SECRETS_DIR.into(),
             config_maps: contract::CONFIG_MAPS_DIR.into(),
             termination_log: contract::TERMINATION_LOG.into(),

@@ -191,6 +191,7 @@ impl Rig {
             providers: "/nowhere".into(),
             provider_cache: None,
             work: "/nowhere".into(),
+            scratch: Vec::new(),
             secrets: "/nowhere".into(),
             config_maps: "/nowhere".into(),
             termination_log: log.path().to_path_buf(),

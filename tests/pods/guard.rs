@@ -1,8 +1,8 @@
-//! What the datastore refuses, asked with real tokens of real pods.
+//! What the datastore refuses, asked with real tokens of real pods; and what code of a stack cannot read of the agent's own.
 
 use anyhow::{Context, Result, ensure};
 use crds::{
-    Phase,
+    Phase, RunResult,
     datastore::{AUDIENCE, HEADER_DIGEST, MAX_APPEND, Problem, attempt_path},
 };
 use kube::ResourceExt;
@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("guard::only_the_run_s_own_pod_with_its_own_token", tokens),
         Test::new("guard::a_replaced_attempt_writes_nothing", replaced),
         Test::new("guard::hostile_requests_are_refused", hostile),
+        Test::new("guard::code_of_the_stack_reads_no_credentials_of_its_source", source_credentials),
     ]
 }
 
@@ -146,5 +147,36 @@ async fn hostile(scene: Scene) -> Result<()> {
     // It is as it was.
     let (status, _) = get(&store, &a.bundle(&scene), &token, &a.nonce).await?;
     ensure!(status == StatusCode::OK);
+    Ok(())
+}
+
+async fn source_credentials(scene: Scene) -> Result<()> {
+    use tests::servers::auth::Access;
+    // In each command that runs code, the file itself, by the agent's own root, and by a link. What is read would be masked in the log.
+    let file = "/pawl/secrets/source/password";
+    let code = format!(
+        "for file in {file} /proc/1/root{file}; do cat $file >/dev/null 2>&1 && echo \"$file open\" || echo \"$file closed\"; done; \
+         ln {file} stolen 2>/dev/null && cat stolen && echo link open; [ \"$WORD\" = given ] && echo its own is here; true"
+    );
+    let exec = json!([{"exec": ["sh", "-c", code]}]);
+    let script = json!({"name": format!("{}/a", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": 1,
+        "commands": {"init": exec, "plan": exec, "apply": exec}});
+    let (url, _) = scene.repository("a", &[("main.tf", "# played by a script\n"), ("pawl-script.json", &script.to_string())])?;
+    scene.suite.git.set_access(&format!("{}/a", scene.namespace), Access::basic("me", "s3cret-word"));
+    let literals = ["--from-literal=username=me", "--from-literal=password=s3cret-word"];
+    scene.kubectl(&[&["create", "secret", "generic", "source"][..], &literals].concat())?;
+    scene.kubectl(&["create", "secret", "generic", "own", "--from-literal=word=given"])?;
+    let spec = json!({
+        "source": {"git": {"url": url, "revision": "main", "secretRef": {"name": "source"}}},
+        "tool": {"name": "OpenTofu", "version": "0.0.1"},
+        "env": [{"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "own", "key": "word"}}}],
+        "approval": {"mode": "Automatic"},
+    });
+    scene.create("a", spec).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    let log = scene.log("a").await?;
+    ensure!(log.matches("password closed").count() >= 6 && !log.contains("password open") && !log.contains("link open"), "{log}");
+    // What the run says of Secrets the code is given as ever.
+    ensure!(log.matches("its own is here").count() >= 3, "{log}");
     Ok(())
 }

@@ -177,6 +177,7 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         providers: "/nowhere".into(),
         provider_cache: None,
         work: "/nowhere".into(),
+        scratch: Vec::new(),
         secrets: "/nowhere".into(),
         config_maps: "/nowhere".into(),
         termination_log: log.path().to_path_buf(),

@@ -287,6 +287,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         providers: none(),
         provider_cache: None,
         work: work.to_owned(),
+        scratch: Vec::new(),
         secrets: none(),
         config_maps: none(),
         termination_log: work.join("end.json"),

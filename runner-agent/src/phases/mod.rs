@@ -1,5 +1,6 @@
 //! The work of an attempt, phase by phase: build the command, run it, read what it says.
 
+mod anew;
 mod apply;
 mod events;
 mod git;
@@ -9,6 +10,7 @@ mod journal;
 mod locked;
 mod managed;
 mod plan;
+mod proven;
 mod providers;
 mod recover;
 mod remote;
@@ -60,9 +62,10 @@ struct Known {
     /// The stack's directory.
     stack: PathBuf,
     tool: Option<Found>,
-    /// Digest of the tool's executable, with the stamp of the file it is of.
-    tool_digest: tools::Digested,
-    tool_digest_task: Option<tokio::task::JoinHandle<std::io::Result<tools::Digested>>>,
+    /// The executables of the tool, as they were at Setup.
+    proven: Vec<proven::Proven>,
+    /// Their digests, while they are computed.
+    digesting: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
     /// The environment of the tool.
     env: Vec<(OsString, OsString)>,
     facts: Facts,
@@ -126,11 +129,19 @@ impl PodWork {
     fn command(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
         // Plan-time code may have changed it; it decides where provider binaries come from.
         self.write_cli_config()?;
+        self.check_tool()?;
         let tool = self.tool()?;
         let known = self.known();
         let mut env = known.env.clone();
         env.extend(terragrunt_env(&tool, &known.stack));
-        Ok(Command { program: tool.binary, args: args.into_iter().map(Into::into).collect(), env, dir: known.stack.clone() })
+        let beneath = tool.beneath.map(|beneath| beneath.binary);
+        Ok(Command {
+            program: tool.binary,
+            args: args.into_iter().map(Into::into).collect(),
+            env,
+            dir: known.stack.clone(),
+            beneath,
+        })
     }
 
     /// Runs a command as a step.
@@ -258,6 +269,7 @@ impl Work for PodWork {
     }
 
     async fn verify(&self) -> Result<String, Failure> {
+        self.make_anew().await?;
         self.checksum().await
     }
 
@@ -327,6 +339,7 @@ mod tests {
             providers: dir.join("providers"),
             provider_cache: None,
             work: dir.join("work"),
+            scratch: Vec::new(),
             secrets: dir.join("secrets"),
             config_maps: dir.join("configmaps"),
             termination_log: dir.join("termination-log"),

@@ -3,12 +3,12 @@
 use std::{
     ffi::OsString,
     fs,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use crds::{Failure, FailureClass, Operation, contract, datastore, reason};
 
+pub(super) use super::anew::make_empty;
 use super::{PodWork, inputs, source, tools::Pinned};
 use crate::{
     classify::{internal, simple},
@@ -30,8 +30,8 @@ pub(super) struct Origin {
 }
 
 impl PodWork {
-    /// Keeps the pod's tokens, and the message that the agent leaves for the kubelet, out of reach of what is started from now on, and
-    /// what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
+    /// Keeps the pod's tokens, its Secrets, and the message that the agent leaves for the kubelet, out of reach of what is started from
+    /// now on, and what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
     /// for it.
     pub(super) async fn confine(&self) {
         if self.settings.machine().is_some() {
@@ -42,7 +42,8 @@ impl PodWork {
         let own = run.spec.runner.account(restores).is_none().then_some(contract::TOKEN_DIR);
         let fixed = [datastore::TOKEN_DIR, contract::TERMINATION_LOG];
         let mut hidden: Vec<PathBuf> = fixed.into_iter().chain(own).map(PathBuf::from).collect();
-        hidden.push(self.settings.mirrors.clone());
+        // Of Secrets the agent gives the code what the run says; a credential for the source is none of that.
+        hidden.extend([self.settings.mirrors.clone(), self.settings.secrets.clone()]);
         let cache = self.provider_cache();
         if let Some(Err(error)) = &cache {
             self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
@@ -134,7 +135,7 @@ impl PodWork {
         let top = settings.machine().filter(|machine| machine.stack.is_some()).map_or(&origin.root, |machine| &machine.root);
         let found = self.find_tool(&spec.tool, &origin, top, notices).await?;
         let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
-        let task = self.digest_task(&found);
+        self.prove_tool(&found)?;
         let env = self.tool_env(&given.env);
         let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
         let mut known = self.known();
@@ -161,9 +162,6 @@ impl PodWork {
         known.env = env;
         known.stack = origin.stack;
         known.tool = Some(found);
-        known.tool_digest = Vec::new();
-        // Tools are large: their digest is computed beside `init` and is at hand when the plan is.
-        known.tool_digest_task = Some(task);
         Ok(report)
     }
 
@@ -220,15 +218,6 @@ impl PodWork {
 
 pub(super) fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
-}
-
-/// An empty directory of our own. What a container that was started before left there is removed.
-pub(super) fn make_empty(dir: &Path) -> std::io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// The tool's own directory is made by `init`; one from the repository could hold plugins, modules or a backend nobody reviewed.

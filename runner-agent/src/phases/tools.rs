@@ -1,4 +1,4 @@
-//! The tool of an attempt: found or got in Setup, and by its digest the same to the end.
+//! The tool of an attempt: found or got in Setup.
 
 use std::{
     ffi::OsString,
@@ -9,17 +9,17 @@ use std::{
 
 use crds::{Failure, FailureClass, Tool, ToolName, reason};
 use jiff::Timestamp;
-use tokio::task::JoinHandle;
+use tokio::runtime::Handle;
+use tool_versions::supply::Ask;
 
 use super::{PodWork, setup::Origin};
 use crate::{
     classify::{self, simple},
     datastore::bundle::{Head, ToolHead},
-    local,
     ports::{Notice, Notices},
-    process::RunError,
+    process::{Command, RunError, Sink, Source},
     tool::{
-        Found, Outfit, Search, Stamp, digest,
+        Found, Outfit, Search,
         find::{Told, failed},
     },
 };
@@ -29,8 +29,19 @@ const STEP: &str = "install";
 /// Between two looks at whether the attempt is told to end.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Files and their digests, which are the tool's: one, and of Terragrunt that of the tool beneath as well.
-pub(super) type Digested = Vec<(Stamp, String)>;
+/// The first line that a command printed.
+#[derive(Default)]
+struct Said(String);
+
+impl Sink for Said {
+    fn line(&mut self, source: Source, line: &str, _cut: u64) {
+        if source == Source::Out && self.0.is_empty() {
+            line.clone_into(&mut self.0);
+        }
+    }
+
+    async fn chunk(&mut self) {}
+}
 
 /// The very tool that has to be used.
 #[derive(Clone, Debug)]
@@ -57,8 +68,8 @@ impl Pinned {
 }
 
 impl PodWork {
-    /// The pod's own cache, which ends with it. Code of the stack may write there, and so change what this run has; that its tool is the
-    /// one which planned is seen before the claim.
+    /// The pod's own cache, which ends with it. Code of the stack may write there; that the tool is the one which was proven is seen at
+    /// each of its starts.
     fn own_cache(&self) -> PathBuf {
         self.settings.work.join("cache")
     }
@@ -79,8 +90,27 @@ impl PodWork {
             Some(dir) => (dir.clone(), None),
             None => (own, None),
         };
-        let outfit = Outfit::new(said, settings.tools.clone(), &cache, &settings.mirrors).map_err(failed)?;
+        let mut outfit = Outfit::new(said, settings.tools.clone(), &cache, &settings.mirrors).map_err(failed)?;
+        outfit.supply.ask = self.ask();
         Ok((outfit, remark))
+    }
+
+    /// Asks an executable for its version within the bounds of all other commands.
+    fn ask(&self) -> Ask {
+        let (children, runtime) = (self.children.clone(), Handle::current());
+        let (env, dir) = (self.settings.inherited.clone(), self.settings.tmp());
+        Ask::by(move |binary| {
+            let command = Command {
+                program: binary.to_owned(),
+                args: vec!["--version".into()],
+                env: env.clone(),
+                dir: dir.clone(),
+                beneath: None,
+            };
+            let mut said = Said::default();
+            runtime.block_on(children.run(&command, &mut said)).map_err(io::Error::other)?;
+            Ok(said.0)
+        })
     }
 
     /// Finds the tool for a stack, and gets it when it is not at hand: a step of its own then. What takes long is told to the log.
@@ -133,48 +163,6 @@ impl PodWork {
         }
         found
     }
-
-    /// Computes the tool's digest, beside what comes next: tools are large.
-    pub(super) fn digest_task(&self, found: &Found) -> JoinHandle<io::Result<Digested>> {
-        let settings = &self.settings;
-        let remembers = settings.machine().is_some() && !settings.restores;
-        let files: Vec<_> = found.all().map(|one| (one.binary.clone(), one.digest.clone())).collect();
-        tokio::task::spawn_blocking(move || {
-            let one = |(path, known): &(PathBuf, Option<String>)| match known {
-                // It was compared with the file when it was taken into use.
-                Some(digest) => Ok((Stamp::of(path)?, digest.clone())),
-                None if remembers => local::tools::digest(path),
-                None => stamped_digest(path),
-            };
-            files.iter().map(one).collect()
-        })
-    }
-
-    /// The digest of the tool's executable. Computed once, beside `init`; as long as the file's stamp stays (nobody can set a
-    /// change time), its bytes are the same. Of Terragrunt it is both digests, with a `+` between.
-    pub(super) async fn tool_digest(&self) -> Result<String, Failure> {
-        let failed = |error: &dyn std::fmt::Display| classify::internal("the tool's digest cannot be computed", error);
-        let found = self.tool()?;
-        let task = self.known().tool_digest_task.take();
-        if let Some(task) = task {
-            let computed = task.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-            self.known().tool_digest = computed;
-        }
-        let files: Vec<_> = found.all().map(|one| one.binary.clone()).collect();
-        let before = self.known().tool_digest.clone();
-        let now: io::Result<Vec<_>> = files.iter().map(|path| Stamp::of(path)).collect();
-        let now = now.map_err(|e| failed(&e))?;
-        let same = before.iter().map(|(stamp, _)| stamp).eq(now.iter());
-        let digests = if same {
-            before
-        } else {
-            let read = move || files.iter().map(|path| stamped_digest(path)).collect::<io::Result<Digested>>();
-            let digests = tokio::task::spawn_blocking(read).await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-            self.known().tool_digest.clone_from(&digests);
-            digests
-        };
-        Ok(digests.into_iter().map(|(_, digest)| digest).collect::<Vec<_>>().join("+"))
-    }
 }
 
 /// What Terragrunt is told: which tool it runs, that nobody answers, and that the tool's own words come through as they are. By the
@@ -218,10 +206,4 @@ fn same(pinned: &Pinned, found: &Found) -> Result<(), Failure> {
         (Some(pinned), Some(found)) => same(pinned, found),
         _ => Ok(()),
     }
-}
-
-fn stamped_digest(path: &Path) -> io::Result<(Stamp, String)> {
-    // The stamp from before: a file that changes while it is read has another one afterwards.
-    let stamp = Stamp::of(path)?;
-    Ok((stamp, digest(path)?))
 }

@@ -200,20 +200,22 @@ async fn providers_are_killed_and_then_the_tool() {
 async fn what_was_changed_while_it_waited_is_not_applied() {
     let _one = crate::ONE.lock().await;
     type Change = fn(&crate::common::Attempt);
-    let changes: [(&str, Change); 4] = [
-        ("plan file", |a| fs::write(a.settings.plan_file(), "another plan").unwrap()),
-        ("source", |a| fs::write(a.stack().join("main.tf"), "other").unwrap()),
-        ("lock file", |a| fs::write(a.stack().join(".terraform.lock.hcl"), "other").unwrap()),
-        ("tool", |a| fs::write(a.dir.path().join("tools/opentofu/1.10.6/tofu"), "#!/bin/sh\necho evil >> $LEDGER").unwrap()),
+    let changes: [(&str, &str, Change); 4] = [
+        ("plan file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.settings.plan_file(), "another plan").unwrap()),
+        ("source", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join("main.tf"), "other").unwrap()),
+        ("lock file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join(".terraform.lock.hcl"), "other").unwrap()),
+        ("tool", reason::TOOL_NOT_GENUINE, |a| {
+            fs::write(a.dir.path().join("tools/opentofu/1.10.6/tofu"), "#!/bin/sh\necho evil >> $LEDGER").unwrap()
+        }),
     ];
-    for (name, change) in changes {
+    for (name, why, change) in changes {
         let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
         a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
         change(&a);
         a.api.approve();
         assert_eq!(a.end().await, 1, "{name}");
         let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::CHECKSUM_MISMATCH), "{name}");
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, why), "{name}");
         assert_eq!((a.ran("apply"), a.ran("evil")), (0, 0));
         assert!(a.api.status().claim.is_none());
     }

@@ -330,6 +330,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         providers: dir.join("providers"),
         provider_cache: None,
         work: dir.join("work"),
+        scratch: Vec::new(),
         secrets: dir.join("secrets"),
         config_maps: dir.join("configmaps"),
         termination_log: dir.join("termination-log"),
@@ -365,7 +366,16 @@ pub(crate) fn place_tool(dir: &Path) {
 
 /// Starts an attempt with the scripted tool; `adjust` sees the settings and the API before it starts.
 pub(crate) fn start(more: &Value, env: &[(&str, &str)], adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
-    let dir = tempfile::tempdir().unwrap();
+    start_at(tempfile::tempdir().unwrap(), more, env, adjust)
+}
+
+/// The same in a directory that the test knows.
+pub(crate) fn start_at(
+    dir: tempfile::TempDir,
+    more: &Value,
+    env: &[(&str, &str)],
+    adjust: impl FnOnce(&mut Settings, &MemoryApi),
+) -> Attempt {
     place_tool(dir.path());
     let ledger = dir.path().join("ledger").display().to_string();
     let mut env = env.to_vec();

@@ -9,6 +9,7 @@
 mod attempt;
 mod common;
 mod output;
+mod planted;
 mod providers;
 mod quiet;
 mod upgrade;

@@ -1,0 +1,145 @@
+//! Home and temporary directories are as in a pod that restores the plan before anything is claimed: what plan-time code left there, a
+//! `~/.aws/config` for one, would have a say in what was approved.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+    path::Path,
+    time::Duration,
+};
+
+use crds::Failure;
+
+use super::PodWork;
+use crate::{classify::internal, process::kill_others};
+
+/// How long what still runs may take to be gone once it is killed.
+const GONE: Duration = Duration::from_secs(5);
+
+impl PodWork {
+    /// Ends whatever runs, which could put it back, and empties `HOME`, `TMPDIR` and what else the pod's code may write to but the work
+    /// directory. On a person's machine these are the person's own, and nothing is done.
+    pub(super) async fn make_anew(&self) -> Result<(), Failure> {
+        let settings = &self.settings;
+        if settings.machine().is_some() {
+            return Ok(());
+        }
+        let failed = |error: &dyn std::fmt::Display| {
+            internal("what the plan left in the home and temporary directories cannot be removed; nothing was applied", error)
+        };
+        if !kill_others(&self.children, GONE).await {
+            return Err(failed(&"processes that it left do not end"));
+        }
+        let scratch = settings.scratch.iter().filter(|dir| dir.is_dir()).cloned();
+        let dirs: Vec<_> = [settings.home(), settings.tmp()].into_iter().chain(scratch).collect();
+        let made = tokio::task::spawn_blocking(move || {
+            let one = |dir: &std::path::PathBuf| make_empty(dir).map_err(|error| format!("{}: {error}", dir.display()));
+            dirs.iter().try_for_each(one)
+        });
+        made.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
+    }
+}
+
+/// An empty directory. One that is there stays the same one: it may be mounted, or be what rights were granted to. What belongs to
+/// other users stays, since nothing that this pod ran has made it.
+pub(super) fn make_empty(dir: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(dir).is_ok_and(|meta| !meta.is_dir()) {
+        fs::remove_file(dir)?;
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let own = nix::unistd::geteuid().as_raw();
+    if fs::metadata(dir)?.uid() == own {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    }
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let meta = fs::symlink_metadata(&path)?;
+        if meta.uid() != own {
+            continue;
+        }
+        if !meta.is_dir() {
+            fs::remove_file(&path)?;
+            continue;
+        }
+        match fs::remove_dir_all(&path) {
+            // Go keeps its modules in directories without the right to write.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                take_rights(&path)?;
+                fs::remove_dir_all(&path)?;
+            }
+            removed => removed?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives the owner all rights to a directory and those below it.
+fn take_rights(dir: &Path) -> io::Result<()> {
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                dirs.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        phases::tests::settings,
+        process::{Children, Log},
+        settings::{Machine, Place},
+    };
+    use std::{os::unix::fs::symlink, sync::Arc};
+
+    #[test]
+    fn all_goes_but_the_directory_itself_and_what_links_lead_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, other) = (dir.path().join("home"), dir.path().join("other"));
+        fs::create_dir_all(&other).unwrap();
+        fs::write(other.join("file"), "stays").unwrap();
+        make_empty(&home).unwrap();
+        let inode = fs::metadata(&home).unwrap().ino();
+        let module = home.join("go/pkg/mod");
+        fs::create_dir_all(&module).unwrap();
+        fs::write(module.join("file"), "").unwrap();
+        fs::write(home.join(".terraformrc"), "").unwrap();
+        symlink(&other, home.join("link")).unwrap();
+        symlink(&other, module.join("link")).unwrap();
+        for dir in [&module, &home.join("go"), &home] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o500)).unwrap();
+        }
+        make_empty(&home).unwrap();
+        assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
+        let meta = fs::metadata(&home).unwrap();
+        assert_eq!((meta.ino(), meta.permissions().mode() & 0o777), (inode, 0o700));
+        // A link in its place.
+        fs::remove_dir(&home).unwrap();
+        symlink(&other, &home).unwrap();
+        make_empty(&home).unwrap();
+        assert!(fs::symlink_metadata(&home).unwrap().is_dir() && fs::read_dir(&home).unwrap().count() == 0);
+        assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "stays");
+    }
+
+    #[tokio::test]
+    async fn on_a_machine_all_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = settings(dir.path());
+        settings.place = Place::Machine(Machine::default());
+        settings.scratch = vec![dir.path().join("tmp")];
+        let files = [settings.home(), settings.tmp(), settings.scratch[0].clone()].map(|dir| dir.join("file"));
+        for file in &files {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+        let work = PodWork::new(Arc::new(settings), Children::default(), Log::to(io::sink()));
+        work.make_anew().await.unwrap();
+        assert!(files.iter().all(|file| file.exists()));
+    }
+}

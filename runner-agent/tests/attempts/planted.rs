@@ -1,0 +1,66 @@
+//! What plan-time code leaves behind for the apply: another tool, and files where programs look for their configuration.
+
+use std::fs;
+
+use crate::common::{Attempt, start_at};
+use crds::{FailureClass, Phase, RunResult, reason};
+use serde_json::{Value, json};
+
+/// Puts another executable in the place of the tool's; in its place, since a shell reads the script that it runs bit by bit.
+const REPLACE: &str =
+    "printf '#!/bin/sh\\necho evil >> $LEDGER\\nexit 2\\n' > $TOOL.new && chmod 755 $TOOL.new && mv $TOOL.new $TOOL";
+
+/// Starts an attempt whose tool knows where it is itself, and a directory that all may write to.
+fn with_places(more: &Value, env: &[(&str, &str)]) -> Attempt {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (tool, scratch) = (at("tools/opentofu/1.10.6/tofu"), at("scratch"));
+    fs::create_dir(&scratch).unwrap();
+    let mut env = env.to_vec();
+    env.extend([("TOOL", tool.as_str()), ("SCRATCH", scratch.as_str())]);
+    start_at(dir, more, &env, |settings, _| settings.scratch = vec![scratch.clone().into()])
+}
+
+#[tokio::test]
+async fn a_tool_that_is_another_since_setup_is_not_started() {
+    let _one = crate::ONE.lock().await;
+    for (phase, ran) in [("INIT", vec!["init"]), ("PLAN", vec!["init", "plan"])] {
+        for mode in ["Automatic", "Manual"] {
+            let mut a = with_places(&json!({"approval": {"mode": mode}}), &[(phase, REPLACE)]);
+            assert_eq!(a.end().await, 1, "{phase}");
+            let failure = a.api.status().failure.unwrap();
+            assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::TOOL_NOT_GENUINE), "{phase}");
+            assert!(failure.message.contains("OpenTofu 1.10.6 is not what it was at Setup"), "{}", failure.message);
+            assert_eq!(a.ledger(), ran, "{phase} {mode}");
+            assert!(a.api.status().claim.is_none());
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_only_touches_the_tool_changes_nothing() {
+    let _one = crate::ONE.lock().await;
+    let mut a = with_places(&json!({}), &[("PLAN", "cp -p $TOOL $TOOL.new && mv $TOOL.new $TOOL")]);
+    assert_eq!(a.end().await, 0);
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+}
+
+#[tokio::test]
+async fn what_a_plan_plants_outside_of_the_stack_is_gone_when_it_is_applied() {
+    let _one = crate::ONE.lock().await;
+    let plants = "mkdir -p $HOME/.aws $HOME/go/mod $SCRATCH/dir && echo evil > $HOME/.aws/config && echo evil > $HOME/go/mod/file \
+                  && chmod 500 $HOME/go/mod && echo evil > $SCRATCH/dir/file && ln -s /etc $SCRATCH/etc && echo evil > $HOME/.tofurc \
+                  && echo mine > mine && rm -rf $TMPDIR && ln -s $SCRATCH $TMPDIR && echo planted >> $LEDGER";
+    let looks = "find $HOME $TMPDIR $SCRATCH -mindepth 1 >> $LEDGER; [ -d $TMPDIR ] && [ ! -L $TMPDIR ] && cat mine >> $LEDGER";
+    for mode in ["Automatic", "Manual"] {
+        let mut a = with_places(&json!({"approval": {"mode": mode}}), &[("PLAN", plants), ("APPLY", looks)]);
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
+        let own = a.settings.home().join("pawl.tfrc").display().to_string();
+        // What lies in the stack is in the checksum, and stays.
+        assert_eq!(a.ledger(), ["init", "plan", "planted", "show", "show", "apply", own.as_str(), "mine"], "{mode}");
+    }
+}
