@@ -20,6 +20,7 @@ use controller::{
     leader::Candidate,
     locks::Released,
     metrics::Metrics,
+    nodes::{self, Nodes},
     pods::Pods,
     queue::Queue,
     read_api::{self, Registration},
@@ -87,6 +88,7 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     let ctx = Arc::new(Context {
         client: client.clone(),
         pods: Pods::awaiting(scopes.len()),
+        nodes: Nodes::default(),
         memory: Memory::default(),
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
@@ -127,7 +129,8 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
         tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
-    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading)]).chain(sweeps));
+    let nodes = nodes::run(ctx.clone(), stopped.clone());
+    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading), tokio::spawn(nodes)]).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served.with_context(unheard),

@@ -35,6 +35,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let (runs_ctx, mut workspaces) = (ctx.clone(), ctx.workspaces.feed());
     let (wake, woken) = mpsc::unbounded();
     let mut line = ctx.queue.feed(scope.clone(), wake.clone());
+    ctx.nodes.wakes(scope.clone(), wake.clone());
     let runs = watcher(api::<DeserializeGuard<TerraformRun>>(&ctx.client, scope.as_deref()), watcher::Config::default())
         .backoff(backoff())
         .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
@@ -108,7 +109,7 @@ fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context
 }
 
 /// Between failures of a watch. A controller that is installed before its rights or its CRD is not to be late for a minute.
-fn backoff() -> watcher::ExponentialBackoff {
+pub(crate) fn backoff() -> watcher::ExponentialBackoff {
     backon::ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(200))
         .with_max_delay(Duration::from_secs(5))
@@ -118,7 +119,7 @@ fn backoff() -> watcher::ExponentialBackoff {
 }
 
 /// Says that a watch failed. The watch begins again by itself; the runtime would slow all its streams down for one of them.
-fn loud<K>(what: &'static str, event: watcher::Result<watcher::Event<K>>) -> Option<watcher::Event<K>> {
+pub(crate) fn loud<K>(what: &'static str, event: watcher::Result<watcher::Event<K>>) -> Option<watcher::Event<K>> {
     event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it begins again")).ok()
 }
 

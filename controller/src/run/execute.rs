@@ -18,6 +18,7 @@ use super::{
     actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
     lease::{self, Nodes},
     locks::Left,
+    node,
     observe::{ahead, version},
     reconcile::Context,
     start, stored,
@@ -54,6 +55,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
             Action::AskProof => stored::ask_proof(&mut seen, ctx).await,
             Action::TakeLease { key } => take_lease(&mut seen, key, ctx).await?,
             Action::AskNodes => ask_nodes(&mut seen, ctx).await?,
+            Action::ReleaseLock => stored::release_lock(&mut seen, ctx).await,
             Action::AskLock => ask_lock(&mut seen, ctx).await?,
             Action::Write(write) => {
                 let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
@@ -129,7 +131,7 @@ async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(
 }
 
 async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
-    match leases::nodes(ctx).await? {
+    match leases::node(&seen.run, node::name_of(seen), ctx).await? {
         Ok(()) => seen.nodes = Nodes::Quiet,
         Err(text) => {
             let asked = Some(((ctx.now)(), text));
