@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tests::played::store::{Edit, Key, PODS, failure};
 use tower::Service;
 
-use crate::world::{Process, Shared, Trouble, World, now};
+use crate::world::{NODES, Process, Shared, Trouble, World, now};
 
 /// A connection of a process.
 #[derive(Clone)]
@@ -37,7 +37,10 @@ impl Wanted {
         let (head, body) = request.into_parts();
         let mut parts = head.uri.path().split('/').skip_while(|part| *part != "namespaces").skip(1).map(str::to_owned);
         let mut part = || parts.next().unwrap_or_default();
-        let (namespace, resource, name, sub) = (part(), part(), part(), part());
+        let (namespace, resource, name, sub) = match head.uri.path().strip_prefix("/api/v1/nodes") {
+            Some(name) => (String::new(), NODES.to_owned(), name.trim_start_matches('/').to_owned(), String::new()),
+            None => (part(), part(), part(), part()),
+        };
         let query = head.uri.query().unwrap_or_default();
         let field = |key: &str| {
             let value = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(k, _)| *k == key).map(|(_, value)| value);
