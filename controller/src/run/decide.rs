@@ -19,7 +19,7 @@ use crate::settings::Settings;
 /// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
 pub const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
 /// How long that pod then has to end before its attempt is closed without it: before the claim the closing is the fence.
-pub const END_GRACE: SignedDuration = SignedDuration::from_secs(20);
+pub(super) const END_GRACE: SignedDuration = SignedDuration::from_secs(20);
 /// How long a claimed attempt's pod has to be gone before the run is Indeterminate.
 pub const GONE_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// How long after its creation a pod may be missing from the cache before somebody looks for it.
@@ -364,7 +364,7 @@ fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp)
 /// Closing this one is the fence, so that nothing has to be known of its pod.
 fn off(o: &Observed, attempt: &Attempt, pod: &PodView, now: Timestamp) -> Option<Decision> {
     match node::fate(o) {
-        Fate::Unknown | Fate::Ready(_) => None,
+        Fate::Unknown | Fate::Ready => None,
         Fate::Over(why) => Some(close::close_lost(o, attempt, &why, now)),
         Fate::Lost(view) => Some(if let Some(write) = node::says(o, pod, view, now) {
             Decision::act(Action::Write(write))
@@ -379,7 +379,7 @@ fn off(o: &Observed, attempt: &Attempt, pod: &PodView, now: Timestamp) -> Option
 /// A claim is there, and the pod has not ended as far as anybody knows: its node has to say so.
 fn applying(o: &Observed, attempt: &Attempt, pod: &PodView, settings: &Settings, now: Timestamp) -> Decision {
     match node::fate(o) {
-        Fate::Unknown | Fate::Ready(_) => progress(o, attempt, now),
+        Fate::Unknown | Fate::Ready => progress(o, attempt, now),
         Fate::Over(why) => close::claimed_and_gone(o, attempt, Some(&why), settings, now),
         Fate::Lost(view) => match (node::abandon(o, now), node::says(o, pod, view, now)) {
             (Abandon::Yes(text), _) => close::unconfirmed(o, &text, settings, now),

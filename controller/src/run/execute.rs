@@ -144,7 +144,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 
 async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(lock) = seen.status().state_lock.clone() else { return Ok(()) };
-    match locks::left_by(&seen.run, &lock, ctx).await? {
+    match Box::pin(locks::left_by(&seen.run, &lock, ctx)).await? {
         Ok(holder) => seen.left = Left::Behind(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }

@@ -33,7 +33,7 @@ pub(super) enum Fate<'a> {
     /// Nothing.
     Unknown,
     /// It is Ready, and its kubelet tells of the pod.
-    Ready(&'a NodeView),
+    Ready,
     /// It is not Ready, and the pod may run or not.
     Lost(&'a NodeView),
     /// No process of the pod runs any more; why.
@@ -82,7 +82,7 @@ pub(super) fn fate(o: &Observed) -> Fate<'_> {
         return Fate::Over(why);
     }
     match &o.node {
-        NodeState::There(node) if node.name == name && node.ready => Fate::Ready(node),
+        NodeState::There(node) if node.name == name && node.ready => Fate::Ready,
         NodeState::There(node) if node.name == name => Fate::Lost(node),
         NodeState::There(_) | NodeState::Gone(_) | NodeState::Unknown => Fate::Unknown,
     }
