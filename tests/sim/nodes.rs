@@ -55,7 +55,7 @@ pub(crate) fn lost() -> Result<(), Failed> {
                 let closed = after(&report, told, |line| line.contains("\"a1\"") || line.contains("\"a2\""));
                 match closed {
                     _ if claimed => waited += 1,
-                    Some(closed) if (300.0..=310.0).contains(&(closed - told)) => fenced += 1,
+                    Some(closed) if (299.0..=310.0).contains(&(closed - told)) => fenced += 1,
                     _ => return Err(failed("not fenced after 5 min", &report, &schedule)),
                 }
                 let known = ["Applied", "Indeterminate", "Failed behind the claim"];

@@ -173,6 +173,8 @@ pub struct Notes {
     pub unlock_failed: Option<(Timestamp, String)>,
     /// The node of the pod that was seen last: its attempt, and the name.
     pub node: Option<(u32, String)>,
+    /// The attempt whose node was written; an older definition of a run does not keep it, and it is not written again and again.
+    pub node_told: Option<u32>,
     /// Which lock was asked about, and when.
     pub lock_asked: Option<(String, Timestamp)>,
 }

@@ -59,7 +59,13 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, ctx: &Cont
             Action::AskLock => ask_lock(&mut seen, ctx).await?,
             Action::Write(write) => {
                 let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
+                let node = write.status.get("attempt").is_some_and(|attempt| attempt["nodeName"].is_string());
                 let run = write_status(&seen.run, &write, ctx).await?;
+                if node {
+                    let number = seen.status().attempt.as_ref().map(|attempt| attempt.number);
+                    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.node_told = number);
+                    seen.notes.node_told = number;
+                }
                 report(&run, write, ctx);
                 wrote(&mut seen, run, ctx);
                 if leases {

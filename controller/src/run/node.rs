@@ -92,11 +92,12 @@ pub(super) fn fate(o: &Observed) -> Fate<'_> {
 pub(super) fn record(draft: &mut Draft<'_>, o: &Observed, boot: bool) {
     let (Some(name), Some(attempt)) = (name_of(o), o.status().attempt.as_ref()) else { return };
     let mut fields = json!({});
-    if attempt.node_name.as_deref() != Some(name) {
+    if attempt.node_name.as_deref() != Some(name) && o.notes.node_told != Some(attempt.number) {
         fields["nodeName"] = name.into();
     }
     if let NodeState::There(node) = &o.node
         && boot
+        && said_since(o).is_none()
         && node.name == name
         && !node.boot_id.is_empty()
         && boot_id(Some(attempt), name).is_none()
