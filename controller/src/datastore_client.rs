@@ -131,6 +131,14 @@ impl Datastore {
         self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}?only={}", ObjectKind::Bundle.as_str())).await
     }
 
+    /// Releases the lock that a run left on its managed state; one of another run stays.
+    ///
+    /// # Errors
+    /// When it may still be there.
+    pub async fn release_lock(&self, namespace: &str, uid: &str) -> Result<(), Unanswered> {
+        self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}/lock")).await
+    }
+
     /// Deletes everything of a run but its claim.
     ///
     /// # Errors

@@ -15,7 +15,8 @@ use crds::{TerraformRun, names};
 
 use crate::{
     error::{Error, ErrorKind},
-    run::{Context, PodView, lease},
+    nodes,
+    run::{Context, NodeState, PodView, lease, over},
 };
 
 /// How often a Lease that somebody else writes at the same moment is looked at again.
@@ -86,7 +87,18 @@ async fn held(identity: &str, lease: &str, ctx: &Context) -> Result<Option<Strin
     // The run was removed by force; its pods have their own finalizer.
     let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
     let pods = ctx.call("list pods of the lease's holder", ctx.pod_api(namespace).list(&of_run)).await?;
-    let runs = pods.items.iter().any(|pod| PodView::of(pod).is_none_or(|view| view.ended.is_none()));
+    let mut runs = false;
+    for pod in &pods.items {
+        let Some(view) = PodView::of(pod) else {
+            runs = true;
+            continue;
+        };
+        let node = view.node.as_deref().filter(|_| view.ended.is_none());
+        runs |= match node {
+            Some(node) => over(node, None, &nodes::live(node, None, ctx).await?).is_none(),
+            None => view.ended.is_none(),
+        };
+    }
     Ok(runs.then(|| format!("{namespace}/{name}, which was removed while its pod still runs")))
 }
 
@@ -115,11 +127,35 @@ pub async fn remove(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the nodes say: `Ok` when each is Ready, otherwise the name of one that is not.
+/// Whether nothing of a run's pod that is gone runs any more, as its node says: `Ok`, otherwise why it may. Where nobody knows
+/// which node it was, each of them has to be Ready.
 ///
 /// # Errors
 /// When an answer says nothing.
-pub async fn nodes(ctx: &Context) -> Result<Result<(), String>, Error> {
+pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Context) -> Result<Result<(), String>, Error> {
+    let Some(name) = name else { return every(ctx).await };
+    let state = nodes::read(name, ctx).await?;
+    let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
+    if over(name, attempt, &state).is_some() {
+        return Ok(Ok(()));
+    }
+    Ok(match state {
+        // One that came back just now has still to end what has no pod.
+        NodeState::There(node) if node.ready => {
+            match node.since.and_then(|since| since.checked_add(lease::gone_wait(run)).ok()) {
+                Some(due) if (ctx.now)() < due => {
+                    Err(format!("node {name} is Ready again, and ends what has no pod by {}", due.strftime("%H:%M:%S UTC")))
+                }
+                Some(_) | None => Ok(()),
+            }
+        }
+        NodeState::There(_) => Err(format!("node {name} is not Ready")),
+        NodeState::Gone(_) | NodeState::Unknown => Err(format!("node {name} cannot be read")),
+    })
+}
+
+/// What all nodes say: `Ok` when each is Ready, otherwise the name of one that is not.
+async fn every(ctx: &Context) -> Result<Result<(), String>, Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
     let nodes = match ctx.call("list nodes", api.list(&ListParams::default())).await {
         Ok(nodes) => nodes,

@@ -6,7 +6,7 @@
 //! | [`pod`], [`account`] | what an attempt is made of |
 //! | [`gate`] | the proof that the admission policies stand |
 //! | [`rerun`], [`recovery`], [`prune`] | fresh runs of the same spec, runs that recover; runs whose time is over |
-//! | [`watch`], [`pods`] | watches and caches |
+//! | [`watch`], [`pods`], [`nodes`] | watches and caches |
 //! | [`datastore_client`] | what is asked of the datastore |
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | [`locks`] | locks of states that dead pods left |
@@ -28,6 +28,7 @@ pub mod leader;
 pub mod leases;
 pub mod locks;
 pub mod metrics;
+pub mod nodes;
 pub mod pod;
 pub mod pods;
 pub mod prune;

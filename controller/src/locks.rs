@@ -7,13 +7,13 @@ use std::{
 
 use kube::{Api, ResourceExt, api::ListParams};
 
-use crds::{StateLock, TerraformRun};
+use crds::{Attempt, StateLock, TerraformRun, reason};
 
 use crate::{
     account,
     error::Error,
-    leases,
-    run::{Context, PodState, PodView, locks},
+    leases, nodes,
+    run::{Context, Ended, PodState, PodView, locks, over},
 };
 
 /// Which run was told to release which lock: two at once could remove a lock that the first of them took afterwards.
@@ -28,26 +28,39 @@ pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Res
     let Some((name, hash, number)) = locks::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
     let Some(holder) = find(name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
     let (namespace, uid) = (holder.namespace().unwrap_or_default(), holder.uid().unwrap_or_default());
+    let attempt = holder.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.number == number);
     let pod = crds::names::attempt_name(name, &uid, number);
     let pod = match ctx.call_opt("read the lock holder's pod", ctx.pod_api(&namespace).get(&pod)).await? {
-        Some(pod) if account::belongs(&pod.metadata, &uid, number) => {
-            PodView::of(&pod).map_or(PodState::Unknown, PodState::Present)
-        }
+        Some(pod) if account::belongs(&pod.metadata, &uid, number) => match PodView::of(&pod) {
+            Some(view) => PodState::Present(judged(view, attempt, ctx).await?),
+            None => PodState::Unknown,
+        },
         Some(_) => PodState::Unknown,
         None => PodState::Absent,
     };
     let whose = match locks::is_over(&holder, number, &pod, (ctx.now)()) {
         Err(why) => return Ok(Err(why)),
         Ok(locks::Over::Ended(whose)) => whose,
-        Ok(locks::Over::Gone(whose)) => match leases::nodes(ctx).await? {
-            Ok(()) => whose,
-            Err(why) => return Ok(Err(why)),
-        },
+        Ok(locks::Over::Gone(whose)) => {
+            match leases::node(&holder, attempt.and_then(|attempt| attempt.node_name.as_deref()), ctx).await? {
+                Ok(()) => whose,
+                Err(why) => return Ok(Err(why)),
+            }
+        }
     };
     if let Some(other) = told(run, lock, ctx).await? {
         return Ok(Err(format!("{other} releases it")));
     }
     Ok(Ok(whose))
+}
+
+/// A pod that cannot say itself that it has ended, when its node says so.
+async fn judged(mut pod: PodView, attempt: Option<&Attempt>, ctx: &Context) -> Result<PodView, Error> {
+    if let (Some(node), None) = (&pod.node, &pod.ended) {
+        let state = nodes::live(node, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?;
+        pod.ended = over(node, attempt, &state).map(|text| Ended { message: None, reason: reason::POD_LOST, text });
+    }
+    Ok(pod)
 }
 
 /// The run of that name and hash, in whatever namespace this controller looks after.

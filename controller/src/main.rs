@@ -20,6 +20,7 @@ use controller::{
     leader::Candidate,
     locks::Released,
     metrics::Metrics,
+    nodes::{self, Nodes},
     pods::Pods,
     queue::Queue,
     read_api::{self, Registration},
@@ -87,6 +88,7 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     let ctx = Arc::new(Context {
         client: client.clone(),
         pods: Pods::awaiting(scopes.len()),
+        nodes: Nodes::default(),
         memory: Memory::default(),
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
@@ -128,7 +130,9 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
     let gate = gate::feed::run(ctx.clone(), readiness.clone(), stopped.clone());
-    let watches = futures::future::join_all(watches.chain([tokio::spawn(reading), tokio::spawn(gate)]).chain(sweeps));
+    let nodes = nodes::run(ctx.clone(), stopped.clone());
+    let others = [tokio::spawn(reading), tokio::spawn(gate), tokio::spawn(nodes)];
+    let watches = futures::future::join_all(watches.chain(others).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served.with_context(unheard),

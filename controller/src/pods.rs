@@ -7,8 +7,13 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{ResourceExt, runtime::watcher};
+use kube::{
+    ResourceExt,
+    runtime::{reflector::ObjectRef, watcher},
+};
 use tokio::sync::watch;
+
+use crds::TerraformRun;
 
 use crate::run::PodView;
 
@@ -46,6 +51,13 @@ impl Pods {
     pub fn get(&self, namespace: &str, name: &str) -> Option<PodView> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// The runs of the held pods on these nodes.
+    pub fn on(&self, is_node: impl Fn(&str) -> bool) -> Vec<ObjectRef<TerraformRun>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = held.iter().filter(|(_, view)| view.node.as_deref().is_some_and(&is_node));
+        there.map(|((namespace, _), view)| ObjectRef::new(&view.run).within(namespace)).collect()
     }
 
     /// Takes note that a pod was released, before the watch says so: it would be released a second time.

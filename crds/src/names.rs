@@ -15,6 +15,10 @@ pub const COMMENT: &str = "pawl.run/comment";
 pub const DENY: &str = "pawl.run/deny";
 /// Annotation: why the run is cancelled; one-way.
 pub const CANCEL: &str = "pawl.run/cancel";
+/// Annotation: why an apply whose node is lost is given up; one-way.
+pub const ABANDON: &str = "pawl.run/abandon";
+/// Annotation: the API name of the one who gives it up.
+pub const ABANDONED_BY: &str = "pawl.run/abandoned-by";
 /// Annotation: `true` asks for a fresh run of the same spec.
 pub const RERUN: &str = "pawl.run/rerun";
 /// Annotation on a run made for `pawl.run/rerun`: name of the run that asked for it.
@@ -50,6 +54,8 @@ pub const MANAGED_BY: &str = "pawl";
 
 /// RBAC verb: approve a plan.
 pub const VERB_APPROVE: &str = "approve";
+/// RBAC verb: give up an apply whose node is lost.
+pub const VERB_ABANDON: &str = "abandon";
 /// RBAC verb: create runs that approve themselves.
 pub const VERB_AUTOAPPROVE: &str = "autoapprove";
 /// RBAC verb of the controller: write a run's status and remove its finalizer.
@@ -132,6 +138,14 @@ pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
 /// The command that asks for a fresh run of the same spec.
 pub fn rerun_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} tfrun/{run} {RERUN}=true")
+}
+
+/// The command that gives up the apply of a run whose node is lost, right for whoever pastes it.
+pub fn abandon_command(namespace: &str, run: &str) -> String {
+    format!(
+        "kubectl annotate -n {namespace} tfrun/{run} {ABANDON}=\"REASON\" \
+         {ABANDONED_BY}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
+    )
 }
 
 /// The command that asks for a run which takes what this one created and did not record into the state.

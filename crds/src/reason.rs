@@ -104,6 +104,10 @@ reasons! {
     POD_NOT_STARTED = "PodNotStarted";
     /// The pod is gone, and nobody confirmed its end.
     POD_GONE = "PodGone";
+    /// The node of the pod is not Ready, and nobody hears of the pod.
+    NODE_UNREACHABLE = "NodeUnreachable";
+    /// An apply is not given up while the node of its pod is Ready.
+    ABANDON_REFUSED = "AbandonRefused";
     /// The apply began and nobody can say how it ended.
     APPLY_UNCONFIRMED = "ApplyUnconfirmed";
     /// An apply was told to end.

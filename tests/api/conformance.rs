@@ -2,7 +2,7 @@
 //! same kind of answer and the same object.
 
 use anyhow::{Context, Result, ensure};
-use crds::{TerraformRun, names};
+use crds::{TerraformRun, names, reason};
 use jiff::Timestamp;
 use kube::{
     Api, Client, ResourceExt,
@@ -67,11 +67,12 @@ impl Scene {
         let spec = json!({"approval": {"mode": mode}});
         world.create(&namespace, RUN, &spec).await?;
         let alice = world.person("alice", &namespace, "pawl-approver").await?;
+        world.person("alice", &namespace, "pawl-abandoner").await?;
         let mut agents = Vec::new();
         for number in 1..=2 {
             agents.push(world.pod(&namespace, &format!("{RUN}-a{number}"), "agent", RUN).await?);
         }
-        let everything = [names::VERB_APPROVE, names::VERB_AUTOAPPROVE, names::VERB_CONTROL];
+        let everything = [names::VERB_APPROVE, names::VERB_AUTOAPPROVE, names::VERB_ABANDON, names::VERB_CONTROL];
         let review = k8s_openapi::api::authentication::v1::SelfSubjectReview::default();
         let admin: k8s_openapi::api::authentication::v1::SelfSubjectReview =
             Api::all(world.admin.clone()).create(&kube::api::PostParams::default(), &review).await?;
@@ -81,7 +82,8 @@ impl Scene {
             user.name = format!("system:serviceaccount:{namespace}:agent");
             user
         });
-        let users = (User::with(&name, &everything), User::with("alice", &[names::VERB_APPROVE]), pods.collect());
+        let users =
+            (User::with(&name, &everything), User::with("alice", &[names::VERB_APPROVE, names::VERB_ABANDON]), pods.collect());
         let mut played = Store::default();
         let object = serde_json::to_value(run(RUN, &spec)?)?;
         played.create(&users.0, RUNS, &namespace, object, false, now()).map_err(|r| anyhow::anyhow!("{r:?}"))?;
@@ -165,7 +167,7 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
     let path = ["Pending", "Setup", "Init", "Plan", "AwaitingApproval"];
     let here = status.phase.map_or("Pending", crds::Phase::as_str);
     let next = path.iter().position(|p| *p == here).and_then(|i| path.get(i + 1)).copied().unwrap_or("Apply");
-    match random.random_range(0..26) {
+    match random.random_range(0..28) {
         0..=2 => {
             let pod = format!("{RUN}-a{}", (number + 1).min(2));
             let fresh = json!({"number": number + 1, "podName": pod, "open": true, "tries": number + 1});
@@ -208,6 +210,17 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
             let finalizers = if random.random_bool(0.7) { json!([names::RUN_FINALIZER]) } else { json!([]) };
             let who = if random.random_bool(0.5) { Who::Admin } else { Who::Alice };
             (who, What::Metadata(json!({"metadata": {"finalizers": finalizers}})))
+        }
+        25 => {
+            let by = if random.random_bool(0.8) { "alice" } else { "bob" };
+            let why = if random.random_bool(0.8) { json!("why") } else { Value::Null };
+            (Who::Alice, annotate(json!({names::ABANDON: why, names::ABANDONED_BY: by})))
+        }
+        26 => {
+            let time = "2026-01-01T00:00:00Z";
+            let told = json!([{"type": "Stalled", "status": if random.random_bool(0.8) { "True" } else { "False" },
+                "reason": reason::NODE_UNREACHABLE, "message": "", "lastTransitionTime": time}]);
+            (Who::Admin, What::Status(json!({"conditions": told})))
         }
         _ => {
             if random.random_bool(0.25) {

@@ -215,6 +215,8 @@ fn acts(agent: &Agent) -> Vec<Act> {
         Act::Patch("comment", only_comment, |_, _| false),
         Act::Patch("deny", annotate(names::DENY, "no".into()), all),
         Act::Patch("cancel", annotate(names::CANCEL, "no".into()), all),
+        // Never but while a node is lost: `policies` has who may then.
+        Act::Patch("abandon", json!({"metadata": {"annotations": {names::ABANDON: "x", names::ABANDONED_BY: "approver"}}}), none),
         Act::Patch("rerun", annotate(names::RERUN, "true".into()), creators),
         Act::Patch("rerun, other words", annotate(names::RERUN, "yes".into()), none),
         Act::Patch("rerun-of", annotate(names::RERUN_OF, "x".into()), control),

@@ -1,7 +1,7 @@
 //! Who may create, approve, withdraw, deny, cancel and ask again: as people meet it, in the words they see.
 
 use anyhow::{Context, Result, ensure};
-use crds::names;
+use crds::{names, reason};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("policies::approving_needs_the_verb_ones_own_name_and_a_plan", true, matrix),
         Test::new("policies::a_withdrawal_needs_only_the_right_to_patch", true, withdrawal),
         Test::new("policies::deny_and_cancel_are_one_way", true, one_way),
+        Test::new("policies::an_apply_is_given_up_by_its_verb_in_ones_own_name_and_once", true, abandon),
         Test::new("policies::no_run_is_created_approved", true, created_approved),
         Test::new("policies::automatic_needs_autoapprove", true, automatic),
         Test::new("policies::a_service_account_needs_use", true, account),
@@ -51,6 +52,21 @@ impl Scene {
         // Only the pod of an attempt writes a plan; so does it here.
         let agent = self.adopt(name, 1).await?;
         agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await?;
+        Ok(())
+    }
+
+    /// A run that has claimed its plan.
+    async fn claimed(&self, name: &str) -> Result<()> {
+        self.world.create(&self.namespace, name, &json!({})).await?;
+        for phase in ["Pending", "Setup", "Init", "Plan"] {
+            self.world.status(&self.namespace, name, &json!({"phase": phase})).await?;
+        }
+        let agent = self.adopt(name, 1).await?;
+        agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await?;
+        self.annotate(&self.alice, name, approval("alice@example.com", 'a')).await?;
+        let record = json!({"checksum": sum('a'), "by": "alice@example.com", "at": "2026-01-01T00:00:00Z"});
+        self.world.status(&self.namespace, name, &json!({"approval": record})).await?;
+        agent.status(&agent.claim(1, '0', &sum('a'))).await.context("claim")?;
         Ok(())
     }
 
@@ -173,6 +189,71 @@ async fn one_way(world: World) -> Result<()> {
         refused("taken back by an administrator", scene.annotate(&admin, "run", json!({key: null})).await, "never taken back")?;
     }
     Ok(())
+}
+
+fn given_up(by: &str) -> Value {
+    json!({names::ABANDON: "the rack burned down", names::ABANDONED_BY: by})
+}
+
+async fn abandon(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let (world, namespace) = (&scene.world, &scene.namespace);
+    let time = "2026-01-01T00:00:00Z";
+    for name in ["lost", "unknown"] {
+        scene.claimed(name).await?;
+    }
+    let carol = world.person("carol", namespace, "pawl-approver").await?;
+    world.person("carol", namespace, "pawl-abandoner").await?;
+    let vera = world.person("vera", namespace, "pawl-viewer").await?;
+    let controller = world.access.impersonate("system:serviceaccount:pawl-system:pawl-controller", &[]).await?;
+    refused("before a claim", scene.annotate(&carol, "run", given_up("carol")).await, "while the node of its pod is lost")?;
+    refused(
+        "under a node that is Ready",
+        scene.annotate(&carol, "lost", given_up("carol")).await,
+        "while the node of its pod is lost",
+    )?;
+    let stalled = json!([{"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "", "lastTransitionTime": time}]);
+    world.status(namespace, "lost", &json!({"conditions": stalled})).await?;
+    let by = |by: &str, why: &str| json!({names::ABANDON: why, names::ABANDONED_BY: by});
+    let right = "has not the right to give this apply up";
+    let cases: Vec<(&str, &Client, Value, &str)> = vec![
+        ("a viewer", &vera, given_up("vera"), "cannot patch resource"),
+        ("an author", &scene.bob, given_up("bob"), right),
+        ("an approver", &scene.alice, given_up("alice@example.com"), right),
+        ("the controller", &controller, given_up("system:serviceaccount:pawl-system:pawl-controller"), right),
+        ("in another's name", &carol, given_up("alice@example.com"), "has to name the one who gives the apply up, carol"),
+        ("in nobody's name", &carol, json!({names::ABANDON: "x"}), "has to name the one"),
+        ("a name alone", &carol, json!({names::ABANDONED_BY: "carol"}), "gives a reason"),
+        ("without a reason", &carol, by("carol", ""), "gives a reason"),
+        ("with a long one", &carol, by("carol", &"x".repeat(513)), "gives a reason"),
+    ];
+    for (what, who, annotations, text) in cases {
+        refused(what, scene.annotate(who, "lost", annotations).await, text)?;
+    }
+    scene.annotate(&carol, "lost", given_up("carol")).await.context("with the verb")?;
+    // Touching something else is no change.
+    scene.annotate(&scene.bob, "lost", json!({"team": "x"})).await?;
+    for (what, change) in [
+        ("taken back", json!({names::ABANDON: null, names::ABANDONED_BY: null})),
+        ("another reason", by("carol", "other")),
+        ("another name", json!({names::ABANDONED_BY: "system:admin"})),
+    ] {
+        refused(what, scene.annotate(&carol, "lost", change.clone()).await, "never changed nor taken back")?;
+        refused(what, scene.annotate(&world.admin, "lost", change).await, "never changed nor taken back")?;
+    }
+    // One that nobody knows the end of, as long as it keeps the lease on its state.
+    world.status(namespace, "unknown", &json!({"phase": "Failed", "result": "Indeterminate"})).await?;
+    refused(
+        "that keeps nothing",
+        scene.annotate(&carol, "unknown", given_up("carol")).await,
+        "while the node of its pod is lost",
+    )?;
+    let lease = json!({"lease": {"stateKey": sum('c'), "name": "x", "at": time}});
+    world.status(namespace, "unknown", &lease).await?;
+    scene.annotate(&carol, "unknown", given_up("carol")).await.context("one that is Indeterminate")?;
+    let mut object = run("made", &json!({}))?;
+    object.metadata.annotations = Some([(names::ABANDON.to_owned(), "x".to_owned())].into());
+    refused("created so", world.runs(namespace).create(&PostParams::default(), &object).await, "nothing was given up")
 }
 
 async fn created_approved(world: World) -> Result<()> {

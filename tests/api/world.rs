@@ -164,6 +164,7 @@ impl World {
             "pawl-author" => "create",
             "pawl-approver" => "approve",
             "pawl-autoapprover" => "autoapprove",
+            "pawl-abandoner" => "abandon",
             _ => "get",
         };
         let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {"user": user, "resourceAttributes":

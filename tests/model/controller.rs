@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controller::{
-    run::{Action, Gate, Notes, Observed, PodState, Proof, decide, lease::Nodes, locks::Left},
+    run::{Action, Gate, NodeState, Notes, Observed, PodState, Proof, decide, lease::Nodes, locks::Left},
     settings::Settings,
 };
 use crds::names;
@@ -67,7 +67,9 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         proof: Proof::Unknown,
         taken: None,
         ahead: None,
+        node: NodeState::Unknown,
         nodes: Nodes::Unknown,
+        unlocked: false,
         left: Left::Unknown,
     }
 }
@@ -131,6 +133,7 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
             // Without a datastore and a key no plan of the model needs a lease.
             | Action::TakeLease { .. }
             | Action::AskNodes
+            | Action::ReleaseLock
             | Action::AskLock => true,
         };
         if !fine {

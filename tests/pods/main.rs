@@ -14,6 +14,7 @@ mod kills;
 mod leases;
 mod locks;
 mod managed;
+mod nodes;
 mod operations;
 mod outages;
 mod output;
@@ -101,7 +102,8 @@ fn main() -> Result<ExitCode> {
         tools::tests(),
     ];
     // What takes something away from the whole cluster runs alone.
-    let alone = [approval::alone(), caches::alone(), kills::alone(), outages::alone(), peers::alone(), standby::alone()];
+    let alone =
+        [approval::alone(), caches::alone(), kills::alone(), nodes::alone(), outages::alone(), peers::alone(), standby::alone()];
     let mut results = Vec::new();
     if part != Some(Part::Alone) {
         results.push(run(together.into_iter().flatten().collect(), &arguments));

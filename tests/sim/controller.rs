@@ -12,6 +12,7 @@ use ::controller::{
     gate::Gatekeeper,
     locks::Released,
     metrics::Metrics,
+    nodes::{self, Nodes},
     pods::{self, Pods},
     queue::Queue,
     run::{Context, Memory, PodView, is_left, left_by, let_go, on_error, reconcile},
@@ -21,8 +22,15 @@ use ::controller::{
     workspaces::{self, Workspaces},
 };
 use crds::{TerraformRun, names};
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Client, runtime::watcher::Event};
+use futures::{
+    FutureExt, StreamExt,
+    channel::mpsc::{UnboundedReceiver, unbounded},
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Client,
+    runtime::{reflector::ObjectRef, watcher::Event},
+};
 use serde::Deserialize;
 use tests::played::{
     Refusal, User,
@@ -35,7 +43,7 @@ use tokio::{
 
 use crate::{
     http::Server,
-    world::{NS, Process, Shared, Trouble, millis, now},
+    world::{NODES, NS, Process, Shared, Trouble, millis, now},
 };
 
 /// Keeps one controller alive: a new process after each death.
@@ -71,6 +79,7 @@ impl Cache {
 
 struct Informer {
     ctx: Arc<Context>,
+    waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
     pods: pods::Feed,
     workspaces: workspaces::Feed,
     cache: Arc<Mutex<Cache>>,
@@ -132,6 +141,14 @@ impl Informer {
         }
     }
 
+    fn node(&mut self, event: &Event<Node>) {
+        nodes::heard(event, &self.ctx);
+        while let Some(Some(run)) = self.waking.next().now_or_never() {
+            self.cache.lock().unwrap().soon(&run.name, Instant::now());
+        }
+        self.woken.notify_one();
+    }
+
     fn change(&mut self, change: &Change) {
         if change.key.resource == RUNS {
             let run = TerraformRun::deserialize(&*change.object).unwrap();
@@ -139,6 +156,8 @@ impl Informer {
         } else if change.key.resource == PODS {
             let pod = Pod::deserialize(&*change.object).unwrap();
             self.pod(&if change.deleted { Event::Delete(pod) } else { Event::Apply(pod) });
+        } else if change.key.resource == NODES {
+            self.node(&Event::Apply(Node::deserialize(&*change.object).unwrap()));
         }
     }
 }
@@ -209,6 +228,7 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
         workspaces: Workspaces::default(),
         queue: Queue::new(has_store),
         released: Released::default(),
+        nodes: Nodes::default(),
         datastore: has_store.then(|| Arc::new(datastore(shared, process))),
         events: Events::new(client),
         metrics: Arc::new(Metrics::new()),
@@ -221,8 +241,10 @@ async fn live(shared: Shared, process: Process, index: u8) {
     let ctx = context(&shared, &process);
     let (cache, woken) = (Arc::new(Mutex::new(Cache::default())), Arc::new(Notify::new()));
     let workspaces = ctx.workspaces.feed();
+    let (wake, waking) = unbounded();
+    ctx.nodes.wakes(None, wake);
     let informer =
-        Informer { ctx: ctx.clone(), pods: pods::Feed::of(None), workspaces, cache: cache.clone(), woken: woken.clone() };
+        Informer { waking, ctx: ctx.clone(), pods: pods::Feed::of(None), workspaces, cache: cache.clone(), woken: woken.clone() };
     tokio::join!(inform(&shared, &process, index, informer), work(&process, &ctx, &cache, &woken));
 }
 
@@ -234,7 +256,7 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
             || "list".into(),
             |world| {
                 let of = |resource| world.store.list(resource, NS, "");
-                Ok((of(RUNS), of(PODS), world.store.version()))
+                Ok((of(RUNS), of(PODS), world.store.list(NODES, "", ""), world.store.version()))
             },
         );
         match listed.await {
@@ -242,7 +264,7 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
             Err(_) => sleep(Duration::from_millis(700)).await,
         }
     };
-    let (runs, pods, mut seen) = listed;
+    let (runs, pods, nodes, mut seen) = listed;
     informer.run(&Event::Init);
     for run in runs {
         informer.run(&Event::InitApply(TerraformRun::deserialize(&*run).unwrap()));
@@ -253,6 +275,11 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
         informer.pod(&Event::InitApply(Pod::deserialize(&*pod).unwrap()));
     }
     informer.pod(&Event::InitDone);
+    informer.node(&Event::Init);
+    for node in nodes {
+        informer.node(&Event::InitApply(Node::deserialize(&*node).unwrap()));
+    }
+    informer.node(&Event::InitDone);
     let changes = shared.changes();
     loop {
         changes.after(seen).await;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tests::played::store::{Edit, Key, PODS, failure};
 use tower::Service;
 
-use crate::world::{NS, Process, Shared, Trouble, World, now};
+use crate::world::{NODES, NS, Process, Shared, Trouble, World, now};
 
 /// A connection of a process.
 #[derive(Clone)]
@@ -37,8 +37,11 @@ impl Wanted {
         let (head, body) = request.into_parts();
         let mut parts = head.uri.path().split('/').skip_while(|part| *part != "namespaces").skip(1).map(str::to_owned);
         let mut part = || parts.next().unwrap_or_default();
-        let (mut namespace, mut resource, name, sub) = (part(), part(), part(), part());
-        if namespace.is_empty() {
+        let (mut namespace, mut resource, name, sub) = match head.uri.path().strip_prefix("/api/v1/nodes") {
+            Some(name) => (String::new(), NODES.to_owned(), name.trim_start_matches('/').to_owned(), String::new()),
+            None => (part(), part(), part(), part()),
+        };
+        if namespace.is_empty() && resource.is_empty() {
             // Of the whole cluster, which has one namespace with runs.
             let last = head.uri.path().rsplit('/').next().unwrap_or_default();
             (namespace, resource) = (NS.to_owned(), last.to_owned());

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names};
+use crds::{
+    ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason,
+};
 use kube::ResourceExt;
 use runner_agent::settings::Settings;
 use serde_json::Value;
@@ -137,6 +139,16 @@ pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &Terra
         world.watcher.endings.insert("deleted");
         return;
     }
+    let lost = |status: &TerraformRunStatus| {
+        status
+            .conditions
+            .iter()
+            .any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
+    };
+    if lost(is) && !lost(was) {
+        world.note("   the run says NodeUnreachable");
+        world.watcher.endings.insert("node lost");
+    }
     if was.is_terminal() && (was.phase != is.phase || was.result != is.result) {
         world.violated("S5", &format!("a terminal run changed from {:?} to {:?}", was.result, is.result));
     }
@@ -218,7 +230,9 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, is: &
         let other = pod["metadata"]["labels"][names::LABEL_ATTEMPT] != *before.to_string()
             || adopted.is_some_and(|adopted| pod["metadata"]["uid"] != *adopted.pod_uid);
         let never = pod["spec"]["nodeName"].is_null() && !pod["metadata"]["deletionTimestamp"].is_null();
-        if !ended && !never && !other {
+        // Closing the attempt was the fence, as nothing was heard of the node.
+        let lost = pod["spec"]["nodeName"].as_str().is_some_and(|node| world.lost.contains_key(node));
+        if !ended && !never && !other && !lost {
             world.violated("S9", "a further attempt while the pod of the one before runs");
         }
     }

@@ -46,6 +46,11 @@ impl Pod {
         world.store.get(&self.key).ok().filter(|pod| pod["metadata"]["uid"] == *self.uid)
     }
 
+    /// Until when its node is heard of no more, and hears nothing.
+    fn lost_until(&self, world: &World) -> u64 {
+        self.object(world).and_then(|pod| pod["spec"]["nodeName"].as_str().map(|node| world.lost_until(node))).unwrap_or(0)
+    }
+
     /// Writes, as soon as the node is heard.
     async fn write(&self, shared: &Shared, patch: Value) {
         self.say(shared, patch, |_| true).await;
@@ -57,7 +62,7 @@ impl Pod {
             let world = shared.lock();
             let names = world.agents.get(&self.uid).into_iter().flatten().map(|process| process.name.clone());
             let cut_off = names.filter_map(|name| world.cut_off.get(&name).copied()).max().unwrap_or(0);
-            cut_off.max(world.api_away_until).saturating_sub(millis())
+            cut_off.max(self.lost_until(&world)).max(world.api_away_until).saturating_sub(millis())
         };
         if away > 0 {
             sleep(Duration::from_millis(away)).await;
@@ -81,7 +86,7 @@ async fn one(shared: Shared, object: Arc<Value>) {
     let there = shared.act(|world| {
         let there = pod.object(world).is_some_and(|object| object["metadata"]["deletionTimestamp"].is_null());
         if there {
-            world.store.node_writes(&pod.key, &pod.uid, &json!({"spec": {"nodeName": "node"}}));
+            world.store.node_writes(&pod.key, &pod.uid, &json!({"spec": {"nodeName": world.place()}}));
         }
         there
     });
@@ -89,6 +94,16 @@ async fn one(shared: Shared, object: Arc<Value>) {
         return;
     }
     shared.pause(200).await;
+    loop {
+        let lost = pod.lost_until(&shared.lock()).saturating_sub(millis());
+        if lost == 0 {
+            break;
+        }
+        sleep(Duration::from_millis(lost)).await;
+    }
+    if pod.object(&shared.lock()).is_none() {
+        return;
+    }
     if shared.lock().schedule.scene.no_image {
         let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
         pod.write(&shared, json!({"status": {"containerStatuses": state(&waiting)}})).await;
@@ -135,7 +150,8 @@ async fn watch(shared: &Shared, pod: &Pod, object: &Value, all: &mut Vec<Started
             let now = pod.object(&world);
             let grace = now.as_ref().and_then(|o| o["metadata"]["deletionGracePeriodSeconds"].as_u64());
             let twice = world.twice.remove(&pod.uid);
-            (now.is_none(), grace, twice, world.outlive.get(&pod.uid).copied().unwrap_or(0))
+            let hears = pod.lost_until(&world) <= millis();
+            (now.is_none(), grace.filter(|_| hears), twice, world.outlive.get(&pod.uid).copied().unwrap_or(0))
         };
         if twice {
             let count = u32::try_from(all.len()).unwrap() + 1;

@@ -50,6 +50,9 @@ pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {
 async fn live(schedule: &Schedule, tracing: bool) -> Shared {
     world::begin();
     let shared = Shared::new(schedule, tracing);
+    for name in world::NODE_NAMES {
+        shared.act(|world| world.tell_node(name, "True"));
+    }
     tokio::spawn(kubelet::run(shared.clone()));
     for index in 0..=u8::from(schedule.scene.two) {
         tokio::spawn(controller::supervise(shared.clone(), index));

@@ -15,6 +15,7 @@ mod http;
 mod invariants;
 mod kubelet;
 mod life;
+mod nodes;
 mod person;
 mod schedule;
 mod search;
@@ -33,7 +34,7 @@ const SCHEDULES: u64 = 5_000;
 /// Of the pairs on the way to the apply every so manyth is played; all of them with `PAWL_SIM_PAIR_STEP=1`.
 const PAIR_STEP: u64 = 7;
 /// What some schedule of the random ones has to come to; otherwise the simulator plays nothing of interest.
-const ENDINGS: [&str; 16] = [
+const ENDINGS: [&str; 17] = [
     "Applied",
     "Destroyed",
     "NoChanges",
@@ -49,6 +50,7 @@ const ENDINGS: [&str; 16] = [
     "deleted",
     "retried",
     "restored",
+    "node lost",
     "wrong approval refused",
 ];
 
@@ -65,6 +67,8 @@ fn main() -> ExitCode {
         Trial::test("sim::every_pair_on_the_way_to_the_apply", pairs),
         Trial::test("sim::tekton_4358_a_stale_cache_makes_no_second_pod_of_an_attempt", stale::second_pods),
         Trial::test("sim::tekton_9467_a_failure_out_of_a_stale_cache_is_not_made_final", stale::failures),
+        Trial::test("sim::a_lost_node_is_told_of_in_time_and_fenced_before_the_claim", nodes::lost),
+        Trial::test("sim::cancel_ends_a_run_on_a_lost_node_within_a_minute", nodes::canceled),
         Trial::test("sim::random_schedules", random),
     ];
     let arguments = Arguments { test_threads: Some(1), ..arguments };

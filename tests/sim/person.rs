@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::{
     schedule::{Gesture, Strike, When},
-    world::{NS, Shared, World, millis, now},
+    world::{NODE_NAMES, NS, Shared, World, millis, now},
 };
 
 /// The first run of a life.
@@ -131,6 +131,10 @@ fn victim(world: &World) -> Option<(String, String)> {
 /// Strikes once.
 pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
     sleep(Duration::from_millis(at.into())).await;
+    if let Strike::LoseNode(seconds, anew) = strike {
+        lose_node(&shared, NODE_NAMES[0], seconds.into(), anew).await;
+        return;
+    }
     let until = |seconds: u8| millis() + u64::from(seconds) * 1000;
     let lasting = shared.act(|world| {
         world.note(&format!("   strike: {strike:?}"));
@@ -168,6 +172,8 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
                     world.changed.wake();
                 }
             }
+            // It takes its time: see above.
+            Strike::LoseNode(..) => {}
             Strike::KillController(index) => {
                 if let Some(process) = world.controllers.get(&index) {
                     process.kill();
@@ -198,4 +204,43 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             world.store.policies_made += 1;
         });
     }
+}
+
+/// A node is cut off: the control plane notices after its usual time, and its pods go on or die.
+async fn lose_node(shared: &Shared, node: &str, seconds: u64, anew: bool) {
+    const NOTICED: u64 = 40;
+    let until = shared.act(|world| {
+        world.note(&format!("   strike: {node} is lost, anew: {anew}"));
+        let until = millis() + seconds * 1000;
+        world.lost.insert(node.to_owned(), until.max(world.lost_until(node)));
+        for pod in world.store.list("pods", NS, "") {
+            let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+            for process in world.agents.get(uid).cloned().into_iter().flatten().filter(|_| pod["spec"]["nodeName"] == *node) {
+                if anew {
+                    process.kill();
+                } else {
+                    world.cut_off.insert(process.name.clone(), until);
+                }
+            }
+        }
+        until
+    });
+    if seconds > NOTICED {
+        sleep(Duration::from_secs(NOTICED)).await;
+        shared.act(|world| {
+            world.note(&format!("   {node} is not Ready"));
+            world.tell_node(node, "Unknown");
+        });
+    }
+    sleep(Duration::from_millis(until.saturating_sub(millis()))).await;
+    shared.act(|world| {
+        if anew {
+            world.boots.insert(node.to_owned(), until);
+        }
+        // It may have been lost again.
+        if world.lost_until(node) <= millis() {
+            world.note(&format!("   {node} is back"));
+            world.tell_node(node, "True");
+        }
+    });
 }

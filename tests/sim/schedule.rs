@@ -61,6 +61,8 @@ pub(crate) enum Strike {
     ForceDelete(u8),
     /// The pod's node hears and says nothing for so many seconds.
     CutOff(u8),
+    /// The first node is heard of no more for so many seconds, and its pods hear nothing; or it is started anew meanwhile.
+    LoseNode(u16, bool),
     /// The container is started a second time beside the first.
     Twice,
     /// This controller dies.
@@ -249,7 +251,7 @@ impl Schedule {
         let mut strikes = Vec::new();
         for _ in 0..c.pick(&[0, 0, 1, 1, 2, 3]) {
             let at = u32::try_from(c.below(c.clone().pick(&[4_000, 12_000, 60_000]))).unwrap();
-            let strike = match c.below(12) {
+            let strike = match c.below(13) {
                 0 | 1 => Strike::Kill,
                 2 => Strike::Evict,
                 3 | 4 => Strike::ForceDelete(c.pick(&[0, 1, 5, 30, 120, 250])),
@@ -259,6 +261,7 @@ impl Schedule {
                 8 => Strike::Lag(c.pick(&[1, 5, 30]), c.pick(&[5, 60])),
                 9 => Strike::DatastoreAway(c.pick(&[3, 30, 90, 250])),
                 10 => Strike::ApiAway(c.pick(&[2, 15, 70, 200])),
+                11 => Strike::LoseNode(c.pick(&[20, 100, 400, 900]), c.one_in(2)),
                 _ => Strike::PoliciesAway(c.pick(&[5, 70])),
             };
             strikes.push((at, strike));

@@ -14,7 +14,7 @@ use std::{
 use crds::{Claim, TerraformRun, termination::TerminationMessage};
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::played::{
     Refusal, User,
     store::{Key, PODS, RUNS, Store},
@@ -29,6 +29,10 @@ use crate::{
     schedule::{Chance, Fault, Schedule},
 };
 
+/// The plural word for nodes.
+pub(crate) const NODES: &str = "nodes";
+/// The nodes; pods go to the first that is heard of.
+pub(crate) const NODE_NAMES: [&str; 2] = ["node-1", "node-2"];
 /// Where all runs are.
 pub(crate) const NS: &str = "team";
 /// The second at which each life begins.
@@ -174,6 +178,10 @@ pub(crate) struct World {
     pub api_away_until: u64,
     /// Processes that are cut off from the API, by name.
     pub cut_off: BTreeMap<Arc<str>, u64>,
+    /// Until when each node was last heard of no more.
+    pub lost: BTreeMap<String, u64>,
+    /// How each node was started last.
+    pub boots: BTreeMap<String, u64>,
     /// Agents' processes by the UID of their pod.
     pub agents: BTreeMap<String, Vec<Process>>,
     pub controllers: BTreeMap<u8, Process>,
@@ -211,6 +219,8 @@ impl Shared {
             lock: None,
             api_away_until: 0,
             cut_off: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            boots: BTreeMap::new(),
             agents: BTreeMap::new(),
             controllers: BTreeMap::new(),
             lag: BTreeMap::new(),
@@ -355,6 +365,34 @@ impl World {
     pub(crate) fn violated(&mut self, invariant: &str, text: &str) {
         self.note(&format!("VIOLATED {invariant}: {text}"));
         self.watcher.violations.push(format!("{invariant}: {text}"));
+    }
+
+    /// Where a pod goes.
+    pub(crate) fn place(&self) -> &'static str {
+        let lost = |name: &&str| self.lost_until(name) > millis();
+        NODE_NAMES.into_iter().find(|name| !lost(name)).unwrap_or(NODE_NAMES[0])
+    }
+
+    /// Until when a node is heard of no more.
+    pub(crate) fn lost_until(&self, node: &str) -> u64 {
+        self.lost.get(node).copied().unwrap_or(0)
+    }
+
+    /// What a kubelet, or for want of it the control plane, writes of a node.
+    pub(crate) fn tell_node(&mut self, name: &str, ready: &str) {
+        let boot = self.boots.get(name).copied().unwrap_or(0);
+        let key = Key::of(NODES, "", name);
+        let node = json!({"metadata": {"name": name}, "status": {
+            "nodeInfo": {"architecture": "", "bootID": format!("{name}-{boot}"), "containerRuntimeVersion": "", "kernelVersion": "",
+                "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""},
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": crds::whole_seconds(now())}]}});
+        match self.store.get(&key) {
+            Ok(old) => {
+                let uid = old["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                self.store.node_writes(&key, &uid, &json!({"status": node["status"]}));
+            }
+            Err(_) => drop(self.store.create(&User::default(), NODES, "", node, false, now())),
+        }
     }
 
     pub(crate) fn run(&self, name: &str) -> Option<Arc<TerraformRun>> {

@@ -1,6 +1,9 @@
 //! Journals: kept as logs are, compared with managed states for the controller, and read by the runs that recover from them.
 
-use std::io::{self, Read};
+use std::{
+    io::{self, Read},
+    sync::Arc,
+};
 
 use axum::{
     body::Body,
@@ -61,13 +64,22 @@ async fn replay(service: &Service, key: &LogKey, index: &Index) -> Result<Replay
     Ok(replay)
 }
 
-/// The objects of the managed state of the run with that UID.
-async fn managed_state(service: &Service, run: &RunKey) -> Result<StateFacts, Problem> {
+/// The run with that UID, read live, and where its managed state is, if it has one.
+///
+/// # Errors
+/// `NotFound`, `Unavailable`.
+pub async fn state_of(service: &Service, run: &RunKey) -> Result<(Arc<RunView>, StateKey), Problem> {
     let gone = || not_found("the run is gone");
     let (named, _) = service.sealed.read::<Named>(&run.name_record()).await?.ok_or_else(gone)?;
     let view = service.lookup.find(run.namespace(), &named.name).await?;
     let view = view.filter(|view| view.uid == run.uid()).ok_or_else(gone)?;
     let key = StateKey::new(run.namespace(), view.state.clone())?;
+    Ok((view, key))
+}
+
+/// The objects of the managed state of the run with that UID.
+async fn managed_state(service: &Service, run: &RunKey) -> Result<StateFacts, Problem> {
+    let (_, key) = state_of(service, run).await?;
     match service.states.get(&key, None).await? {
         None => Ok(StateFacts::default()),
         Some((_, content)) => read_state(content).await,

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::{
     lease::{Nodes, Waits},
     locks::Left,
+    node::NodeState,
 };
 use crate::queue::Ahead;
 use crds::{Journal, Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
@@ -38,8 +39,12 @@ pub struct Observed {
     pub taken: Option<String>,
     /// Who comes before it, when it wants a lease.
     pub ahead: Option<Ahead>,
+    /// The node of that pod.
+    pub node: NodeState,
     /// What the nodes say of a pod that is gone.
     pub nodes: Nodes,
+    /// The lock that a run which is Indeterminate left on its managed state was released.
+    pub unlocked: bool,
     /// Whose lock keeps it waiting.
     pub left: Left,
 }
@@ -89,8 +94,14 @@ pub struct PodView {
     pub name: String,
     /// UID.
     pub uid: String,
+    /// Name of its run.
+    pub run: String,
     /// Attempt it was made for.
     pub attempt: u32,
+    /// Node it was bound to.
+    pub node: Option<String>,
+    /// For how many seconds it tolerates a node that is not Ready, when it says so.
+    pub tolerates: Option<i64>,
     /// Carries our finalizer.
     pub held: bool,
     /// Has a deletionTimestamp.
@@ -160,6 +171,12 @@ pub struct Notes {
     pub waits: Option<Waits>,
     /// When the nodes were asked, and which could not answer.
     pub nodes_asked: Option<(Timestamp, String)>,
+    /// When the lock on the managed state could not be released, and why.
+    pub unlock_failed: Option<(Timestamp, String)>,
+    /// The node of the pod that was seen last: its attempt, and the name.
+    pub node: Option<(u32, String)>,
+    /// The attempt whose node was written; an older definition of a run does not keep it, and it is not written again and again.
+    pub node_told: Option<u32>,
     /// Which lock was asked about, and when.
     pub lock_asked: Option<(String, Timestamp)>,
 }
@@ -256,8 +273,10 @@ pub enum Action {
         /// The state.
         key: String,
     },
-    /// Ask whether all nodes are Ready.
+    /// Ask whether the node of a pod that is gone has ended what was on it.
     AskNodes,
+    /// Release the lock that the run left on its managed state.
+    ReleaseLock,
     /// Find out who left the lock that the run waits for.
     AskLock,
     /// Write the status.
@@ -320,6 +339,7 @@ impl Action {
             | Self::AskProof
             | Self::TakeLease { .. }
             | Self::AskNodes
+            | Self::ReleaseLock
             | Self::AskLock => true,
             Self::AddFinalizer { .. }
             | Self::ProveGate

@@ -10,7 +10,7 @@ use crds::{
 use super::{
     actions::{Action, Decision, Kind, Observed, PodState, PodView, Proof, Write},
     decide::{GONE_WAIT, after, backoff, finish_conditions},
-    journal, keep, lease, proof,
+    journal, keep, lease, node, proof,
     status::{Draft, End, of_tries, operation},
 };
 use crate::settings::Settings;
@@ -92,7 +92,7 @@ pub(super) fn unconfirmed(o: &Observed, text: &str, settings: &Settings, now: Ti
 /// Ends a claimed run, and closes its attempt when another hand has not done so.
 fn end_claimed(o: &Observed, end: &End, settings: &Settings, now: Timestamp) -> Decision {
     let mut draft = Draft::new(&o.run, o.status(), now);
-    lease::give_back_at_end(&mut draft, o, end.result);
+    lease::give_back_at_end(&mut draft, end.result);
     if let Some(attempt) = o.status().attempt.as_ref().filter(|attempt| attempt.open) {
         draft.close().end(end);
         journal::tell(&mut draft, o, end.result, settings);
@@ -103,9 +103,18 @@ fn end_claimed(o: &Observed, end: &End, settings: &Settings, now: Timestamp) -> 
     Decision::act(Action::Write(draft.finish(Kind::End)))
 }
 
-/// Row 4: a claim without an end, and the pod is gone. A wait that a condition names, then Indeterminate.
-pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp) -> Decision {
+/// Row 4: a claim without an end, and the pod is gone, or its node is over (`why`). A wait that a condition names, then
+/// Indeterminate.
+pub(super) fn claimed_and_gone(
+    o: &Observed,
+    attempt: &Attempt,
+    why: Option<&str>,
+    settings: &Settings,
+    now: Timestamp,
+) -> Decision {
     let status = o.status();
+    let what =
+        why.map_or_else(|| format!("pod {} is gone", attempt.pod_name), |why| format!("{why}, with pod {}", attempt.pod_name));
     let since = status
         .conditions
         .iter()
@@ -113,19 +122,19 @@ pub(super) fn claimed_and_gone(o: &Observed, attempt: &Attempt, settings: &Setti
         .map(|c| c.last_transition_time.0);
     match since {
         Some(since) if now >= after(since, GONE_WAIT) => {
-            let text = format!("pod {} is gone since {}", attempt.pod_name, since.strftime("%Y-%m-%d %H:%M:%S"));
+            let text = format!("{what}, seen at {}", since.strftime("%Y-%m-%d %H:%M:%S"));
             unconfirmed(o, &text, settings, now)
         }
         Some(since) => Decision::until(after(since, GONE_WAIT), now),
         None => {
             let text = format!(
-                "pod {} is gone in the middle of its {}; if nothing is heard of it for {} s, the run ends Indeterminate",
-                attempt.pod_name,
+                "{what}, in the middle of its {}; if nothing is heard of it for {} s, the run ends Indeterminate",
                 operation(&o.run),
                 GONE_WAIT.as_secs()
             );
             let mut draft = Draft::new(&o.run, status, now);
             draft.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, &text);
+            node::record(&mut draft, o, false);
             draft.note(reason::POD_GONE, true, text);
             Decision::act(Action::Write(draft.finish(Kind::Gone)))
         }
@@ -160,6 +169,38 @@ pub(super) fn close_early(o: &Observed, attempt: &Attempt, end: &End, now: Times
     draft.close().end(end);
     lease::give_back(&mut draft);
     closing(o, attempt, draft.finish(Kind::End))
+}
+
+/// No claim, and nothing is heard of the pod's node: the attempt is closed and uses up no try, as nothing of it failed.
+pub(super) fn close_lost(o: &Observed, attempt: &Attempt, why: &str, now: Timestamp) -> Decision {
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    draft.uncount(attempt).clear("failure");
+    let text = if let Some((plan, attempt)) = keep::kept(o) {
+        keep::waits(&mut draft, &o.run, plan, attempt, now);
+        format!("{why}; the plan is kept and waits without it")
+    } else {
+        let text = format!("{why}; another attempt begins, and no retry is used up");
+        draft.message(&text);
+        again(&mut draft, o);
+        text
+    };
+    draft.condition_if_new(conditions::STALLED, Some(false), reason::RETRYING, &text);
+    draft.line("Lost", &text).note("Retrying", true, text);
+    closing(o, attempt, draft.finish(Kind::Close))
+}
+
+/// The next attempt plans anew.
+fn again(draft: &mut Draft<'_>, o: &Observed) {
+    draft.set("phase", Phase::Pending).clear("nextStep");
+    draft.condition_if_new(conditions::PLANNED, Some(false), reason::RETRYING, "");
+    if o.run.spec.approval.mode == ApprovalMode::Manual {
+        // The plan died with its pod, and an approval of it is worth nothing.
+        if o.status().approval.is_some() {
+            draft.clear("approval");
+        }
+        lease::give_back(draft);
+        draft.condition_if_new(conditions::APPROVED, Some(false), reason::RETRYING, "");
+    }
 }
 
 /// The failure of an attempt that said nothing.
@@ -217,17 +258,9 @@ pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodV
     }
     let next = after(now, backoff(attempt.tries));
     let text = format!("{tried} ended: {}; the next begins at {}", failure.message, next.strftime("%H:%M:%S"));
-    draft.set("phase", Phase::Pending).failure(&failure).message(&text).clear("nextStep").line("Retry", &text);
+    draft.failure(&failure).message(&text).line("Retry", &text);
     draft.condition(conditions::STALLED, Some(false), reason::RETRYING, &text);
-    draft.condition_if_new(conditions::PLANNED, Some(false), reason::RETRYING, "");
-    if o.run.spec.approval.mode == ApprovalMode::Manual {
-        // The plan died with its pod, and an approval of it is worth nothing.
-        if status.approval.is_some() {
-            draft.clear("approval");
-        }
-        lease::give_back(&mut draft);
-        draft.condition_if_new(conditions::APPROVED, Some(false), reason::RETRYING, "");
-    }
+    again(&mut draft, o);
     draft.note("Retrying", true, text);
     closing(o, attempt, draft.finish(Kind::Close))
 }

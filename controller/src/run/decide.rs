@@ -9,13 +9,17 @@ use crds::{ApprovalMode, Attempt, Phase, RunResult, TerraformRun, conditions, na
 
 use super::{
     actions::{Action, Decision, Gate, Kind, Observed, PodState, PodView},
-    approve, close, journal, keep, lease, locks, proof, recovery, rerun, start,
+    approve, close, journal, keep, lease, locks,
+    node::{self, Abandon, Fate},
+    proof, recovery, rerun, start,
     status::{Draft, End, of_tries},
 };
 use crate::settings::Settings;
 
 /// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
 pub const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
+/// How long that pod then has to end before its attempt is closed without it: before the claim the closing is the fence.
+pub(super) const END_GRACE: SignedDuration = SignedDuration::from_secs(20);
 /// How long a claimed attempt's pod has to be gone before the run is Indeterminate.
 pub const GONE_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// How long after its creation a pod may be missing from the cache before somebody looks for it.
@@ -101,6 +105,9 @@ fn ended_but_open(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
             if now < late {
                 return Decision::until(late, now);
             }
+            if let Fate::Lost(_) | Fate::Over(_) = node::fate(o) {
+                return close::close_ended(o, attempt, now);
+            }
             let mut actions = Vec::new();
             if conditions::status(&status.conditions, conditions::FINISHED) != Some(true) {
                 actions.push(Action::Write(finish_conditions(o, Kind::Conditions, now)));
@@ -124,7 +131,7 @@ pub(super) fn finish_conditions(o: &Observed, kind: Kind, now: Timestamp) -> sup
     let failure = status.failure.as_ref().map(|f| f.reason.as_str());
     draft.ended_conditions(result, failure, status.message.as_deref().unwrap_or_default());
     if kind == Kind::Close {
-        lease::give_back_at_end(&mut draft, o, result);
+        lease::give_back_at_end(&mut draft, result);
     }
     draft.finish(kind)
 }
@@ -136,11 +143,15 @@ fn ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     if let Some(write) = proof::settles(o, now) {
         return Decision::act(Action::Write(write));
     }
+    let lease = lease::confirmed(o, settings, now);
+    if let Some(decision) = lease.as_ref().filter(|decision| !decision.actions.is_empty()) {
+        return decision.clone();
+    }
     let release = release(o);
     if !release.is_empty() {
         return Decision::all(release);
     }
-    let lease = lease::unconfirmed(o, now);
+    let lease = lease.or_else(|| lease::unconfirmed(o, settings, now));
     if let Some(decision) = lease.as_ref().filter(|decision| !decision.actions.is_empty()) {
         return decision.clone();
     }
@@ -305,32 +316,41 @@ fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp)
     if status.claim.is_some() {
         return match pod {
             Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
-            Seen::Running(_) => progress(o, attempt, now),
+            Seen::Running(pod) => applying(o, attempt, pod, settings, now),
             Seen::Ended(pod) => close::close_claimed(o, pod, settings, now),
-            Seen::Absent => close::claimed_and_gone(o, attempt, settings, now),
+            Seen::Absent => close::claimed_and_gone(o, attempt, None, settings, now),
         };
     }
     if let Some((result, message)) = asked(run) {
+        let early = |result, message: &str| {
+            let message = format!("{message}; nothing was applied");
+            close::close_early(o, attempt, &End { result, message, failure: None }, now)
+        };
         return match pod {
             Seen::Unknown => Decision::until(after(now, CREATION_LAG), now),
             Seen::Running(pod) if adopted => {
                 let late = after(o.notes.asked_at.unwrap_or(now), ASK_GRACE);
+                let last = after(late, END_GRACE);
                 if now < late {
                     Decision::until(late, now)
-                } else if pod.deleting {
-                    Decision::wait()
-                } else {
+                } else if !pod.deleting {
                     Decision::act(Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() })
+                } else if now < last {
+                    Decision::until(last, now)
+                } else {
+                    early(result, &message)
                 }
             }
-            Seen::Running(_) | Seen::Ended(_) | Seen::Absent => {
-                let message = format!("{message}; nothing was applied");
-                close::close_early(o, attempt, &End { result, message, failure: None }, now)
-            }
+            Seen::Running(_) | Seen::Ended(_) | Seen::Absent => early(result, &message),
         };
     }
     if let (Seen::Running(_) | Seen::Absent, Some(end)) = (&pod, keep::superseded(o)) {
         return close::close_early(o, attempt, &end, now);
+    }
+    if let Seen::Running(pod) = &pod
+        && let Some(decision) = off(o, attempt, pod, now)
+    {
+        return decision;
     }
     if let (false, Some(action)) = (adopted, keep::kept(o).and_then(|(plan, _)| approve::withdrawal(o, plan, now))) {
         return Decision::act(action);
@@ -342,6 +362,36 @@ fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp)
         Seen::Running(_) if adopted => progress(o, attempt, now),
         Seen::Absent => start::not_started(o, attempt, None, settings, now),
         Seen::Running(pod) => start::not_started(o, attempt, Some(pod), settings, now),
+    }
+}
+
+/// The pod of an attempt without a claim is on a node that is lost: the run says so, and after a time another attempt follows.
+/// Closing this one is the fence, so that nothing has to be known of its pod.
+fn off(o: &Observed, attempt: &Attempt, pod: &PodView, now: Timestamp) -> Option<Decision> {
+    match node::fate(o) {
+        Fate::Unknown | Fate::Ready => None,
+        Fate::Over(why) => Some(close::close_lost(o, attempt, &why, now)),
+        Fate::Lost(view) => Some(if let Some(write) = node::says(o, pod, view, now) {
+            Decision::act(Action::Write(write))
+        } else if now < node::due(o, pod, now) {
+            Decision::until(node::due(o, pod, now), now)
+        } else {
+            close::close_lost(o, attempt, &format!("node {} of pod {} is lost", view.name, pod.name), now)
+        }),
+    }
+}
+
+/// A claim is there, and the pod has not ended as far as anybody knows: its node has to say so.
+fn applying(o: &Observed, attempt: &Attempt, pod: &PodView, settings: &Settings, now: Timestamp) -> Decision {
+    match node::fate(o) {
+        Fate::Unknown | Fate::Ready => progress(o, attempt, now),
+        Fate::Over(why) => close::claimed_and_gone(o, attempt, Some(&why), settings, now),
+        Fate::Lost(view) => match (node::abandon(o, now), node::says(o, pod, view, now)) {
+            (Abandon::Yes(text), _) => close::unconfirmed(o, &text, settings, now),
+            (_, Some(write)) => Decision::act(Action::Write(write)),
+            (Abandon::Waits(decision), None) => decision,
+            (Abandon::No, None) => Decision::wait(),
+        },
     }
 }
 
@@ -366,16 +416,15 @@ fn progress(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
         return decision;
     }
     let mut draft = Draft::new(run, status, now);
-    draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    node::goes_on(&mut draft, o);
     let mut decision = Decision::wait();
-    if let (Some(claim), Some(plan)) = (&status.claim, plan)
-        && conditions::status(&status.conditions, conditions::PLANNED) != Some(true)
-    {
+    if let (Some(claim), Some(plan)) = (&status.claim, plan) {
         let due = after(claim.at.0, LATE_CONDITIONS);
-        if now < due {
-            decision = Decision::until(due, now);
-        } else {
+        if now >= due {
             draft.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
+            node::record(&mut draft, o, false);
+        } else if conditions::status(&status.conditions, conditions::PLANNED) != Some(true) || attempt.node_name.is_none() {
+            decision = Decision::until(due, now);
         }
     }
     if !draft.is_empty() {

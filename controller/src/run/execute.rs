@@ -18,6 +18,7 @@ use super::{
     actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
     lease::{self, Nodes},
     locks::Left,
+    node,
     observe::{ahead, version},
     reconcile::Context,
     start, stored, tested,
@@ -60,10 +61,17 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
             Action::AskProof => stored::ask_proof(&mut seen, ctx).await,
             Action::TakeLease { key } => take_lease(&mut seen, key, ctx).await?,
             Action::AskNodes => ask_nodes(&mut seen, ctx).await?,
+            Action::ReleaseLock => stored::release_lock(&mut seen, ctx).await,
             Action::AskLock => ask_lock(&mut seen, ctx).await?,
             Action::Write(write) => {
                 let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
+                let node = write.status.get("attempt").is_some_and(|attempt| attempt["nodeName"].is_string());
                 let run = write_status(&seen.run, &write, contended, ctx).await?;
+                if node {
+                    let number = seen.status().attempt.as_ref().map(|attempt| attempt.number);
+                    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.node_told = number);
+                    seen.notes.node_told = number;
+                }
                 report(&run, write, ctx);
                 wrote(&mut seen, run, ctx);
                 // Under tests of fields the run may be another version than the one that the lease was taken for.
@@ -136,7 +144,7 @@ async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(
 }
 
 async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
-    match leases::nodes(ctx).await? {
+    match leases::node(&seen.run, node::name_of(seen), ctx).await? {
         Ok(()) => seen.nodes = Nodes::Quiet,
         Err(text) => {
             let asked = Some(((ctx.now)(), text));
@@ -149,7 +157,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 
 async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(lock) = seen.status().state_lock.clone() else { return Ok(()) };
-    match locks::left_by(&seen.run, &lock, ctx).await? {
+    match Box::pin(locks::left_by(&seen.run, &lock, ctx)).await? {
         Ok(holder) => seen.left = Left::Behind(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }

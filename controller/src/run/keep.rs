@@ -39,7 +39,7 @@ fn expires(run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timest
 }
 
 /// Says that the plan waits, and how to approve it.
-fn waits(draft: &mut Draft<'_>, run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) {
+pub(super) fn waits(draft: &mut Draft<'_>, run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) {
     let until = expires(run, plan, attempt, now).to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
     let caution = plan.caution().map(|caution| format!("; {caution}")).unwrap_or_default();
     draft.message(&format!(

@@ -7,15 +7,19 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crds::{ApprovalMode, Operation, Phase, RunResult, TerraformRun, conditions, names, reason, state_key, termination::clip};
+use crds::{
+    ApprovalMode, Operation, Phase, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key,
+    termination::clip,
+};
 
 use super::{
     actions::{Action, Decision, Kind, Observed, PodState, Write},
     decide::{after, asked},
     keep,
+    node::{self, Abandon, Fate},
     status::Draft,
 };
-use crate::leases::Taken;
+use crate::{leases::Taken, settings::Settings};
 
 /// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
 pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -219,33 +223,60 @@ pub(super) fn give_back(draft: &mut Draft<'_>) {
     }
 }
 
-/// Gives the lease back with the end of a run: an apply of which nobody knows the end may go on as long as its pod has not ended.
-pub(super) fn give_back_at_end(draft: &mut Draft<'_>, o: &Observed, result: RunResult) {
-    let ended = matches!(&o.pod, PodState::Present(pod) if pod.ended.is_some());
-    if result != RunResult::Indeterminate || ended {
+/// Gives the lease back with the end of a run. An apply of which nobody knows the end may go on until its pod has ended, and may
+/// leave the lock of its state: it is given back by [`confirmed`].
+pub(super) fn give_back_at_end(draft: &mut Draft<'_>, result: RunResult) {
+    if result != RunResult::Indeterminate {
         give_back(draft);
     }
 }
 
+/// Gives the lease of a run back that has ended; of one that is Indeterminate behind its lock on a managed state, which nobody else
+/// may take away.
+fn give_back_ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let status = o.status();
+    let managed = status.result == Some(RunResult::Indeterminate) && settings.has_datastore() && is_managed(&o.run);
+    if managed && !o.unlocked {
+        return match &o.notes.unlock_failed {
+            Some((at, text)) if now < after(*at, LOOK_AGAIN) => {
+                say_kept(o, &format!("the lock of its state could not be released: {text}"), after(*at, LOOK_AGAIN), now)
+            }
+            Some(_) | None => Decision::act(Action::ReleaseLock),
+        };
+    }
+    let mut draft = Draft::new(&o.run, status, now);
+    give_back(&mut draft);
+    Decision::act(Action::Write(draft.finish(Kind::Lease)))
+}
+
+/// Whether the plan is of the state that the datastore keeps.
+fn is_managed(run: &TerraformRun) -> bool {
+    let namespace = run.namespace().unwrap_or_default();
+    let key = run.status.as_ref().and_then(|status| status.plan.as_ref()).and_then(|plan| plan.state_key.as_deref());
+    key == Some(state_key::managed(&namespace, &StateId::of(&run.name_any(), &run.spec)).as_str())
+}
+
+/// A run that has ended and still has its lease, when the end of its pod is certain, or a person answers for it.
+pub(super) fn confirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Option<Decision> {
+    let status = o.status();
+    status.lease.as_ref()?;
+    let known = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
+    let ended = matches!(&o.pod, PodState::Present(pod) if pod.ended.is_some());
+    let over = matches!(node::fate(o), Fate::Over(_)) || matches!(node::abandon(o, now), Abandon::Yes(_));
+    (known || ended || over).then(|| give_back_ended(o, settings, now))
+}
+
 /// A run that has ended and still has its lease, since nobody confirmed the end of its pod.
-pub(super) fn unconfirmed(o: &Observed, now: Timestamp) -> Option<Decision> {
+pub(super) fn unconfirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Option<Decision> {
     let (run, status) = (&o.run, o.status());
     status.lease.as_ref()?;
-    let give_back = || {
-        let mut draft = Draft::new(run, status, now);
-        give_back(&mut draft);
-        Some(Decision::act(Action::Write(draft.finish(Kind::Lease))))
-    };
-    if status.result != Some(RunResult::Indeterminate) || status.settled.is_some() {
-        return give_back();
-    }
     let ended = status.completion_time.as_ref().map_or(now, |at| at.0);
     let due = after(ended, gone_wait(run));
     if now < due {
         return Some(say_kept(o, "the end of its pod is not confirmed", due, now));
     }
     match &o.nodes {
-        Nodes::Quiet => give_back(),
+        Nodes::Quiet => Some(give_back_ended(o, settings, now)),
         Nodes::Unknown => match o.notes.nodes_asked {
             Some((at, ref text)) if now < after(at, LOOK_AGAIN * 6) => Some(say_kept(o, text, after(at, LOOK_AGAIN * 6), now)),
             Some(_) | None => Some(Decision::act(Action::AskNodes)),
@@ -253,13 +284,13 @@ pub(super) fn unconfirmed(o: &Observed, now: Timestamp) -> Option<Decision> {
     }
 }
 
-/// What the nodes say of a pod that is gone.
+/// What the node of a pod that is gone says of it; every node, where nobody knows which it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Nodes {
-    /// Nobody asked, or one of them cannot answer.
+    /// Nobody asked, or it cannot answer.
     #[default]
     Unknown,
-    /// Each of them is Ready: its kubelet has ended what has no pod.
+    /// It is Ready, and its kubelet has ended what has no pod; or it is gone itself.
     Quiet,
 }
 

@@ -8,6 +8,7 @@
 //! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
 //! | [`locks`] | its part: locks of states that dead pods left | no |
 //! | [`lease`] | its part: one apply at a time on a state | no |
+//! | [`node`] | its part: the pod's node is lost, or over | no |
 //! | [`keep`], [`proof`], [`journal`] | its parts: plans that outlive their pods; results and journals that arrive by the datastore | no |
 //! | [`status`] | drafts of status writes | no |
 //! | [`tested`] | the same as patches that test fields | no |
@@ -24,6 +25,7 @@ mod journal;
 mod keep;
 pub mod lease;
 pub mod locks;
+mod node;
 mod observe;
 mod orphan;
 mod podview;
@@ -41,6 +43,7 @@ pub use actions::{
     Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,
 };
 pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
+pub use node::{NODE_WAIT, NodeState, over};
 pub use observe::Memory;
 pub use orphan::{is_left, left_by, let_go};
 pub use reconcile::{Context, on_error, reconcile};

@@ -15,10 +15,11 @@ use super::{
     decide::asked,
     lease::{self, Nodes},
     locks::Left,
+    node::{self, NodeState},
     reconcile::Context,
     start,
 };
-use crate::{account, error::Error, queue::Ahead};
+use crate::{account, error::Error, nodes, queue::Ahead};
 
 /// What this process remembers of runs that are worked on, by UID.
 #[derive(Default)]
@@ -68,6 +69,8 @@ pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> O
             None => PodState::Absent,
         },
     };
+    let notes = placed(notes, &uid, &pod, ctx);
+    let node = node::name(attempt, &pod, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
     let gate = ctx.gate.state(&namespace, now);
     let newer = ctx.workspaces.newer(&uid);
     let ahead = ahead(&run, ctx);
@@ -83,7 +86,9 @@ pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> O
         proof: Proof::Unknown,
         taken: None,
         ahead,
+        node,
         nodes: Nodes::Unknown,
+        unlocked: false,
         left: Left::Unknown,
     })
 }
@@ -106,7 +111,14 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
         },
     };
     let now = (ctx.now)();
-    let notes = notes(&fresh, &uid, ctx, now);
+    let notes = placed(notes(&fresh, &uid, ctx, now), &uid, &pod, ctx);
+    // Nothing rests on the node of a run that has ended and given everything back.
+    let matters =
+        fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
+    let node = match node::name(attempt, &pod, &notes).filter(|_| matters) {
+        Some(name) => nodes::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
+        None => NodeState::Unknown,
+    };
     let gate = ctx.gate.state(&namespace, now);
     let newer = ctx.workspaces.newer(&uid);
     let (ahead, run) = (ahead(&fresh, ctx), Arc::new(fresh));
@@ -122,7 +134,9 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
         proof: Proof::Unknown,
         taken: None,
         ahead,
+        node,
         nodes: Nodes::Unknown,
+        unlocked: false,
         left: Left::Unknown,
     }))
 }
@@ -130,6 +144,17 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
 /// Who comes before the run, when it wants a lease, or will as soon as its approval is recorded.
 pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
     lease::wants(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
+}
+
+/// Remembers where the pod is: one that is gone does not say it any more.
+fn placed(mut notes: Notes, uid: &str, pod: &PodState, ctx: &Context) -> Notes {
+    if let PodState::Present(PodView { attempt, node: Some(node), .. }) = pod
+        && notes.node.as_ref().is_none_or(|(number, name)| number != attempt || name != node)
+    {
+        notes.node = Some((*attempt, node.clone()));
+        ctx.memory.update(uid, |kept| kept.node.clone_from(&notes.node));
+    }
+    notes
 }
 
 /// What is remembered, with the moment at which an end was asked for.

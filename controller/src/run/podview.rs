@@ -1,6 +1,6 @@
 //! What a pod says of itself: whether it ended and why, or why it does not start.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
 
 use crds::{
@@ -15,16 +15,27 @@ pub(super) fn view(pod: &Pod) -> Option<PodView> {
     let meta = &pod.metadata;
     let attempt = meta.labels.as_ref()?.get(names::LABEL_ATTEMPT)?.parse().ok()?;
     let deleting = meta.deletion_timestamp.is_some();
+    let spec = pod.spec.as_ref();
     Some(PodView {
         name: meta.name.clone()?,
         uid: meta.uid.clone()?,
+        run: meta.labels.as_ref()?.get(names::LABEL_RUN).cloned().unwrap_or_default(),
         attempt,
+        node: spec.and_then(|spec| spec.node_name.clone()),
+        tolerates: spec.and_then(tolerates),
         held: meta.finalizers.iter().flatten().any(|f| f == names::POD_FINALIZER),
         deleting,
         started: pod.status.as_ref().is_some_and(started),
         ended: ended(pod, deleting),
         trouble: pod.status.as_ref().and_then(trouble),
     })
+}
+
+/// How long a pod stays on a node that is not Ready: the API server gives each pod 300 s where its spec says nothing.
+fn tolerates(spec: &PodSpec) -> Option<i64> {
+    const NOT_READY: [&str; 2] = ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"];
+    let all = spec.tolerations.iter().flatten();
+    all.filter(|t| t.key.as_deref().is_some_and(|key| NOT_READY.contains(&key))).filter_map(|t| t.toleration_seconds).min()
 }
 
 fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
@@ -39,11 +50,25 @@ fn started(status: &PodStatus) -> bool {
         || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
 }
 
+/// The container was begun, as far as the pod says, and its end was not told.
+fn runs(status: &PodStatus) -> bool {
+    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER);
+    container.and_then(|c| c.state.as_ref()).is_some_and(|state| state.running.is_some())
+}
+
 fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
     let status = pod.status.as_ref();
     let container = status.and_then(terminated);
     let phase = status.and_then(|s| s.phase.as_deref());
-    let over = matches!(phase, Some("Succeeded" | "Failed")) || container.is_some();
+    let disrupted = status
+        .and_then(|s| s.conditions.as_ref())
+        .and_then(|all| all.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True"));
+    // Its kubelet says so: the container has ended, or never began. `Failed` is also what the control plane writes for a pod whose
+    // node is lost, and whose container may run on.
+    let refused = phase == Some("Failed")
+        && !status.is_some_and(runs)
+        && disrupted.is_none_or(|c| c.reason.as_deref() == Some("TerminationByKubelet"));
+    let over = container.is_some() || phase == Some("Succeeded") || refused;
     // Deleted before any node had it: nobody will ever start it.
     let never = deleting && pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
     if !over && !never {
@@ -52,9 +77,6 @@ fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
     let message = container.and_then(|c| c.message.as_deref()).and_then(TerminationMessage::parse);
     let name = pod.name_any();
     let why = status.and_then(|s| s.reason.as_deref());
-    let disrupted = status
-        .and_then(|s| s.conditions.as_ref())
-        .and_then(|all| all.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True"));
     let (reason, text) = if why == Some("Evicted") || disrupted.is_some() {
         let said = status.and_then(|s| s.message.as_deref()).or(disrupted.and_then(|c| c.message.as_deref())).unwrap_or_default();
         (reason::EVICTED, format!("pod {name} was evicted: {said}"))
@@ -148,6 +170,34 @@ mod tests {
         let mut deleted = runner(&lost);
         deleted["metadata"] = serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         assert_eq!(pod(&deleted).unwrap().ended.unwrap().reason, reason::TERMINATED);
+    }
+
+    #[test]
+    fn what_the_control_plane_writes_of_a_lost_node_is_no_end() {
+        for reason in ["DeletionByPodGC", "DeletionByTaintManager"] {
+            let conditions =
+                serde_json::json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}]);
+            let mut lost = runner(&serde_json::json!({"running": {}}));
+            lost["status"]["phase"] = "Failed".into();
+            assert!(pod(&lost).unwrap().ended.is_none(), "its container was seen to run");
+            lost["status"]["conditions"] = conditions.clone();
+            assert!(pod(&lost).unwrap().ended.is_none(), "{reason}");
+            let unseen = serde_json::json!({"status": {"phase": "Failed", "conditions": conditions}});
+            assert!(pod(&unseen).unwrap().ended.is_none(), "{reason}: it may have been begun and not yet told");
+            let mut told = runner(&serde_json::json!({"terminated": {"exitCode": 143}}));
+            told["status"]["conditions"] = conditions;
+            assert_eq!(pod(&told).unwrap().ended.unwrap().reason, reason::EVICTED);
+        }
+    }
+
+    #[test]
+    fn a_pod_says_how_long_it_stays_on_a_lost_node() {
+        let tolerations = serde_json::json!([
+            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+            {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5},
+            {"key": "other", "operator": "Exists", "tolerationSeconds": 1}, {"operator": "Exists"}]);
+        assert_eq!(pod(&serde_json::json!({"spec": {"tolerations": tolerations}})).unwrap().tolerates, Some(5));
+        assert_eq!(pod(&serde_json::json!({})).unwrap().tolerates, None);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::{
     gate::Gatekeeper,
     locks::Released,
     metrics::Metrics,
+    nodes::Nodes,
     pods::Pods,
     queue::Queue,
     settings::Settings,
@@ -44,6 +45,8 @@ pub struct Context {
     pub settings: Settings,
     /// The cache of held pods.
     pub pods: Pods,
+    /// The cache of nodes.
+    pub nodes: Nodes,
     /// Notes on runs.
     pub memory: Memory,
     /// Proofs of the admission policies.

@@ -36,7 +36,7 @@ pub(super) fn begin(draft: &mut Draft<'_>, run: &TerraformRun, opening: &Opening
     draft.set(
         "attempt",
         json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
-            "image": image, "restores": restores}),
+            "image": image, "restores": restores, "nodeName": Value::Null, "bootID": Value::Null}),
     );
     draft.clear("nextStep").clear("failure");
     draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");

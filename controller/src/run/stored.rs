@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use crds::TerraformRun;
+use crds::{TerraformRun, termination::clip};
 
 use super::{
     actions::{Observed, Proof},
@@ -40,6 +40,19 @@ pub(super) async fn ask_proof(seen: &mut Observed, ctx: &Context) {
     seen.notes.proof = Some(asked);
 }
 
+/// Releases the lock that the run left on its managed state.
+pub(super) async fn release_lock(seen: &mut Observed, ctx: &Context) {
+    let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
+    let released = match &ctx.datastore {
+        Some(datastore) => datastore.release_lock(&namespace, &uid).await,
+        None => Ok(()),
+    };
+    let failed = released.err().map(|error| ((ctx.now)(), clip(&error.to_string(), 200)));
+    seen.unlocked = failed.is_none();
+    ctx.memory.update(&uid, |notes| notes.unlock_failed.clone_from(&failed));
+    seen.notes.unlock_failed = failed;
+}
+
 /// The bundles of a run that is finished go at once, in the background; the datastore's sweep finds what was missed.
 pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
     let Some(datastore) = ctx.datastore.clone() else { return };
@@ -55,7 +68,15 @@ pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
 pub(super) async fn forget(run: &TerraformRun, ctx: &Context) {
     let Some(datastore) = &ctx.datastore else { return };
     let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
-    let deleted = tokio::time::timeout(FORGET_TIMEOUT, datastore.delete_run(&namespace, &uid)).await;
+    let claimed = run.status.as_ref().is_some_and(|status| status.claim.is_some());
+    let deleted = tokio::time::timeout(FORGET_TIMEOUT, async {
+        if claimed {
+            // Its end is confirmed, or it would not be deleted; afterwards nobody can say whose lock it is.
+            datastore.release_lock(&namespace, &uid).await?;
+        }
+        datastore.delete_run(&namespace, &uid).await
+    })
+    .await;
     match deleted {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::info!(%error, "the run's objects are left to the datastore's sweep"),

@@ -249,6 +249,14 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
+    /// Node of its pod, once its apply runs or the node is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub node_name: Option<String>,
+    /// Boot ID of that node when it was lost.
+    #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
 }
 
 /// The process that works for an attempt; written once per attempt number.

@@ -7,7 +7,10 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{processes::Processes, whole::Cluster};
+use super::{
+    processes::{Processes, Record},
+    whole::Cluster,
+};
 
 const APISERVER: &str = "kube-apiserver";
 
@@ -36,7 +39,29 @@ pub fn signal_in_pod(pod_uid: &str, text: &str, signal: Signal) -> Result<usize>
     Ok(reached)
 }
 
+/// A kubelet that hears and says nothing, until this goes.
+#[derive(Debug)]
+pub struct HeldKubelet(Vec<Record>);
+
+impl Drop for HeldKubelet {
+    fn drop(&mut self) {
+        for record in &self.0 {
+            // It may have been ended with its cluster.
+            let _ = record.signal(Signal::SIGCONT);
+        }
+    }
+}
+
 impl Cluster {
+    /// Stops the kubelet in the middle of whatever it does; what runs on its node runs on.
+    pub fn hold_kubelet(&self) -> Result<HeldKubelet> {
+        let found: Vec<Record> = self.processes().living().into_iter().filter(|record| record.name == "kubelet").collect();
+        for record in &found {
+            record.signal(Signal::SIGSTOP)?;
+        }
+        Ok(HeldKubelet(found))
+    }
+
     /// Kills the API server, leaves it away for a while, and starts it again as it was, with these flags besides.
     pub async fn restart_apiserver(&self, away: Duration, more: &[String]) -> Result<()> {
         let processes = self.processes();

@@ -75,10 +75,40 @@ fn approval(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
     if [names::DENY, names::CANCEL].iter().any(|key| before(key).is_some() && annotation(new, key) != before(key)) {
         return no("pawl.run/deny and pawl.run/cancel are never taken back");
     }
+    let keys = [names::ABANDON, names::ABANDONED_BY];
+    if keys.iter().any(|key| annotation(new, key) != before(key)) {
+        abandon(user, old, new)?;
+    }
     if annotation(new, names::COMMENT).is_some_and(|comment| comment.chars().count() > 512) {
         return no("pawl.run/comment has at most 512 characters");
     }
     Ok(())
+}
+
+fn abandon(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
+    let no = |message: &str| Err(Refusal::policy(names::POLICY_APPROVAL, message));
+    if [names::ABANDON, names::ABANDONED_BY].iter().any(|key| old.and_then(|old| annotation(old, key)).is_some()) {
+        return no("pawl.run/abandon is never changed nor taken back");
+    }
+    if !user.may(names::VERB_ABANDON) {
+        return no("has not the right to give this apply up");
+    }
+    if annotation(new, names::ABANDONED_BY) != Some(&user.name) {
+        return no("pawl.run/abandoned-by has to name the one who gives the apply up");
+    }
+    if !annotation(new, names::ABANDON).is_some_and(|why| (1..=512).contains(&why.chars().count()) && !why.contains('\n')) {
+        return no("pawl.run/abandon gives a reason of at most 512 characters");
+    }
+    let status = old.and_then(|old| old.get("status")).filter(|status| status.get("claim").is_some());
+    let lost = status.is_some_and(|status| {
+        let told = |c: &Value| c["type"] == "Stalled" && c["status"] == "True" && c["reason"] == crds::reason::NODE_UNREACHABLE;
+        if text(status, "/phase") == Some("Apply") {
+            status["conditions"].as_array().is_some_and(|all| all.iter().any(told))
+        } else {
+            text(status, "/result") == Some("Indeterminate") && status.get("lease").is_some()
+        }
+    });
+    if lost { Ok(()) } else { no("an apply is given up while the node of its pod is lost") }
 }
 
 fn creation(user: &User, old: Option<&Value>, new: &Value) -> Verdict {

@@ -40,6 +40,15 @@ pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts)
             let record = claim::get(&service.sealed, run).await?.ok_or_else(|| not_found("no claim is recorded"))?;
             Ok(problem::json(StatusCode::OK, &record.claim))
         }
+        UidAsk::ReleaseLock => {
+            let (view, key) = journal::state_of(service, run).await?;
+            // The word on its process is the controller's; an attempt that is open could take the lock again.
+            if view.is_open() {
+                return Err(problem(FORBIDDEN, "the run's attempt is open"));
+            }
+            service.states.release(&key, &view.uid).await?;
+            Ok(empty(StatusCode::OK))
+        }
         UidAsk::DeleteBundles => {
             service.objects.delete_bundles(run).await?;
             Ok(empty(StatusCode::OK))

@@ -55,6 +55,8 @@ pub enum UidAsk {
     Journal(u32),
     /// The claim.
     Claim,
+    /// Release the lock that it left on its managed state.
+    ReleaseLock,
     /// Delete everything but the claim.
     Delete,
     /// Delete the bundles.
@@ -82,6 +84,7 @@ impl Route {
                 UidAsk::Result(_) => "controller_result",
                 UidAsk::Journal(_) => "controller_journal",
                 UidAsk::Claim => "controller_claim",
+                UidAsk::ReleaseLock => "controller_release_lock",
                 UidAsk::Delete | UidAsk::DeleteBundles => "controller_delete",
             },
             Self::Read(reading) => reading.kind(),
@@ -119,6 +122,7 @@ pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Result<Route, 
                 ("GET", ["attempts", attempt, "objects", "result"], None) => UidAsk::Result(names::attempt(attempt)?),
                 ("GET", ["attempts", attempt, "journal"], None) => UidAsk::Journal(names::attempt(attempt)?),
                 ("GET", ["claim"], None) => UidAsk::Claim,
+                ("DELETE", ["lock"], None) => UidAsk::ReleaseLock,
                 ("DELETE", [], None) => UidAsk::Delete,
                 ("DELETE", [], Some("only=bundle")) => UidAsk::DeleteBundles,
                 // A parameter that is not understood must not become the deletion of everything.
@@ -270,6 +274,8 @@ mod tests {
         assert_eq!(ask(Method::DELETE, "lock?lock=x").0, Ask::Unlock);
         let uid = "/v1/namespaces/team/uids/0b9c1a4e-1f7e";
         let run = RunKey::new("team", "0b9c1a4e-1f7e").unwrap();
+        let lock = Route::Uid { run: run.clone(), ask: UidAsk::ReleaseLock };
+        assert_eq!(of(&Method::DELETE, &format!("{uid}/lock")), Ok(lock));
         assert_eq!(of(&Method::DELETE, uid), Ok(Route::Uid { run: run.clone(), ask: UidAsk::Delete }));
         assert_eq!(of(&Method::DELETE, &format!("{uid}?only=bundle")), Ok(Route::Uid { run, ask: UidAsk::DeleteBundles }));
     }

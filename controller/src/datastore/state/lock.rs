@@ -139,6 +139,29 @@ impl States {
         Err(busy())
     }
 
+    /// Takes away the lock that a run left, on the controller's word that nothing of it writes any more, or is to write: a write names
+    /// the lock that it is made under, and is refused without it. A lock of another run stays.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn release(&self, key: &StateKey, run_uid: &str) -> Result<(), Problem> {
+        for attempt in 0..TRIES {
+            let newest = self.newest(key).await?;
+            let Some(held) = newest.head.lock.as_ref().filter(|held| held.uid == run_uid) else { return Ok(()) };
+            let reason =
+                format!("the controller says that attempt {} of run {} has ended or was given up", held.attempt, held.run);
+            tracing::info!(state = %key.prefix(), reason, run = held.run, "a lock is released");
+            let what = format!("lock {} released", held.id);
+            let mut head = Head { lock: None, ..newest.head.clone() };
+            head.note(Note { at: Timestamp::now(), what, by: "controller".to_owned(), reason });
+            if self.append(key, &newest, head, &Bytes::new()).await? {
+                return Ok(());
+            }
+            Self::back_off(attempt).await;
+        }
+        Err(busy())
+    }
+
     /// A person takes the lock away, whoever holds it; returns who that was.
     ///
     /// # Errors

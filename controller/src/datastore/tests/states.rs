@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crds::datastore::{
-    FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, NOT_FOUND, REPLACED, StateId, WRONG_DIGEST, attempt_path,
+    FORBIDDEN, FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, NOT_FOUND, REPLACED, StateId, WRONG_DIGEST, attempt_path,
 };
 
 use super::{Lab, NAMESPACE_UID, NONCE, digest, noise, pod, view};
@@ -128,7 +128,7 @@ async fn a_body_that_was_on_its_way_when_the_lock_was_taken_away_lands_nothing()
         let next = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
         let holder = crate::datastore::state::lock::Holder { run: &next, attempt: 1, pod_uid: "x" };
         let key = StateKey::new("team", next.state.clone()).unwrap();
-        lab.service.states.lock(&key, &holder, &lock("b"), &lab.service.lookup).await.unwrap();
+        lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.unwrap();
         drop(sender);
     };
     let (answer, ()) = tokio::join!(lab.send("PUT", &path, &headers, body), late);
@@ -152,6 +152,32 @@ async fn behind_its_claim_a_lock_is_nobody_elses_and_its_holder_still_writes() {
     assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
     assert!(lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.is_ok());
     assert_eq!(lab.put("state?lock=a", &state(6, 0)).await.reason(), LOCKED);
+}
+
+#[tokio::test]
+async fn the_controller_releases_the_lock_that_a_run_left_and_its_writer_is_fenced() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    // The name of a run is known from the first that its pod sends.
+    assert!(lab.put("log/setup?offset=0", b"x").await.code < 300);
+    assert_eq!(lab.of_controller("DELETE", "lock").await.reason(), FORBIDDEN, "its attempt could take the lock again");
+    let mut closed = RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) };
+    lab.cluster.set(closed.clone());
+    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200, "behind the claim");
+    assert_eq!(lab.of_controller("DELETE", "lock").await.code, 200);
+    assert_eq!(lab.put("state?lock=a", &state(2, 0)).await.reason(), LOCKED, "late");
+    assert_eq!(lab.put("lock", &lock("a")).await.reason(), REPLACED);
+    let next = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
+    let holder = crate::datastore::state::lock::Holder { run: &next, attempt: 1, pod_uid: "x" };
+    let key = StateKey::new("team", next.state.clone()).unwrap();
+    assert!(lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.is_ok());
+    assert_eq!(lab.of_controller("DELETE", "lock").await.code, 200, "again");
+    assert_eq!(lab.service.states.holder(&key).await.unwrap().unwrap().id, "b", "another run's lock stays");
+    closed.uid = "44444444-4444".into();
+    lab.cluster.set(closed);
+    assert_eq!(lab.of_controller("DELETE", "lock").await.code, 404, "another run of the name");
+    let notes = lab.of_person("GET", "states/net", b"").await.json()["notes"].clone();
+    assert!(notes.to_string().contains("has ended or was given up"), "{notes}");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod late;
 mod leases;
 mod left;
 mod newer;
+mod nodes;
 mod steady;
 
 use std::sync::Arc;
@@ -52,6 +53,9 @@ pub(super) struct World {
     pub(super) left: locks::Left,
     /// What the nodes say.
     pub(super) nodes: Result<(), String>,
+    /// What the datastore says when it is to release the lock that the run left, and how often it was told so.
+    pub(super) unlock: Result<(), String>,
+    pub(super) unlocks: u32,
     /// The run's finalizer was removed, or the run deleted.
     pub(super) gone: bool,
 }
@@ -71,7 +75,9 @@ impl World {
             proof: Proof::Unknown,
             taken: None,
             ahead: None,
+            node: NodeState::Unknown,
             nodes: lease::Nodes::Unknown,
+            unlocked: false,
             left: locks::Left::Unknown,
         };
         Self {
@@ -86,6 +92,8 @@ impl World {
             asked: 0,
             lease: crate::leases::Taken::Yes,
             nodes: Ok(()),
+            unlock: Ok(()),
+            unlocks: 0,
             left: locks::Left::Unknown,
         }
     }
@@ -244,6 +252,12 @@ impl World {
                 Ok(()) => self.o.nodes = lease::Nodes::Quiet,
                 Err(text) => self.o.notes.nodes_asked = Some((self.now, text.clone())),
             },
+            Action::ReleaseLock => {
+                assert!(!self.attempt().open, "the lock of an open attempt was released");
+                self.unlocks += 1;
+                self.o.unlocked = self.unlock.is_ok();
+                self.o.notes.unlock_failed = self.unlock.clone().err().map(|text| (self.now, text));
+            }
             Action::AskLock => {
                 self.o.notes.lock_asked = self.status().state_lock.clone().map(|lock| (lock.id, self.now));
                 self.o.left = self.left.clone();

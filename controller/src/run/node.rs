@@ -1,0 +1,198 @@
+//! The node of a run's pod: lost, or over for certain (`design/0020-lost-nodes.md`). No other node says anything of the run.
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crds::{Attempt, TerraformRun, conditions, names, reason, termination::clip};
+
+use super::{
+    actions::{Decision, Gate, Kind, Notes, Observed, PodState, PodView, Write},
+    decide::after,
+    status::Draft,
+};
+use crate::nodes::NodeView;
+
+/// How long an attempt without a claim waits for its node, unless its pod tolerates less: as long as Kubernetes does.
+pub const NODE_WAIT: SignedDuration = SignedDuration::from_mins(5);
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodeState {
+    /// Nothing: nobody asked, or it cannot be read.
+    #[default]
+    Unknown,
+    /// The API server does not have the node of this name.
+    Gone(String),
+    /// It is there.
+    There(NodeView),
+}
+
+/// What the node of a pod says of it.
+pub(super) enum Fate<'a> {
+    /// Nothing.
+    Unknown,
+    /// It is Ready, and its kubelet tells of the pod.
+    Ready,
+    /// It is not Ready, and the pod may run or not.
+    Lost(&'a NodeView),
+    /// No process of the pod runs any more; why.
+    Over(String),
+}
+
+/// The name of the node that the newest attempt's pod is on, or was when it was seen last.
+pub(super) fn name<'a>(attempt: Option<&'a Attempt>, pod: &'a PodState, notes: &'a Notes) -> Option<&'a str> {
+    match pod {
+        PodState::Present(pod) => pod.node.as_deref(),
+        PodState::Absent | PodState::Unknown => {
+            let attempt = attempt?;
+            let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
+            attempt.node_name.as_deref().or(seen)
+        }
+    }
+}
+
+pub(super) fn name_of(o: &Observed) -> Option<&str> {
+    name(o.status().attempt.as_ref(), &o.pod, &o.notes)
+}
+
+/// The boot ID that the node had when it was lost.
+fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'a str> {
+    attempt.filter(|attempt| attempt.node_name.as_deref() == Some(node)).and_then(|attempt| attempt.boot_id.as_deref())
+}
+
+/// Why nothing of a pod runs any more on a node: the node is gone, out of service, or was started anew since the pod was lost.
+pub fn over(name: &str, attempt: Option<&Attempt>, node: &NodeState) -> Option<String> {
+    match node {
+        NodeState::Gone(of) if of == name => Some(format!("node {name} was deleted")),
+        NodeState::There(node) if node.name == name && node.out_of_service => {
+            Some(format!("node {name} has the taint node.kubernetes.io/out-of-service"))
+        }
+        NodeState::There(node) if node.name == name && !node.boot_id.is_empty() => {
+            let anew = boot_id(attempt, name).is_some_and(|boot_id| boot_id != node.boot_id);
+            anew.then(|| format!("node {name} was started anew"))
+        }
+        NodeState::Gone(_) | NodeState::There(_) | NodeState::Unknown => None,
+    }
+}
+
+pub(super) fn fate(o: &Observed) -> Fate<'_> {
+    let Some(name) = name_of(o) else { return Fate::Unknown };
+    if let Some(why) = over(name, o.status().attempt.as_ref(), &o.node) {
+        return Fate::Over(why);
+    }
+    match &o.node {
+        NodeState::There(node) if node.name == name && node.ready => Fate::Ready,
+        NodeState::There(node) if node.name == name => Fate::Lost(node),
+        NodeState::There(_) | NodeState::Gone(_) | NodeState::Unknown => Fate::Unknown,
+    }
+}
+
+/// Notes on which node the pod is; with `boot`, which start of it as well. Only for a write that does not close the attempt.
+pub(super) fn record(draft: &mut Draft<'_>, o: &Observed, boot: bool) {
+    let (Some(name), Some(attempt)) = (name_of(o), o.status().attempt.as_ref()) else { return };
+    let mut fields = json!({});
+    if attempt.node_name.as_deref() != Some(name) && o.notes.node_told != Some(attempt.number) {
+        fields["nodeName"] = name.into();
+    }
+    if let NodeState::There(node) = &o.node
+        && boot
+        && said_since(o).is_none()
+        && node.name == name
+        && !node.boot_id.is_empty()
+        && boot_id(Some(attempt), name).is_none()
+    {
+        fields["bootID"] = node.boot_id.clone().into();
+    }
+    if fields.as_object().is_some_and(|fields| !fields.is_empty()) {
+        draft.set("attempt", fields);
+    }
+}
+
+/// Since when the run says that its node is lost.
+fn said_since(o: &Observed) -> Option<Timestamp> {
+    let told = o.status().conditions.iter().find(|c| c.type_ == conditions::STALLED && c.reason == reason::NODE_UNREACHABLE);
+    told.filter(|c| c.status == "True").map(|c| c.last_transition_time.0)
+}
+
+/// When an attempt without a claim is given up.
+pub(super) fn due(o: &Observed, pod: &PodView, now: Timestamp) -> Timestamp {
+    let wait = pod.tolerates.map_or(NODE_WAIT, |seconds| SignedDuration::from_secs(seconds).min(NODE_WAIT));
+    after(said_since(o).unwrap_or(now), wait)
+}
+
+/// Says that the node is lost, since when, what is waited for, and what a person may do; `None` when the run says so already.
+pub(super) fn says(o: &Observed, pod: &PodView, node: &NodeView, now: Timestamp) -> Option<Write> {
+    let (run, status) = (&o.run, o.status());
+    let clock = |at: Timestamp| at.to_zoned(TimeZone::UTC).strftime("%H:%M:%S UTC").to_string();
+    let since = node.since.map(|at| format!(" since {}", clock(at))).unwrap_or_default();
+    let what = format!("node {} of pod {} is not Ready{since}", node.name, pod.name);
+    let text = if status.claim.is_some() {
+        format!(
+            "{what}; the apply may go on there. Waits for the node, or for proof of the end: the node restarted, deleted or, once it is \
+             off for certain, tainted node.kubernetes.io/out-of-service. To give the apply up: {}",
+            names::abandon_command(&run.namespace().unwrap_or_default(), &run.name_any())
+        )
+    } else {
+        let due = clock(due(o, pod, now));
+        format!(
+            "{what}; nothing is applied. Unless it comes back, another attempt begins at {due} and uses up no retry; pawl.run/cancel, \
+             pawl.run/deny or a deletion end the run within a minute"
+        )
+    };
+    let mut draft = Draft::new(run, status, now);
+    draft.condition_since(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
+    // Behind the claim it is another text.
+    draft.condition(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
+    record(&mut draft, o, true);
+    if draft.is_empty() {
+        return None;
+    }
+    if said_since(o).is_none() {
+        draft.note(reason::NODE_UNREACHABLE, true, clip(&format!("{text} ({})", node.said), 900));
+    }
+    Some(draft.finish(Kind::Gone))
+}
+
+/// Who gives the apply up, and why.
+fn abandoned(run: &TerraformRun) -> Option<String> {
+    let why = run.annotations().get(names::ABANDON)?;
+    let by = run.annotations().get(names::ABANDONED_BY).map_or("unknown", String::as_str);
+    Some(format!("{} gave it up: {}", clip(by, 100), clip(why, 200)))
+}
+
+/// What a person who gives the apply up has come to.
+pub(super) enum Abandon {
+    /// Nobody does, or not while its node is Ready.
+    No,
+    /// Not before the admission policies stand.
+    Waits(Decision),
+    /// So it is.
+    Yes(String),
+}
+
+/// Whether a person gave up an apply whose node is not Ready.
+pub(super) fn abandon(o: &Observed, now: Timestamp) -> Abandon {
+    let (Some(text), Fate::Lost(node)) = (abandoned(&o.run), fate(o)) else { return Abandon::No };
+    match &o.gate {
+        // Who set it was not asked who he is.
+        Gate::Refuted { retry_at, .. } if now < *retry_at => Abandon::Waits(Decision::until(*retry_at, now)),
+        Gate::Refuted { .. } | Gate::Unknown | Gate::Proven => {
+            Abandon::Yes(format!("node {} is not Ready, and {text}", node.name))
+        }
+    }
+}
+
+/// Nothing is held up, as far as the node goes. A person who gave the apply up under a node that is Ready is told so.
+pub(super) fn goes_on(draft: &mut Draft<'_>, o: &Observed) {
+    if o.status().claim.is_none() || abandoned(&o.run).is_none() {
+        draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+        return;
+    }
+    let text = "pawl.run/abandon has no effect while the node of the pod is Ready: the apply goes on, and pawl.run/cancel asks it to end";
+    let told = o.status().conditions.iter().any(|c| c.type_ == conditions::STALLED && c.reason == reason::ABANDON_REFUSED);
+    if !told {
+        draft.condition(conditions::STALLED, Some(false), reason::ABANDON_REFUSED, text);
+        draft.note(reason::ABANDON_REFUSED, true, text);
+    }
+}

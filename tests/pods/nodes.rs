@@ -1,0 +1,98 @@
+//! A node whose kubelet is heard of no more. There is one node, so these tests take it from the whole cluster.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult, TerraformRun, conditions, names, reason};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use serde_json::{Value, json};
+use tests::{
+    cluster::node::{NODE, is_ready},
+    ledger::what,
+};
+
+use crate::suite::{LATER, Scene, Test, gated, holds};
+
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("nodes::a_lost_node_is_told_of_fenced_before_the_claim_and_given_up_behind_it", lost)]
+}
+
+/// What a run has to say, or to come to, once its node is lost.
+const IN_TIME: Duration = Duration::from_secs(30);
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+async fn until_node(scene: &Scene, ready: bool) -> Result<()> {
+    let nodes: Api<Node> = Api::all(scene.suite.client.clone());
+    let started = Instant::now();
+    while is_ready(&nodes.get(NODE).await?) != ready {
+        ensure!(started.elapsed() < LATER, "the node is not {} after {LATER:?}", if ready { "ready" } else { "lost" });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+fn says(run: &TerraformRun) -> bool {
+    let conditions = run.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions.iter().any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
+}
+
+async fn lost(scene: Scene) -> Result<()> {
+    let short = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5});
+    let tolerations = json!([short("node.kubernetes.io/unreachable"), short("node.kubernetes.io/not-ready")]);
+    let automatic = |more: Value| {
+        let mut spec = json!({"approval": {"mode": "Automatic"}, "retry": {"limit": 0}});
+        crate::suite::merge(&mut spec, more);
+        spec
+    };
+    let hangs = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
+    scene.scripted("plans", hangs.clone(), automatic(json!({"runner": {"tolerations": tolerations}}))).await?;
+    scene.scripted("cancelled", hangs, automatic(json!({}))).await?;
+    scene.scripted("applies", json!({"resources": gated(2)}), automatic(json!({}))).await?;
+    scene.scripted("ended", json!({}), automatic(json!({}))).await?;
+    for name in ["plans", "cancelled"] {
+        scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
+    }
+    scene.until_ledger("applies", what::RESOURCE, None).await?;
+    scene.ends("ended", RunResult::Applied).await?;
+
+    let kubelet = scene.suite.cluster.hold_kubelet()?;
+    until_node(&scene, false).await?;
+    for name in ["plans", "cancelled", "applies"] {
+        scene.until(name, "said to be on a lost node", IN_TIME, says).await?;
+    }
+    scene.annotate("cancelled", &[(names::CANCEL, Some("not now"))]).await?;
+    scene.kubectl(&["delete", "tfrun", "ended", "--wait=false"])?;
+    let second = |run: &TerraformRun| {
+        run.status.as_ref().is_some_and(|s| s.attempt.as_ref().is_some_and(|a| a.number == 2 && a.tries == 1))
+    };
+    scene.until("plans", "at its second attempt, as its first try", A_MINUTE, second).await?;
+    scene.ends_within("cancelled", RunResult::Canceled, A_MINUTE).await?;
+    let started = Instant::now();
+    while scene.runs().get_opt("ended").await?.is_some() {
+        ensure!(started.elapsed() < A_MINUTE, "a run that has ended is not deleted while its node is lost");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let applies = scene.get("applies").await?;
+    let status = applies.status.clone().context("no status")?;
+    ensure!(status.phase == Some(Phase::Apply) && says(&applies), "{:?} {:?}", status.phase, status.conditions);
+    let told = status.conditions.iter().find(|c| c.type_ == conditions::STALLED).map(|c| c.message.clone()).unwrap_or_default();
+    let command = names::abandon_command(&scene.namespace, "applies");
+    holds(&told, &command)?;
+    let given_up = scene.paste(&command)?;
+    ensure!(given_up.status.success(), "{}", crate::suite::stderr(&given_up));
+    let status = scene.ends_within("applies", RunResult::Indeterminate, A_MINUTE).await?;
+    holds(status.message.as_deref().unwrap_or_default(), "gave it up: REASON")?;
+    let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
+    scene.until("applies", "without its lease", A_MINUTE, free).await?;
+
+    drop(kubelet);
+    until_node(&scene, true).await?;
+    for deployment in ["deployment/pawl-controller", "deployment/pawl-datastore"] {
+        scene.suite.cluster.kubectl(&["-n", "pawl-system", "rollout", "status", deployment, "--timeout=180s"])?;
+    }
+    scene.ends_within("plans", RunResult::Applied, LATER).await?;
+    ensure!(scene.starts("plans", "apply") == 1 && scene.starts("applies", "apply") == 1);
+    scene.kubectl(&["delete", "tfrun", "applies", "--wait=false"])?;
+    scene.gone("applies").await
+}
