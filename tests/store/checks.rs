@@ -79,6 +79,7 @@ fn run() -> RunView {
         attempt: Some((1, "net-abcde-a1".into(), true)),
         adopted: None,
         claim: None,
+        operation: crds::Operation::Apply,
         terminal: false,
         recovers: None,
         released: None,

@@ -37,7 +37,7 @@ pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Resul
         match settle(cluster, secret, &settings.tls_names, directory).await {
             Ok(files) => return Ok(files),
             Err(error) => {
-                tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; trying again")
+                tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; trying again");
             }
         }
         tokio::time::sleep(wait).await;

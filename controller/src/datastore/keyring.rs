@@ -28,15 +28,12 @@ const SAMPLES: usize = 4;
 /// `KeyMissing` when the store holds what these keys do not open; `Unavailable`. Nothing was written to the store then.
 pub async fn settle(sealed: &Sealed, cluster: &dyn Cluster, secret: Option<&SecretName>) -> Result<(), Problem> {
     let keys = sealed.keys();
-    let place = match secret {
-        Some(secret) => {
-            fill(sealed.store(), keys, cluster, secret).await?;
-            format!("the Secret {secret}")
-        }
-        None => {
-            keys.reload().map_err(|error| problem(KEY_MISSING, error.to_string()))?;
-            keys.directory().display().to_string()
-        }
+    let place = if let Some(secret) = secret {
+        fill(sealed.store(), keys, cluster, secret).await?;
+        format!("the Secret {secret}")
+    } else {
+        keys.reload().map_err(|error| problem(KEY_MISSING, error.to_string()))?;
+        keys.directory().display().to_string()
     };
     check(sealed, &place).await
 }

@@ -206,11 +206,11 @@ impl Service {
     /// # Errors
     /// Why not.
     pub async fn ready(&self) -> Result<(), Problem> {
+        const GOOD: std::time::Duration = std::time::Duration::from_secs(30);
+        const BAD: std::time::Duration = std::time::Duration::from_secs(2);
         if let Some(unfit) = self.unfit.borrow().clone() {
             return Err(unfit);
         }
-        const GOOD: std::time::Duration = std::time::Duration::from_secs(30);
-        const BAD: std::time::Duration = std::time::Duration::from_secs(2);
         let mut last = self.ready.lock().await;
         match &*last {
             Some((at, result)) if at.elapsed() < if result.is_ok() { GOOD } else { BAD } => result.clone(),

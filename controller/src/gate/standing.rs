@@ -110,7 +110,7 @@ async fn close(namespace: &str, policies: &Policies, ctx: &Context) -> Result<St
         Gap::Everywhere => ctx.settings.scopes(),
     };
     for scope in scopes {
-        void::all(scope.as_deref(), creations, ctx).await?;
+        Box::pin(void::all(scope.as_deref(), creations, ctx)).await?;
     }
     let after = before.proven(namespace, policies);
     write(lease, &after, ctx).await?;

@@ -74,7 +74,7 @@ impl PodWork {
         let (counts, lines) = (facts.counts, facts.lines());
         let free = self.settings.machine().is_none() && !self.children.is_confined();
         let notes = free.then(|| NOT_CONFINED.to_owned()).into_iter().collect();
-        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes };
+        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, notes, state_key };
         self.finish_recovery(&facts, &mut report)?;
         Ok(report)
     }

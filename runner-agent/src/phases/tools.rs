@@ -17,7 +17,7 @@ use crate::{
     classify::{self, simple},
     datastore::bundle::{Head, ToolHead},
     ports::{Notice, Notices},
-    process::{Command, RunError, Sink, Source},
+    process::{Command, Role, RunError, Sink, Source},
     tool::{
         Found, Outfit, Search,
         find::{Told, failed},
@@ -105,7 +105,7 @@ impl PodWork {
                 args: vec!["--version".into()],
                 env: env.clone(),
                 dir: dir.clone(),
-                beneath: None,
+                role: Role::Other,
             };
             let mut said = Said::default();
             runtime.block_on(children.run(&command, &mut said)).map_err(io::Error::other)?;

@@ -256,7 +256,7 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
         ("source", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join("main.tf"), "other").unwrap()),
         ("lock file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join(".terraform.lock.hcl"), "other").unwrap()),
         ("tool", reason::TOOL_NOT_GENUINE, |a| {
-            fs::write(a.dir.path().join("tools/opentofu/1.10.6/tofu"), "#!/bin/sh\necho evil >> $LEDGER").unwrap()
+            fs::write(a.dir.path().join("tools/opentofu/1.10.6/tofu"), "#!/bin/sh\necho evil >> $LEDGER").unwrap();
         }),
     ];
     for (name, why, change) in changes {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// An attempt whose plan is kept in a directory of its own, as in a pod; none where the kernel cannot keep code from it.
 fn attempt(more: &Value, env: &[(&str, &str)], kept: &tempfile::TempDir) -> Attempt {
-    start(more, env, |settings, _| settings.kept = kept.path().to_owned())
+    start(more, env, |settings, _| kept.path().clone_into(&mut settings.kept))
 }
 
 fn has_landlock(a: &Attempt) -> bool {
