@@ -173,9 +173,8 @@ const ATTACK: &str = r#"
 ask() {
   exec 3<>/dev/tcp/127.0.0.1/9417
   printf '%s %s HTTP/1.0\r\nContent-Length: %s\r\n\r\n%s' "$1" "$2" "${#3}" "$3" >&3
-  mapfile -t said <&3
+  echo "answer to $1 ${2%%[?]*}: $(tr -d '\r' <&3 | tr '\n' ' ')"
   exec 3>&-
-  echo "answer to $1 ${2%%\?*}: ${said[*]//$'\r'/}"
 }
 ask GET /state/a/b/c ''
 ask PUT /lock/a/b/c '{"ID":"mine"}'
