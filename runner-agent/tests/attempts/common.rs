@@ -332,7 +332,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         work: dir.join("work"),
         kept: dir.join("work/plan"),
         scratch: Vec::new(),
-        secrets: dir.join("secrets"),
+        secrets: dir.join("mounted/secrets"),
         config_maps: dir.join("configmaps"),
         termination_log: dir.join("termination-log"),
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],

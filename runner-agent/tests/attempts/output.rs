@@ -129,7 +129,7 @@ async fn what_the_tool_calls_sensitive_is_shown_nowhere() {
     let apply = r#"echo '{"@message":"Outputs: 1","type":"outputs","outputs":{"o":{"sensitive":true,"type":"string","value":"canary-output"}}}'"#;
     let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)], |_, _| {});
     assert_eq!(ended(&mut a).await, 0);
-    assert_eq!(a.api.status().plan.unwrap().changes, ["+ a.b"]);
+    assert_eq!(a.api.status().plan.unwrap().changes, ["+ a.b", "+ output.o"]);
     assert!(a.log().contains("o = <sensitive>\n"), "{}", a.log());
     for (name, text) in texts(&a) {
         assert!(!text.contains("canary"), "the {name}: {text}");

@@ -28,7 +28,7 @@ plan)
   eval "$PLAN"
   exit "${PLAN_EXIT:-2}" ;;
 show)
-  if [ "$2" = -json ]; then echo '{"errored":false,"resource_changes":[{"address":"a.b","change":{"actions":["create"]}}]}'
+  if [ "$2" = -json ]; then echo '{"errored":false,"resource_changes":[{"address":"a.b","change":{"actions":["'"${ACTION:-create}"'"]}}]}'
   else echo 'OpenTofu will perform the following actions:'; fi ;;
 apply)
   echo '{"@message":"a.b: Creating...","type":"apply_start","hook":{"resource":{"addr":"a.b"},"action":"create"}}'
@@ -171,7 +171,7 @@ fn without_a_question() {
     let applied = place.run(&["--auto-approve", "--var", "a=1"], &[]);
     assert_eq!((code(&applied), place.ran("apply")), (0, 1), "{}", text(&applied));
     assert!(fs::read_to_string(place.dir.path().join("ledger.arguments")).unwrap().contains("-var a=1"));
-    let nothing = place.run(&["apply"], &[("PLAN_EXIT", "0"), ("PLAN", "sed -i s/create/no-op/ $0")]);
+    let nothing = place.run(&["apply"], &[("PLAN_EXIT", "0"), ("ACTION", "no-op")]);
     assert_eq!((code(&nothing), place.ran("apply")), (0, 1), "{}", text(&nothing));
     let planned = place.run(&["plan"], &[]);
     assert_eq!((code(&planned), place.ran("apply")), (0, 1), "{}", text(&planned));
