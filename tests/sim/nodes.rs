@@ -30,7 +30,7 @@ pub(crate) fn lost() -> Result<(), Failed> {
     let plain = Scene::default();
     let scenes = [
         (Scene { automatic: true, ..plain.clone() }, vec![]),
-        (Scene { automatic: true, objects: 84, ..plain.clone() }, vec![]),
+        (Scene { automatic: true, objects: 42, ..plain.clone() }, vec![]),
         (plain.clone(), vec![(When::Waits(400_000), Gesture::Approve)]),
         (Scene { hold: 2, ..plain }, vec![(When::Waits(12_000), Gesture::Approve)]),
     ];

@@ -262,8 +262,14 @@ pub(super) fn confirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Op
     status.lease.as_ref()?;
     let known = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
     let ended = matches!(&o.pod, PodState::Present(pod) if pod.ended.is_some());
-    let over = matches!(node::fate(o), Fate::Over(_)) || matches!(node::abandon(o, now), Abandon::Yes(_));
-    (known || ended || over).then(|| give_back_ended(o, settings, now))
+    if known || ended || matches!(node::fate(o), Fate::Over(_)) {
+        return Some(give_back_ended(o, settings, now));
+    }
+    match node::abandon(o, now) {
+        Abandon::Yes(_) => Some(give_back_ended(o, settings, now)),
+        Abandon::Waits(decision) => Some(decision),
+        Abandon::No => None,
+    }
 }
 
 /// A run that has ended and still has its lease, since nobody confirmed the end of its pod.

@@ -7,8 +7,8 @@ use serde_json::json;
 use crds::{Attempt, TerraformRun, conditions, names, reason, termination::clip};
 
 use super::{
-    actions::{Decision, Gate, Kind, Notes, Observed, PodState, PodView, Write},
-    decide::after,
+    actions::{Decision, Kind, Notes, Observed, PodState, PodView, Write},
+    decide::{after, unproven},
     status::Draft,
 };
 use crate::nodes::NodeView;
@@ -174,12 +174,10 @@ pub(super) enum Abandon {
 /// Whether a person gave up an apply whose node is not Ready.
 pub(super) fn abandon(o: &Observed, now: Timestamp) -> Abandon {
     let (Some(text), Fate::Lost(node)) = (abandoned(&o.run), fate(o)) else { return Abandon::No };
-    match &o.gate {
-        // Who set it was not asked who he is.
-        Gate::Refuted { retry_at, .. } if now < *retry_at => Abandon::Waits(Decision::until(*retry_at, now)),
-        Gate::Refuted { .. } | Gate::Unknown | Gate::Proven => {
-            Abandon::Yes(format!("node {} is not Ready, and {text}", node.name))
-        }
+    // Who set it was asked who he is only while the policies stood.
+    match unproven(o, now) {
+        None => Abandon::Yes(format!("node {} is not Ready, and {text}", node.name)),
+        Some(decision) => Abandon::Waits(decision),
     }
 }
 

@@ -135,9 +135,9 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
         }
         if decision.needs_live() && !seen.is_live() {
             match observe::live(&run, ctx).await? {
-                // What was compared after the run was read holds for the same version of it.
+                // What was compared after the run was read holds for the same words of people on it, whatever else was written.
                 Some(mut fresh) => {
-                    fresh.gate_live = seen.gate_live && fresh.run.resource_version() == seen.run.resource_version();
+                    fresh.gate_live = seen.gate_live && words(&fresh.run) == words(&seen.run);
                     seen = fresh;
                 }
                 None => return Ok(gone(&uid, ctx)),
@@ -166,6 +166,11 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
     // Somebody else writes all the time, or two of our own decisions contradict each other.
     tracing::warn!("no rest after {MAX_STEPS} steps");
     Ok(controller::Action::requeue(Duration::from_secs(2)))
+}
+
+/// What people say of a run by its annotations, those of others left out.
+fn words(run: &TerraformRun) -> Vec<(&String, &String)> {
+    run.annotations().iter().filter(|(name, _)| name.starts_with("pawl.run/")).collect()
 }
 
 /// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.

@@ -4,21 +4,45 @@
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
-use crds::Failure;
+use crds::{Failure, FailureClass, reason};
 
 use super::PodWork;
-use crate::{classify::internal, process::kill_others};
+use crate::{
+    classify::{internal, simple},
+    process::kill_others,
+};
 
 /// How long what still runs may take to be gone once it is killed.
 const GONE: Duration = Duration::from_secs(5);
 
 impl PodWork {
-    /// Ends whatever runs, which could put it back, and empties `HOME`, `TMPDIR` and what else the pod's code may write to but the work
-    /// directory. On a person's machine these are the person's own, and nothing is done.
+    /// Refuses a plan whose providers lie where nothing is left of them when it is applied, before anybody approves it.
+    pub(super) fn keeps_its_providers(&self, stack: &Path) -> Result<(), Failure> {
+        if self.settings.machine().is_some() {
+            return Ok(());
+        }
+        let Some(provider) = borrowed(&stack.join(".terraform"), &self.made_anew()) else { return Ok(()) };
+        let text = format!(
+            "{} is a link into a home or temporary directory, which is emptied before the plan is applied; nothing was changed. \
+             Keep providers elsewhere: TF_PLUGIN_CACHE_DIR and what Terragrunt has in its place are not needed, since Pawl caches providers",
+            provider.strip_prefix(stack).unwrap_or(&provider).display()
+        );
+        Err(simple(FailureClass::Configuration, reason::INIT_FAILED, text))
+    }
+
+    /// The directories besides the work directory that are made anew.
+    fn made_anew(&self) -> Vec<PathBuf> {
+        let settings = &self.settings;
+        let scratch = settings.scratch.iter().filter(|dir| dir.is_dir()).cloned();
+        [settings.home(), settings.tmp()].into_iter().chain(scratch).collect()
+    }
+
+    /// Ends whatever runs, which could put it back, and empties `HOME`, `TMPDIR` and what else the pod's code may write to but its source,
+    /// its tool and its providers. On a person's machine these are the person's own, and nothing is done.
     pub(super) async fn make_anew(&self) -> Result<(), Failure> {
         let settings = &self.settings;
         if settings.machine().is_some() {
@@ -30,11 +54,14 @@ impl PodWork {
         if !kill_others(&self.children, GONE).await {
             return Err(failed(&"processes that it left do not end"));
         }
-        let scratch = settings.scratch.iter().filter(|dir| dir.is_dir()).cloned();
-        let dirs: Vec<_> = [settings.home(), settings.tmp()].into_iter().chain(scratch).collect();
+        let dirs = self.made_anew();
+        // Tools look for their files also in the directories above the source.
+        let work = settings.work.clone();
+        let stay = [settings.source_dir(), settings.home(), settings.tmp(), settings.kept.clone(), self.own_cache(), self.provider_mirror()];
         let made = tokio::task::spawn_blocking(move || {
-            let one = |dir: &std::path::PathBuf| make_empty(dir).map_err(|error| format!("{}: {error}", dir.display()));
-            dirs.iter().try_for_each(one)
+            let named = |dir: &Path, error: io::Error| format!("{}: {error}", dir.display());
+            remove_but(&work, &stay).map_err(|error| named(&work, error))?;
+            dirs.iter().try_for_each(|dir| make_empty(dir).map_err(|error| named(dir, error)))
         });
         made.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
     }
@@ -51,26 +78,62 @@ pub(super) fn make_empty(dir: &Path) -> io::Result<()> {
     if fs::metadata(dir)?.uid() == own {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
     }
+    remove_but(dir, &[])
+}
+
+/// Removes what is in a directory and belongs to this process's user, but for what is to stay.
+fn remove_but(dir: &Path, stay: &[PathBuf]) -> io::Result<()> {
+    let own = nix::unistd::geteuid().as_raw();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        let meta = fs::symlink_metadata(&path)?;
-        if meta.uid() != own {
-            continue;
-        }
-        if !meta.is_dir() {
-            fs::remove_file(&path)?;
-            continue;
-        }
-        match fs::remove_dir_all(&path) {
-            // Go keeps its modules in directories without the right to write.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                take_rights(&path)?;
-                fs::remove_dir_all(&path)?;
-            }
-            removed => removed?,
+        // An earlier look at the plan that was broken off may still be at it.
+        if !stay.contains(&path)
+            && let Err(error) = remove(&path, own)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
         }
     }
     Ok(())
+}
+
+fn remove(path: &Path, own: u32) -> io::Result<()> {
+    let meta = fs::symlink_metadata(path)?;
+    if meta.uid() != own {
+        return Ok(());
+    }
+    if !meta.is_dir() {
+        return fs::remove_file(path);
+    }
+    match fs::remove_dir_all(path) {
+        // Go keeps its modules in directories without the right to write.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            take_rights(path)?;
+            fs::remove_dir_all(path)
+        }
+        removed => removed,
+    }
+}
+
+/// A provider of the stack that is a link into a directory that is made anew before the claim: the apply would not find it.
+fn borrowed(data: &Path, anew: &[PathBuf]) -> Option<PathBuf> {
+    let mut dirs = vec![data.join("providers")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => dirs.push(path),
+                Ok(kind) if kind.is_symlink() => {
+                    let to = fs::canonicalize(&path).unwrap_or_default();
+                    if anew.iter().filter_map(|dir| dir.canonicalize().ok()).any(|dir| to.starts_with(dir)) {
+                        return Some(path);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    None
 }
 
 /// Gives the owner all rights to a directory and those below it.

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use crds::{Changed, Claim, Failure, reason};
@@ -30,6 +31,7 @@ impl PodWork {
             (known.planned, known.stack.clone())
         };
         let mut journal = Some(self.open_journal());
+        let begun = Instant::now();
         let (exit, changed, rescue, mut failure) = loop {
             let command = self.command(["apply", "-json", "-input=false", LOCK_TIMEOUT, &file])?;
             let mut events = self.events(notices).total(planned).journaled(journal);
@@ -55,7 +57,8 @@ impl PodWork {
             let failure = classify::failure("apply", exit, &events.said());
             // The tool takes the lock before anything else: one that was refused it, and began nothing, has spent nothing of the plan.
             let refused = failure.reason == reason::STATE_LOCKED && changed == Changed::None && !rescue.is_file();
-            if !refused || exit.told {
+            // What is left of its time has to be enough for the apply itself.
+            if !refused || exit.told || begun.elapsed() > self.run().spec.timeouts.apply.0 / 2 {
                 break (exit, changed, rescue, failure);
             }
             if let Err(failure) = self.wait_for_lock("apply", failure, notices).await {

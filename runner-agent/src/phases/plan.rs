@@ -45,6 +45,8 @@ impl PodWork {
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;
         self.keep_plan().await?;
+        let stack = self.known().stack.clone();
+        self.keeps_its_providers(&stack)?;
         let (facts, text, checksum) = if self.tool()?.beneath.is_some() {
             // Each command of Terragrunt may write its copy of the unit anew, which the others read.
             (self.read_plan_file(notices).await, self.print_plan(notices).await, self.checksum().await)

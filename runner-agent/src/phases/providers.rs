@@ -38,7 +38,7 @@ impl PodWork {
             let known = self.known();
             (known.cache.clone(), known.stack.clone())
         };
-        let (Some(dir), mirror) = (dir, self.mirror()) else { return };
+        let (Some(dir), mirror) = (dir, self.provider_mirror()) else { return };
         let serving = tokio::task::spawn_blocking(move || {
             let cache = Cache::at(dir);
             let lock = Lock::of(&stack).map_err(|error| format!("the lock file cannot be read: {error}"))?;
@@ -82,7 +82,7 @@ impl PodWork {
     }
 
     /// Where the run's mirror is.
-    fn mirror(&self) -> PathBuf {
+    pub(super) fn provider_mirror(&self) -> PathBuf {
         self.settings.work.join("providers")
     }
 
@@ -90,6 +90,6 @@ impl PodWork {
     pub(super) fn cli_config(&self) -> String {
         let known = self.known();
         let served = known.cached.as_ref().map_or(&[][..], |cached| &cached.served);
-        cli_config(&self.settings.providers, &self.mirror(), served)
+        cli_config(&self.settings.providers, &self.provider_mirror(), served)
     }
 }

@@ -70,7 +70,7 @@ impl Pinned {
 impl PodWork {
     /// The pod's own cache, which ends with it. Code of the stack may write there; that the tool is the one which was proven is seen at
     /// each of its starts.
-    fn own_cache(&self) -> PathBuf {
+    pub(super) fn own_cache(&self) -> PathBuf {
         self.settings.work.join("cache")
     }
 
@@ -178,6 +178,8 @@ pub(super) fn terragrunt_env(tool: &Found, stack: &Path) -> Vec<(OsString, OsStr
     for name in [
         "TG_NON_INTERACTIVE",
         "TERRAGRUNT_NON_INTERACTIVE",
+        // It would keep providers in HOME, which is made anew before the claim.
+        "TG_NO_AUTO_PROVIDER_CACHE_DIR",
         // Without it each line has a prefix, and JSON is none any more.
         "TG_TF_FORWARD_STDOUT",
         "TERRAGRUNT_FORWARD_TF_STDOUT",

@@ -65,14 +65,22 @@ pub async fn reap_strangers(children: Children) {
     }
 }
 
-/// Kills every other process and reaps until none is left, for at most `limit`. As PID 1 that is the whole namespace; otherwise
-/// everything below this process. Returns whether none is left.
+/// Whether a process is of the agent's user. By its status: the directory belongs to root where a process may not be looked into.
+fn is_own(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok());
+    user == Some(nix::unistd::getuid().as_raw())
+}
+
+/// Kills every other process and reaps until none is left, for at most `limit`. As PID 1 that is the whole namespace, but for processes
+/// of other users, such as a person's who looks at the pod by `kubectl debug`: code of the stack cannot become another user. Otherwise
+/// it is everything below this process. Returns whether none is left.
 pub async fn kill_others(children: &Children, limit: Duration) -> bool {
     let start = Instant::now();
     let me = own_pid();
     loop {
         reap_once(children);
-        let left = if me == 1 { parents().keys().any(|pid| *pid != 1) } else { !super::descendants(me).is_empty() };
+        let left = if me == 1 { parents().into_keys().any(|pid| pid != 1 && is_own(pid)) } else { !super::descendants(me).is_empty() };
         if !left {
             return true;
         }

@@ -1,4 +1,4 @@
-//! A blocking HTTP/1.1 client for plain `http://`, as small as the protocols of the state server need.
+//! A blocking HTTP/1.0 client for plain `http://`, as small as the protocols of the state server need: in 1.1 an answer could come in chunks.
 //!
 //! The tool is synchronous on purpose, so that its order of effects is the order of its lines; one request per connection.
 
@@ -38,7 +38,7 @@ pub fn request(method: &str, url: &str, user: Option<(&str, &str)>, body: &[u8])
     let authorization =
         user.map(|(name, password)| format!("Authorization: {}\r\n", basic_header(name, password))).unwrap_or_default();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).with_context(|| format!("{method} {url}"))?;

@@ -160,22 +160,22 @@ async fn the_controller_releases_the_lock_that_a_run_left_and_its_writer_is_fenc
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     // The name of a run is known from the first that its pod sends.
     assert!(lab.put("log/setup?offset=0", b"x").await.code < 300);
-    assert_eq!(lab.of_controller("DELETE", "lock").await.reason(), FORBIDDEN, "its attempt could take the lock again");
+    assert_eq!(lab.of_controller("DELETE", "/lock").await.reason(), FORBIDDEN, "its attempt could take the lock again");
     let mut closed = RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) };
     lab.cluster.set(closed.clone());
     assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200, "behind the claim");
-    assert_eq!(lab.of_controller("DELETE", "lock").await.code, 200);
+    assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 200);
     assert_eq!(lab.put("state?lock=a", &state(2, 0)).await.reason(), LOCKED, "late");
     assert_eq!(lab.put("lock", &lock("a")).await.reason(), REPLACED);
     let next = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
     let holder = crate::datastore::state::lock::Holder { run: &next, attempt: 1, pod_uid: "x" };
     let key = StateKey::new("team", next.state.clone()).unwrap();
     assert!(lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.is_ok());
-    assert_eq!(lab.of_controller("DELETE", "lock").await.code, 200, "again");
+    assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 200, "again");
     assert_eq!(lab.service.states.holder(&key).await.unwrap().unwrap().id, "b", "another run's lock stays");
     closed.uid = "44444444-4444".into();
     lab.cluster.set(closed);
-    assert_eq!(lab.of_controller("DELETE", "lock").await.code, 404, "another run of the name");
+    assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 404, "another run of the name");
     let notes = lab.of_person("GET", "states/net", b"").await.json()["notes"].clone();
     assert!(notes.to_string().contains("has ended or was given up"), "{notes}");
 }
@@ -268,7 +268,7 @@ fn made_again(lab: &Lab, namespace_uid: &str, run_uid: &str) {
 
 #[tokio::test]
 async fn a_namespace_that_was_made_again_is_not_given_the_state_of_the_former_one() {
-    let lab = Lab::new();
+    let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
     assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
@@ -301,7 +301,8 @@ async fn a_namespace_that_was_made_again_is_not_given_the_state_of_the_former_on
 async fn all_states_of_a_namespace_are_handed_over_at_once() {
     let lab = Lab::new();
     for (n, stack) in ["net", "dns"].into_iter().enumerate() {
-        lab.cluster.set(RunView { state: StateId { stack: stack.into(), workspace: "a".into() }, ..view(1, true) });
+        let state_id = StateId { stack: stack.into(), workspace: "a".into() };
+        lab.cluster.set(RunView { state: state_id, claim: Some(claim(1)), ..view(1, true) });
         assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
         assert_eq!(lab.put("state?lock=a", &state(n as u64, 0)).await.code, 200);
     }
@@ -316,7 +317,7 @@ async fn all_states_of_a_namespace_are_handed_over_at_once() {
 
 #[tokio::test]
 async fn a_state_of_an_earlier_release_is_bound_at_its_first_use() {
-    let lab = Lab::new();
+    let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
     // As the release before wrote it.
