@@ -132,7 +132,7 @@ fn container(
         image: Some(attempt_image(run, attempt, settings).to_owned()),
         image_pull_policy: runner.image_pull_policy.clone().or(default_policy),
         args: Some(vec!["run".into()]),
-        env: Some(environment(run, attempt.number, datastore)),
+        env: Some(environment(run, attempt.number, settings, datastore)),
         resources: Some(runner.resources.clone().unwrap_or_else(|| default_resources(settings))),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
@@ -158,7 +158,7 @@ fn default_resources(settings: &Settings) -> ResourceRequirements {
     ResourceRequirements { requests: Some(requests.collect()), ..ResourceRequirements::default() }
 }
 
-fn environment(run: &TerraformRun, attempt: u32, store: Option<&Handout>) -> Vec<EnvVar> {
+fn environment(run: &TerraformRun, attempt: u32, settings: &Settings, store: Option<&Handout>) -> Vec<EnvVar> {
     let value = |name: &str, value: String| EnvVar { name: name.into(), value: Some(value), value_from: None };
     let field = |name: &str, path: &str| EnvVar {
         name: name.into(),
@@ -179,6 +179,9 @@ fn environment(run: &TerraformRun, attempt: u32, store: Option<&Handout>) -> Vec
     ];
     if let Some(Handout { url, ca }) = store {
         env.extend([value(datastore::ENV_URL, url.clone()), value(datastore::ENV_CA, ca.clone())]);
+    }
+    if settings.runner_require_confinement {
+        env.push(value(contract::ENV_REQUIRE_CONFINEMENT, "true".into()));
     }
     env
 }
@@ -459,6 +462,17 @@ mod tests {
         assert_eq!(value(contract::ENV_ATTEMPT), Some("1".into()));
         assert_eq!(value(contract::ENV_GRACE), Some("600".into()));
         assert_eq!(value(contract::ENV_POD_UID), None, "by downward API");
+    }
+
+    #[test]
+    fn that_code_has_to_be_confined_is_said_where_it_has_to() {
+        let said = |runner_require_confinement| {
+            let settings = Settings { runner_require_confinement, ..Settings::default() };
+            let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, &settings, None);
+            let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
+            env.into_iter().find(|e| e.name == contract::ENV_REQUIRE_CONFINEMENT).and_then(|e| e.value)
+        };
+        assert_eq!((said(false), said(true).as_deref()), (None, Some("true")));
     }
 
     #[test]

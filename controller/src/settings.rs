@@ -20,6 +20,9 @@ pub struct Settings {
     /// What a pod requests of its node's disk, as a quantity, for runs that name no resources; nothing when empty.
     #[arg(long, env = "PAWL_RUNNER_EPHEMERAL_STORAGE")]
     pub runner_ephemeral_storage: Option<String>,
+    /// Whether a run fails, before any code of its stack runs, on a node that cannot confine that code.
+    #[arg(long, env = "PAWL_RUNNER_REQUIRE_CONFINEMENT")]
+    pub runner_require_confinement: bool,
     /// User the runner's container runs as; the image's own when empty. Never 0.
     #[arg(long, env = "PAWL_RUNNER_USER", value_parser = clap::value_parser!(i64).range(1..))]
     pub runner_user: Option<i64>,
@@ -83,6 +86,7 @@ impl Default for Settings {
             runner_image_pull_policy: None,
             runner_image_pull_secrets: Vec::new(),
             runner_ephemeral_storage: None,
+            runner_require_confinement: false,
             runner_user: None,
             watch_namespaces: Vec::new(),
             default_ttl_seconds: None,

@@ -24,6 +24,8 @@ pub const ENV_TOOL_SETTINGS: &str = "PAWL_TOOL_SETTINGS";
 pub const ENV_PROVIDERS: &str = "PAWL_PROVIDERS";
 /// Shared cache directory with providers; nothing is cached when it is not set.
 pub const ENV_PROVIDERS_CACHE: &str = "PAWL_PROVIDERS_CACHE";
+/// `true` where code of the stack shall not run unconfined; not set otherwise.
+pub const ENV_REQUIRE_CONFINEMENT: &str = "PAWL_REQUIRE_CONFINEMENT";
 /// Seconds between SIGTERM and SIGKILL.
 pub const ENV_GRACE: &str = "PAWL_GRACE_SECONDS";
 

@@ -84,6 +84,8 @@ reasons! {
     /// Another process has a record of the claim.
     ALREADY_CLAIMED = "AlreadyClaimed";
     // Pod.
+    /// Code of the stack would not be confined on this node, and the operator wants it to be.
+    NO_CONFINEMENT = "NoConfinement";
     /// The pod was told to end.
     TERMINATED = "Terminated";
     /// The pod ended without a word.

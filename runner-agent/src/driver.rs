@@ -401,6 +401,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.view.unlocked(&text, self.clock.now());
                 self.write_progress();
             }
+            // It is written with what follows Setup, before code of the stack runs.
+            Notice::Unconfined => self.view.unconfined(self.clock.now()),
         }
     }
 

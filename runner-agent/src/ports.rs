@@ -56,6 +56,8 @@ pub enum Notice {
     Locked(StateLock),
     /// A lock was released, in words.
     Unlocked(String),
+    /// Code of the stack is not confined.
+    Unconfined,
 }
 
 /// Where notices go.

@@ -48,6 +48,8 @@ pub struct Settings {
     pub secrets: PathBuf,
     /// ConfigMaps, as `NAME/KEY`.
     pub config_maps: PathBuf,
+    /// Whether a node that cannot confine code of the stack is refused.
+    pub require_confinement: bool,
     /// Where the termination message goes.
     pub termination_log: PathBuf,
     /// Environment that is handed on to commands when it is set: proxies, the address of the API server, `PATH`.
@@ -170,6 +172,7 @@ impl Settings {
             scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
             secrets: contract::SECRETS_DIR.into(),
             config_maps: contract::CONFIG_MAPS_DIR.into(),
+            require_confinement: std::env::var_os(contract::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
             termination_log: contract::TERMINATION_LOG.into(),
             inherited: INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect(),
             place: Place::Pod,

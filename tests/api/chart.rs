@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
         Test::new("chart::controllers_that_stand_by_elect_one", false, replicas),
         Test::new("chart::what_is_said_of_tools_reaches_the_controller", false, tools),
+        Test::new("chart::that_code_has_to_be_confined_reaches_the_controller", false, confinement),
         Test::new("chart::secrets_are_rendered_without_what_is_in_them", false, secrets),
         Test::new("chart::authorities_of_a_bucket_reach_the_datastore", false, authorities),
         Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
@@ -233,6 +234,15 @@ async fn tools(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn confinement(_: World) -> Result<()> {
+    for (values, wanted) in [(vec![], false), (vec!["runner.requireConfinement=true"], true)] {
+        let all = render(&values)?;
+        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+        ensure!(arguments.contains(&"--runner-require-confinement") == wanted, "{arguments:?}");
+    }
+    Ok(())
+}
+
 /// Whoever renders and applies twice says nothing of what the datastore has put into them.
 async fn secrets(_: World) -> Result<()> {
     let all = render(&[])?;
@@ -302,6 +312,7 @@ async fn nonsense(_: World) -> Result<()> {
         "datastore.store=\"ftp://x\"",
         "datastore.persistance={\"enabled\":true}",
         "runner.tools.ofline=true",
+        "runner.requireConfinement=\"yes\"",
         r#"runner.tools.mirrors=[{"tool":"Pulumi","url":"https://m"}]"#,
         r#"runner.tools.mirrors=[{"tool":"OpenTofu","url":"m.example.org"}]"#,
         r#"runner.tools.mirrors=[{"tool":"OpenTofu","url":"https://m","verification":"Off"}]"#,

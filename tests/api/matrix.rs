@@ -227,6 +227,7 @@ fn acts(agent: &Agent) -> Vec<Act> {
         Act::Status("nextStep", json!({"nextStep": "x"}), ADOPTED, ALWAYS),
         Act::Status("progress", json!({"progress": {"done": 1, "total": 2}}), ADOPTED, ALWAYS),
         Act::Status("stateLock", json!({"stateLock": {"id": "x", "who": "x"}}), ADOPTED, ALWAYS),
+        Act::Status("unconfined", json!({"unconfined": true}), ADOPTED, ALWAYS),
         Act::Status("journal", json!({"journal": {"summary": "x", "compared": false, "recorded": 0}}), ADOPTED, ALWAYS),
         Act::Status("attempt", json!({"attempt": {"number": 9}}), NEVER, ALWAYS),
         Act::Status("attempt closed", json!({"attempt": {"open": false, "closedAt": time}}), NEVER, ALWAYS),

@@ -218,6 +218,7 @@ impl Rig {
             scratch: Vec::new(),
             secrets: "/nowhere".into(),
             config_maps: "/nowhere".into(),
+            require_confinement: false,
             termination_log: log.path().to_path_buf(),
             inherited: Vec::new(),
             place: Place::Pod,

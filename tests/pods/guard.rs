@@ -199,7 +199,7 @@ async fn read(scene: Scene) -> Result<()> {
     let status = scene.phase("a", Phase::AwaitingApproval).await?;
     let plan = status.plan.context("no plan")?;
     ensure!(plan.summary == "+1 ~0 -0" && plan.changes == ["+ terraform_data.real"], "{plan:?}");
-    ensure!(status.history.iter().all(|line| !line.contains("not confined")), "{:?}", status.history);
+    ensure!(!status.unconfined, "{:?}", status.history);
     let text = scene.read("terraformruns/a/plan")?;
     holds(&text, "terraform_data.real")?;
     ensure!(!text.contains("eyJ") && !text.contains("No changes") && !text.contains("could"), "{text}");

@@ -181,6 +181,7 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         scratch: Vec::new(),
         secrets: "/nowhere".into(),
         config_maps: "/nowhere".into(),
+        require_confinement: false,
         termination_log: log.path().to_path_buf(),
         inherited: Vec::new(),
         place: Place::Pod,

@@ -74,6 +74,9 @@ pub struct TerraformRunStatus {
     /// Who holds the lock of the state, when that keeps this run waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_lock: Option<StateLock>,
+    /// Code of the stack was not confined in some attempt, for want of Landlock.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfined: bool,
     /// The controller's word that a state lock was left by an ended process of ours and may be released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock_release: Option<LockRelease>,

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::{ports::Api, settings::Settings};
 
 /// The fields of the status that an agent writes.
-const OWN: [&str; 15] = [
+const OWN: [&str; 16] = [
     "phase",
     "result",
     "message",
@@ -28,6 +28,7 @@ const OWN: [&str; 15] = [
     "progress",
     "steps",
     "stateLock",
+    "unconfined",
 ];
 
 /// What a write is for: decides on its tests, and on when it is given up.

@@ -15,6 +15,9 @@ use crate::{
     settings::Settings,
 };
 
+/// What the history says of an attempt on a node without Landlock.
+const UNCONFINED: &str = "code of the stack is not confined (this node has no Landlock): it can read this pod's tokens";
+
 /// The agent's copy of the status.
 #[derive(Clone, Debug)]
 pub(super) struct Projection {
@@ -198,6 +201,11 @@ impl Projection {
         };
         self.status.phase = Some(phase);
         self.status.message = (!message.is_empty()).then(|| message.to_owned());
+    }
+
+    pub(super) fn unconfined(&mut self, now: Timestamp) {
+        self.status.unconfined = true;
+        self.history("Setup", UNCONFINED, now);
     }
 
     pub(super) fn setup_done(&mut self, setup: SetupReport, now: Timestamp) {

@@ -291,6 +291,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         scratch: Vec::new(),
         secrets: none(),
         config_maps: none(),
+        require_confinement: false,
         termination_log: work.join("end.json"),
         inherited: inherited.collect(),
         place: Place::Machine(machine),

@@ -260,7 +260,7 @@ impl Work for PodWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
         self.log.enter("setup").await;
-        self.confine().await;
+        self.confine(&notices).await?;
         let report = match self.run_setup(&notices).await {
             Ok(report) => report,
             Err(failure) => return Err(self.whose_disk(failure).await),
@@ -275,7 +275,7 @@ impl Work for PodWork {
     async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.known().run = Some(run);
         self.log.enter("setup").await;
-        self.confine().await;
+        self.confine(&notices).await?;
         let restored = if self.settings.machine().is_some() {
             self.run_restore(&notices).await
         } else {
@@ -380,6 +380,7 @@ mod tests {
             scratch: Vec::new(),
             secrets: dir.join("secrets"),
             config_maps: dir.join("configmaps"),
+            require_confinement: false,
             termination_log: dir.join("termination-log"),
             inherited: vec![("PATH".into(), "/usr/bin:/bin".into())],
             place: Place::Pod,

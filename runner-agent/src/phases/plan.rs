@@ -15,9 +15,6 @@ use crate::{
     ports::{Notice, Notices, PlanReport, Work},
 };
 
-/// What the history says of a run on a node without Landlock.
-const NOT_CONFINED: &str = "code of the stack was not confined (this node has no Landlock): it could read this pod's tokens";
-
 impl PodWork {
     pub(super) async fn run_plan(&self, notices: &Notices) -> Result<PlanReport, Failure> {
         let file = self.settings.plan_out();
@@ -74,8 +71,7 @@ impl PodWork {
             (known.facts.platform.clone(), known.state_key.clone())
         };
         let (counts, lines) = (facts.counts, facts.lines());
-        let free = self.settings.machine().is_none() && !self.children.is_confined();
-        let notes = free.then(|| NOT_CONFINED.to_owned()).into_iter().collect();
+        let notes = Vec::new();
         let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, notes, state_key };
         self.finish_recovery(&facts, &mut report)?;
         Ok(report)

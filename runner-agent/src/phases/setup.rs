@@ -17,7 +17,7 @@ use crate::{
     datastore::sealed_inputs::SealedInputs,
     files,
     manifest::Facts,
-    ports::{Notices, SetupReport},
+    ports::{Notice, Notices, SetupReport},
     process::Bounds,
 };
 
@@ -35,10 +35,10 @@ pub(super) struct Origin {
 impl PodWork {
     /// Keeps the pod's tokens, its Secrets, and the message that the agent leaves for the kubelet, out of reach of what is started from
     /// now on, and what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
-    /// for it.
-    pub(super) async fn confine(&self) {
+    /// for it. Where the node cannot do that, the status says so, or the attempt fails, as the operator wants it.
+    pub(super) async fn confine(&self, notices: &Notices) -> Result<(), Failure> {
         if self.settings.machine().is_some() {
-            return;
+            return Ok(());
         }
         let run = self.run();
         let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
@@ -58,7 +58,14 @@ impl PodWork {
         let read_only = self.settings.cache.iter().filter(|dir| dir.is_dir()).chain(&cache).chain(kept).cloned().collect();
         match self.children.confine(&Bounds { hidden, read_only }) {
             Ok(()) => self.known().cache = cache,
+            Err(error) if self.settings.require_confinement => {
+                let message = format!(
+                    "nothing was run, since code of the stack would not be confined: this node has no Landlock ({error})"
+                );
+                return Err(simple(FailureClass::Policy, reason::NO_CONFINEMENT, message));
+            }
             Err(error) => {
+                let _ = notices.send(Notice::Unconfined);
                 let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
                 self.log.line(&text).await;
                 if cache.is_some() {
@@ -66,6 +73,7 @@ impl PodWork {
                 }
             }
         }
+        Ok(())
     }
 
     pub(super) async fn run_setup(&self, notices: &Notices) -> Result<SetupReport, Failure> {

@@ -212,6 +212,10 @@ fn next_step(commands: &Commands, failure: &Failure) -> String {
         reason::SOURCE_INVALID => "correct the source",
         reason::DATASTORE_UNAVAILABLE => "see that the datastore runs and can be reached",
         reason::STATE_OF_FORMER_NAMESPACE => "have whoever has the role pawl-state-admin hand the state over",
+        reason::NO_CONFINEMENT => {
+            "give it nodes with Landlock (Linux 5.19 or later, landlock in /sys/kernel/security/lsm), or set the chart's \
+             runner.requireConfinement to false"
+        }
         reason::KEY_MISSING => "put the key that the message names back into the datastore's Secret",
         _ => "",
     };

@@ -334,6 +334,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         scratch: Vec::new(),
         secrets: dir.join("mounted/secrets"),
         config_maps: dir.join("configmaps"),
+        require_confinement: false,
         termination_log: dir.join("termination-log"),
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         place: Place::Pod,

@@ -4,6 +4,9 @@ use std::fs;
 
 use crate::common::{Attempt, start};
 use crds::{FailureClass, Phase, RunResult, reason};
+use landlock::{
+    AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError,
+};
 use serde_json::{Value, json};
 
 /// An attempt whose plan is kept in a directory of its own, as in a pod; none where the kernel cannot keep code from it.
@@ -33,11 +36,63 @@ async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
     let status = a.api.status();
     assert_eq!(status.result, Some(RunResult::Applied));
     if !has_landlock(&a) {
-        assert!(status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
+        assert!(status.unconfined, "{:?}", status.history);
         return;
     }
     assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply", "read"]);
-    assert!(!status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
+    assert!(!status.unconfined && !status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
+}
+
+/// Takes from this thread, and from whatever it starts, the means to confine anything further: the kernel stacks sixteen sets of
+/// bounds, and no more. These bound nothing.
+fn use_up_landlock() {
+    let one_more = || -> Result<(), RulesetError> {
+        let all = PathBeneath::new(PathFd::new("/").unwrap(), AccessFs::Refer);
+        let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer)?;
+        ruleset.create()?.add_rule(all)?.restrict_self().map(drop)
+    };
+    for _ in 0..16 {
+        // Without Landlock there is nothing to use up.
+        let _ = one_more();
+    }
+}
+
+async fn confined_or_not() {
+    let _one = crate::ONE.lock().await;
+    let required = || start(&json!({}), &[], |settings, _| settings.require_confinement = true);
+    let mut a = required();
+    let code = a.end().await;
+    if has_landlock(&a) {
+        assert_eq!((code, a.api.status().unconfined), (0, false), "{}", a.log());
+    }
+
+    use_up_landlock();
+    let mut a = required();
+    assert_eq!(a.end().await, 1, "{}", a.log());
+    let status = a.api.status();
+    let failure = status.failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Policy, reason::NO_CONFINEMENT), "{}", failure.message);
+    assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
+    assert!(a.ledger().is_empty() && !a.stack().exists() && !status.unconfined, "{:?}", a.ledger());
+
+    // Said before any code of the stack runs.
+    let mut a = start(&json!({}), &[("INIT", crate::common::GATE)], |_, _| {});
+    a.until_ran("init").await;
+    let status = a.api.status();
+    assert!(status.unconfined && status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
+    a.open();
+    assert_eq!(a.end().await, 0, "{}", a.log());
+    assert_eq!((a.api.status().result, a.api.status().unconfined), (Some(RunResult::Applied), true));
+}
+
+#[test]
+fn code_that_cannot_be_confined_is_told_of_or_refused() {
+    // In a thread of its own: what a thread has given up it does not get back.
+    let thread = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(confined_or_not());
+    });
+    thread.join().unwrap();
 }
 
 #[tokio::test]
