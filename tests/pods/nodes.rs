@@ -48,7 +48,9 @@ async fn lost(scene: Scene) -> Result<()> {
     let hangs = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
     scene.scripted("plans", hangs.clone(), automatic(json!({"runner": {"tolerations": tolerations}}))).await?;
     scene.scripted("cancelled", hangs, automatic(json!({}))).await?;
-    scene.scripted("applies", json!({"resources": gated(2)}), automatic(json!({"runner": {"terminationGracePeriodSeconds": 30}}))).await?;
+    scene
+        .scripted("applies", json!({"resources": gated(2)}), automatic(json!({"runner": {"terminationGracePeriodSeconds": 30}})))
+        .await?;
     scene.scripted("ended", json!({}), automatic(json!({}))).await?;
     for name in ["plans", "cancelled"] {
         scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;

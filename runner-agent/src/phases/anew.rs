@@ -57,7 +57,14 @@ impl PodWork {
         let dirs = self.made_anew();
         // Tools look for their files also in the directories above the source.
         let work = settings.work.clone();
-        let stay = [settings.source_dir(), settings.home(), settings.tmp(), settings.kept.clone(), self.own_cache(), self.provider_mirror()];
+        let stay = [
+            settings.source_dir(),
+            settings.home(),
+            settings.tmp(),
+            settings.kept.clone(),
+            self.own_cache(),
+            self.provider_mirror(),
+        ];
         let made = tokio::task::spawn_blocking(move || {
             let named = |dir: &Path, error: io::Error| format!("{}: {error}", dir.display());
             remove_but(&work, &stay).map_err(|error| named(&work, error))?;

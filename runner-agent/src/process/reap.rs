@@ -80,7 +80,8 @@ pub async fn kill_others(children: &Children, limit: Duration) -> bool {
     let me = own_pid();
     loop {
         reap_once(children);
-        let left = if me == 1 { parents().into_keys().any(|pid| pid != 1 && is_own(pid)) } else { !super::descendants(me).is_empty() };
+        let left =
+            if me == 1 { parents().into_keys().any(|pid| pid != 1 && is_own(pid)) } else { !super::descendants(me).is_empty() };
         if !left {
             return true;
         }
