@@ -29,9 +29,12 @@ fn writer(rig: &Rig, index: usize) -> JoinHandle<()> {
     let runs = rig.world.runs(&rig.namespace);
     tokio::spawn(async move {
         for n in 0_u64.. {
-            let patch = Patch::Merge(json!({"metadata": {"annotations": {format!("team/{index}"): n.to_string()}}}));
-            if runs.patch(RUN, &PatchParams::default(), &patch).await.is_err() {
-                return;
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {format!("{}/{index}", if index == 0 { "pawl.run" } else { "team" }): n.to_string()}}}));
+            match runs.patch(RUN, &PatchParams::default(), &patch).await {
+                // The API server gives up after five writes of others in between.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(_) => return,
+                Ok(_) => {}
             }
         }
     })

@@ -134,7 +134,8 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
             | Action::TakeLease { .. }
             | Action::AskNodes
             | Action::ReleaseLock
-            | Action::AskLock => true,
+            | Action::AskLock
+            | Action::TakeOffAbandon => true,
         };
         if !fine {
             return;

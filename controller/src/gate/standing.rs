@@ -102,7 +102,7 @@ impl Gatekeeper {
 async fn close(namespace: &str, policies: &Policies, ctx: &Context) -> Result<Standing, Error> {
     let (lease, before) = read(ctx).await?;
     // Where no proof was ever tried, nobody can have counted on a policy; what was created then is what the operator began with.
-    let creations = before.is_some();
+    let creations = before.as_ref().is_some_and(|standing| standing.policies.is_some());
     let before = before.unwrap_or_default();
     let scopes = match before.gap(namespace, policies) {
         Gap::None => Vec::new(),

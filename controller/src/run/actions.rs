@@ -310,6 +310,8 @@ pub enum Action {
     CreateRerun,
     /// Create the run that answers `pawl.run/recover=true`.
     CreateRecovery,
+    /// Take off the annotations that give the apply up.
+    TakeOffAbandon,
     /// Delete the run.
     Prune,
 }
@@ -340,7 +342,8 @@ impl Action {
             | Self::TakeLease { .. }
             | Self::AskNodes
             | Self::ReleaseLock
-            | Self::AskLock => true,
+            | Self::AskLock
+            | Self::TakeOffAbandon => true,
             Self::AddFinalizer { .. }
             | Self::ProveGate
             | Self::DeleteAccount { .. }

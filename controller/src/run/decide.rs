@@ -430,6 +430,9 @@ fn progress(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
     if !draft.is_empty() {
         decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));
     }
+    if node::refuses(o) {
+        decision.actions.push(Action::TakeOffAbandon);
+    }
     decision
 }
 

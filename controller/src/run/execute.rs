@@ -21,7 +21,7 @@ use super::{
     node,
     observe::{ahead, version},
     reconcile::Context,
-    start, stored, tested,
+    start, stored, tested, void,
 };
 use crate::{
     account::{self, Account},
@@ -84,6 +84,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
                 }
             }
             Action::CreatePod => create_pod(&mut seen, ctx).await?,
+            Action::TakeOffAbandon => void::take_off(&seen.run.metadata, &void::ABANDONS, ctx).await?,
             Action::DeletePod { name, uid } => {
                 let preconditions = Preconditions { uid: Some(uid), resource_version: None };
                 let params = DeleteParams::default().preconditions(preconditions);

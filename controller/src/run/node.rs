@@ -181,16 +181,21 @@ pub(super) fn abandon(o: &Observed, now: Timestamp) -> Abandon {
     }
 }
 
-/// Nothing is held up, as far as the node goes. A person who gave the apply up under a node that is Ready is told so.
+/// Whether a person gives up an apply whose node is Ready.
+pub(super) fn refuses(o: &Observed) -> bool {
+    o.status().claim.is_some() && abandoned(&o.run).is_some() && matches!(fate(o), Fate::Ready)
+}
+
+/// Nothing is held up, as far as the node goes. A person who gave the apply up under a node that is Ready is told so; the annotations
+/// are taken off then, so that they are not acted upon when the node is lost some other time.
 pub(super) fn goes_on(draft: &mut Draft<'_>, o: &Observed) {
-    if o.status().claim.is_none() || abandoned(&o.run).is_none() {
-        draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
-        return;
-    }
-    let text = "pawl.run/abandon has no effect while the node of the pod is Ready: the apply goes on, and pawl.run/cancel asks it to end";
     let told = o.status().conditions.iter().any(|c| c.type_ == conditions::STALLED && c.reason == reason::ABANDON_REFUSED);
-    if !told {
+    if refuses(o) && !told {
+        let text = "pawl.run/abandon has no effect while the node of the pod is Ready, and was taken away: the apply goes on, and \
+                    pawl.run/cancel asks it to end";
         draft.condition(conditions::STALLED, Some(false), reason::ABANDON_REFUSED, text);
         draft.note(reason::ABANDON_REFUSED, true, text);
+    } else if !told {
+        draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
 }

@@ -168,9 +168,19 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
     Ok(controller::Action::requeue(Duration::from_secs(2)))
 }
 
-/// What people say of a run by its annotations, those of others left out.
-fn words(run: &TerraformRun) -> Vec<(&String, &String)> {
-    run.annotations().iter().filter(|(name, _)| name.starts_with("pawl.run/")).collect()
+/// What people say of a run by its annotations, as far as it counts only behind the admission policies.
+fn words(run: &TerraformRun) -> [Option<&String>; 8] {
+    [
+        names::APPROVE,
+        names::APPROVED_BY,
+        names::COMMENT,
+        names::RERUN,
+        names::RECOVER,
+        names::ABANDON,
+        names::ABANDONED_BY,
+        names::LIFE,
+    ]
+    .map(|name| run.annotations().get(name))
 }
 
 /// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.

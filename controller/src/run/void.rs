@@ -26,6 +26,8 @@ const PAGE: u32 = 200;
 const TRIES: u32 = 20;
 /// Annotations that approve: together, as taking all away is a withdrawal.
 const APPROVALS: [&str; 3] = [names::APPROVE, names::APPROVED_BY, names::COMMENT];
+/// Annotations that give an apply up, and with it what keeps another from its state.
+pub(super) const ABANDONS: [&str; 2] = [names::ABANDON, names::ABANDONED_BY];
 /// Annotations that ask for another run.
 const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
 /// What is said of each.
@@ -50,7 +52,7 @@ pub async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<
                 Ok(run) => one(run, creations, ctx).await?,
                 // A newer version reads it some day; until then nobody acts on it.
                 Err(invalid) => {
-                    let all: Vec<_> = APPROVALS.into_iter().chain(ORDERS).collect();
+                    let all: Vec<_> = APPROVALS.into_iter().chain(ABANDONS).chain(ORDERS).collect();
                     take_off(&invalid.metadata, &all, ctx).await?;
                 }
             }
@@ -110,14 +112,17 @@ fn standing_approval(run: &TerraformRun) -> bool {
     !over && (recorded || APPROVALS.iter().any(|key| run.annotations().contains_key(*key)))
 }
 
-/// What asks for another run and was not answered.
+/// What asks for another run and was not answered, or gives up what was not given up yet.
 fn standing_orders(run: &TerraformRun) -> Vec<&'static str> {
     let status = run.status.as_ref();
     let answered = |key: &str| match key {
         names::RERUN => status.is_some_and(|status| status.rerun.is_some()),
         _ => status.is_some_and(|status| status.recovery.is_some()),
     };
-    ORDERS.into_iter().filter(|key| run.annotations().contains_key(*key) && !answered(key)).collect()
+    let over = status.is_some_and(|status| status.is_terminal() && status.lease.is_none());
+    let orders = ORDERS.into_iter().filter(|key| !answered(key));
+    let abandons = ABANDONS.into_iter().filter(|_| !over);
+    orders.chain(abandons).filter(|key| run.annotations().contains_key(*key)).collect()
 }
 
 /// What a run that has not begun asks for and not everybody may create.
@@ -172,7 +177,9 @@ fn creation(run: &TerraformRun, now: Timestamp) -> Option<Write> {
     Some(draft.finish(Kind::End))
 }
 
-async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
+/// Takes annotations off. That of a run which is there is never refused for another reason than that it is to be tried again: what
+/// could not be taken away would be believed.
+pub(super) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
     let all = run.annotations.as_ref();
     if !keys.iter().any(|key| all.is_some_and(|all| all.contains_key(*key))) {
         return Ok(());
@@ -181,14 +188,15 @@ async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), 
     let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": gone}}));
     let (api, name) = (ctx.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
     let params = params();
-    insist(run, ctx, || ctx.call("take off what is void", api.patch_metadata(name, &params, &patch))).await.map(drop)
+    insist(run, ctx, || ctx.call("take off what is void", api.patch_metadata(name, &params, &patch)), false).await.map(drop)
 }
 
 async fn write_over(run: &TerraformRun, write: Write, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
     let patch = Patch::Merge(json!({"metadata": {"uid": run.metadata.uid}, "status": write.status}));
     let (api, name) = (ctx.runs(&run.namespace().unwrap_or_default()), run.name_any());
     let params = params();
-    let written = insist(&run.metadata, ctx, || ctx.call("say what is void", api.patch_status(&name, &params, &patch))).await?;
+    let send = || ctx.call("say what is void", api.patch_status(&name, &params, &patch));
+    let written = insist(&run.metadata, ctx, send, true).await?;
     if let Some(fresh) = &written {
         report(fresh, write, ctx);
     }
@@ -199,9 +207,9 @@ fn params() -> PatchParams {
     PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
 }
 
-/// Sends a write that names no version until it has its effect; `None` when the run is gone, or has gone on: what the schema keeps
-/// from it was claimed, or has ended.
-async fn insist<T, F>(run: &ObjectMeta, ctx: &Context, send: impl Fn() -> F) -> Result<Option<T>, Error>
+/// Sends a write that names no version until it has its effect; `None` when the run is gone, or, where it `may_have_gone_on`, was
+/// claimed or has ended, from which the schema keeps it.
+async fn insist<T, F>(run: &ObjectMeta, ctx: &Context, send: impl Fn() -> F, may_have_gone_on: bool) -> Result<Option<T>, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
@@ -218,7 +226,7 @@ where
                     return Ok(None);
                 }
             }
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+            Err(error) if error.kind() == ErrorKind::NotFound || may_have_gone_on && error.kind() == ErrorKind::Invalid => {
                 tracing::info!(%error, "the run has gone on");
                 return Ok(None);
             }

@@ -293,6 +293,10 @@ impl World {
             }
             Action::RemoveFinalizer | Action::Prune => self.gone = true,
             Action::CreateRerun | Action::CreateRecovery => {}
+            Action::TakeOffAbandon => {
+                let annotations = self.o.run.annotations_mut();
+                [names::ABANDON, names::ABANDONED_BY].map(|name| annotations.remove(name));
+            }
         }
     }
 
