@@ -219,6 +219,7 @@ impl Rig {
             secrets: "/nowhere".into(),
             config_maps: "/nowhere".into(),
             termination_log: log.path().to_path_buf(),
+            ca: None,
             inherited: Vec::new(),
             place: Place::Pod,
             restores: false,

@@ -292,6 +292,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         secrets: none(),
         config_maps: none(),
         termination_log: work.join("end.json"),
+        ca: None,
         inherited: inherited.collect(),
         place: Place::Machine(machine),
         restores,

@@ -2,6 +2,7 @@
 
 mod anew;
 mod apply;
+mod authorities;
 mod disk;
 mod events;
 mod git;
@@ -381,6 +382,7 @@ mod tests {
             secrets: dir.join("secrets"),
             config_maps: dir.join("configmaps"),
             termination_log: dir.join("termination-log"),
+            ca: None,
             inherited: vec![("PATH".into(), "/usr/bin:/bin".into())],
             place: Place::Pod,
             restores: false,

@@ -68,6 +68,15 @@ impl Outfit {
         })
     }
 
+    /// Lets all mirrors be trusted by authorities, as PEM, besides those of the system and their own.
+    pub fn trust(&mut self, authorities: &str) {
+        for channel in &mut self.supply.channels {
+            let all = channel.mirror.authority.get_or_insert_default();
+            all.push('\n');
+            all.push_str(authorities);
+        }
+    }
+
     /// What is in directories of the image, and nothing else: the network is not used.
     pub fn of_dirs(dirs: Vec<PathBuf>, cache: &Path) -> Self {
         Self::at(dirs, cache, Platform::here())

@@ -63,7 +63,7 @@ pub(crate) struct MemoryApi {
 }
 
 fn refused(code: u16, text: &str) -> ApiError {
-    ApiError { code: Some(code), text: text.to_owned() }
+    ApiError { code: Some(code), text: text.to_owned(), after: None }
 }
 
 impl MemoryApi {
@@ -208,7 +208,7 @@ impl Api for MemoryApi {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let mut state = self.state.lock().unwrap();
         if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into() });
+            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
         }
         state.gets += 1;
         Ok(Self::read(&state))
@@ -218,12 +218,12 @@ impl Api for MemoryApi {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let mut state = self.state.lock().unwrap();
         if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into() });
+            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
         }
         let fault = state.faults.pop_front().flatten();
         match fault {
             Some(Fault::Refused(code)) => return Err(refused(code, "as told")),
-            Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into() }),
+            Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into(), after: None }),
             Some(Fault::LandedLost) | None => {}
         }
         let mut object = state.object.clone();
@@ -237,7 +237,7 @@ impl Api for MemoryApi {
         state.writes.push(Value::Array(operations.into_iter().filter(|o| o["op"] != "test").collect()));
         self.commit(&mut state);
         if fault == Some(Fault::LandedLost) {
-            return Err(ApiError { code: None, text: "timeout".into() });
+            return Err(ApiError { code: None, text: "timeout".into(), after: None });
         }
         Ok(Self::read(&state))
     }
@@ -335,6 +335,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         secrets: dir.join("secrets"),
         config_maps: dir.join("configmaps"),
         termination_log: dir.join("termination-log"),
+        ca: None,
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         place: Place::Pod,
         restores: false,
