@@ -185,6 +185,10 @@ mod tests {
         );
         assert!(matches!(channel.verification, Verification::Sums) && channel.refusal.is_none());
         assert_eq!(outfit.supply.channels[1].mirror, Mirror::official(Tool::Terraform));
+        let mut trusting = of(&text.replace(r#""secretName""#, r#""ca":"OWN","secretName""#)).unwrap();
+        trusting.trust("ALL");
+        let trusted = |index: usize| trusting.supply.channels[index].mirror.authority.as_deref();
+        assert_eq!((trusted(0), trusted(1)), (Some("OWN\nALL"), Some("\nALL")));
         assert_eq!((outfit.defaults.tool, outfit.defaults.versions.len()), (Tool::Terraform, 1));
         let bad = r#"{"mirrors":[{"tool":"Terraform","url":"https://me:pw@m.example.org"}]}"#;
         let error = of(bad).unwrap_err();

@@ -35,6 +35,8 @@ pub(crate) const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do
 pub(crate) enum Fault {
     /// Refused, with this code; nothing landed.
     Refused(u16),
+    /// Too many requests: it asks to be left alone for so many seconds.
+    Busy(u64),
     /// No answer; nothing landed.
     Lost,
     /// No answer; but it landed.
@@ -223,6 +225,9 @@ impl Api for MemoryApi {
         let fault = state.faults.pop_front().flatten();
         match fault {
             Some(Fault::Refused(code)) => return Err(refused(code, "as told")),
+            Some(Fault::Busy(seconds)) => {
+                return Err(ApiError { after: Some(Duration::from_secs(seconds)), ..refused(429, "too many requests") });
+            }
             Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into(), after: None }),
             Some(Fault::LandedLost) | None => {}
         }
