@@ -1,5 +1,6 @@
 //! The pod of an attempt: a pure function of run, attempt and settings.
 
+mod network;
 pub mod tools;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,12 +128,14 @@ fn container(
 ) -> Container {
     let runner = &run.spec.runner;
     let default_policy = settings.runner_image_pull_policy.clone().filter(|policy| !policy.is_empty());
+    let mut env = environment(run, attempt.number, settings, datastore);
+    env.extend(network::environment(settings));
     Container {
         name: contract::CONTAINER.into(),
         image: Some(attempt_image(run, attempt, settings).to_owned()),
         image_pull_policy: runner.image_pull_policy.clone().or(default_policy),
         args: Some(vec!["run".into()]),
-        env: Some(environment(run, attempt.number, settings, datastore)),
+        env: Some(env),
         resources: Some(runner.resources.clone().unwrap_or_else(|| default_resources(settings))),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),

@@ -26,6 +26,18 @@ pub struct Settings {
     /// User the runner's container runs as; the image's own when empty. Never 0.
     #[arg(long, env = "PAWL_RUNNER_USER", value_parser = clap::value_parser!(i64).range(1..))]
     pub runner_user: Option<i64>,
+    /// Proxy for what pods fetch by http, `http://HOST:PORT`; none when empty.
+    #[arg(long, env = "PAWL_RUNNER_HTTP_PROXY")]
+    pub runner_http_proxy: Option<String>,
+    /// Proxy for what pods fetch by https, `http://HOST:PORT`; none when empty.
+    #[arg(long, env = "PAWL_RUNNER_HTTPS_PROXY")]
+    pub runner_https_proxy: Option<String>,
+    /// What pods reach without a proxy, separated by commas, besides the cluster itself.
+    #[arg(long, env = "PAWL_RUNNER_NO_PROXY")]
+    pub runner_no_proxy: Option<String>,
+    /// Authorities for what pods fetch, besides those of the runner's image, as PEM.
+    #[arg(long, env = "PAWL_RUNNER_CA")]
+    pub runner_ca: Option<String>,
     /// Namespaces to watch, separated by commas; all when empty.
     #[arg(long, env = "PAWL_WATCH_NAMESPACES", value_delimiter = ',')]
     pub watch_namespaces: Vec<String>,
@@ -88,6 +100,10 @@ impl Default for Settings {
             runner_ephemeral_storage: None,
             runner_require_confinement: false,
             runner_user: None,
+            runner_http_proxy: None,
+            runner_https_proxy: None,
+            runner_no_proxy: None,
+            runner_ca: None,
             watch_namespaces: Vec::new(),
             default_ttl_seconds: None,
             listen: SocketAddr::from(([0, 0, 0, 0], 8080)),

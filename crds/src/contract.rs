@@ -20,6 +20,8 @@ pub const ENV_TOOLS: &str = "PAWL_TOOLS";
 pub const ENV_TOOLS_CACHE: &str = "PAWL_TOOLS_CACHE";
 /// What the operator says about tools: [`crate::tools::ToolSettings`] as JSON.
 pub const ENV_TOOL_SETTINGS: &str = "PAWL_TOOL_SETTINGS";
+/// Authorities besides those of the image, as PEM, for all that is fetched; those of the image alone when it is not set.
+pub const ENV_CA: &str = "PAWL_CA";
 /// Directory with a filesystem mirror of providers.
 pub const ENV_PROVIDERS: &str = "PAWL_PROVIDERS";
 /// Shared cache directory with providers; nothing is cached when it is not set.

@@ -1,6 +1,6 @@
 //! What the driver needs from the world, so that a simulator and `local` mode can stand in for API, tool and clock.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crds::{Changes, Claim, Failure, Progress, StateLock, TerraformRun, termination::TerminationMessage};
 use futures::Stream;
@@ -16,6 +16,19 @@ pub struct ApiError {
     pub code: Option<u16>,
     /// What was said.
     pub text: String,
+    /// For how long a server that is busy asks to be left alone.
+    pub after: Option<Duration>,
+}
+
+impl ApiError {
+    /// The longest that a server is left alone because it asks for it: 30 s. An end that has to be written waits behind such a wait.
+    pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+    /// How long to leave the server alone, besides the usual wait. A run that is claimed waits for nobody: its writes are what
+    /// tells of changes in the world.
+    pub fn wait(&self, claimed: bool) -> Duration {
+        if claimed { Duration::ZERO } else { self.after.unwrap_or_default().min(Self::LONGEST_WAIT) }
+    }
 }
 
 /// The run in the API.

@@ -1,6 +1,10 @@
 //! What an attempt's pod is given.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use crds::{contract, datastore, tools::ToolSettings};
 
@@ -52,6 +56,8 @@ pub struct Settings {
     pub require_confinement: bool,
     /// Where the termination message goes.
     pub termination_log: PathBuf,
+    /// Authorities besides those of the image, as PEM, for all that is fetched.
+    pub ca: Option<String>,
     /// Environment that is handed on to commands when it is set: proxies, the address of the API server, `PATH`.
     pub inherited: Vec<(OsString, OsString)>,
     /// Where the attempt works.
@@ -149,6 +155,16 @@ impl Settings {
         let tool_settings = said
             .parse()
             .map_err(|_| SettingsError { name: contract::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
+        // A controller of the version before mounts no such volume.
+        let kept = Some(PathBuf::from(contract::KEPT_DIR))
+            .filter(|dir| dir.is_dir())
+            .unwrap_or_else(|| PathBuf::from(contract::WORK_DIR).join("plan"));
+        let ca = std::env::var(contract::ENV_CA).ok().filter(|pem| !pem.is_empty());
+        let mut inherited: Vec<(OsString, OsString)> =
+            INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
+        if ca.is_some() {
+            trust(&mut inherited, &ca_file(&kept));
+        }
         Ok(Self {
             namespace: text(contract::ENV_NAMESPACE)?,
             run: text(contract::ENV_RUN)?,
@@ -165,16 +181,14 @@ impl Settings {
             providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
             provider_cache: std::env::var_os(contract::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
             work: contract::WORK_DIR.into(),
-            // A controller of the version before mounts no such volume.
-            kept: Some(PathBuf::from(contract::KEPT_DIR))
-                .filter(|dir| dir.is_dir())
-                .unwrap_or_else(|| PathBuf::from(contract::WORK_DIR).join("plan")),
+            kept,
             scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
             secrets: contract::SECRETS_DIR.into(),
             config_maps: contract::CONFIG_MAPS_DIR.into(),
             require_confinement: std::env::var_os(contract::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
             termination_log: contract::TERMINATION_LOG.into(),
-            inherited: INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect(),
+            ca,
+            inherited,
             place: Place::Pod,
             restores: false,
             store: store()?,
@@ -219,6 +233,11 @@ impl Settings {
         self.work.join("out").join("tfplan")
     }
 
+    /// Where the authorities of image and operator are in one file, when the operator has any. Code of the stack cannot change it.
+    pub fn ca_file(&self) -> PathBuf {
+        ca_file(&self.kept)
+    }
+
     /// The home directory of commands.
     pub fn home(&self) -> PathBuf {
         self.work.join("home")
@@ -228,6 +247,17 @@ impl Settings {
     pub fn tmp(&self) -> PathBuf {
         self.work.join("tmp")
     }
+}
+
+fn ca_file(kept: &Path) -> PathBuf {
+    kept.join("ca.crt")
+}
+
+/// Lets commands trust the authorities in a file: Go reads the one name, git, which Debian builds without OpenSSL, the other.
+fn trust(env: &mut Vec<(OsString, OsString)>, file: &Path) {
+    const NAMES: [&str; 2] = ["SSL_CERT_FILE", "GIT_SSL_CAINFO"];
+    env.retain(|(name, _)| !NAMES.iter().any(|own| name == own));
+    env.extend(NAMES.map(|name| (name.into(), file.into())));
 }
 
 fn store() -> Result<Option<Store>, SettingsError> {
@@ -240,4 +270,19 @@ fn store() -> Result<Option<Store>, SettingsError> {
 /// 32 hexadecimal digits.
 pub fn nonce() -> String {
     crate::hex(&rand::random::<[u8; 16]>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_trust_one_file() {
+        let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+        let mut env = vec![pair("PATH", "/bin"), pair("SSL_CERT_FILE", "/image.crt"), pair("SSL_CERT_DIR", "/certs")];
+        trust(&mut env, Path::new("/kept/ca.crt"));
+        let wanted =
+            [("PATH", "/bin"), ("SSL_CERT_DIR", "/certs"), ("SSL_CERT_FILE", "/kept/ca.crt"), ("GIT_SSL_CAINFO", "/kept/ca.crt")];
+        assert_eq!(env, wanted.map(|(name, value)| pair(name, value)));
+    }
 }

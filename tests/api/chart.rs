@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::that_code_has_to_be_confined_reaches_the_controller", false, confinement),
         Test::new("chart::secrets_are_rendered_without_what_is_in_them", false, secrets),
         Test::new("chart::authorities_of_a_bucket_reach_the_datastore", false, authorities),
+        Test::new("chart::proxy_and_authorities_of_pods_reach_the_controller", false, proxy),
         Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
@@ -294,6 +295,25 @@ async fn authorities(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn proxy(_: World) -> Result<()> {
+    let said = |all: &[Value]| -> Result<Vec<String>> {
+        let arguments = arguments(get(all, "Deployment", "pawl-controller")?);
+        let is_ours = |argument: &&str| argument.contains("-proxy=") || argument.starts_with("--runner-ca=");
+        Ok(arguments.into_iter().filter(is_ours).map(str::to_owned).collect())
+    };
+    ensure!(said(&render(&[])?)?.is_empty());
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let proxy = r#"runner.proxy={"https":"http://p.example.org:3128","noProxy":".example.org,10.0.0.0/8"}"#;
+    let all = render(&[proxy, &format!("runner.ca={}", json!(pem))])?;
+    let wanted = [
+        "--runner-https-proxy=http://p.example.org:3128".to_owned(),
+        "--runner-no-proxy=.example.org,10.0.0.0/8".to_owned(),
+        format!("--runner-ca={pem}"),
+    ];
+    ensure!(said(&all)? == wanted, "{:?}", said(&all)?);
+    Ok(())
+}
+
 async fn finite(_: World) -> Result<()> {
     let kept = |values: &[&str]| -> Result<Option<String>> {
         let all = render(values)?;
@@ -313,6 +333,8 @@ async fn nonsense(_: World) -> Result<()> {
         "datastore.persistance={\"enabled\":true}",
         "runner.tools.ofline=true",
         "runner.requireConfinement=\"yes\"",
+        r#"runner.proxy.https="http://me:pw@p.example.org:3128""#,
+        r#"runner.ca="/etc/ssl/ca.crt""#,
         r#"runner.tools.mirrors=[{"tool":"Pulumi","url":"https://m"}]"#,
         r#"runner.tools.mirrors=[{"tool":"OpenTofu","url":"m.example.org"}]"#,
         r#"runner.tools.mirrors=[{"tool":"OpenTofu","url":"https://m","verification":"Off"}]"#,

@@ -220,6 +220,7 @@ impl Rig {
             config_maps: "/nowhere".into(),
             require_confinement: false,
             termination_log: log.path().to_path_buf(),
+            ca: None,
             inherited: Vec::new(),
             place: Place::Pod,
             restores: false,

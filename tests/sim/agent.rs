@@ -42,8 +42,8 @@ impl Clock for PlayedClock {
 impl From<Trouble> for ApiError {
     fn from(trouble: Trouble) -> Self {
         match trouble {
-            Trouble::Lost => Self { code: None, text: "no answer".into() },
-            Trouble::Refused(refusal) => Self { code: Some(refusal.code), text: refusal.message },
+            Trouble::Lost => Self { code: None, text: "no answer".into(), after: None },
+            Trouble::Refused(refusal) => Self { code: Some(refusal.code), text: refusal.message, after: None },
         }
     }
 }
@@ -183,6 +183,7 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         config_maps: "/nowhere".into(),
         require_confinement: false,
         termination_log: log.path().to_path_buf(),
+        ca: None,
         inherited: Vec::new(),
         place: Place::Pod,
         restores: false,

@@ -1,14 +1,21 @@
 //! The client: one object, three requests.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
 
+use axum::http::Response;
 use crds::{TerraformRun, names};
 use futures::{Stream, StreamExt};
 use kube::{
-    Client, Config,
+    Config,
     api::{Patch, PatchParams, WatchEvent, WatchParams},
+    client::{ClientBuilder, DynBody},
 };
 use serde_json::Value;
+use tool_versions::http::waiting;
+use tower::util::MapResponseLayer;
 
 use crate::ports::{Api, ApiError, Seen};
 
@@ -22,55 +29,123 @@ const WATCH: u32 = 240;
 pub struct KubeApi {
     runs: kube::Api<TerraformRun>,
     name: String,
+    /// What the last answer of a busy server asked for: errors of the client hold no headers.
+    after: Arc<Mutex<Option<Duration>>>,
 }
 
 impl KubeApi {
     /// A client for one run, from the pod's account, or from `KUBECONFIG` where that is set.
     pub async fn connect(namespace: &str, name: &str) -> anyhow::Result<Self> {
-        let mut config = if std::env::var_os("KUBECONFIG").is_some() { Config::infer().await? } else { Config::incluster_env()? };
+        let config = if std::env::var_os("KUBECONFIG").is_some() { Config::infer().await? } else { Config::incluster_env()? };
+        Self::with(config, namespace, name)
+    }
+
+    fn with(mut config: Config, namespace: &str, name: &str) -> anyhow::Result<Self> {
         // A retry of the client's would hide what was sent; and proxies are for the tool's traffic, not for the cluster's.
         config.default_retry = false;
         config.proxy_url = None;
         config.connect_timeout = Some(REQUEST);
-        let runs = kube::Api::namespaced(Client::try_from(config)?, namespace);
-        Ok(Self { runs, name: name.to_owned() })
+        let after = Arc::<Mutex<Option<Duration>>>::default();
+        let noted = Arc::clone(&after);
+        let note = MapResponseLayer::new(move |response: Response<Box<DynBody>>| {
+            if is_busy(response.status().as_u16()) {
+                let asked = waiting::asked_for(response.headers(), SystemTime::now());
+                *noted.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+            }
+            response
+        });
+        let client = ClientBuilder::try_from(config)?.with_layer(&note).build();
+        Ok(Self { runs: kube::Api::namespaced(client, namespace), name: name.to_owned(), after })
+    }
+
+    async fn bounded<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+        match tokio::time::timeout(REQUEST, request).await {
+            Ok(result) => result.map_err(|error| self.error(&error)),
+            Err(_) => Err(ApiError { code: None, text: format!("no answer within {} s", REQUEST.as_secs()), after: None }),
+        }
+    }
+
+    fn error(&self, error: &kube::Error) -> ApiError {
+        let code = match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        let noted = || *self.after.lock().unwrap_or_else(PoisonError::into_inner);
+        ApiError { code, text: error.to_string(), after: code.filter(|code| is_busy(*code)).and_then(|_| noted()) }
     }
 }
 
-fn error(error: &kube::Error) -> ApiError {
-    let code = match error {
-        kube::Error::Api(status) => Some(status.code),
-        _ => None,
-    };
-    ApiError { code, text: error.to_string() }
-}
-
-async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
-    match tokio::time::timeout(REQUEST, request).await {
-        Ok(result) => result.map_err(|e| error(&e)),
-        Err(_) => Err(ApiError { code: None, text: format!("no answer within {} s", REQUEST.as_secs()) }),
-    }
+/// Whether `Retry-After` counts: too many requests, or a server that is not ready.
+const fn is_busy(code: u16) -> bool {
+    matches!(code, 429 | 503)
 }
 
 impl Api for KubeApi {
     async fn get(&self) -> Result<TerraformRun, ApiError> {
-        bounded(self.runs.get(&self.name)).await
+        self.bounded(self.runs.get(&self.name)).await
     }
 
     async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
-        let patch = serde_json::from_value(Value::Array(operations))
-            .map_err(|e| ApiError { code: None, text: format!("not a patch: {e}") })?;
+        let patch = serde_json::from_value(Value::Array(operations)).map_err(|e| ApiError {
+            code: None,
+            text: format!("not a patch: {e}"),
+            after: None,
+        })?;
         let params = PatchParams { field_manager: Some(names::AGENT_MANAGER.into()), ..PatchParams::default() };
-        bounded(self.runs.patch_status(&self.name, &params, &Patch::Json::<()>(patch))).await
+        self.bounded(self.runs.patch_status(&self.name, &params, &Patch::Json::<()>(patch))).await
     }
 
     async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
         let params = WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH).disable_bookmarks();
-        let events = bounded(self.runs.watch(&params, version)).await?;
+        let events = self.bounded(self.runs.watch(&params, version)).await?;
         Ok(events.map(|event| match event {
             Ok(WatchEvent::Added(run) | WatchEvent::Modified(run)) => Seen::Run(Arc::new(run)),
             Ok(WatchEvent::Deleted(_)) => Seen::Gone,
             Ok(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) | Err(_) => Seen::Lost,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// What a client says of a server that gives this answer.
+    async fn refused(answer: &'static str) -> ApiError {
+        // Fails only when one is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        });
+        let api = KubeApi::with(Config::new(url.parse().unwrap()), "team", "vpc").unwrap();
+        let error = api.get().await.unwrap_err();
+        server.await.unwrap();
+        error
+    }
+
+    #[tokio::test]
+    async fn what_a_busy_server_asks_for_is_known() {
+        // As API Priority and Fairness says it: in plain text, so that the header is all there is.
+        let busy = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 8\r\nConnection: close\r\n\r\ntoo many";
+        let error = refused(busy).await;
+        assert_eq!((error.code, error.after), (Some(429), Some(Duration::from_secs(7))), "{error}");
+        assert_eq!((error.wait(false), error.wait(true)), (Duration::from_secs(7), Duration::ZERO));
+        let long = "HTTP/1.1 503 Unavailable\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert_eq!(refused(long).await.wait(false), ApiError::LONGEST_WAIT);
+        let other = "HTTP/1.1 409 Conflict\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert_eq!(refused(other).await.after, None);
     }
 }

@@ -5,7 +5,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use futures::StreamExt;
 use tokio::sync::watch;
 
-use crate::ports::{Api, Seen};
+use crate::ports::{Api, ApiError, Seen};
 
 /// How long nothing may be heard of a watch before it is made anew; longer than the watch itself is asked to last.
 const SILENCE: Duration = Duration::from_secs(270);
@@ -32,7 +32,7 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
                         return;
                     }
                     tracing::debug!(%error, "could not read the run");
-                    tokio::time::sleep(super::backoff_of(failures, &nonce)).await;
+                    tokio::time::sleep(super::backoff_of(failures, &nonce).max(asked(&error, &newest))).await;
                     continue;
                 }
             },
@@ -60,8 +60,17 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
             Err(error) => {
                 failures += 1;
                 tracing::debug!(%error, "could not watch the run");
-                tokio::time::sleep(super::backoff_of(failures, &nonce)).await;
+                tokio::time::sleep(super::backoff_of(failures, &nonce).max(asked(&error, &newest))).await;
             }
         }
     }
+}
+
+/// How long a busy server asks to be left alone, unless the run is claimed by what was last seen of it.
+fn asked(error: &ApiError, newest: &watch::Sender<Option<Seen>>) -> Duration {
+    let claimed = match &*newest.borrow() {
+        Some(Seen::Run(run)) => run.status.as_ref().is_some_and(|status| status.claim.is_some()),
+        Some(Seen::Gone | Seen::Lost) | None => false,
+    };
+    error.wait(claimed)
 }

@@ -9,7 +9,10 @@ use std::{
 use crds::{TerraformRun, TerraformRunStatus, fit::fit, names};
 use serde_json::{Map, Value, json};
 
-use crate::{ports::Api, settings::Settings};
+use crate::{
+    ports::{Api, ApiError},
+    settings::Settings,
+};
 
 /// The fields of the status that an agent writes.
 const OWN: [&str; 16] = [
@@ -129,6 +132,7 @@ impl<A: Api> Writer<A> {
                         tracing::info!(code = error.code, %error, ?kind, "a write was not acknowledged");
                         // An answer that is not about load or rights: the same write will hardly do better.
                         refusals += u32::from(matches!(error.code, Some(400 | 409 | 413 | 422)));
+                        self.leave_alone(&error, &kind).await;
                     }
                 }
             } else if let Kind::Update | Kind::Progress | Kind::End = kind {
@@ -175,10 +179,21 @@ impl<A: Api> Writer<A> {
                     if *missing >= 4 || *kind == Kind::Progress {
                         return None;
                     }
+                    self.leave_alone(&error, kind).await;
                 }
             }
             *tries += 1;
             tokio::time::sleep(backoff_of(*tries, &self.settings.nonce)).await;
+        }
+    }
+
+    /// Waits as long as a busy server asks for, while nothing is claimed. The claim itself and an end do not wait.
+    async fn leave_alone(&self, error: &ApiError, kind: &Kind) {
+        let is_early = matches!(kind, Kind::Adopt | Kind::Update);
+        let claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner).status.claim.is_some();
+        let wait = error.wait(claimed || !is_early);
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
         }
     }
 

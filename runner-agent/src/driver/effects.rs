@@ -155,7 +155,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     Err(error) => {
                         tracing::info!(code = error.code, %error, "the run cannot be read yet");
                         tries += 1;
-                        tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
+                        tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce).max(error.wait(false))).await;
                     }
                 }
             }

@@ -130,7 +130,7 @@ pub fn read(path: &Path) -> io::Result<TerraformRun> {
 }
 
 fn refused(code: u16, text: &dyn std::fmt::Display) -> ApiError {
-    ApiError { code: Some(code), text: text.to_string() }
+    ApiError { code: Some(code), text: text.to_string(), after: None }
 }
 
 impl Api for FileApi {

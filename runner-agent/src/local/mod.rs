@@ -293,6 +293,7 @@ fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -
         config_maps: none(),
         require_confinement: false,
         termination_log: work.join("end.json"),
+        ca: None,
         inherited: inherited.collect(),
         place: Place::Machine(machine),
         restores,

@@ -125,6 +125,7 @@ impl PodWork {
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
+        let mut authority = None;
         if let Some(secret) = &git.secret_ref {
             let dir = self.settings.secrets.join(&secret.name);
             if inputs::is_empty(&dir) {
@@ -172,7 +173,7 @@ impl PodWork {
                 // Git is kept from the Secret as everybody is; an authority is no secret.
                 let copy = self.settings.home().join("ca.crt");
                 fs::copy(dir.join("ca.crt"), &copy).map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
-                config.push(("http.sslCAInfo".into(), copy.display().to_string()));
+                authority = Some(copy);
             }
         }
         let mut env: Vec<(OsString, OsString)> = self.settings.inherited.clone();
@@ -187,6 +188,8 @@ impl PodWork {
         ];
         env.extend(fixed.map(|(k, v)| (k.into(), v.into())));
         env.push(("HOME".into(), self.settings.home().into()));
+        // By the name that goes before all others: the operator's authorities are inherited by it.
+        env.extend(authority.map(|file| ("GIT_SSL_CAINFO".into(), file.into())));
         env.push(("GIT_CONFIG_COUNT".into(), config.len().to_string().into()));
         for (i, (key, value)) in config.into_iter().enumerate() {
             env.push((format!("GIT_CONFIG_KEY_{i}").into(), key.into()));

@@ -2,6 +2,7 @@
 
 mod anew;
 mod apply;
+mod authorities;
 mod disk;
 mod events;
 mod git;
@@ -382,6 +383,7 @@ mod tests {
             config_maps: dir.join("configmaps"),
             require_confinement: false,
             termination_log: dir.join("termination-log"),
+            ca: None,
             inherited: vec![("PATH".into(), "/usr/bin:/bin".into())],
             place: Place::Pod,
             restores: false,

@@ -130,7 +130,7 @@ impl PodWork {
         for dir in [settings.home(), settings.tmp(), parent(&settings.plan_out())].into_iter().chain(more) {
             make_empty(&dir).map_err(|error| failed(&dir, error))?;
         }
-        Ok(())
+        self.write_authorities()
     }
 
     /// Setup for a plan that is there already: nothing is fetched and nothing is written but where temporary files go.
@@ -190,6 +190,10 @@ impl PodWork {
     fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)> {
         let settings = &self.settings;
         let mut env = settings.inherited.clone();
+        // One program reads the name of a proxy in capitals first, another the small one: a run that says either means both.
+        let is_said = |name: &OsString| own.iter().any(|(own, _)| name.eq_ignore_ascii_case(own));
+        let is_proxy = |name: &OsString| name.to_ascii_lowercase().to_string_lossy().ends_with("_proxy");
+        env.retain(|(name, _)| !(is_proxy(name) && is_said(name)));
         let mut set = |name: &str, value: OsString| env.push((name.into(), value));
         if settings.machine().is_some() {
             // A person's own environment, tool configuration and credentials; only what would ask is kept from asking.

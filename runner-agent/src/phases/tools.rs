@@ -91,6 +91,9 @@ impl PodWork {
             None => (own, None),
         };
         let mut outfit = Outfit::new(said, settings.tools.clone(), &cache, &settings.mirrors).map_err(failed)?;
+        if let Some(authorities) = &settings.ca {
+            outfit.trust(authorities);
+        }
         outfit.supply.ask = self.ask();
         Ok((outfit, remark))
     }

@@ -68,6 +68,15 @@ impl Outfit {
         })
     }
 
+    /// Lets all mirrors be trusted by authorities, as PEM, besides those of the system and their own.
+    pub fn trust(&mut self, authorities: &str) {
+        for channel in &mut self.supply.channels {
+            let all = channel.mirror.authority.get_or_insert_default();
+            all.push('\n');
+            all.push_str(authorities);
+        }
+    }
+
     /// What is in directories of the image, and nothing else: the network is not used.
     pub fn of_dirs(dirs: Vec<PathBuf>, cache: &Path) -> Self {
         Self::at(dirs, cache, Platform::here())
@@ -176,6 +185,10 @@ mod tests {
         );
         assert!(matches!(channel.verification, Verification::Sums) && channel.refusal.is_none());
         assert_eq!(outfit.supply.channels[1].mirror, Mirror::official(Tool::Terraform));
+        let mut trusting = of(&text.replace(r#""secretName""#, r#""ca":"OWN","secretName""#)).unwrap();
+        trusting.trust("ALL");
+        let trusted = |index: usize| trusting.supply.channels[index].mirror.authority.as_deref();
+        assert_eq!((trusted(0), trusted(1)), (Some("OWN\nALL"), Some("\nALL")));
         assert_eq!((outfit.defaults.tool, outfit.defaults.versions.len()), (Tool::Terraform, 1));
         let bad = r#"{"mirrors":[{"tool":"Terraform","url":"https://me:pw@m.example.org"}]}"#;
         let error = of(bad).unwrap_err();

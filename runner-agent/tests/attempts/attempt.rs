@@ -313,6 +313,21 @@ async fn errors_of_the_api_are_no_evidence() {
 }
 
 #[tokio::test]
+async fn a_busy_api_is_left_alone_until_the_claim() {
+    let _one = crate::ONE.lock().await;
+    let begun = std::time::Instant::now();
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, api| api.fail(&[Some(Fault::Busy(1))]));
+    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    a.api.fail(&[None, Some(Fault::Busy(3600)), None, Some(Fault::Busy(3600))]);
+    let approved = std::time::Instant::now();
+    a.api.approve();
+    assert_eq!(a.end().await, 0);
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert!(approved.elapsed() < runner_agent::ports::ApiError::LONGEST_WAIT, "what is claimed does not wait");
+}
+
+#[tokio::test]
 async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
     let _one = crate::ONE.lock().await;
     for mode in ["Manual", "Automatic"] {

@@ -35,6 +35,8 @@ pub(crate) const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do
 pub(crate) enum Fault {
     /// Refused, with this code; nothing landed.
     Refused(u16),
+    /// Too many requests: it asks to be left alone for so many seconds.
+    Busy(u64),
     /// No answer; nothing landed.
     Lost,
     /// No answer; but it landed.
@@ -63,7 +65,7 @@ pub(crate) struct MemoryApi {
 }
 
 fn refused(code: u16, text: &str) -> ApiError {
-    ApiError { code: Some(code), text: text.to_owned() }
+    ApiError { code: Some(code), text: text.to_owned(), after: None }
 }
 
 impl MemoryApi {
@@ -208,7 +210,7 @@ impl Api for MemoryApi {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let mut state = self.state.lock().unwrap();
         if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into() });
+            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
         }
         state.gets += 1;
         Ok(Self::read(&state))
@@ -218,12 +220,15 @@ impl Api for MemoryApi {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let mut state = self.state.lock().unwrap();
         if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into() });
+            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
         }
         let fault = state.faults.pop_front().flatten();
         match fault {
             Some(Fault::Refused(code)) => return Err(refused(code, "as told")),
-            Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into() }),
+            Some(Fault::Busy(seconds)) => {
+                return Err(ApiError { after: Some(Duration::from_secs(seconds)), ..refused(429, "too many requests") });
+            }
+            Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into(), after: None }),
             Some(Fault::LandedLost) | None => {}
         }
         let mut object = state.object.clone();
@@ -237,7 +242,7 @@ impl Api for MemoryApi {
         state.writes.push(Value::Array(operations.into_iter().filter(|o| o["op"] != "test").collect()));
         self.commit(&mut state);
         if fault == Some(Fault::LandedLost) {
-            return Err(ApiError { code: None, text: "timeout".into() });
+            return Err(ApiError { code: None, text: "timeout".into(), after: None });
         }
         Ok(Self::read(&state))
     }
@@ -336,6 +341,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         config_maps: dir.join("configmaps"),
         require_confinement: false,
         termination_log: dir.join("termination-log"),
+        ca: None,
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         place: Place::Pod,
         restores: false,

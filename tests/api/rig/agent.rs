@@ -61,7 +61,7 @@ fn error(error: &kube::Error) -> ApiError {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
     };
-    ApiError { code, text: error.to_string() }
+    ApiError { code, text: error.to_string(), after: None }
 }
 
 impl Api for Server {
@@ -71,7 +71,11 @@ impl Api for Server {
     }
 
     async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
-        let patch = serde_json::from_value(Value::Array(operations)).map_err(|e| ApiError { code: None, text: e.to_string() })?;
+        let patch = serde_json::from_value(Value::Array(operations)).map_err(|e| ApiError {
+            code: None,
+            text: e.to_string(),
+            after: None,
+        })?;
         self.runs.patch_status(RUN, &PatchParams::default(), &Patch::Json::<()>(patch)).await.map_err(|e| error(&e))
     }
 

@@ -184,7 +184,7 @@ impl Client {
         if let Some(pem) = authority {
             let authorities = reqwest::Certificate::from_pem_bundle(pem.as_bytes()).ok().filter(|all| !all.is_empty());
             let authorities = authorities
-                .ok_or_else(|| Error::configuration("the mirror's certificate authority is no PEM with a certificate in it"))?;
+                .ok_or_else(|| Error::configuration("the certificate authorities of the mirror, or those of all that is fetched, are no PEM with a certificate in it"))?;
             builder = builder.tls_certs_merge(authorities);
         }
         let http = builder.build().map_err(|error| {

@@ -6,6 +6,7 @@ mod exchange;
 mod lists;
 mod mirrors;
 mod properties;
+mod proxy;
 mod redirects;
 mod resume;
 pub(crate) mod server;
