@@ -29,7 +29,9 @@ fn writer(rig: &Rig, index: usize) -> JoinHandle<()> {
     let runs = rig.world.runs(&rig.namespace);
     tokio::spawn(async move {
         for n in 0_u64.. {
-            let patch = Patch::Merge(json!({"metadata": {"annotations": {format!("{}/{index}", if index == 0 { "pawl.run" } else { "team" }): n.to_string()}}}));
+            let patch = Patch::Merge(
+                json!({"metadata": {"annotations": {format!("{}/{index}", if index == 0 { "pawl.run" } else { "team" }): n.to_string()}}}),
+            );
             match runs.patch(RUN, &PatchParams::default(), &patch).await {
                 // The API server gives up after five writes of others in between.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, runtime::controller};
 use tracing::Instrument;
 
-use crds::{TerraformRun, TerraformRunStatus};
+use crds::{TerraformRun, TerraformRunStatus, names};
 
 use super::{
     actions::Observed,

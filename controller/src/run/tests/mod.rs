@@ -294,8 +294,8 @@ impl World {
             Action::RemoveFinalizer | Action::Prune => self.gone = true,
             Action::CreateRerun | Action::CreateRecovery => {}
             Action::TakeOffAbandon => {
-                let annotations = self.o.run.annotations_mut();
-                [names::ABANDON, names::ABANDONED_BY].map(|name| annotations.remove(name));
+                let run = Arc::make_mut(&mut self.o.run);
+                run.metadata.annotations.get_or_insert_default().retain(|name, _| !name.starts_with(names::ABANDON));
             }
         }
     }
