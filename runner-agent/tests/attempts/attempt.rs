@@ -539,7 +539,10 @@ async fn secrets_show_nowhere() {
     });
     let plan = "cat zz_pawl.auto.tfvars.json; echo; echo $TOKEN >&2; printf %s \"$TOKEN\" | base64; \
                 echo \"{\\\"type\\\":\\\"diagnostic\\\",\\\"diagnostic\\\":{\\\"severity\\\":\\\"error\\\",\\\"summary\\\":\\\"bad $TOKEN\\\"}}\"; exit 1";
+    // Hidden from code, with what is made beside it later.
+    let secrets = tempfile::tempdir().unwrap();
     let mut a = start(&more, &[("PLAN", plan)], |s, _| {
+        s.secrets = secrets.path().join("mounted");
         fs::create_dir_all(s.secrets.join("db")).unwrap();
         fs::write(s.secrets.join("db/password"), "hunter22").unwrap();
         fs::write(s.secrets.join("db/token"), "t0k3n-of-mine").unwrap();

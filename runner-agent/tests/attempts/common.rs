@@ -337,7 +337,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         work: dir.join("work"),
         kept: dir.join("work/plan"),
         scratch: Vec::new(),
-        secrets: dir.join("mounted/secrets"),
+        secrets: dir.join("secrets"),
         config_maps: dir.join("configmaps"),
         require_confinement: false,
         termination_log: dir.join("termination-log"),

@@ -107,7 +107,10 @@ async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
         head -c 1048570 /dev/zero | tr '\\0' z; printf '%s\\n' \"$TOKEN\"; \
         for n in 230 231 232 233 234 235 236 290 291 292 293 294 295 296 297 289; do head -c $n /dev/zero | tr '\\0' w >&2; echo \"$TOKEN\" >&2; done; exit 1";
     let long: String = "kube:config-".repeat(40);
+    // Hidden from code, with what is made beside it later.
+    let secrets = tempfile::tempdir().unwrap();
     let mut a = start(&more, &[("PLAN", plan)], |s, _| {
+        s.secrets = secrets.path().join("mounted");
         fs::create_dir_all(s.secrets.join("db")).unwrap();
         fs::write(s.secrets.join("db/token"), "t0k3n-of-mine/+").unwrap();
         fs::write(s.secrets.join("db/long"), &long).unwrap();

@@ -230,6 +230,6 @@ async fn addresses_are_judged_before_anything_is_sent() {
 #[test]
 fn an_authority_has_to_be_one() {
     for pem in ["", "no PEM", "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----"] {
-        fails(Client::new(rules(), Some(pem)), Kind::Configuration, "certificate authority");
+        fails(Client::new(rules(), Some(pem)), Kind::Configuration, "certificate authorities");
     }
 }
