@@ -233,14 +233,17 @@ async fn abandon(world: World) -> Result<()> {
     scene.annotate(&carol, "lost", given_up("carol")).await.context("with the verb")?;
     // Touching something else is no change.
     scene.annotate(&scene.bob, "lost", json!({"team": "x"})).await?;
+    let off = json!({names::ABANDON: null, names::ABANDONED_BY: null});
+    refused("taken back", scene.annotate(&carol, "lost", off.clone()).await, "never changed nor taken back")?;
     for (what, change) in [
-        ("taken back", json!({names::ABANDON: null, names::ABANDONED_BY: null})),
+        ("half of it taken back", json!({names::ABANDON: null})),
         ("another reason", by("carol", "other")),
         ("another name", json!({names::ABANDONED_BY: "system:admin"})),
     ] {
         refused(what, scene.annotate(&carol, "lost", change.clone()).await, "never changed nor taken back")?;
         refused(what, scene.annotate(&world.admin, "lost", change).await, "never changed nor taken back")?;
     }
+    scene.annotate(&controller, "lost", off).await.context("the controller takes off what was refused, or is void")?;
     // One that nobody knows the end of, as long as it keeps the lease on its state.
     world.status(namespace, "unknown", &json!({"phase": "Failed", "result": "Indeterminate"})).await?;
     refused(
