@@ -31,7 +31,7 @@ pub(crate) fn lost() -> Result<(), Failed> {
     let scenes = [
         (Scene { automatic: true, ..plain.clone() }, vec![]),
         (Scene { automatic: true, objects: 42, ..plain.clone() }, vec![]),
-        (plain.clone(), vec![(When::Waits(400_000), Gesture::Approve)]),
+        (plain.clone(), vec![(When::Waits(20_000), Gesture::Approve)]),
         (Scene { hold: 2, ..plain }, vec![(When::Waits(12_000), Gesture::Approve)]),
     ];
     let (mut fenced, mut waited) = (0, 0);
