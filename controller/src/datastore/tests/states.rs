@@ -279,7 +279,7 @@ async fn a_namespace_that_was_made_again_is_not_given_the_state_of_the_former_on
         assert_eq!((refused.code, refused.reason().as_str()), (403, FORMER_NAMESPACE), "{method} {rest}");
         assert!(refused.problem().message.contains("states/net/handover"), "{refused:?}");
     }
-    assert_eq!(lab.of_pod("new", "PUT", 1, "state?lock=b", &state(2, 0)).await.reason(), LOCKED, "nothing without a lock");
+    assert_eq!(lab.of_pod("new", "PUT", 1, "state?lock=b", &state(2, 0)).await.reason(), FORBIDDEN, "nothing without a claim");
     assert_eq!(lab.of_person("GET", "states/net", b"").await.json()["versionCount"], 1, "nothing was changed");
 
     let over = |body: &'static [u8]| lab.of_person("POST", "states/net/handover", body);
