@@ -71,7 +71,8 @@ fn mutated(text: &str, fault: &Fault) -> Result<String> {
 pub fn run(only: &str, write: bool) -> Result<usize> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no root")?;
     let work = root.join("target/mutants");
-    let (tree, target, kept) = (work.join("tree"), work.join("target"), work.join("found"));
+    // Crates of others are those that are built already.
+    let (tree, target, kept) = (work.join("tree"), root.join("target"), work.join("found"));
     copy(root, &tree)?;
     fs::create_dir_all(&kept)?;
     let (mut rows, mut missed) = (String::new(), 0);
