@@ -152,6 +152,7 @@ fn shape(text: &str) -> Vec<String> {
             words.join(" ")
         })
         .take_while(|line| !line.starts_with("Events:"))
-        .filter(|line| !line.is_empty())
+        // Where its pod is stands in a run whose apply takes more than a moment.
+        .filter(|line| !line.is_empty() && !line.starts_with("Node Name:") && !line.starts_with("Boot ID:"))
         .collect()
 }
