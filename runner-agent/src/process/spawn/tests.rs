@@ -124,7 +124,7 @@ async fn the_tool_beneath_is_no_provider() {
         other.kill_providers();
     });
     // The tool starts itself as well, which is a child as any other.
-    let script = "$TOOL 'echo ready; $TOOL \"sleep 600; true\"; echo saved after $?'; echo around ended with $?";
+    let script = "$TOOL '$TOOL \"echo ready; sleep 600; true\"; echo saved after $?'; echo around ended with $?";
     let exit = children.run(&around(dir.path(), script), &mut heard).await.unwrap();
     let lines: Vec<_> = heard.0.0.iter().filter(|(source, _)| *source == Source::Out).map(|(_, l)| l.as_str()).collect();
     assert_eq!(lines, ["ready", "saved after 137", "around ended with 0"]);
