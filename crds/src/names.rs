@@ -135,6 +135,11 @@ pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
     )
 }
 
+/// An annotation as a JSON Patch points to it (RFC 6901).
+pub fn annotation_pointer(name: &str) -> String {
+    format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
 /// The command that asks for a fresh run of the same spec.
 pub fn rerun_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} tfrun/{run} {RERUN}=true")

@@ -100,7 +100,10 @@ impl World {
         } else {
             world.apply(crds::crd::yaml()?.as_bytes())?;
         }
-        world.access.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/terraformruns.pawl.run"])?;
+        // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
+        let definition = "crd/terraformruns.pawl.run";
+        world.access.kubectl(&["wait", "--for=jsonpath={.status.conditions}", "--timeout=30s", definition])?;
+        world.access.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", definition])?;
         if policies {
             world.wait_for_policies().await?;
             crate::rig::Rig::prove_the_gate(world.clone()).await?;

@@ -1,6 +1,6 @@
 //! What a pod says of itself: whether it ended and why, or why it does not start.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
 
 use crds::{
@@ -38,22 +38,22 @@ fn tolerates(spec: &PodSpec) -> Option<i64> {
     all.filter(|t| t.key.as_deref().is_some_and(|key| NOT_READY.contains(&key))).filter_map(|t| t.toleration_seconds).min()
 }
 
+/// What the kubelet said last of the agent's container.
+fn container(status: &PodStatus) -> Option<&ContainerState> {
+    status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER)?.state.as_ref()
+}
+
 fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
-    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER)?;
-    container.state.as_ref()?.terminated.as_ref()
+    container(status)?.terminated.as_ref()
 }
 
 fn started(status: &PodStatus) -> bool {
-    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER);
-    let state = container.and_then(|c| c.state.as_ref());
-    status.phase.as_deref().is_some_and(|phase| phase != "Pending")
-        || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+    status.phase.as_deref().is_some_and(|phase| phase != "Pending") || runs(status) || terminated(status).is_some()
 }
 
 /// The container was begun, as far as the pod says, and its end was not told.
 fn runs(status: &PodStatus) -> bool {
-    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER);
-    container.and_then(|c| c.state.as_ref()).is_some_and(|state| state.running.is_some())
+    container(status).is_some_and(|state| state.running.is_some())
 }
 
 fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {

@@ -10,13 +10,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, runtime::controller};
 use tracing::Instrument;
 
-use crds::{TerraformRun, TerraformRunStatus, names};
+use crds::{TerraformRun, TerraformRunStatus};
 
 use super::{
     actions::Observed,
     decide::decide,
     execute::{Outcome, execute},
     observe::{self, Memory},
+    void,
 };
 use crate::{
     datastore_client::Datastore,
@@ -137,7 +138,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
             match observe::live(&run, ctx).await? {
                 // What was compared after the run was read holds for the same words of people on it, whatever else was written.
                 Some(mut fresh) => {
-                    fresh.gate_live = seen.gate_live && words(&fresh.run) == words(&seen.run);
+                    fresh.gate_live = seen.gate_live && void::words(&fresh.run).eq(void::words(&seen.run));
                     seen = fresh;
                 }
                 None => return Ok(gone(&uid, ctx)),
@@ -166,21 +167,6 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
     // Somebody else writes all the time, or two of our own decisions contradict each other.
     tracing::warn!("no rest after {MAX_STEPS} steps");
     Ok(controller::Action::requeue(Duration::from_secs(2)))
-}
-
-/// What people say of a run by its annotations, as far as it counts only behind the admission policies.
-fn words(run: &TerraformRun) -> [Option<&String>; 8] {
-    [
-        names::APPROVE,
-        names::APPROVED_BY,
-        names::COMMENT,
-        names::RERUN,
-        names::RECOVER,
-        names::ABANDON,
-        names::ABANDONED_BY,
-        names::LIFE,
-    ]
-    .map(|name| run.annotations().get(name))
 }
 
 /// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.

@@ -24,10 +24,10 @@ pub(super) fn operations(run: &TerraformRun, write: &Write) -> Option<Vec<Value>
         vec![test("/metadata/uid", &run.metadata.uid), test("/metadata/deletionTimestamp", &run.metadata.deletion_timestamp)];
     match &run.metadata.annotations {
         None => operations.push(test("/metadata/annotations", Value::Null)),
-        Some(_) => operations.extend([names::APPROVE, names::APPROVED_BY, names::CANCEL, names::DENY, names::LIFE].map(|name| {
-            let path = format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"));
-            test(&path, run.annotations().get(name))
-        })),
+        Some(_) => operations.extend(
+            [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::DENY, names::LIFE]
+                .map(|name| test(&names::annotation_pointer(name), run.annotations().get(name))),
+        ),
     }
     let fields: [(&str, &[&str]); 7] = [
         ("phase", &[]),

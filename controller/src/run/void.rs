@@ -30,6 +30,16 @@ const APPROVALS: [&str; 3] = [names::APPROVE, names::APPROVED_BY, names::COMMENT
 pub(super) const ABANDONS: [&str; 2] = [names::ABANDON, names::ABANDONED_BY];
 /// Annotations that ask for another run.
 const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
+/// All that counts only behind the policies.
+fn guarded() -> impl Iterator<Item = &'static str> {
+    APPROVALS.into_iter().chain(ABANDONS).chain(ORDERS)
+}
+
+/// What people say of a run by its annotations, as far as it counts only behind the policies, and for which life of the run.
+pub(super) fn words(run: &TerraformRun) -> impl Iterator<Item = Option<&String>> {
+    guarded().chain([names::LIFE]).map(|name| run.annotations().get(name))
+}
+
 /// What is said of each.
 const WHY: &str = "while the admission policies were not proven to stand, so that nobody knows who set it";
 
@@ -52,8 +62,7 @@ pub async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<
                 Ok(run) => one(run, creations, ctx).await?,
                 // A newer version reads it some day; until then nobody acts on it.
                 Err(invalid) => {
-                    let all: Vec<_> = APPROVALS.into_iter().chain(ABANDONS).chain(ORDERS).collect();
-                    take_off(&invalid.metadata, &all, ctx).await?;
+                    take_off(&invalid.metadata, &guarded().collect::<Vec<_>>(), ctx).await?;
                 }
             }
         }

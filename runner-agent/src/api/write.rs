@@ -291,12 +291,12 @@ impl<A: Api> Writer<A> {
                     operations.push(test("/status/lease/stateKey", json!(key)));
                 }
                 if let Some(checksum) = approved {
-                    operations.push(test(&annotation(names::APPROVE), json!(checksum)));
+                    operations.push(test(&names::annotation_pointer(names::APPROVE), json!(checksum)));
                     operations.push(test("/status/approval/checksum", json!(checksum)));
                 }
                 // A cancel, a denial or a deletion that lands before the claim refuses it, with or without a policy.
                 operations.push(test("/metadata/deletionTimestamp", Value::Null));
-                let stops = vec![annotation(names::CANCEL), annotation(names::DENY)];
+                let stops = vec![names::annotation_pointer(names::CANCEL), names::annotation_pointer(names::DENY)];
                 let absent = if known.annotated { stops } else { vec!["/metadata/annotations".to_owned()] };
                 operations.extend(absent.iter().map(|path| test(path, Value::Null)));
             }
@@ -307,11 +307,6 @@ impl<A: Api> Writer<A> {
         }));
         Some(operations)
     }
-}
-
-/// The path of an annotation in a patch.
-fn annotation(name: &str) -> String {
-    format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 /// What a write leaves alone: the controller's fields, which count for the size all the same; and outside of their own writes

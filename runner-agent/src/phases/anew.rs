@@ -21,15 +21,16 @@ const GONE: Duration = Duration::from_secs(5);
 
 impl PodWork {
     /// Refuses a plan whose providers lie where nothing is left of them when it is applied, before anybody approves it.
-    pub(super) fn keeps_its_providers(&self, stack: &Path) -> Result<(), Failure> {
+    pub(super) fn keeps_its_providers(&self) -> Result<(), Failure> {
         if self.settings.machine().is_some() {
             return Ok(());
         }
+        let stack = self.known().stack.clone();
         let Some(provider) = borrowed(&stack.join(".terraform"), &self.made_anew()) else { return Ok(()) };
         let text = format!(
             "{} is a link into a home or temporary directory, which is emptied before the plan is applied; nothing was changed. \
              Keep providers elsewhere: TF_PLUGIN_CACHE_DIR and what Terragrunt has in its place are not needed, since Pawl caches providers",
-            provider.strip_prefix(stack).unwrap_or(&provider).display()
+            provider.strip_prefix(&stack).unwrap_or(&provider).display()
         );
         Err(simple(FailureClass::Configuration, reason::INIT_FAILED, text))
     }

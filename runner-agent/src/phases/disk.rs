@@ -11,14 +11,16 @@ use super::PodWork;
 const OWN: &str = "most of what is on it is this run's own; it needs a larger disk, or less on it";
 
 impl PodWork {
-    /// A step ended so. Where its disk is full of the run's own files it is the stack's doing, and is not tried again.
-    pub(super) async fn whose_disk(&self, failure: Failure) -> Failure {
-        if failure.reason != reason::DISK_FULL {
-            return failure;
+    /// How a step ended. Where its disk is full of the run's own files it is the stack's doing, and is not tried again.
+    pub(super) async fn whose_disk<T>(&self, ended: Result<T, Failure>) -> Result<T, Failure> {
+        match ended {
+            Err(failure) if failure.reason == reason::DISK_FULL => {
+                let dir = self.settings.work.clone();
+                let own = tokio::task::spawn_blocking(move || is_own(&dir)).await.unwrap_or(false);
+                Err(judged(failure, own))
+            }
+            ended => ended,
         }
-        let dir = self.settings.work.clone();
-        let own = tokio::task::spawn_blocking(move || is_own(&dir)).await.unwrap_or(false);
-        judged(failure, own)
     }
 }
 

@@ -262,10 +262,7 @@ impl Work for PodWork {
         self.known().run = Some(run);
         self.log.enter("setup").await;
         self.confine(&notices).await?;
-        let report = match self.run_setup(&notices).await {
-            Ok(report) => report,
-            Err(failure) => return Err(self.whose_disk(failure).await),
-        };
+        let report = self.whose_disk(self.run_setup(&notices).await).await?;
         let notes = self.known().tool.as_ref().map(|found| found.notes.clone()).unwrap_or_default();
         for note in notes {
             self.log.line(&format!("pawl: {note}")).await;
@@ -282,29 +279,20 @@ impl Work for PodWork {
         } else {
             self.run_restore_from_store(&notices).await
         };
-        match restored {
-            Ok(report) => Ok(report),
-            Err(failure) => Err(self.whose_disk(failure).await),
-        }
+        self.whose_disk(restored).await
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
         self.log.enter("init").await;
         self.serve_providers().await;
-        let report = match self.run_init(&notices).await {
-            Ok(report) => report,
-            Err(failure) => return Err(self.whose_disk(failure).await),
-        };
+        let report = self.whose_disk(self.run_init(&notices).await).await?;
         self.keep_providers().await;
         Ok(report)
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
         self.log.enter("plan").await;
-        match self.run_plan(&notices).await {
-            Ok(report) => Ok(report),
-            Err(failure) => Err(self.whose_disk(failure).await),
-        }
+        self.whose_disk(self.run_plan(&notices).await).await
     }
 
     async fn verify(&self) -> Result<String, Failure> {

@@ -42,8 +42,7 @@ impl PodWork {
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;
         self.keep_plan().await?;
-        let stack = self.known().stack.clone();
-        self.keeps_its_providers(&stack)?;
+        self.keeps_its_providers()?;
         let (facts, text, checksum) = if self.tool()?.beneath.is_some() {
             // Each command of Terragrunt may write its copy of the unit anew, which the others read.
             (self.read_plan_file(notices).await, self.print_plan(notices).await, self.checksum().await)
@@ -71,8 +70,7 @@ impl PodWork {
             (known.facts.platform.clone(), known.state_key.clone())
         };
         let (counts, lines) = (facts.counts, facts.lines());
-        let notes = Vec::new();
-        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, notes, state_key };
+        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes: Vec::new() };
         self.finish_recovery(&facts, &mut report)?;
         Ok(report)
     }

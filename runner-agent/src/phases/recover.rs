@@ -333,7 +333,7 @@ impl PodWork {
         let Some(recovery) = recovery else { return Ok(()) };
         let run = self.run();
         let again = recovery.again(&facts.created);
-        report.notes.extend(recovery.notes());
+        report.notes = recovery.notes();
         if again.is_empty() {
             return Ok(());
         }

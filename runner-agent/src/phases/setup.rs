@@ -4,7 +4,6 @@ use std::{
     ffi::OsString,
     fs,
     io::Write as _,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -125,10 +124,9 @@ impl PodWork {
     /// Makes the directories of the attempt, which are empty then: those of every attempt, and these.
     pub(super) fn make_places(&self, more: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
         let settings = &self.settings;
-        let failed = |dir: &Path, error| internal(&format!("{} cannot be made", dir.display()), &error);
-        clear(&settings.kept).map_err(|error| failed(&settings.kept, error))?;
-        for dir in [settings.home(), settings.tmp(), parent(&settings.plan_out())].into_iter().chain(more) {
-            make_empty(&dir).map_err(|error| failed(&dir, error))?;
+        let places = [settings.kept.clone(), settings.home(), settings.tmp(), parent(&settings.plan_out())];
+        for dir in places.into_iter().chain(more) {
+            make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
         }
         self.write_authorities()
     }
@@ -243,16 +241,6 @@ impl PodWork {
 
 pub(super) fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
-}
-
-/// A directory that is there from the start, for a volume is mounted on it and rights of others end at it, emptied as it stands.
-fn clear(dir: &Path) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) }?;
-    }
-    Ok(())
 }
 
 /// The tool's own directory is made by `init`; one from the repository could hold plugins, modules or a backend nobody reviewed.

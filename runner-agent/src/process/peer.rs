@@ -51,18 +51,13 @@ fn tools(children: &Children) -> Vec<i32> {
             Role::Other => Vec::new(),
             Role::Tool => vec![pid],
             Role::Above(tool) => {
+                let Ok(tool) = Executable::of(&tool) else { return Vec::new() };
                 let below = parents.iter().filter(|(_, parent)| **parent == pid).map(|(child, _)| *child);
-                below.filter(|child| runs(*child, &tool)).collect()
+                below.filter(|child| tool.is_run_by(*child)).collect()
             }
         }
     };
     running.into_iter().flat_map(of).collect()
-}
-
-/// Whether a process runs this very file.
-fn runs(pid: i32, program: &Path) -> bool {
-    let running = Executable::of(Path::new(&format!("/proc/{pid}/exe"))).ok();
-    running.is_some() && running == Executable::of(program).ok()
 }
 
 fn holds(pid: i32, inode: u64) -> bool {

@@ -58,12 +58,16 @@ impl Executable {
         fs::metadata(path).map(|meta| Self(meta.dev(), meta.ino()))
     }
 
+    /// Whether a process runs it.
+    pub(super) fn is_run_by(self, pid: i32) -> bool {
+        Self::of(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|found| found == self)
+    }
+
     /// The processes below `root` that are this one, without those that another of them started.
     pub(super) fn below(self, root: i32) -> Vec<i32> {
-        let is_it = |pid: i32| Self::of(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|found| found == self);
         let parents = parents();
         let is_below = |pid: i32| pid != root && above(&parents, pid).any(|at| at == root);
-        let all: HashSet<i32> = parents.keys().copied().filter(|pid| is_below(*pid) && is_it(*pid)).collect();
+        let all: HashSet<i32> = parents.keys().copied().filter(|pid| is_below(*pid) && self.is_run_by(*pid)).collect();
         let first = |pid: &i32| !above(&parents, *pid).take_while(|at| *at != root).any(|at| all.contains(&at));
         all.iter().copied().filter(first).collect()
     }

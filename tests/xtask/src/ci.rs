@@ -20,7 +20,7 @@ use crate::{
     command::{self, Executable},
     count::Count,
     root,
-    stage::{Outcome, Stage, run_all},
+    stage::{End, Outcome, Stage, run_all},
 };
 
 /// What of it is wanted.
@@ -234,23 +234,19 @@ fn unchanged(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<
 fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
     outcomes.sort_by_key(|outcome| outcome.began);
     let mut count = Count::default();
-    for Outcome { name, why, .. } in outcomes.iter().filter(|outcome| !outcome.ok && !outcome.lacks()) {
-        println!("\n{name} FAILED\n{why}");
+    for outcome in &outcomes {
+        if let End::Failed(why) = &outcome.end {
+            println!("\n{} FAILED\n{why}", outcome.name);
+        }
     }
     println!("\n   began     took");
-    for outcome in &outcomes {
-        let Outcome { name, began, took, ok, count: tests, .. } = outcome;
+    for Outcome { name, began, took, end, count: tests } in &outcomes {
         let tests_run =
             if tests.passed + tests.failed > 0 { format!("{} tests", tests.passed + tests.failed) } else { String::new() };
-        let word = match (ok, outcome.lacks()) {
-            (true, _) => "ok",
-            (_, true) => "not run",
-            _ => "FAILED",
-        };
-        println!("{:>6.0} s {:>6.0} s  {name:<12} {word:<7} {tests_run}", began.as_secs_f64(), took.as_secs_f64());
+        println!("{:>6.0} s {:>6.0} s  {name:<12} {:<7} {tests_run}", began.as_secs_f64(), took.as_secs_f64(), end.word());
         count += *tests;
     }
-    let broken = outcomes.iter().filter(|outcome| !outcome.ok).count() as u64;
+    let broken = outcomes.iter().filter(|outcome| outcome.end != End::Well).count() as u64;
     println!("         {:>6.0} s  in all", took.as_secs_f64());
     // A stage that failed without a failed test counts as one.
     count.failed = count.failed.max(broken);

@@ -38,20 +38,30 @@ pub(crate) struct Outcome {
     /// From the beginning of all.
     pub(crate) began: Duration,
     pub(crate) took: Duration,
-    pub(crate) ok: bool,
+    pub(crate) end: End,
     pub(crate) count: Count,
-    /// Why it failed; empty when it did not.
-    pub(crate) why: String,
 }
 
-impl Outcome {
-    /// Whether it was not run, for want of what it needs.
-    pub(crate) fn lacks(&self) -> bool {
-        !self.ok && self.why.starts_with(NOT_RUN)
+/// The end of a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Well,
+    /// Why.
+    Failed(String),
+    /// For want of a stage that it needs.
+    NotRun,
+}
+
+impl End {
+    /// As the table says it.
+    pub(crate) const fn word(&self) -> &'static str {
+        match self {
+            Self::Well => "ok",
+            Self::Failed(_) => "FAILED",
+            Self::NotRun => "not run",
+        }
     }
 }
-
-const NOT_RUN: &str = "not run: ";
 
 /// Outcomes so far, and who waits for them.
 struct Board {
@@ -73,7 +83,7 @@ impl Board {
                 return true;
             }
             if let Some(outcome) = outcomes.iter().find(|outcome| outcome.name == name) {
-                return outcome.ok;
+                return outcome.end == End::Well;
             }
             outcomes = self.changed.wait(outcomes).unwrap_or_else(PoisonError::into_inner);
         }
@@ -94,15 +104,16 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
                 }
                 let lacks = stage.needs.iter().find(|name| !board.wait(name, all));
                 let (name, began) = (stage.name, begun.elapsed());
-                let done = match lacks {
-                    Some(lacks) => Err(anyhow::anyhow!("{NOT_RUN}`{lacks}` failed")),
-                    None => run(stage, logs),
+                let (end, count) = match lacks {
+                    Some(lacks) => {
+                        println!("    [{name}] not run: `{lacks}` failed");
+                        (End::NotRun, Count::default())
+                    }
+                    None => run(stage, logs).unwrap_or_else(|error| (End::Failed(format!("{error:#}")), Count::default())),
                 };
                 let took = begun.elapsed().saturating_sub(began);
-                let (why, count) = done.unwrap_or_else(|error| (Some(format!("{error:#}")), Count::default()));
-                println!("<== {name} {} {:.1} s", if why.is_none() { "ok" } else { "FAILED" }, took.as_secs_f64());
-                let (ok, why) = (why.is_none(), why.unwrap_or_default());
-                board.guard().push(Outcome { name, began, took, ok, count, why });
+                println!("<== {name} {} {:.1} s", end.word(), took.as_secs_f64());
+                board.guard().push(Outcome { name, began, took, end, count });
                 board.changed.notify_all();
             });
         }
@@ -112,7 +123,7 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
 
 /// Runs a stage. Its output is kept in `logs`; a terminal sees the last line of it, a log file the lines of tests. The end of what a
 /// stage printed that failed is given back, so that it can stand at the end of everything, where it is not lost among other stages.
-fn run(stage: Stage<'_>, logs: &Path) -> Result<(Option<String>, Count)> {
+fn run(stage: Stage<'_>, logs: &Path) -> Result<(End, Count)> {
     println!("==> {}", stage.name);
     let path = logs.join(format!("{}.log", stage.name.replace(' ', "-")));
     let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -120,15 +131,15 @@ fn run(stage: Stage<'_>, logs: &Path) -> Result<(Option<String>, Count)> {
     for command in (stage.work)()? {
         ok &= follow(command, stage.name, &mut log, &mut text)?;
     }
-    if ok && let Some(then) = stage.then {
-        then(&text)?;
+    let count = Count::read(&text);
+    if ok {
+        stage.then.map_or(Ok(()), |then| then(&text))?;
+        return Ok((End::Well, count));
     }
-    let why = (!ok).then(|| {
-        let lines: Vec<&str> = text.lines().filter(|line| !is_message(line)).collect();
-        let from = lines.len().saturating_sub(200);
-        format!("{}\n(the last {} lines; all of it is in {})", lines[from..].join("\n"), lines.len() - from, path.display())
-    });
-    Ok((why, Count::read(&text)))
+    let lines: Vec<&str> = text.lines().filter(|line| !is_message(line)).collect();
+    let from = lines.len().saturating_sub(200);
+    let left = format!("(the last {} lines; all of it is in {})", lines.len() - from, path.display());
+    Ok((End::Failed(format!("{}\n{left}", lines[from..].join("\n"))), count))
 }
 
 /// Runs one command and adds what it says to `text`; whether it succeeded.
@@ -207,10 +218,10 @@ mod tests {
         std::fs::remove_dir_all(&logs).unwrap();
         let of = |name: &str| outcomes.iter().find(|outcome| outcome.name == name).unwrap();
         assert_eq!(outcomes.last().map(|outcome| outcome.name == "last" || outcome.name == "never"), Some(true));
-        assert!(of("last").ok && of("last").began >= of("bad").began + of("bad").took);
+        assert!(of("last").end == End::Well && of("last").began >= of("bad").began + of("bad").took);
         assert_eq!((of("last").count.passed, of("never").count.passed), (2, 0));
-        assert!(!of("never").ok && !of("bad").ok && of("good").ok);
-        assert!(of("never").lacks() && !of("bad").lacks() && !of("good").lacks());
-        assert!(of("bad").why.contains("what was wrong\n(the last 1 lines"), "{}", of("bad").why);
+        assert_eq!((&of("never").end, &of("good").end), (&End::NotRun, &End::Well));
+        let End::Failed(why) = &of("bad").end else { panic!("{:?}", of("bad").end) };
+        assert!(why.contains("what was wrong\n(the last 1 lines"), "{why}");
     }
 }

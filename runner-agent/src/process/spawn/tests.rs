@@ -34,6 +34,24 @@ fn sh(script: &str) -> Command {
     }
 }
 
+/// Interrupts at each of the first two lines, and makes a file after a further rest.
+fn interrupts(
+    children: &Children,
+    mut lines: tokio::sync::mpsc::UnboundedReceiver<String>,
+    rest: Duration,
+    open: PathBuf,
+) -> tokio::task::JoinHandle<()> {
+    let children = children.clone();
+    tokio::spawn(async move {
+        for _ in 0..2 {
+            lines.recv().await;
+            children.interrupt();
+        }
+        tokio::time::sleep(rest).await;
+        std::fs::write(open, "").unwrap();
+    })
+}
+
 /// A command that runs a tool, as Terragrunt does: `$TOOL SCRIPT` is an executable of its own.
 fn around(dir: &std::path::Path, script: &str) -> Command {
     let tool = dir.join("tofu");
@@ -65,17 +83,9 @@ async fn one_sigint_reaches_the_tool_and_not_its_children() {
         open.display()
     );
     let children = Children::default();
-    let other = children.clone();
-    let (mut heard, mut lines) = heard();
-    let told = tokio::spawn(async move {
-        // `ready`, and `got 1`.
-        lines.recv().await;
-        other.interrupt();
-        lines.recv().await;
-        other.interrupt();
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        std::fs::write(open, "").unwrap();
-    });
+    let (mut heard, lines) = heard();
+    // At `ready`, and at `got 1`.
+    let told = interrupts(&children, lines, Duration::from_millis(200), open);
     let exit = children.run(&sh(&script), &mut heard).await.unwrap();
     told.await.unwrap();
     let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();
@@ -143,17 +153,9 @@ async fn one_sigint_reaches_the_tool_beneath_and_not_what_is_around_it() {
         open.display()
     );
     let children = Children::default();
-    let other = children.clone();
-    let (mut heard, mut lines) = heard();
-    let told = tokio::spawn(async move {
-        lines.recv().await;
-        other.interrupt();
-        lines.recv().await;
-        other.interrupt();
-        // Longer than until the next look at it.
-        tokio::time::sleep(3 * LOOK).await;
-        std::fs::write(open, "").unwrap();
-    });
+    let (mut heard, lines) = heard();
+    // Longer than until the next look at it.
+    let told = interrupts(&children, lines, 3 * LOOK, open);
     let exit = children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
     told.await.unwrap();
     let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();

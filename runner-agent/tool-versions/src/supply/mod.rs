@@ -13,7 +13,8 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 pub use choose::Chosen;
@@ -48,6 +49,10 @@ impl Keys {
     }
 }
 
+/// How long an executable that was just written may be held open for writing by a child that another thread was starting meanwhile: from its
+/// fork to its exec. Nothing of that kind is run (`ETXTBSY`, execve(2)).
+const INHERITED: Duration = Duration::from_secs(5);
+
 type Asking = dyn Fn(&Path) -> io::Result<String> + Send + Sync;
 
 /// How an executable is started with `--version`; its standard output. Whoever keeps code within bounds runs it within them: an operator
@@ -70,8 +75,15 @@ impl Default for Ask {
     /// As a child of this process, with its rights.
     fn default() -> Self {
         Self::by(|binary| {
-            let output = Command::new(binary).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output()?;
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+            let until = Instant::now() + INHERITED;
+            loop {
+                match Command::new(binary).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output() {
+                    Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                    output => return Ok(String::from_utf8_lossy(&output?.stdout).into_owned()),
+                }
+            }
         })
     }
 }
