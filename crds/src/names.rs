@@ -15,6 +15,10 @@ pub const COMMENT: &str = "pawl.run/comment";
 pub const DENY: &str = "pawl.run/deny";
 /// Annotation: why the run is cancelled; one-way.
 pub const CANCEL: &str = "pawl.run/cancel";
+/// Annotation, set with [`DENY`] and never after it: the API name of the one who denies.
+pub const DENIED_BY: &str = "pawl.run/denied-by";
+/// Annotation, set with [`CANCEL`] and never after it: the API name of the one who cancels.
+pub const CANCELED_BY: &str = "pawl.run/canceled-by";
 /// Annotation: why an apply whose node is lost is given up; one-way.
 pub const ABANDON: &str = "pawl.run/abandon";
 /// Annotation: the API name of the one who gives it up.

@@ -201,7 +201,9 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
             let key = if random.random_bool(0.5) { names::CANCEL } else { names::DENY };
             let value = if random.random_bool(0.6) { json!("why") } else { Value::Null };
             if random.random_bool(0.3) {
-                (Who::Alice, annotate(json!({key: value})))
+                let by = if key == names::CANCEL { names::CANCELED_BY } else { names::DENIED_BY };
+                let name = if random.random_bool(0.7) { "alice" } else { "bob" };
+                (Who::Alice, annotate(if random.random_bool(0.5) { json!({key: value}) } else { json!({key: value, by: name}) }))
             } else {
                 (Who::Alice, annotate(json!({names::COMMENT: "x".repeat(600)})))
             }

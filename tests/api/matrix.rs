@@ -191,10 +191,10 @@ fn acts(agent: &Agent) -> Vec<Act> {
     let approve =
         |digit: char, by: &str| json!({"metadata": {"annotations": {names::APPROVE: sum(digit), names::APPROVED_BY: by}}});
     let annotate = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
+    let stop = |word: &str, by: &str| json!({"metadata": {"annotations": {word: "no", by: "approver"}}});
     let in_time = |who: Who, place: Place| who == Who::Approver && place.phase() == Phase::AwaitingApproval;
     let all = |_: Who, _: Place| true;
     let none = |_: Who, _: Place| false;
-    let creators = |who: Who, _: Place| who.creates();
     let control = |who: Who, _: Place| who == Who::Controller;
     let ends = |result: RunResult| json!({"phase": result.phase(), "result": result});
     let withdrawal = json!({"metadata": {"annotations": {names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null}}});
@@ -210,14 +210,18 @@ fn acts(agent: &Agent) -> Vec<Act> {
         Act::Patch("approve", approve('a', "approver"), in_time),
         Act::Patch("approve in another's name", approve('a', "somebody"), none),
         Act::Patch("approve another plan", approve('b', "approver"), none),
-        Act::Patch("withdraw", withdrawal, all),
+        // Too late after the claim.
+        Act::Patch("withdraw", withdrawal, |who, place| !place.is_claimed() || who == Who::Controller),
         // A comment alone is no approval: nobody is named in it, unless an approval of one's own stands.
         Act::Patch("comment", only_comment, |_, _| false),
         Act::Patch("deny", annotate(names::DENY, "no".into()), all),
         Act::Patch("cancel", annotate(names::CANCEL, "no".into()), all),
+        Act::Patch("deny by name", stop(names::DENY, names::DENIED_BY), |who, _| who == Who::Approver),
+        Act::Patch("cancel by name", stop(names::CANCEL, names::CANCELED_BY), |who, _| who == Who::Approver),
+        Act::Patch("name alone", annotate(names::CANCELED_BY, "approver".into()), none),
         // Never but while a node is lost: `policies` has who may then.
         Act::Patch("abandon", json!({"metadata": {"annotations": {names::ABANDON: "x", names::ABANDONED_BY: "approver"}}}), none),
-        Act::Patch("rerun", annotate(names::RERUN, "true".into()), creators),
+        Act::Patch("rerun", annotate(names::RERUN, "true".into()), |who, place| who.creates() && place.phase().is_terminal()),
         Act::Patch("rerun, other words", annotate(names::RERUN, "yes".into()), none),
         Act::Patch("rerun-of", annotate(names::RERUN_OF, "x".into()), control),
         Act::Patch("a label", json!({"metadata": {"labels": {"team": "x"}}}), all),

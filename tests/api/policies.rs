@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("policies::approving_needs_the_verb_ones_own_name_and_a_plan", true, matrix),
         Test::new("policies::a_withdrawal_needs_only_the_right_to_patch", true, withdrawal),
         Test::new("policies::deny_and_cancel_are_one_way", true, one_way),
+        Test::new("policies::whoever_denies_or_cancels_names_nobody_else", true, stopped_by),
         Test::new("policies::an_apply_is_given_up_by_its_verb_in_ones_own_name_and_once", true, abandon),
         Test::new("policies::no_run_is_created_approved", true, created_approved),
         Test::new("policies::automatic_needs_autoapprove", true, automatic),
@@ -176,7 +177,10 @@ async fn withdrawal(world: World) -> Result<()> {
     let none = json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null});
     scene.annotate(&scene.bob, "run", none).await?;
     scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
-    Ok(())
+    scene.claimed("late").await?;
+    let none = json!({names::APPROVE: null, names::APPROVED_BY: null});
+    let late = scene.annotate(&scene.bob, "late", none).await;
+    refused("after the claim", late, "too late: apply was claimed at 2026-01-01T00:00:00Z; pawl.run/cancel interrupts it")
 }
 
 async fn one_way(world: World) -> Result<()> {
@@ -187,6 +191,18 @@ async fn one_way(world: World) -> Result<()> {
         refused("changed", scene.annotate(&scene.bob, "run", json!({key: "other"})).await, "never taken back")?;
         let admin = scene.world.admin.clone();
         refused("taken back by an administrator", scene.annotate(&admin, "run", json!({key: null})).await, "never taken back")?;
+    }
+    Ok(())
+}
+
+async fn stopped_by(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    for (word, by) in [(names::DENY, names::DENIED_BY), (names::CANCEL, names::CANCELED_BY)] {
+        let text = "name bob";
+        refused("another's name", scene.annotate(&scene.bob, "run", json!({word: "x", by: "alice@example.com"})).await, text)?;
+        refused("a name alone", scene.annotate(&scene.bob, "run", json!({by: "bob"})).await, text)?;
+        scene.annotate(&scene.bob, "run", json!({word: "too dear", by: "bob"})).await?;
+        refused("taken away", scene.annotate(&scene.bob, "run", json!({by: null})).await, text)?;
     }
     Ok(())
 }
@@ -325,12 +341,27 @@ async fn account(world: World) -> Result<()> {
 async fn rerun(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let again = json!({names::RERUN: "true"});
+    let waits = "has not ended (phase AwaitingApproval)";
+    refused("of one that waits", scene.annotate(&scene.bob, "run", again.clone()).await, waits)?;
+    let ended = json!({"phase": "Canceled", "result": "Canceled"});
+    scene.world.status(&scene.namespace, "run", &ended).await?;
     refused("an approver may not create", scene.annotate(&scene.alice, "run", again.clone()).await, "needs the verb create")?;
     refused("something else than true", scene.annotate(&scene.bob, "run", json!({names::RERUN: "yes"})).await, "set to true")?;
     scene.annotate(&scene.bob, "run", again.clone()).await?;
-    scene.world.create(&scene.namespace, "automatic", &json!({"approval": {"mode": "Automatic"}})).await?;
+    // As the controller answers.
+    scene.world.status(&scene.namespace, "run", &json!({"rerun": "run-2"})).await?;
+    scene.annotate(&scene.world.admin, "run", json!({names::RERUN: null})).await?;
+    let answered = "run run-2 answered this already";
+    refused("once more", scene.annotate(&scene.bob, "run", again.clone()).await, answered)?;
+    for (name, spec) in [
+        ("automatic", json!({"approval": {"mode": "Automatic"}})),
+        ("account", json!({"runner": {"serviceAccountName": "root"}})),
+    ] {
+        scene.world.create(&scene.namespace, name, &spec).await?;
+        scene.world.status(&scene.namespace, name, &json!({"phase": "Pending"})).await?;
+        scene.world.status(&scene.namespace, name, &ended).await?;
+    }
     refused("of an automatic run", scene.annotate(&scene.bob, "automatic", again.clone()).await, "needs the verb autoapprove")?;
-    scene.world.create(&scene.namespace, "account", &json!({"runner": {"serviceAccountName": "root"}})).await?;
     refused("of a run with an account", scene.annotate(&scene.bob, "account", again).await, "ServiceAccount root")?;
     // The mark that spares the controller these questions is the controller's.
     let mut object = run("forged", &json!({"approval": {"mode": "Automatic"}}))?;

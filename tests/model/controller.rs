@@ -135,7 +135,7 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
             | Action::AskNodes
             | Action::ReleaseLock
             | Action::AskLock
-            | Action::TakeOffAbandon => true,
+            | Action::TakeOff(_) => true,
         };
         if !fine {
             return;

@@ -58,6 +58,9 @@ async fn deleted_in_setup(scene: Scene) -> Result<()> {
     scene.create("a", spec).await?;
     scene.phase("a", Phase::Setup).await?;
     delete_by_force(&scene, "a").await?;
+    // The process may live for a moment longer, and must not get through meanwhile.
+    let second = |r: &crds::TerraformRun| r.status.iter().flat_map(|s| &s.attempt).any(|attempt| attempt.number == 2);
+    scene.until("a", "a second attempt", LATER, second).await?;
     scene.suite.git.fail(&repository, Failure::None);
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.context("no attempt")?.number == 2);

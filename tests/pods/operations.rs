@@ -188,6 +188,10 @@ async fn rerun(scene: Scene) -> Result<()> {
     let uid = scene.get("a").await?.metadata.uid.context("no uid")?;
     scene.annotate("a", &[(crds::names::RERUN, Some("true"))]).await?;
     let name = crds::names::rerun_name("a", &uid);
+    let taken_off = |run: &crds::TerraformRun| run.metadata.annotations.iter().all(|all| !all.contains_key(crds::names::RERUN));
+    scene.until("a", "ready to be asked once more", SOON, taken_off).await?;
+    let once_more = scene.annotate("a", &[(crds::names::RERUN, Some("true"))]).await;
+    ensure!(once_more.is_err_and(|error| format!("{error:#}").contains(&format!("run {name} answered this already"))));
     let found = scene.until("a", "answered", SOON, |r| r.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
     ensure!(found.status.and_then(|s| s.rerun).as_deref() == Some(name.as_str()));
     let fresh =

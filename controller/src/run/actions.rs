@@ -310,8 +310,8 @@ pub enum Action {
     CreateRerun,
     /// Create the run that answers `pawl.run/recover=true`.
     CreateRecovery,
-    /// Take off the annotations that give the apply up.
-    TakeOffAbandon,
+    /// Take off annotations that were answered or refused.
+    TakeOff(&'static [&'static str]),
     /// Delete the run.
     Prune,
 }
@@ -343,7 +343,7 @@ impl Action {
             | Self::AskNodes
             | Self::ReleaseLock
             | Self::AskLock
-            | Self::TakeOffAbandon => true,
+            | Self::TakeOff(_) => true,
             Self::AddFinalizer { .. }
             | Self::ProveGate
             | Self::DeleteAccount { .. }

@@ -50,10 +50,10 @@ pub(super) fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
 /// A person or the API asks that the run comes to an end before its claim.
 pub(super) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
     let annotation = |name: &str| run.annotations().get(name);
-    if let Some(why) = annotation(names::DENY) {
-        Some((RunResult::Rejected, format!("denied: {why}")))
-    } else if let Some(why) = annotation(names::CANCEL) {
-        Some((RunResult::Canceled, format!("cancelled: {why}")))
+    if let Some(denied) = run.denied() {
+        Some((RunResult::Rejected, denied))
+    } else if let Some(cancelled) = run.cancelled() {
+        Some((RunResult::Canceled, cancelled))
     } else if run.metadata.deletion_timestamp.is_some() {
         Some((RunResult::Canceled, "the run was deleted".into()))
     } else {
@@ -171,7 +171,11 @@ fn at_rest(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     if conditions::status(&status.conditions, conditions::FINISHED) != Some(true) {
         return Decision::act(Action::Write(finish_conditions(o, Kind::Conditions, now)));
     }
-    let reruns = run.annotations().get(names::RERUN).is_some_and(|value| value == "true") && status.rerun.is_none();
+    let reruns = run.annotations().get(names::RERUN).is_some_and(|value| value == "true");
+    if reruns && status.rerun.is_some() {
+        // So that asking once more is seen, and refused with the name of the run that answered.
+        return Decision::act(Action::TakeOff(&[names::RERUN]));
+    }
     if reruns || recovery::is_asked(run, status) {
         // Who may ask is the policies' business.
         return unproven(o, now).unwrap_or_else(|| if reruns { rerun::answer(o, now) } else { recovery::answer(o, now) });
@@ -431,7 +435,7 @@ fn progress(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
         decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));
     }
     if node::refuses(o) {
-        decision.actions.push(Action::TakeOffAbandon);
+        decision.actions.push(Action::TakeOff(&void::ABANDONS));
     }
     decision
 }

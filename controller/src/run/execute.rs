@@ -84,7 +84,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
                 }
             }
             Action::CreatePod => create_pod(&mut seen, ctx).await?,
-            Action::TakeOffAbandon => void::take_off(&seen.run.metadata, &void::ABANDONS, ctx).await?,
+            Action::TakeOff(keys) => void::take_off(&seen.run.metadata, keys, ctx).await?,
             Action::DeletePod { name, uid } => {
                 let preconditions = Preconditions { uid: Some(uid), resource_version: None };
                 let params = DeleteParams::default().preconditions(preconditions);

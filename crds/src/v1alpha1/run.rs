@@ -5,6 +5,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::{names, termination::clip};
+
 use super::{
     phase::{Phase, RunResult},
     policy::{Approval, ApprovalMode, Retry, Timeouts},
@@ -207,6 +209,26 @@ impl TerraformRun {
         ];
         words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
     }
+
+    /// That the plan is denied, by whom, as far as that was said, and why: `denied by alice: not on a Friday`.
+    pub fn denied(&self) -> Option<String> {
+        self.stopped("denied", names::DENY, names::DENIED_BY)
+    }
+
+    /// That the run is cancelled, by whom, as far as that was said, and why.
+    pub fn cancelled(&self) -> Option<String> {
+        self.stopped("cancelled", names::CANCEL, names::CANCELED_BY)
+    }
+
+    fn stopped(&self, word: &str, why: &str, by: &str) -> Option<String> {
+        let annotation = |name: &str| self.metadata.annotations.as_ref().and_then(|all| all.get(name));
+        let part = |before: &str, text: &str, most| {
+            if text.is_empty() { String::new() } else { format!("{before}{}", clip(text, most)) }
+        };
+        let why = annotation(why)?;
+        let by = part(" by ", annotation(by).map_or("", String::as_str), 120);
+        Some(format!("{word}{by}{}", part(": ", why, 200)))
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +252,21 @@ mod tests {
             let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
             assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));
         }
+    }
+
+    #[test]
+    fn who_stopped_a_run_is_named_where_he_said_it() {
+        let of = |annotations: Value| {
+            let run = run(|run| run["metadata"]["annotations"] = annotations);
+            (run.denied(), run.cancelled())
+        };
+        assert_eq!(of(json!({names::DENIED_BY: "alice"})), (None, None));
+        assert_eq!(
+            of(json!({names::DENY: "", names::CANCEL: "later"})),
+            (Some("denied".into()), Some("cancelled: later".into()))
+        );
+        let by = of(json!({names::DENY: "not on a Friday", names::DENIED_BY: "alice"}));
+        assert_eq!(by.0.as_deref(), Some("denied by alice: not on a Friday"));
     }
 
     #[test]

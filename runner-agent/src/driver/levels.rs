@@ -6,7 +6,7 @@ use crds::{ApprovalMode, TerraformRun, conditions, names, reason, termination::c
 
 use crate::{
     api::{is_approved, is_leased},
-    machine::{Ending, Event},
+    machine::{Cause, Ending, Event},
 };
 
 /// The controller may not have the lease, or knows of none.
@@ -45,7 +45,6 @@ pub(super) fn hold_for(run: &TerraformRun) -> Duration {
 
 impl Levels {
     pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
-        let annotation = |name| run.metadata.annotations.as_ref().and_then(|a| a.get(name)).map(|text| clip(text, 200));
         let planned = checksum.filter(|sum| !sum.is_empty());
         let recorded = planned.is_some_and(|sum| is_approved(run, sum));
         let stands =
@@ -56,8 +55,8 @@ impl Levels {
             conditions.filter(|c| c.type_ == conditions::STATE_LEASED && c.status == "False" && c.reason == reason::QUEUED);
         Self {
             deleted: run.metadata.deletion_timestamp.is_some(),
-            cancelled: annotation(names::CANCEL),
-            denied: annotation(names::DENY),
+            cancelled: run.cancelled(),
+            denied: run.denied(),
             recorded,
             approved: recorded && leased && !leaves_the_apply(run),
             leased,
@@ -99,13 +98,9 @@ impl Levels {
 
     /// An ending in words; empty where the failure or the result says it.
     pub(super) fn words(&self, ending: Ending) -> String {
-        let because = |what: &str, why: &Option<String>| match why.as_deref() {
-            Some(why) if !why.is_empty() => format!("{what}: {why}"),
-            _ => what.to_owned(),
-        };
         match ending {
-            Ending::Rejected => because("denied", &self.denied),
-            Ending::Canceled => because("cancelled", &self.cancelled),
+            Ending::Rejected => self.denied.clone().unwrap_or_default(),
+            Ending::Canceled | Ending::Failed(Cause::Cancelled) => self.cancelled.clone().unwrap_or_default(),
             Ending::Deleted => "the run is being deleted".to_owned(),
             Ending::Expired if self.recorded || self.automatic => "the lease on its state was not to be had in time".to_owned(),
             Ending::Expired => "nobody approved the plan in time".to_owned(),
@@ -149,7 +144,7 @@ mod tests {
     #[test]
     fn a_change_is_told_once() {
         let (before, mut after) = (Levels::default(), Levels::default());
-        after.cancelled = Some("why".into());
+        after.cancelled = Some("cancelled: why".into());
         after.approved = true;
         after.queued = Some("behind b".into());
         assert_eq!(after.news(&before), [Event::CancelRequested, Event::Approved, Event::Queued]);

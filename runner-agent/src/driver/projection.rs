@@ -421,7 +421,7 @@ impl Projection {
                 self.status.next_step = text.next_step;
             }
             Ending::Failed(cause) | Ending::Attempt(cause) => {
-                let failure = self.caused(cause, claimed, changed, now);
+                let failure = self.caused(cause, why, claimed, changed, now);
                 self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
                 if result.is_some() {
                     let mut text = report::failed(&commands, &failure);
@@ -451,7 +451,7 @@ impl Projection {
     }
 
     /// The failure of a cause: what the step said, under the class of what ended it.
-    fn caused(&mut self, cause: Cause, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
+    fn caused(&mut self, cause: Cause, why: &str, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let said = self.failure.take();
         let commands = self.settings.commands();
@@ -485,9 +485,11 @@ impl Projection {
                 reason::TERMINATED,
                 format!("{} was told to end in phase {phase}", commands.process()),
             ),
-            Cause::Cancelled => {
-                (FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the run was cancelled during apply".to_owned())
-            }
+            Cause::Cancelled => (
+                FailureClass::Interrupted,
+                reason::APPLY_INTERRUPTED,
+                format!("the run was cancelled during apply{}", why.strip_prefix("cancelled").unwrap_or_default()),
+            ),
         };
         let message = match said.as_ref().map(|f| f.message.as_str()) {
             Some(said) if !said.is_empty() => format!("{text}; {said}"),

@@ -400,10 +400,16 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let settings = Arc::new(settings);
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
-    let work = Arc::new(PodWork::new(settings.clone(), children, Log::to(Shared(log.clone()))));
+    let writer = Log::to(Shared(log.clone()));
+    let work = Arc::new(PodWork::new(settings.clone(), children, writer.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     let (stop, stops) = mpsc::unbounded_channel();
-    let task = tokio::spawn(driver.run(stops));
+    let task = tokio::spawn(async move {
+        let code = driver.run(stops).await;
+        // As the program does before it ends.
+        writer.flush(PATIENCE).await;
+        code
+    });
     Attempt { dir, api, settings, log, stop, work, task }
 }
 

@@ -72,6 +72,17 @@ fn approval(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
             return no("this is not the checksum of the plan that waits");
         }
     }
+    let claimed = old.is_some_and(|old| old.pointer("/status/claim").is_some_and(|claim| !claim.is_null()));
+    if changed && withdrawn && claimed && !user.may(names::VERB_CONTROL) {
+        return no("too late: apply was claimed");
+    }
+    let named = |(word, by): (&str, &str)| {
+        annotation(new, by) == before(by)
+            || annotation(new, word).is_some() && before(word).is_none() && annotation(new, by) == Some(&user.name)
+    };
+    if ![(names::DENY, names::DENIED_BY), (names::CANCEL, names::CANCELED_BY)].into_iter().all(named) {
+        return no("pawl.run/denied-by and pawl.run/canceled-by are set together with");
+    }
     if [names::DENY, names::CANCEL].iter().any(|key| before(key).is_some() && annotation(new, key) != before(key)) {
         return no("pawl.run/deny and pawl.run/cancel are never taken back");
     }
@@ -122,6 +133,12 @@ fn creation(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
     let reruns = old.is_some() && asked.is_some() && asked != before(names::RERUN);
     if reruns && asked != Some("true") {
         return no("pawl.run/rerun is set to true, or not at all");
+    }
+    if reruns && old.is_some_and(|old| text(old, "/status/result").is_none()) {
+        return no("the run has not ended");
+    }
+    if reruns && old.is_some_and(|old| text(old, "/status/rerun").is_some()) {
+        return no("another run answered this already");
     }
     let answers = old.is_none() && annotation(new, names::RERUN_OF).is_some() && control;
     let asks = old.is_none() && !answers || reruns;

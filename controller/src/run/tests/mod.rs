@@ -293,9 +293,9 @@ impl World {
             }
             Action::RemoveFinalizer | Action::Prune => self.gone = true,
             Action::CreateRerun | Action::CreateRecovery => {}
-            Action::TakeOffAbandon => {
+            Action::TakeOff(keys) => {
                 let run = Arc::make_mut(&mut self.o.run);
-                run.metadata.annotations.get_or_insert_default().retain(|name, _| !name.starts_with(names::ABANDON));
+                run.metadata.annotations.get_or_insert_default().retain(|name, _| !keys.contains(&name.as_str()));
             }
         }
     }

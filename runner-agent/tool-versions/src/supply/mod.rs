@@ -11,7 +11,7 @@ pub mod get;
 use std::{
     fmt, io,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -49,9 +49,24 @@ impl Keys {
     }
 }
 
-/// How long an executable that was just written may be held open for writing by a child that another thread was starting meanwhile: from its
-/// fork to its exec. Nothing of that kind is run (`ETXTBSY`, execve(2)).
+/// How long a child that another thread was starting may hold an executable open that was just written: from its fork to its exec.
 const INHERITED: Duration = Duration::from_secs(5);
+
+/// Runs an executable that was just written. While anybody has it open for writing the kernel runs it for nobody (`ETXTBSY`, execve(2)).
+///
+/// # Errors
+/// When it cannot be run within five seconds.
+pub fn output_of(command: &mut Command) -> io::Result<Output> {
+    let until = Instant::now() + INHERITED;
+    loop {
+        match command.output() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            output => return output,
+        }
+    }
+}
 
 type Asking = dyn Fn(&Path) -> io::Result<String> + Send + Sync;
 
@@ -75,15 +90,8 @@ impl Default for Ask {
     /// As a child of this process, with its rights.
     fn default() -> Self {
         Self::by(|binary| {
-            let until = Instant::now() + INHERITED;
-            loop {
-                match Command::new(binary).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output() {
-                    Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {
-                        thread::sleep(Duration::from_millis(5));
-                    }
-                    output => return Ok(String::from_utf8_lossy(&output?.stdout).into_owned()),
-                }
-            }
+            let output = output_of(Command::new(binary).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()))?;
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         })
     }
 }

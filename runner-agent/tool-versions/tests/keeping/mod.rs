@@ -7,12 +7,14 @@ use std::{
     io::Write as _,
     os::unix::fs::PermissionsExt as _,
     path::Path,
+    process::Command,
     time::{Duration, SystemTime},
 };
 
 use tool_versions::{
     Kind, Platform, Store, Tool, Version,
     store::{Installed, install::Proof},
+    supply::output_of,
 };
 
 pub(crate) fn version(text: &str) -> Version {
@@ -55,7 +57,7 @@ fn what_is_installed_is_found_and_runs() {
     assert_eq!((&found.binary, found.size), (&installed.binary, 20));
     assert_eq!(store.list().unwrap(), std::slice::from_ref(&found));
     let in_use = store.take(found).unwrap();
-    let output = std::process::Command::new(&in_use.installed.binary).output().unwrap();
+    let output = output_of(&mut Command::new(&in_use.installed.binary)).unwrap();
     assert_eq!(output.stdout, b"tofu\n");
     // Another platform's cache in the same directory has none.
     assert!(Store::at(dir.path(), Platform { os: "linux".into(), arch: "arm64".into() }).list().unwrap().is_empty());

@@ -6,7 +6,7 @@ use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
     Channel, Digest, Kind, Mirror, Platform, Store, Supply, Tool, Verification,
     mirror::Location,
-    supply::{Ask, Origin},
+    supply::{Ask, Origin, output_of},
 };
 
 use super::{
@@ -27,7 +27,7 @@ async fn it_is_got_once_and_runs() {
     assert_eq!(from, &world.server.url(""));
     assert_eq!(got.remark, None);
     assert_eq!(seen.last(), Some(&(size, Some(size))), "it says how far it is");
-    let output = Command::new(&got.in_use.installed.binary).output().unwrap();
+    let output = output_of(&mut Command::new(&got.in_use.installed.binary)).unwrap();
     assert_eq!(output.stdout, b"tofu of the mirror\n");
     let requests = world.server.seen().len();
     let again = world.get().await.unwrap();
