@@ -83,7 +83,10 @@ pub fn attempt(text: &str) -> Result<u32, Problem> {
 
 /// A phase that has a log.
 pub fn phase(text: &str) -> Result<&'static str, Problem> {
-    LOG_PHASES.into_iter().find(|phase| *phase == text).ok_or_else(|| invalid("that is no phase with a log"))
+    LOG_PHASES
+        .into_iter()
+        .find(|phase| *phase == text)
+        .ok_or_else(|| invalid(format!("no phase with a log has that name; they are {}", LOG_PHASES.join(", "))))
 }
 
 /// What an attempt appends to: the log of a phase, or the journal.

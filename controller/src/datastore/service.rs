@@ -120,11 +120,14 @@ impl Service {
     /// Answers a request. `common_name` is of the client's certificate, when it has one that was verified.
     pub async fn answer(self: &Arc<Self>, request: axum::http::Request<Body>, common_name: Option<&str>) -> Response {
         let (parts, body) = request.into_parts();
+        // Of anything but a Status, `kubectl` tells nobody what it says.
+        let by_api_server = parts.uri.path().starts_with("/apis");
+        let refuse = |problem: &Problem| if by_api_server { read::failure(problem) } else { problem::response(problem) };
         let route = match route::parse(&parts.method, parts.uri.path(), parts.uri.query()) {
             Ok(route) => route,
             Err(problem) => {
                 self.metrics.answered("none", problem::status(&problem.reason));
-                return problem::response(&problem);
+                return refuse(&problem);
             }
         };
         let kind = route.kind();
@@ -138,7 +141,7 @@ impl Service {
             (None, Ok(_)) => None,
         };
         if let Some(problem) = refused {
-            let response = problem::response(&problem);
+            let response = refuse(&problem);
             self.metrics.answered(kind, response.status());
             return response;
         }

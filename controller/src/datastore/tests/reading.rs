@@ -43,6 +43,21 @@ async fn the_newest_plan_is_shown_and_older_ones_by_number() {
 }
 
 #[tokio::test]
+async fn a_mistake_is_answered_as_the_api_server_answers_one() {
+    let lab = Lab::new();
+    for (path, code, says) in [
+        ("terraformruns/net/log?phase=foo", 400, "they are setup, init, plan"),
+        ("terraformruns/net/plan?attempt=x", 400, "no number of an attempt"),
+        ("terraformruns/net/nothing", 404, "no such path"),
+    ] {
+        let answer = lab.of_person("GET", path, b"").await;
+        let status = answer.json();
+        assert_eq!((answer.code, &status["kind"], &status["code"]), (code, &json!("Status"), &json!(code)), "{path}");
+        assert!(status["message"].as_str().unwrap().contains(says), "{status}");
+    }
+}
+
+#[tokio::test]
 async fn all_logs_are_one_text_with_a_line_for_each() {
     let lab = Lab::new();
     for (phase, text) in [("setup", "s\n"), ("plan", "p\n")] {
