@@ -13,6 +13,7 @@ use super::{
     node::{self, Abandon, Fate},
     proof, recovery, rerun, start,
     status::{Draft, End, of_tries},
+    void,
 };
 use crate::settings::Settings;
 

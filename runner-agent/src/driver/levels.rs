@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crds::{ApprovalMode, TerraformRun, conditions, names, reason, termination::clip};
+use crds::{ApprovalMode, TerraformRun, conditions, reason, termination::clip};
 
 use crate::{
     api::{is_approved, is_leased},
@@ -113,7 +113,7 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
-    use crds::{Attempt, PlanStatus, TerraformRunSpec, TerraformRunStatus};
+    use crds::{Attempt, PlanStatus, TerraformRunSpec, TerraformRunStatus, names};
     use serde_json::json;
 
     use super::*;

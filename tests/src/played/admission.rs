@@ -76,7 +76,7 @@ fn approval(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
     if changed && withdrawn && claimed && !user.may(names::VERB_CONTROL) {
         return no("too late: apply was claimed");
     }
-    let named = |(word, by): (&str, &str)| {
+    let named = |(word, by): (&'static str, &'static str)| {
         annotation(new, by) == before(by)
             || annotation(new, word).is_some() && before(word).is_none() && annotation(new, by) == Some(&user.name)
     };
