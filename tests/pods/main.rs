@@ -6,9 +6,11 @@ mod caches;
 mod cancel;
 mod deletion;
 mod describe;
+mod disk;
 mod failures;
 mod guard;
 mod hangs;
+mod hostile;
 mod identity;
 mod kills;
 mod leases;
@@ -88,8 +90,10 @@ fn main() -> Result<ExitCode> {
         cancel::tests(),
         deletion::tests(),
         describe::tests(),
+        disk::tests(),
         failures::tests(),
         guard::tests(),
+        hostile::tests(),
         identity::tests(),
         leases::tests(),
         locks::tests(),
