@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use crds::tools::ToolSettings;
+use jiff::Timestamp;
 
 /// Settings of `controller run`.
 #[derive(Args, Clone, Debug)]
@@ -44,6 +45,9 @@ pub struct Settings {
     /// Seconds after its end until a run that does not say itself is deleted; none keeps it.
     #[arg(long, env = "PAWL_DEFAULT_TTL_SECONDS")]
     pub default_ttl_seconds: Option<u32>,
+    /// Plans made before this time, as RFC 3339, are not applied: when the cluster or its datastore was restored.
+    #[arg(long, env = "PAWL_REFUSE_PLANS_BEFORE")]
+    pub refuse_plans_before: Option<Timestamp>,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "PAWL_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
@@ -106,6 +110,7 @@ impl Default for Settings {
             runner_ca: None,
             watch_namespaces: Vec::new(),
             default_ttl_seconds: None,
+            refuse_plans_before: None,
             listen: SocketAddr::from(([0, 0, 0, 0], 8080)),
             leader_lease: None,
             concurrency: 16,

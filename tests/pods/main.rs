@@ -25,6 +25,7 @@ mod pruning;
 mod reading;
 mod recovery;
 mod releases;
+mod restored;
 mod standby;
 mod stored;
 mod suite;
@@ -102,12 +103,21 @@ fn main() -> Result<ExitCode> {
         peers::tests(),
         pruning::tests(),
         reading::tests(),
+        restored::tests(),
         stored::tests(),
         tools::tests(),
     ];
-    // What takes something away from the whole cluster runs alone.
-    let alone =
-        [approval::alone(), caches::alone(), kills::alone(), nodes::alone(), outages::alone(), peers::alone(), standby::alone()];
+    // What takes something away from the whole cluster runs alone; what takes Pawl itself away, last.
+    let alone = [
+        approval::alone(),
+        caches::alone(),
+        kills::alone(),
+        nodes::alone(),
+        outages::alone(),
+        peers::alone(),
+        standby::alone(),
+        restored::alone(),
+    ];
     let mut results = Vec::new();
     if part != Some(Part::Alone) {
         results.push(run(together.into_iter().flatten().collect(), &arguments));
