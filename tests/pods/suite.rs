@@ -242,7 +242,10 @@ impl Scene {
     pub(crate) async fn scripted(&self, name: &str, script: Value, spec: Value) -> Result<TerraformRun> {
         let mut whole = json!({"name": format!("{}/{name}", self.namespace), "ledger": self.suite.state.ledger_url()});
         merge(&mut whole, script);
-        let files = json!({"main.tf": "# played by a script\n", "pawl-script.json": whole.to_string()});
+        let declared =
+            spec["variables"].as_array().into_iter().flatten().map(|variable| format!("variable {} {{}}\n", variable["name"]));
+        let main = declared.fold("# played by a script\n".to_owned(), |main, variable| main + &variable);
+        let files = json!({"main.tf": main, "pawl-script.json": whole.to_string()});
         let mut all = json!({"source": {"inline": {"files": files}}, "tool": {"name": "OpenTofu", "version": "0.0.1"}});
         merge(&mut all, spec);
         self.create(name, all).await

@@ -3,6 +3,7 @@
 mod anew;
 mod apply;
 mod authorities;
+mod declared;
 mod disk;
 mod events;
 mod git;

@@ -82,7 +82,10 @@ fn constraint(text: String, place: Place) -> Result<Required> {
 
 /// The files of a stack that a tool reads, in the order of their names. OpenTofu leaves `NAME.tf` alone where there is a
 /// `NAME.tofu`, and `NAME.tf.json` where there is a `NAME.tofu.json`.
-fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
     let listed: io::Result<Vec<_>> = fs::read_dir(stack).and_then(Iterator::collect);
     let listed = listed.map_err(|error| Error::storage(stack.display(), &error))?;
     let names: BTreeSet<String> = listed.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
