@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::authorities_of_a_bucket_reach_the_datastore", false, authorities),
         Test::new("chart::proxy_and_authorities_of_pods_reach_the_controller", false, proxy),
         Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
+        Test::new("chart::values_of_an_earlier_release_are_enough", false, reused),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
 }
@@ -336,6 +337,16 @@ async fn finite(_: World) -> Result<()> {
     };
     ensure!(kept(&[])?.as_deref() == Some("604800"), "a week");
     ensure!(kept(&["controller.ttlSecondsAfterFinished=null"])?.is_none(), "for ever, where somebody wants it");
+    Ok(())
+}
+
+/// `helm upgrade --reuse-values` knows nothing of what the earlier chart had not: here all that is newer than commit f19e30a.
+async fn reused(_: World) -> Result<()> {
+    let newer = ["runner.proxy", "runner.ca", "runner.ephemeralStorage", "runner.requireConfinement", "datastore.ca"];
+    let all = render(&newer.map(|value| format!("{value}=null")).each_ref().map(String::as_str))?;
+    let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+    ensure!(arguments.contains(&"--runner-ephemeral-storage="), "nothing is requested that was not: {arguments:?}");
+    ensure!(arguments.iter().all(|argument| !argument.contains("-proxy=")), "{arguments:?}");
     Ok(())
 }
 
