@@ -1,6 +1,6 @@
 //! Lease objects of states, in the controller's own namespace: taken, and removed with the run that had them last.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -21,6 +21,8 @@ use crate::{
 
 /// How often a Lease that somebody else writes at the same moment is looked at again.
 const TRIES: usize = 4;
+/// How far the clock of a node may be behind the API server's.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Whether a run got the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ pub async fn take(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken,
 async fn attempt(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken, Error> {
     let (api, name) = (api(ctx), names::lease_name(key));
     for _ in 0..TRIES {
-        let wanted = object(run, &name, (ctx.now)());
+        let wanted = object(run, &name, ctx.now());
         let written = match ctx.call_opt("read lease", api.get(&name)).await? {
             None => ctx.call("create lease", api.create(&PostParams::default(), &wanted)).await,
             Some(found) => {
@@ -142,11 +144,15 @@ pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Context) -> Resu
     Ok(match state {
         // One that came back just now has still to end what has no pod.
         NodeState::There(node) if node.ready => {
-            match node.since.and_then(|since| since.checked_add(lease::gone_wait(run)).ok()) {
-                Some(due) if (ctx.now)() < due => {
+            let seen = ctx.nodes.ready_for(&node).and_then(|seen| SignedDuration::try_from(seen).ok());
+            // Since when it is Ready its kubelet says, by the clock of that machine.
+            let said = node.since.map(|since| ctx.now().duration_since(since) - CLOCKS_DIFFER);
+            match seen.max(said).map(|ready| lease::gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
+                Some(left) => {
+                    let due = ctx.now().checked_add(left).unwrap_or(Timestamp::MAX);
                     Err(format!("node {name} is Ready again, and ends what has no pod by {}", due.strftime("%H:%M:%S UTC")))
                 }
-                Some(_) | None => Ok(()),
+                None => Ok(()),
             }
         }
         NodeState::There(_) => Err(format!("node {name} is not Ready")),

@@ -10,6 +10,7 @@
 //! | [`datastore_client`] | what is asked of the datastore |
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | [`locks`] | locks of states that dead pods left |
+//! | [`clock`] | the API server's clock, off its answers |
 //! | [`leader`] | which of several controllers works |
 //! | [`leases`], [`queue`] | one apply at a time on a state: who has it, who waits |
 //! | [`workspaces`] | which runs work on the same workspace |
@@ -19,6 +20,7 @@
 
 pub mod account;
 pub mod admin;
+pub mod clock;
 pub mod datastore;
 pub mod datastore_client;
 pub mod error;

@@ -38,7 +38,7 @@ pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Res
         Some(_) => PodState::Unknown,
         None => PodState::Absent,
     };
-    let whose = match locks::is_over(&holder, number, &pod, (ctx.now)()) {
+    let whose = match locks::is_over(&holder, number, &pod, ctx.now()) {
         Err(why) => return Ok(Err(why)),
         Ok(locks::Over::Ended(whose)) => whose,
         Ok(locks::Over::Gone(whose)) => {

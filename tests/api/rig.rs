@@ -22,7 +22,7 @@ use controller::{
     watch::prune,
     workspaces::Workspaces,
 };
-use crds::{TerraformRun, contract, names, termination::TerminationMessage};
+use crds::{TerraformRun, clock::ServerClock, contract, names, termination::TerminationMessage};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Client, ResourceExt,
@@ -84,7 +84,7 @@ impl Rig {
             datastore: None,
             events: Events::new(client),
             metrics: Arc::new(Metrics::new()),
-            now: jiff::Timestamp::now,
+            clock: ServerClock::default(),
         });
         let mut feed = Feed::of(None);
         context.pods.apply(&mut feed, &Event::Init);

@@ -8,7 +8,6 @@ use std::{
 };
 
 use crds::{Failure, FailureClass, Tool, ToolName, reason};
-use jiff::Timestamp;
 use tokio::runtime::Handle;
 use tool_versions::supply::Ask;
 
@@ -143,7 +142,7 @@ impl PodWork {
         let write = async {
             while let Some(told) = told.recv().await {
                 if !std::mem::replace(&mut begun, true) {
-                    let _ = notices.send(Notice::Started(STEP, Timestamp::now()));
+                    let _ = notices.send(Notice::Started(STEP));
                 }
                 let _ = notices.send(Notice::Happened);
                 if let Told::Line(line) = told {
@@ -162,7 +161,7 @@ impl PodWork {
             stopped = stopped => stopped,
         };
         if begun {
-            let _ = notices.send(Notice::Ended(STEP, Timestamp::now(), i32::from(found.is_err())));
+            let _ = notices.send(Notice::Ended(STEP, i32::from(found.is_err())));
         }
         found
     }
