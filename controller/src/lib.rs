@@ -11,7 +11,7 @@
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | [`locks`] | locks of states that dead pods left |
 //! | [`leader`] | which of several controllers works |
-//! | [`leases`], [`queue`] | one apply at a time on a state: who has it, who waits |
+//! | [`leases`], [`queue`], [`sharing`] | one apply at a time on a state: who has it, who waits, and among whom |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -38,6 +38,7 @@ pub mod recovery;
 pub mod rerun;
 pub mod run;
 pub mod settings;
+pub mod sharing;
 pub mod sweep;
 pub mod watch;
 pub mod workspaces;
