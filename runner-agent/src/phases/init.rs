@@ -1,8 +1,8 @@
 //! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
 
-use std::{io, path::Path};
+use std::{ffi::OsString, io, path::Path};
 
-use crds::{Failure, FailureClass, datastore::StateId, reason, state_key};
+use crds::{Failure, FailureClass, Operation, datastore::StateId, reason, state_key};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -51,7 +51,12 @@ impl PodWork {
                 self.tool_step("workspace", &["workspace", "new", &workspace], notices).await?;
             }
         }
-        let backend = self.know_backend(&stack, &workspace)?;
+        let mut backend = self.know_backend(&stack, &workspace)?;
+        if self.run().spec.operation != Operation::Plan
+            && Backend::read(&stack).is_ok_and(|found| !found.locks(&self.known().env))
+        {
+            backend.push_str(" (no lock: others may change the state during the apply)");
+        }
         Ok(InitReport { backend, workspace })
     }
 
@@ -126,6 +131,23 @@ impl Backend {
         })
     }
 
+    /// Whether the tool locks this state while it works, as far as the configuration and the tool's environment say. Runs of other
+    /// namespaces, and people, are kept away by that lock alone.
+    fn locks(&self, env: &[(OsString, OsString)]) -> bool {
+        let named = |key: &str| self.config.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+        let says = |key: &str, word: bool| self.config.get(key) == Some(&Value::Bool(word));
+        match self.kind.as_str() {
+            "http" => {
+                named("lock_address") || env.iter().any(|(name, value)| name == "TF_HTTP_LOCK_ADDRESS" && !value.is_empty())
+            }
+            "s3" => named("dynamodb_table") || says("use_lockfile", true),
+            "oss" => named("tablestore_table"),
+            "consul" | "etcdv3" | "swift" => !says("lock", false),
+            "artifactory" | "etcd" => false,
+            _ => true,
+        }
+    }
+
     /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let refuse = |what: String| {
@@ -146,6 +168,7 @@ impl Backend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use std::fs;
 
     fn backend(json: &str) -> Backend {
@@ -153,6 +176,24 @@ mod tests {
         fs::create_dir(dir.path().join(".terraform")).unwrap();
         fs::write(dir.path().join(".terraform/terraform.tfstate"), json).unwrap();
         Backend::read(dir.path()).unwrap()
+    }
+
+    #[test]
+    fn a_backend_without_a_lock_is_told_from_one_with() {
+        let of = |kind: &str, config: Value| Backend { kind: kind.into(), config, named: true }.locks(&[]);
+        for (kind, with, without) in [
+            ("http", json!({"lock_address": "http://s/l"}), json!({"address": "http://s", "lock_address": null})),
+            ("s3", json!({"use_lockfile": true}), json!({"use_lockfile": false, "dynamodb_table": ""})),
+            ("s3", json!({"dynamodb_table": "locks"}), json!({"bucket": "b"})),
+            ("oss", json!({"tablestore_table": "locks"}), json!({"bucket": "b", "tablestore_table": null})),
+            ("consul", json!({"lock": null}), json!({"lock": false})),
+        ] {
+            assert!(of(kind, with) && !of(kind, without), "{kind}");
+        }
+        assert!(of("kubernetes", Value::Null) && of("pg", Value::Null) && of("remote", Value::Null) && of("gcs", Value::Null));
+        let env = |value: &str| [(OsString::from("TF_HTTP_LOCK_ADDRESS"), OsString::from(value))];
+        let http = Backend { kind: "http".into(), config: json!({"address": "http://s"}), named: true };
+        assert!(http.locks(&env("http://s/l")) && !http.locks(&env("")));
     }
 
     #[test]
