@@ -94,7 +94,7 @@ pub struct SetupReport {
 pub struct InitReport {
     /// The backend's type, and what people have to know of it.
     pub backend: String,
-    /// The workspace.
+    /// The workspace, in words.
     pub workspace: String,
 }
 

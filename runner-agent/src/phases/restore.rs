@@ -81,6 +81,7 @@ impl PodWork {
             args.push("-json");
         }
         self.serve_providers().await;
+        self.enter_workspace(&stack, &run.spec.workspace);
         self.tool_step("init", &args, notices).await?;
         self.keep_providers().await;
         self.know_backend(&stack, &run.spec.workspace)?;

@@ -24,7 +24,11 @@ async fn an_automatic_run_is_applied_with_six_writes() {
     assert_eq!(phases, ["Start", "Setup", "Init", "Plan", "Claimed", "Apply"], "{:#?}", status.history);
     let unlocked = "backend http (no lock: others may change the state during the apply), workspace default";
     assert!(status.history[2].ends_with(unlocked), "{}", status.history[2]);
-    assert!(status.history[1].ends_with("inline, 1 file; OpenTofu 1.10.6, the newest at hand"), "{}", status.history[1]);
+    assert!(
+        status.history[1].ends_with("inline, 1 file; OpenTofu 1.10.6, the newest at hand; OpenTofu by default"),
+        "{}",
+        status.history[1]
+    );
     let steps: Vec<_> = status.steps.iter().map(|s| (s.name.as_str(), s.exit_code)).collect();
     assert_eq!(steps, [("init", Some(0)), ("plan", Some(2)), ("show", Some(0)), ("apply", Some(0))]);
     assert!(status.failure.is_none() && status.next_step.is_none() && status.completion_time.is_some());
