@@ -14,6 +14,7 @@
 //! | [`termination`] | the termination message |
 //! | [`tools`] | what an operator says about tools |
 //! | [`reason`] | the reasons of failures and conditions |
+//! | [`next_step`] | what a person does after a failure, reason by reason |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
 //! | [`fit`] | keeps a status below its size |
 //! | [`duration`] | durations as people write them |
@@ -26,6 +27,7 @@ pub mod duration;
 pub mod fit;
 pub mod journal;
 pub mod names;
+pub mod next_step;
 pub mod reason;
 pub mod state_key;
 pub mod termination;
