@@ -43,7 +43,7 @@ pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
             if let (None, Some((file, number))) = (&current.file, place(line)) {
                 current.file = Some(file);
                 current.line = Some(number);
-            } else if !line.is_empty() {
+            } else if !(line.is_empty() || current.detail.is_none() && is_source(line)) {
                 let detail = current.detail.get_or_insert_default();
                 if detail.len() < 2_000 {
                     detail.push_str(line);
@@ -53,6 +53,11 @@ pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
         }
     }
     found
+}
+
+/// A line of the code, as it stands below its place: `12:   x = 1`.
+fn is_source(line: &str) -> bool {
+    line.split_once(": ").is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn place(line: &str) -> Option<(String, u32)> {

@@ -30,7 +30,7 @@ pub(super) fn of(errors: &[Diagnostic], said: &Said) -> Option<String> {
     let count = others.len() + said.more;
     if count > 0 {
         let word = if count == 1 { "error" } else { "errors" };
-        text = format!("{text}; {count} more {word}: {}", shorten(&named(others), OTHERS));
+        text = format!("{}; {count} more {word}: {}", text.trim_end_matches('.'), shorten(&named(others), OTHERS));
     }
     Some(text)
 }

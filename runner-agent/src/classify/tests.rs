@@ -332,7 +332,7 @@ fn several_errors_are_counted_and_named() {
     let f = failure("plan", Exit { code: 1, signal: None, told: false }, &said);
     assert_eq!(
         f.message,
-        "plan failed: Invalid index (m/main.tf line 4): Why.; 5 more errors: Precondition failed (m/main.tf line 7), 2 times, \
+        "plan failed: Invalid index (m/main.tf line 4): Why; 5 more errors: Precondition failed (m/main.tf line 7), 2 times, \
          Other (m/main.tf line 9)"
     );
 }
