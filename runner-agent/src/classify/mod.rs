@@ -51,6 +51,11 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if errors.is_empty() {
         errors = parse(&said.tail);
     }
+    // A head over the errors in the code is no further error.
+    let is_head = |error: &Diagnostic| error.summary.contains("encountered problems during initiali");
+    if !errors.iter().all(is_head) {
+        errors.retain(|error| !is_head(error));
+    }
     for file in errors.iter_mut().filter_map(|error| error.file.as_mut()) {
         *file = in_source(&said.below, file);
     }

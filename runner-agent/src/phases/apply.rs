@@ -80,7 +80,10 @@ impl PodWork {
         }
         if let Some(journal) = journal {
             let account = self.account(journal).await;
-            failure.changes = account.refined(failure.changes);
+            // A recovery counts what an earlier run made.
+            if self.known().recovery.is_none() {
+                failure.changes = account.refined(failure.changes);
+            }
             let _ = notices.send(Notice::Journal(Box::new(account)));
         }
         Err(failure)
