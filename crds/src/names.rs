@@ -153,6 +153,11 @@ pub fn rerun_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} tfrun/{run} {RERUN}=true")
 }
 
+/// The line that shows the logs of all attempts.
+pub fn logs_command(namespace: &str, run: &str) -> String {
+    format!("kubectl logs -n {namespace} -l {LABEL_RUN}={run} --tail=-1")
+}
+
 /// The command that gives up the apply of a run whose node is lost, right for whoever pastes it.
 pub fn abandon_command(namespace: &str, run: &str) -> String {
     format!(

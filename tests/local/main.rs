@@ -2,6 +2,7 @@
 //! cluster.
 
 mod chosen;
+mod advice;
 mod documents;
 mod examples;
 mod interrupts;
@@ -33,6 +34,7 @@ fn main() -> Result<ExitCode> {
     };
     let all = [
         chosen::tests(&lab),
+        advice::tests(&lab),
         documents::tests(),
         examples::tests(&lab),
         interrupts::tests(),

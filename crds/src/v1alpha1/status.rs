@@ -441,7 +441,7 @@ pub enum FailureClass {
     Transient,
     /// A phase passed its deadline.
     Timeout,
-    /// A checksum or signature does not match.
+    /// A checksum or signature does not match, or a state is damaged.
     Integrity,
     /// Eviction, SIGTERM, out of memory, a lost pod: retried before the claim.
     Interrupted,

@@ -29,6 +29,8 @@ pub(super) struct Projection {
     before_claim: Option<TerraformRunStatus>,
     checksum: String,
     approval: Approval,
+    /// The code is in the spec.
+    inline: bool,
     /// Nothing happens, since then, and when that comes to an end.
     quiet: Option<(Timestamp, Option<Ends>)>,
     /// For how long nothing had happened when the command was told to end.
@@ -46,6 +48,7 @@ impl Projection {
             before_claim: None,
             checksum: String::new(),
             approval: Approval::default(),
+            inline: false,
             quiet: None,
             hung: Duration::ZERO,
         }
@@ -104,9 +107,9 @@ impl Projection {
         self.status.adopted = Some(adopted);
     }
 
-    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, now: Timestamp) {
+    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, inline: bool, now: Timestamp) {
         self.status = status;
-        self.approval = approval;
+        (self.approval, self.inline) = (approval, inline);
         self.since = Some(now);
     }
 
@@ -424,7 +427,7 @@ impl Projection {
                 let failure = self.caused(cause, why, claimed, changed, now);
                 self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
                 if result.is_some() {
-                    let mut text = report::failed(&commands, &failure);
+                    let mut text = report::failed(&commands, &failure, self.inline);
                     if claimed {
                         report::accounted(&mut text, &commands, self.status.progress.as_ref(), self.status.journal.as_ref());
                     }

@@ -108,8 +108,8 @@ impl Screen {
             return status.history.len();
         }
         for line in status.history.iter().skip(shown.min(status.history.len())) {
-            // The last word of the run says it again.
-            if status.failure.as_ref().is_some_and(|failure| line.ends_with(&failure.message)) {
+            // The last word of the run says it again, whole.
+            if status.failure.as_ref().is_some_and(|failure| is_said_by(line, &failure.reason, &failure.message)) {
                 continue;
             }
             let text = line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest);
@@ -144,6 +144,12 @@ impl Screen {
             bar.enable_steady_tick(Duration::from_millis(120));
         }
     }
+}
+
+/// Whether a line of the history is of this failure; such a line may have been cut.
+fn is_said_by(line: &str, reason: &str, message: &str) -> bool {
+    let told = line.split_once(&format!("{reason}: ")).map(|(_, told)| told.trim_end_matches('…'));
+    told.is_some_and(|told| !told.is_empty() && message.starts_with(told))
 }
 
 /// Writes to standard output. That nobody reads there any more, be it a closed pipe or a terminal that is gone, is no reason to

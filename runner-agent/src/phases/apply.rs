@@ -79,7 +79,12 @@ impl PodWork {
             failure.changes = Changed::Some;
         }
         if let Some(journal) = journal {
-            let _ = notices.send(Notice::Journal(Box::new(self.account(journal).await)));
+            let account = self.account(journal).await;
+            // A recovery counts what an earlier run made.
+            if self.known().recovery.is_none() {
+                failure.changes = account.refined(failure.changes);
+            }
+            let _ = notices.send(Notice::Journal(Box::new(account)));
         }
         Err(failure)
     }

@@ -21,6 +21,7 @@ mod restore;
 mod setup;
 mod show;
 mod source;
+mod told;
 mod tools;
 
 use std::{

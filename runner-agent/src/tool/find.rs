@@ -328,6 +328,7 @@ impl Outfit {
 pub fn failed(error: Error) -> Failure {
     let (class, reason) = match error.kind {
         Kind::Configuration => (FailureClass::Configuration, reason::TOOL_NOT_FOUND),
+        Kind::Contradiction => (FailureClass::Configuration, reason::VERSION_CONTRADICTION),
         Kind::Unavailable => (FailureClass::Transient, reason::TOOL_UNAVAILABLE),
         Kind::Integrity => (FailureClass::Integrity, reason::TOOL_NOT_GENUINE),
         Kind::Storage if is_disk_full(&error.text) => (FailureClass::Transient, reason::DISK_FULL),
@@ -447,7 +448,7 @@ mod tests {
         let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
         // Whoever asked the mirror would have it unavailable.
         let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::TOOL_NOT_FOUND));
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VERSION_CONTRADICTION));
         for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
             assert!(failure.message.contains(part), "{part} in {}", failure.message);
         }

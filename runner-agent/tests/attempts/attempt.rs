@@ -507,7 +507,8 @@ async fn failures_say_their_class() {
         assert_eq!(failure.changes, if at == "APPLY" { Changed::Unknown } else { Changed::None });
         if script == &code {
             assert_eq!((failure.diagnostics[0].file.as_deref(), failure.diagnostics[0].line), (Some("main.tf"), Some(7)));
-            assert!(status.next_step.unwrap().starts_with("correct main.tf:7, then: kubectl annotate"));
+            // The code is in the spec.
+            assert!(status.next_step.unwrap().starts_with("create a run with corrected spec.source.inline.files"));
         }
     }
 }

@@ -238,7 +238,7 @@ fn version_of(
     if let Some(version) = decision.request.exact()
         && let Some(other) = decision.required.iter().find(|required| !required.accepts(version))
     {
-        return Err(Error::configuration(format!(
+        return Err(Error::contradiction(format!(
             "{tool} {version} ({}) is not what the code requires: `{}` ({})",
             decision.why.exactly(),
             other.text,
