@@ -1,8 +1,8 @@
 //! `runner-agent local`, the program itself, with the real tools, at a terminal and without one. Needs neither root nor a
 //! cluster.
 
-mod chosen;
 mod advice;
+mod chosen;
 mod documents;
 mod examples;
 mod interrupts;
