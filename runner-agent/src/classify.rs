@@ -3,6 +3,8 @@
 //! The tool's `-json` diagnostics come first; texts are matched only within what the tool said. The rows stand in the order in
 //! which they count: what must never be retried before what may be.
 
+mod terragrunt;
+
 use std::path::{Component, Path, PathBuf};
 
 use crds::{Changed, Diagnostic, Failure, FailureClass, StateLock, reason, termination::clip};
@@ -178,6 +180,9 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if errors.is_empty() {
         errors = parse(&said.tail);
     }
+    if errors.is_empty() {
+        errors.extend(terragrunt::diagnostic(&said.tail));
+    }
     for file in errors.iter_mut().filter_map(|error| error.file.as_mut()) {
         *file = in_source(&said.below, file);
     }
@@ -201,7 +206,8 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if first < errors.len() {
         errors.swap(0, first);
     }
-    let mut said_text = errors.first().map_or_else(|| last_line(&said.tail), sentence);
+    let told = || terragrunt::error(&said.tail).unwrap_or_else(|| last_line(&said.tail));
+    let mut said_text = errors.first().map_or_else(told, sentence);
     // What it said when it was told to end tells of the end (a shell says `Killed`); what it said before tells why it hung.
     if exit.told {
         for line in said.tail.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
@@ -363,11 +369,15 @@ fn in_source(below: &Path, file: &str) -> String {
 /// Diagnostics from a tool that speaks no JSON: `Error: …`, with or without the frame the tools draw, and `on FILE line N`.
 pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
+    let mut is_open = false;
     for line in lines {
+        // The end of a frame, or what Terragrunt says of the tool's end.
+        is_open &= !line.starts_with('╵') && terragrunt::record(line).is_none();
         let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
         if let Some(summary) = line.strip_prefix("Error: ") {
             found.push(Diagnostic { severity: "error".into(), summary: summary.into(), ..Diagnostic::default() });
-        } else if let Some(current) = found.last_mut() {
+            is_open = true;
+        } else if let Some(current) = found.last_mut().filter(|_| is_open) {
             if let (None, Some((file, number))) = (&current.file, place(line)) {
                 current.file = Some(file);
                 current.line = Some(number);
@@ -550,11 +560,15 @@ mod tests {
             "│   on main.tf line 12, in resource \"a\" \"b\":",
             "│   12:   x = 1",
             "╵",
+            "11:55:29.301 ERROR  error occurred:",
+            "",
+            "* Failed to execute \"tofu init\" in ./.terragrunt-cache/a/b",
         ];
         let said = Said { tail: lines.iter().map(|l| (*l).to_owned()).collect(), ..Said::default() };
         let f = failure("init", Exit { code: 1, signal: None, told: false }, &said);
         assert_eq!(f.reason, reason::INVALID_CONFIGURATION);
         assert_eq!((f.diagnostics[0].file.as_deref(), f.diagnostics[0].line), (Some("main.tf"), Some(12)));
+        assert!(!f.message.contains("Failed to execute"), "{}", f.message);
         let f = failure("init", Exit { code: 1, signal: None, told: false }, &Said { below: "live/a".into(), ..said });
         assert_eq!(f.diagnostics[0].file.as_deref(), Some("live/a/main.tf"));
         assert!(f.message.contains("live/a/main.tf line 12"), "{}", f.message);
