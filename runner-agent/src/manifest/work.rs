@@ -19,11 +19,17 @@ const UNCOUNTED: [&str; 4] = [".terraform/providers", ".terraform/terraform.tfst
 /// What Terragrunt notes of a copy that it made: a digest of the times of files, and that `init` is due. What it copied is counted.
 const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-required"];
 
+/// Whether a path is the data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs are
+/// taken, which Terragrunt makes anew where it is missing. It holds providers and the backend's credentials.
+pub fn is_data_of_copy(path: &Path) -> bool {
+    path.ends_with(".terraform") && path.components().any(|part| part.as_os_str() == ".terragrunt-cache")
+}
+
 /// The digest of a source that was fetched for this run; the stack lies `below` its top.
 pub fn source_digest(root: &Path, below: &Path) -> Result<String, TreeError> {
     let skip = UNCOUNTED.map(|name| below.join(name));
     let is_noted = |path: &Path| NOTED.iter().any(|name| path.ends_with(name));
-    digest(root, &|path| is_noted(path) || skip.iter().any(|skip| skip == path))
+    digest(root, &|path| is_noted(path) || is_data_of_copy(path) || skip.iter().any(|skip| skip == path))
 }
 
 /// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
