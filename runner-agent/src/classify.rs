@@ -210,7 +210,8 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     let mut said_text = errors.first().map_or_else(told, sentence);
     // What it said when it was told to end tells of the end (a shell says `Killed`); what it said before tells why it hung.
     if exit.told {
-        for line in said.tail.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
+        let before = terragrunt::without_its_own(&said.tail);
+        for line in before.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
             if !said_text.contains(&line) {
                 said_text = format!("{said_text}; before: {line}");
             }

@@ -26,10 +26,20 @@ pub(super) fn record(line: &str) -> Option<(&str, &str)> {
     is_time.then_some((level, text.trim_start()))
 }
 
+/// Whether a line begins an error.
+fn is_error(line: &str) -> bool {
+    record(line).is_some_and(|(level, _)| level.eq_ignore_ascii_case("error"))
+}
+
+/// What was said besides Terragrunt's own records and the error that it ended with.
+pub(super) fn without_its_own(tail: &[String]) -> Vec<&String> {
+    let end = tail.iter().rposition(|line| is_error(line)).unwrap_or(tail.len());
+    tail[..end].iter().filter(|line| record(line).is_none()).collect()
+}
+
 /// The lines of the last error that was logged, without those that say nothing.
 fn last_error(tail: &[String]) -> Option<Vec<&str>> {
-    let is_error = |line: &String| record(line).is_some_and(|(level, _)| level.eq_ignore_ascii_case("error"));
-    let at = tail.iter().rposition(is_error)?;
+    let at = tail.iter().rposition(|line| is_error(line))?;
     let head = record(&tail[at])?.1;
     let more = tail[at + 1..].iter().take_while(|line| record(line).is_none()).map(|line| line.trim());
     let mut lines: Vec<&str> = Vec::new();
@@ -111,6 +121,15 @@ mod tests {
             assert_eq!(error(&tail(said)).as_deref(), Some(told));
         }
         assert_eq!(error(&tail("Error: x\nERROR too\n12:00 ERROR  x")), None);
+    }
+
+    #[test]
+    fn what_the_tool_said_is_told_from_what_terragrunt_did() {
+        let said = tail(
+            "12:25:01.496 INFO   Executing hook\nExpiredToken\n12:25:05.356 ERROR  error occurred:\n\n* Failed to execute\n  exit status 1",
+        );
+        assert_eq!(without_its_own(&said), ["ExpiredToken"]);
+        assert_eq!(without_its_own(&tail("a\nb")), ["a", "b"]);
     }
 
     #[test]

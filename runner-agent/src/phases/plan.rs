@@ -37,7 +37,8 @@ impl PodWork {
                 break (events, exit);
             }
             let said = events.said();
-            if self.is_terragrunt() && !exit.told && (exit.code == 0 || self.ignored(&said)) && !file.exists() {
+            // A tool that failed may have written a file all the same.
+            if self.is_terragrunt() && !exit.told && (exit.code == 0 || self.ignored(&said)) {
                 return self.planned_nothing().await;
             }
             let failure = self.for_want_of_state(classify::failure("plan", exit, &said));
