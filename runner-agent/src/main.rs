@@ -7,6 +7,7 @@ use clap_complete::Shell;
 use crds::contract;
 use runner_agent::{
     api::KubeApi,
+    beneath,
     datastore::{
         Client,
         spool::{Both, Spool, SpoolWriter},
@@ -62,6 +63,9 @@ zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
 fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
+    if beneath::is_called() {
+        leave(beneath::run());
+    }
     let arguments = Line::try_parse().unwrap_or_else(|error| {
         let _ = error.print();
         leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });

@@ -14,6 +14,7 @@ mod resumed;
 mod reviewed;
 mod stalled;
 mod terminal;
+mod terragrunt;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -43,6 +44,7 @@ fn main() -> Result<ExitCode> {
         repository::tests(),
         resumed::tests(),
         reviewed::tests(),
+        terragrunt::tests(&lab),
     ];
     let trials = all.into_iter().flatten().map(|test: Test| {
         let lab = lab.clone();

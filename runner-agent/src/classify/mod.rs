@@ -7,12 +7,14 @@
 //! | `rows` | which text is of which class and reason |
 //! | `plain` | diagnostics in what is no JSON |
 //! | `sentence` | several errors in one line |
+//! | `terragrunt` | Terragrunt's own words |
 //! | `lock` | who holds the lock of a state |
 
 mod lock;
 mod plain;
 mod rows;
 mod sentence;
+mod terragrunt;
 
 use std::path::PathBuf;
 
@@ -51,6 +53,9 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if errors.is_empty() {
         errors = parse(&said.tail);
     }
+    if errors.is_empty() {
+        errors.extend(terragrunt::diagnostic(&said.tail));
+    }
     // A head over the errors in the code is no further error.
     let is_head = |error: &Diagnostic| error.summary.contains("encountered problems during initiali");
     if !errors.iter().all(is_head) {
@@ -63,10 +68,14 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if first < errors.len() {
         errors.swap(0, first);
     }
-    let mut said_text = sentence::of(&errors, said).unwrap_or_else(|| shorten(&last_words(&said.tail), 600));
+    let mut said_text = sentence::of(&errors, said).unwrap_or_else(|| {
+        let words = terragrunt::error(&said.tail).unwrap_or_else(|| last_words(&said.tail));
+        shorten(&words, 600)
+    });
     // What it said when it was told to end tells of the end (a shell says `Killed`); what it said before tells why it hung.
     if exit.told {
-        for line in said.tail.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
+        let before = terragrunt::without_its_own(&said.tail);
+        for line in before.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
             if !said_text.contains(&line) {
                 said_text = format!("{said_text}; before: {line}");
             }

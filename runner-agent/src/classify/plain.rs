@@ -4,6 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crds::{Diagnostic, termination::clip};
 
+use super::terragrunt;
+
 /// A file as it is called in the source, wherever in it the tool ran: what a person opens to correct it.
 pub(super) fn in_source(below: &Path, file: &str) -> String {
     let whole = below.join(file);
@@ -26,10 +28,14 @@ const BARE: [&str; 3] = ["Error refreshing state: ", "Error loading state: ", "E
 /// Diagnostics from a tool that speaks no JSON: `Error: …`, with or without the frame the tools draw, and `on FILE line N`.
 pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
+    let mut is_open = false;
     for line in lines {
+        // The end of a frame, or what Terragrunt says of the tool's end.
+        is_open &= !line.starts_with('╵') && terragrunt::record(line).is_none();
         let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
         if let Some(summary) = line.strip_prefix("Error: ") {
             found.push(Diagnostic { severity: "error".into(), summary: summary.into(), ..Diagnostic::default() });
+            is_open = true;
         } else if let Some((summary, detail)) =
             BARE.iter().find_map(|head| Some((head.trim_end_matches(": "), line.strip_prefix(head)?)))
         {
@@ -39,7 +45,8 @@ pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
                 detail: Some(format!("{detail}\n")),
                 ..Diagnostic::default()
             });
-        } else if let Some(current) = found.last_mut() {
+            is_open = true;
+        } else if let Some(current) = found.last_mut().filter(|_| is_open) {
             if let (None, Some((file, number))) = (&current.file, place(line)) {
                 current.file = Some(file);
                 current.line = Some(number);

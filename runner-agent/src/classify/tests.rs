@@ -177,12 +177,22 @@ fn a_lock_names_its_owner() {
 
 #[test]
 fn plain_text_is_read_where_there_is_no_json() {
-    let lines =
-        ["╷", "│ Error: Unsupported argument", "│ ", "│   on main.tf line 12, in resource \"a\" \"b\":", "│   12:   x = 1", "╵"];
+    let lines = [
+        "╷",
+        "│ Error: Unsupported argument",
+        "│ ",
+        "│   on main.tf line 12, in resource \"a\" \"b\":",
+        "│   12:   x = 1",
+        "╵",
+        "11:55:29.301 ERROR  error occurred:",
+        "",
+        "* Failed to execute \"tofu init\" in ./.terragrunt-cache/a/b",
+    ];
     let said = Said { tail: lines.iter().map(|l| (*l).to_owned()).collect(), ..Said::default() };
     let f = failure("init", Exit { code: 1, signal: None, told: false }, &said);
     assert_eq!(f.reason, reason::INVALID_CONFIGURATION);
     assert_eq!((f.diagnostics[0].file.as_deref(), f.diagnostics[0].line), (Some("main.tf"), Some(12)));
+    assert!(!f.message.contains("Failed to execute"), "{}", f.message);
     let f = failure("init", Exit { code: 1, signal: None, told: false }, &Said { below: "live/a".into(), ..said });
     assert_eq!(f.diagnostics[0].file.as_deref(), Some("live/a/main.tf"));
     assert!(f.message.contains("live/a/main.tf line 12"), "{}", f.message);

@@ -16,10 +16,20 @@ use crate::phases::{BACKEND_FILE, VARIABLES_FILE};
 /// of the backend's credentials, of which not even a hash may be shown.
 const UNCOUNTED: [&str; 4] = [".terraform/providers", ".terraform/terraform.tfstate", VARIABLES_FILE, BACKEND_FILE];
 
+/// What Terragrunt notes of a copy that it made: a digest of the times of files, and that `init` is due. What it copied is counted.
+const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-required"];
+
+/// Whether a path is the data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs are
+/// taken, which Terragrunt makes anew where it is missing. It holds providers and the backend's credentials.
+pub fn is_data_of_copy(path: &Path) -> bool {
+    path.ends_with(".terraform") && path.components().any(|part| part.as_os_str() == ".terragrunt-cache")
+}
+
 /// The digest of a source that was fetched for this run; the stack lies `below` its top.
 pub fn source_digest(root: &Path, below: &Path) -> Result<String, TreeError> {
     let skip = UNCOUNTED.map(|name| below.join(name));
-    digest(root, &|path| skip.iter().any(|skip| skip == path))
+    let is_noted = |path: &Path| NOTED.iter().any(|name| path.ends_with(name));
+    digest(root, &|path| is_noted(path) || is_data_of_copy(path) || skip.iter().any(|skip| skip == path))
 }
 
 /// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
@@ -30,6 +40,7 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
         let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
         UNCOUNTED.iter().any(|skip| path == Path::new(skip))
             || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
+            || NOTED.contains(&&*name)
             || name == ".terraform" && path != Path::new(".terraform")
             || is_state
     };
@@ -91,6 +102,7 @@ mod tests {
             ".pawl/runs/1/log",
             ".terraform/providers/x/p",
             "sub/.terraform/providers/p",
+            "sub/.terragrunt-source-version",
         ] {
             fs::write(stack.join(own), "new").unwrap();
             assert_eq!(folder_digest(&stack).unwrap(), before, "{own}");

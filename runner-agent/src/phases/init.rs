@@ -21,7 +21,8 @@ const WORKSPACE: &str = "TF_WORKSPACE";
 impl PodWork {
     pub(super) async fn run_init(&self, notices: &Notices) -> Result<InitReport, Failure> {
         let mut args = vec!["init", "-input=false", "-no-color"];
-        if self.tool()?.has_init_json() {
+        // Terragrunt looks for what it tries again or ignores in the tool's words, and not in JSON.
+        if self.tool()?.has_init_json() && !self.is_terragrunt() {
             args.push("-json");
         }
         self.tool_step("init", &args, notices).await?;
@@ -29,6 +30,9 @@ impl PodWork {
             let known = self.known();
             (known.stack.clone(), known.facts.workspace.clone())
         };
+        if self.known().idle {
+            return Ok(InitReport { backend: "not asked for: Terragrunt ran nothing in this unit".to_owned(), workspace });
+        }
         let unnamed = Backend::read(&stack).is_ok_and(|backend| !backend.named);
         if self.remote.is_some() && unnamed && !self.known().managed {
             // The word that was found in the code was no backend.
@@ -122,9 +126,20 @@ impl PodWork {
 
     /// Runs a command of the tool that has to end with 0.
     pub(super) async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
-        let mut events = self.events(notices);
-        let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
-        if exit.code == 0 { Ok(()) } else { Err(self.for_want_of_state(classify::failure(name, exit, &events.said()))) }
+        loop {
+            let mut events = self.events(notices);
+            let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
+            let said = events.said();
+            if exit.code == 0 {
+                if name == "init" {
+                    self.known().idle = self.is_terragrunt() && (self.ran_in().is_none() || self.ignored(&said));
+                }
+                return Ok(());
+            }
+            if exit.told || !self.takes_mocks(&said).await {
+                return Err(self.for_want_of_state(classify::failure(name, exit, &said)));
+            }
+        }
     }
 }
 

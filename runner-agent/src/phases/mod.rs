@@ -21,6 +21,7 @@ mod restore;
 mod setup;
 mod show;
 mod source;
+mod terragrunt;
 mod told;
 mod tools;
 
@@ -34,8 +35,6 @@ use std::{
 };
 
 use crds::{Changed, Claim, Failure, FailureClass, TerraformRun, reason, termination::TerminationMessage};
-
-use tools::terragrunt_env;
 
 use crate::{
     classify,
@@ -79,6 +78,12 @@ struct Known {
     digesting: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
     /// The environment of the tool.
     env: Vec<(OsString, OsString)>,
+    /// Where Terragrunt had the tool make the plan.
+    ran_in: Option<PathBuf>,
+    /// Terragrunt has all values for `plan` alone, so that other commands run as a part of it.
+    as_plan: bool,
+    /// Terragrunt ran nothing for `init`, as its configuration wants it.
+    idle: bool,
     facts: Facts,
     /// The plan as the tool printed it: text, then JSON.
     texts: (Option<Scratch>, Option<Scratch>),
@@ -144,11 +149,11 @@ impl PodWork {
         self.write_cli_config()?;
         self.check_tool()?;
         let tool = self.tool()?;
+        let call = self.call_terragrunt(&tool, args.into_iter().map(Into::into).collect())?;
         let known = self.known();
-        let mut env = known.env.clone();
-        env.extend(terragrunt_env(&tool, &known.stack));
+        let env = known.env.iter().cloned().chain(call.env).collect();
         let (role, dir) = (tool.role(), known.stack.clone());
-        Ok(Command { program: tool.binary, args: args.into_iter().map(Into::into).collect(), env, dir, role })
+        Ok(Command { program: tool.binary, args: call.args, env, dir, role })
     }
 
     /// Runs a command as a step.
@@ -216,7 +221,7 @@ impl PodWork {
         if self.known().run.is_none() {
             return;
         }
-        let keep = apply::rescued(&self.known().stack);
+        let keep = apply::rescued(&self.known().stack, self.ran_in());
         if keep.exists() {
             tracing::warn!(path = %keep.display(), "the state that could not be saved is left in the work directory");
             return;

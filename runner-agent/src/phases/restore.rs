@@ -77,7 +77,7 @@ impl PodWork {
         };
         let report = self.prepare(given, origin, notices).await?;
         let mut args = vec!["init", "-input=false", "-no-color", "-get=false", "-lockfile=readonly"];
-        if self.tool()?.has_init_json() {
+        if self.tool()?.has_init_json() && !self.is_terragrunt() {
             args.push("-json");
         }
         self.serve_providers().await;
