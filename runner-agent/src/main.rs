@@ -12,7 +12,7 @@ use runner_agent::{
         spool::{Both, Spool, SpoolWriter},
     },
     driver::Driver,
-    local::arguments::Arguments,
+    local::{arguments::Arguments, typed},
     manual, own_lines,
     phases::{PodWork, Remote},
     ports::SystemClock,
@@ -63,7 +63,11 @@ zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
 fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
-    let arguments = Line::try_parse().unwrap_or_else(|error| {
+    let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
+        eprintln!("error: {text}");
+        leave(contract::EXIT_USAGE);
+    });
+    let arguments = Line::try_parse_from(words).unwrap_or_else(|error| {
         let _ = error.print();
         leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });
     });

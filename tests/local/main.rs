@@ -12,6 +12,7 @@ mod resumed;
 mod reviewed;
 mod stalled;
 mod terminal;
+mod typed;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -39,6 +40,7 @@ fn main() -> Result<ExitCode> {
         repository::tests(),
         resumed::tests(),
         reviewed::tests(),
+        typed::tests(lab.as_ref()),
     ];
     let trials = all.into_iter().flatten().map(|test: Test| {
         let lab = lab.clone();

@@ -1,6 +1,7 @@
 //! Apply: the plan file, and nothing else.
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     time::Instant,
@@ -25,7 +26,7 @@ pub(super) fn rescued(stack: &Path) -> PathBuf {
 impl PodWork {
     pub(super) async fn run_apply(&self, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
         self.record_claim(claim).await?;
-        let file = self.settings.plan_file().display().to_string();
+        let file = OsString::from(self.settings.plan_file());
         let (planned, stack) = {
             let known = self.known();
             (known.planned, known.stack.clone())
@@ -33,7 +34,12 @@ impl PodWork {
         let mut journal = Some(self.open_journal());
         let begun = Instant::now();
         let (exit, changed, rescue, mut failure) = loop {
-            let command = self.command(["apply", "-json", "-input=false", LOCK_TIMEOUT, &file])?;
+            let mut args: Vec<OsString> = ["apply", "-json", "-input=false", LOCK_TIMEOUT].map(OsString::from).into();
+            if self.tool()?.applies_with_variables() {
+                args.extend(self.settings.machine().into_iter().flat_map(|machine| machine.plan_args.clone()));
+            }
+            args.push(file.clone());
+            let command = self.command(args)?;
             let mut events = self.events(notices).total(planned).journaled(journal);
             // Until its end is seen nobody can say what it changed.
             self.known().changed = Changed::Unknown;
