@@ -81,7 +81,7 @@ impl Proof {
     fn state(&self, now: Timestamp, changes: u64) -> Gate {
         match &*self.lock() {
             Some(last) if last.changes != changes => Gate::Unknown,
-            Some(Last { at, found: Ok(_), .. }) if now.duration_since(*at) < GOOD_FOR => Gate::Proven,
+            Some(Last { at, found: Ok(_), .. }) if now.duration_since(*at).abs() < GOOD_FOR => Gate::Proven,
             None | Some(Last { found: Ok(_), .. }) => Gate::Unknown,
             Some(Last { at, found: Err(missing), .. }) => {
                 Gate::Refuted { missing: missing.clone(), retry_at: at.checked_add(RETRY).unwrap_or(Timestamp::MAX) }
@@ -136,7 +136,7 @@ impl Gatekeeper {
         let ticket = proof.asked.fetch_add(1, Ordering::SeqCst);
         let _making = proof.making.lock().await;
         // Counted from before the first request: the proof is of that moment at the latest.
-        let (begun, changes) = ((ctx.now)(), *self.changes.borrow());
+        let (begun, changes) = (ctx.now(), *self.changes.borrow());
         let before = proof.state(begun, changes);
         if matches!(&before, Gate::Refuted { retry_at, .. } if begun < *retry_at) {
             return Ok(before);
@@ -160,7 +160,7 @@ impl Gatekeeper {
         }
         *proof.lock() = Some(Last { at: begun, changes, found });
         proof.covered.store(covered, Ordering::SeqCst);
-        Ok(proof.state((ctx.now)(), *self.changes.borrow()))
+        Ok(proof.state(ctx.now(), *self.changes.borrow()))
     }
 
     async fn attempt(&self, namespace: &str, policies: Policies, ctx: &Context) -> Result<Result<Policies, String>, Error> {
@@ -274,6 +274,7 @@ mod tests {
         let proof = proof(Ok(Policies::default()));
         assert_eq!(proof.state(Timestamp::from_second(1059).unwrap(), 3), Gate::Proven);
         assert_eq!(proof.state(Timestamp::from_second(1060).unwrap(), 3), Gate::Unknown);
+        assert_eq!(proof.state(Timestamp::from_second(940).unwrap(), 3), Gate::Unknown, "the clock was put back");
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //! | [`datastore_client`] | what is asked of the datastore |
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | [`locks`] | locks of states that dead pods left |
+//! | [`clock`] | the API server's clock, off its answers |
 //! | [`leader`] | which of several controllers works |
-//! | [`leases`], [`queue`] | one apply at a time on a state: who has it, who waits |
+//! | [`leases`], [`queue`], [`sharing`] | one apply at a time on a state: who has it, who waits, and among whom |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -19,6 +20,7 @@
 
 pub mod account;
 pub mod admin;
+pub mod clock;
 pub mod datastore;
 pub mod datastore_client;
 pub mod error;
@@ -38,6 +40,7 @@ pub mod recovery;
 pub mod rerun;
 pub mod run;
 pub mod settings;
+pub mod sharing;
 pub mod sweep;
 pub mod watch;
 pub mod workspaces;

@@ -4,15 +4,17 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use kube::{Client, Config};
+use kube::{Client, Config, client::ClientBuilder};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+use tower::layer::layer_fn;
 use tracing_subscriber::EnvFilter;
 
 use controller::{
     admin::{self, Readiness},
+    clock::Timed,
     datastore,
     datastore_client::Datastore,
     events::Events,
@@ -29,6 +31,7 @@ use controller::{
     sweep,
     workspaces::Workspaces,
 };
+use crds::clock::ServerClock;
 
 /// The controller of Pawl.
 #[derive(Parser)]
@@ -58,25 +61,35 @@ fn main() -> anyhow::Result<()> {
         // One thread: the work is waiting for the API server, and each thread would keep memory of its own.
         Command::Run(settings) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-            runtime.block_on(async { run(settings, client().await?).await })
+            runtime.block_on(async {
+                let (client, clock) = client().await?;
+                run(settings, client, clock).await
+            })
         }
         // Two: one encrypts while the other serves the rest.
         Command::Datastore(settings) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(2).max_blocking_threads(32).enable_all().build().context("no runtime")?;
-            runtime.block_on(async { datastore::run(settings, client().await?).await })
+            runtime.block_on(async {
+                let (client, clock) = client().await?;
+                datastore::run(settings, client, clock).await
+            })
         }
     }
 }
 
-async fn client() -> anyhow::Result<Client> {
+/// The client, and the clock that its answers tell.
+async fn client() -> anyhow::Result<(Client, ServerClock)> {
     let mut config = Config::infer().await.context("no cluster: neither KUBECONFIG nor a pod's ServiceAccount")?;
     // After an error the objects are read again; a request that is sent again would be decided on what is old by then.
     config.default_retry = false;
-    Client::try_from(config).context("no client")
+    let clock = ServerClock::default();
+    let timed = layer_fn(|inner| Timed::new(inner, clock.clone()));
+    let client = ClientBuilder::try_from(config).context("no client")?.with_layer(&timed).build();
+    Ok((client, clock))
 }
 
-async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
+async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
     let scopes = settings.scopes();
     let registration = Registration::of(&settings).context("--read-api-service")?;
     let metrics = Arc::new(Metrics::new());
@@ -92,12 +105,12 @@ async fn run(settings: Settings, client: Client) -> anyhow::Result<()> {
         memory: Memory::default(),
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
-        queue: Queue::new(settings.has_datastore()),
+        queue: Queue::new(&settings),
         released: Released::default(),
         datastore: Datastore::of(&settings).map(Arc::new),
         events: Events::new(client.clone()),
         metrics: metrics.clone(),
-        now: jiff::Timestamp::now,
+        clock,
         settings,
     });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?ctx.settings.watch_namespaces, "started");

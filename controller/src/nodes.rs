@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures::{StreamExt, channel::mpsc::UnboundedSender};
@@ -12,7 +13,7 @@ use kube::{
     Api, ResourceExt,
     runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crds::{TerraformRun, termination::clip};
 
@@ -34,7 +35,7 @@ pub struct NodeView {
     pub name: String,
     /// Its condition Ready is True.
     pub ready: bool,
-    /// Since when that is as it is.
+    /// Since when that is as it is, by the clock of its kubelet or of the control plane.
     pub since: Option<Timestamp>,
     /// What the condition says.
     pub said: String,
@@ -75,10 +76,28 @@ struct Inner {
     /// None until they were listed once.
     known: Option<HashMap<String, NodeView>>,
     fresh: HashMap<String, NodeView>,
+    /// Since when this process has seen each node Ready without a break, and what the condition said of its beginning.
+    ready: HashMap<String, (Option<Timestamp>, Instant)>,
     wakers: Vec<(Option<String>, UnboundedSender<ObjectRef<TerraformRun>>)>,
 }
 
+impl Inner {
+    /// A node that was Ready again in between has another time in its condition, whatever its clock says.
+    fn saw(&mut self, node: &NodeView) {
+        if !node.ready {
+            self.ready.remove(&node.name);
+        } else if self.ready.get(&node.name).is_none_or(|(since, _)| *since != node.since) {
+            self.ready.insert(node.name.clone(), (node.since, Instant::now()));
+        }
+    }
+}
+
 impl Nodes {
+    /// For how long this process has seen a node Ready that was read just now, without a break.
+    pub fn ready_for(&self, node: &NodeView) -> Option<Duration> {
+        self.lock().ready.get(&node.name).filter(|(since, _)| *since == node.since).map(|(_, seen)| seen.elapsed())
+    }
+
     /// `wake` is told of the runs of a namespace, or of all, whose node has changed.
     pub fn wakes(&self, scope: Option<String>, wake: UnboundedSender<ObjectRef<TerraformRun>>) {
         self.lock().wakers.push((scope, wake));
@@ -100,21 +119,25 @@ impl Nodes {
         match event {
             watcher::Event::Apply(node) => {
                 let fresh = NodeView::of(node);
+                inner.saw(&fresh);
                 let name = fresh.name.clone();
                 let old = inner.known.get_or_insert_default().insert(name.clone(), fresh.clone());
                 changed.insert(name, is_news(old.as_ref(), &fresh));
             }
             watcher::Event::Delete(node) => {
                 inner.known.get_or_insert_default().remove(&node.name_any());
+                inner.ready.remove(&node.name_any());
                 changed.insert(node.name_any(), true);
             }
             watcher::Event::Init => inner.fresh.clear(),
             watcher::Event::InitApply(node) => {
                 let fresh = NodeView::of(node);
+                inner.saw(&fresh);
                 inner.fresh.insert(fresh.name.clone(), fresh);
             }
             watcher::Event::InitDone => {
                 let fresh = std::mem::take(&mut inner.fresh);
+                inner.ready.retain(|name, _| fresh.contains_key(name));
                 let old = inner.known.take().unwrap_or_default();
                 changed = fresh.iter().map(|(name, node)| (name.clone(), is_news(old.get(name), node))).collect();
                 inner.known = Some(fresh);
@@ -236,6 +259,32 @@ mod tests {
             let changed = nodes.apply(&event);
             assert!(changed(of) && !changed("other"), "{event:?}");
         }
+    }
+
+    #[test]
+    fn ready_counts_from_when_this_process_saw_it_and_anew_after_every_break() {
+        let nodes = Nodes::default();
+        let sees = |ready: &str, since: &str| {
+            let mut seen = node("a", ready, "1");
+            let at = since.parse().unwrap();
+            for condition in seen.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten()) {
+                condition.last_transition_time = Some(crds::whole_seconds(at));
+            }
+            drop(nodes.apply(&watcher::Event::Apply(seen)));
+            nodes.lock().ready.get("a").map(|(_, since)| *since)
+        };
+        let (long_ago, later) = ("2020-01-01T00:00:00Z", "2020-01-01T00:01:00Z");
+        let begun = Instant::now();
+        let first = sees("True", long_ago).unwrap();
+        assert!(first >= begun, "its kubelet's clock says nothing");
+        assert_eq!(sees("True", long_ago), Some(first), "a heartbeat");
+        assert_eq!(sees("Unknown", later), None);
+        let again = sees("True", long_ago).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        let of = |since: &str| NodeView { name: "a".into(), since: Some(since.parse().unwrap()), ..NodeView::default() };
+        assert_eq!(nodes.ready_for(&of(later)), None, "what was read live is ahead of the watch");
+        assert!(nodes.ready_for(&of(long_ago)).is_some());
+        assert!(sees("True", later).unwrap() > again, "lost and back, and nobody saw it");
     }
 
     #[test]

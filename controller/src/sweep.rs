@@ -96,7 +96,7 @@ async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &C
         return Ok(false);
     };
     let created = object.metadata.creation_timestamp.as_ref().map_or(jiff::Timestamp::MAX, |time| time.0);
-    if created.checked_add(SETTLED).is_ok_and(|settled| settled > (ctx.now)()) {
+    if created.checked_add(SETTLED).is_ok_and(|settled| settled > ctx.now()) {
         return Ok(false);
     }
     let namespace = object.metadata.namespace.clone().unwrap_or_default();

@@ -14,10 +14,12 @@
 //! | [`termination`] | the termination message |
 //! | [`tools`] | what an operator says about tools |
 //! | [`reason`] | the reasons of failures and conditions |
+//! | [`clock`] | the API server's clock, told by its answers |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
 //! | [`fit`] | keeps a status below its size |
 //! | [`duration`] | durations as people write them |
 
+pub mod clock;
 pub mod conditions;
 pub mod contract;
 pub mod crd;

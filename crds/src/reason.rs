@@ -58,6 +58,8 @@ reasons! {
     STATE_LOCKED = "StateLocked";
     /// The state changed since the plan.
     STALE_PLAN = "StalePlan";
+    /// The plan was made before the cluster or its datastore was restored, and may have been applied since.
+    PLAN_BEFORE_RESTORE = "PlanBeforeRestore";
     /// The state would be lost with the pod.
     NO_DURABLE_STATE = "NoDurableState";
     /// The managed state belongs to a namespace of the same name that was deleted.

@@ -196,7 +196,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             State::Awaiting => {
                 let now = self.clock.now();
                 self.view.awaiting(now);
-                let left = self.view.expires().duration_since(now);
+                let left = self.view.expires(now).duration_since(now);
                 let left = std::time::Duration::try_from(left).unwrap_or_default();
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
                 if let (true, Some(run)) = (self.view.is_stored(), &self.run) {
@@ -208,7 +208,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
             State::Leasing => {
-                let left = self.view.expires().duration_since(self.clock.now());
+                let now = self.clock.now();
+                let left = self.view.expires(now).duration_since(now);
                 let left = std::time::Duration::try_from(left).unwrap_or_default();
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
                 // What was said of the lease before the acknowledgement of the plan.
@@ -385,8 +386,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.happened();
         match notice {
             Notice::Happened => {}
-            Notice::Started(name, at) => self.view.step_started(name, at),
-            Notice::Ended(name, at, code) => self.view.step_ended(name, at, code),
+            Notice::Started(name) => self.view.step_started(name, self.clock.now()),
+            Notice::Ended(name, code) => self.view.step_ended(name, self.clock.now(), code),
             Notice::Progress(progress) => {
                 self.view.progress(progress);
                 self.progress_due = true;

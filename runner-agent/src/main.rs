@@ -15,7 +15,6 @@ use runner_agent::{
     local::{arguments::Arguments, typed},
     manual, own_lines,
     phases::{PodWork, Remote},
-    ports::SystemClock,
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
     termination,
@@ -199,7 +198,8 @@ async fn work(settings: Arc<Settings>) -> u8 {
         work = work.with_datastore(remote);
     }
     let work = Arc::new(work);
-    let driver = Driver::new(api, work.clone(), SystemClock, settings.clone());
+    let clock = api.clock();
+    let driver = Driver::new(api, work.clone(), clock, settings.clone());
     // A task of its own, so that a fault in it is an error here and not the end of PID 1 with all that runs below it.
     let code = match tokio::spawn(driver.run(stops)).await {
         Ok(code) => code,

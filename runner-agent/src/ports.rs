@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crds::{Changes, Claim, Failure, Progress, StateLock, TerraformRun, termination::TerminationMessage};
+use crds::{Changes, Claim, Failure, Progress, StateLock, TerraformRun, clock::ServerClock, termination::TerminationMessage};
 use futures::Stream;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -56,9 +56,9 @@ pub enum Seen {
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// A command was started.
-    Started(&'static str, Timestamp),
+    Started(&'static str),
     /// A command ended.
-    Ended(&'static str, Timestamp, i32),
+    Ended(&'static str, i32),
     /// The tool said something else than that it still waits. Told at most once a second.
     Happened,
     /// How far the tool is.
@@ -92,9 +92,9 @@ pub struct SetupReport {
 /// What Init found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitReport {
-    /// The backend's type.
+    /// The backend's type, and what people have to know of it.
     pub backend: String,
-    /// The workspace.
+    /// The workspace, in words.
     pub workspace: String,
 }
 
@@ -166,6 +166,13 @@ pub trait Work: Send + Sync + 'static {
 pub trait Clock: Send + Sync + 'static {
     /// Now.
     fn now(&self) -> Timestamp;
+}
+
+/// In a pod, the API server's: times that one pod writes are read by others, and by the controller.
+impl Clock for ServerClock {
+    fn now(&self) -> Timestamp {
+        Self::now(self)
+    }
 }
 
 /// The clock of this machine.

@@ -7,6 +7,7 @@ use controller::datastore::{
     cluster::{Cluster, Kube},
     settings::SecretName,
 };
+use crds::clock::ServerClock;
 use tests::cluster::gobuild::Toolset;
 
 use crate::world::{Test, World};
@@ -61,7 +62,7 @@ async fn stays(world: World) -> Result<()> {
     release.chart(&install, &[])?;
     // In the datastore's own name, with the rights that the chart gives it.
     let user = format!("system:serviceaccount:{}:again-datastore", release.namespace);
-    let datastore = Kube::new(release.world.access.impersonate(&user, &[]).await?);
+    let datastore = Kube::new(release.world.access.impersonate(&user, &[]).await?, ServerClock::default());
     let mut put = Vec::new();
     for (n, word) in ["keyring", "certificate"].into_iter().enumerate() {
         let secret = release.secret(word);

@@ -17,16 +17,19 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::controllers_that_stand_by_elect_one", false, replicas),
         Test::new("chart::what_is_said_of_tools_reaches_the_controller", false, tools),
         Test::new("chart::that_code_has_to_be_confined_reaches_the_controller", false, confinement),
+        Test::new("chart::the_time_of_a_restore_reaches_controller_and_policy", false, restored),
         Test::new("chart::secrets_are_rendered_without_what_is_in_them", false, secrets),
         Test::new("chart::authorities_of_a_bucket_reach_the_datastore", false, authorities),
         Test::new("chart::proxy_and_authorities_of_pods_reach_the_controller", false, proxy),
+        Test::new("chart::namespaces_that_share_states_reach_the_controller", false, sharing),
         Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
+        Test::new("chart::values_of_an_earlier_release_are_enough", false, reused),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
 }
 
 /// Renders the chart with values in the words of `--set-json`.
-fn render(values: &[&str]) -> Result<Vec<Value>> {
+pub(crate) fn render(values: &[&str]) -> Result<Vec<Value>> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
     let mut command = Command::new(tools.path("helm")?);
@@ -43,7 +46,7 @@ fn find<'a>(all: &'a [Value], kind: &str, name: &str) -> Option<&'a Value> {
     all.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
 }
 
-fn get<'a>(all: &'a [Value], kind: &str, name: &str) -> Result<&'a Value> {
+pub(crate) fn get<'a>(all: &'a [Value], kind: &str, name: &str) -> Result<&'a Value> {
     find(all, kind, name).with_context(|| format!("no {kind} {name}"))
 }
 
@@ -244,6 +247,19 @@ async fn confinement(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn restored(_: World) -> Result<()> {
+    let at = "2026-11-22T05:13:16Z";
+    let value = format!("controller.refusePlansBefore={at:?}");
+    for (values, wanted) in [(vec![], false), (vec![value.as_str()], true)] {
+        let all = render(&values)?;
+        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+        ensure!(arguments.contains(&format!("--refuse-plans-before={at}").as_str()) == wanted, "{arguments:?}");
+        let policy = get(&all, "ValidatingAdmissionPolicy", "pawl-status")?.to_string();
+        ensure!(policy.contains(&format!(">= timestamp('{at}')")) == wanted, "{policy}");
+    }
+    Ok(())
+}
+
 /// Whoever renders and applies twice says nothing of what the datastore has put into them.
 async fn secrets(_: World) -> Result<()> {
     let all = render(&[])?;
@@ -314,6 +330,20 @@ async fn proxy(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn sharing(_: World) -> Result<()> {
+    use ::controller::sharing::SharedStates;
+    let said = |values: &[&str]| -> Result<Option<String>> {
+        let all = render(values)?;
+        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+        Ok(arguments.iter().find_map(|argument| argument.strip_prefix("--shared-states=")).map(str::to_owned))
+    };
+    ensure!(said(&[])?.is_none(), "each namespace for itself");
+    let groups = said(&[r#"sharedStates=[["team-a","team-b"],["team-c","team-d"]]"#])?.context("no argument")?;
+    let shared: SharedStates = groups.parse().map_err(anyhow::Error::msg)?;
+    ensure!(shared.group("team-d") == ["team-c", "team-d"] && shared.group("team-e") == ["team-e"], "{shared:?}");
+    Ok(())
+}
+
 async fn finite(_: World) -> Result<()> {
     let kept = |values: &[&str]| -> Result<Option<String>> {
         let all = render(values)?;
@@ -325,14 +355,26 @@ async fn finite(_: World) -> Result<()> {
     Ok(())
 }
 
+/// `helm upgrade --reuse-values` knows nothing of what the earlier chart had not: here all that is newer than commit f19e30a.
+async fn reused(_: World) -> Result<()> {
+    let newer = ["runner.proxy", "runner.ca", "runner.ephemeralStorage", "runner.requireConfinement", "datastore.ca"];
+    let all = render(&newer.map(|value| format!("{value}=null")).each_ref().map(String::as_str))?;
+    let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+    ensure!(arguments.contains(&"--runner-ephemeral-storage="), "nothing is requested that was not: {arguments:?}");
+    ensure!(arguments.iter().all(|argument| !argument.contains("-proxy=")), "{arguments:?}");
+    Ok(())
+}
+
 async fn nonsense(_: World) -> Result<()> {
     for value in [
         "datastore.networkPolicy.apiServerCIDRs=[\"everywhere\"]",
         "datastore.enabled=\"no\"",
+        r#"sharedStates=["team-a","team-b"]"#,
         "datastore.store=\"ftp://x\"",
         "datastore.persistance={\"enabled\":true}",
         "runner.tools.ofline=true",
         "runner.requireConfinement=\"yes\"",
+        "controller.refusePlansBefore=\"yesterday\"",
         r#"runner.proxy.https="http://me:pw@p.example.org:3128""#,
         r#"runner.ca="/etc/ssl/ca.crt""#,
         r#"runner.tools.mirrors=[{"tool":"Pulumi","url":"https://m"}]"#,

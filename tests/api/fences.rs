@@ -1,15 +1,20 @@
 //! What a pod's token can do when its code leaves out every test of the honest agent: nothing but what is its own.
 
-use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    core::v1::Secret,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
-use crate::world::{Agent, Test, World, plan, refused, run, sum};
+use crate::world::{Agent, PATIENCE, Test, World, plan, refused, run, sum};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -25,6 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::nothing_is_claimed_when_cancelled_denied_or_deleted", true, claim_of_an_ended_run),
         Test::new("fences::an_automatic_run_claims_its_own_plan_only", true, claim_automatic),
         Test::new("fences::a_claim_needs_the_lease_on_the_state_of_its_plan", true, claim_leased),
+        Test::new("fences::a_plan_of_before_a_restore_is_not_claimed", true, claim_before_restore),
         Test::new("fences::the_account_that_plans_does_not_apply", true, claim_apart),
         Test::new("fences::a_plan_only_run_claims_nothing", true, claim_plan_only),
         Test::new("fences::nobody_else_writes_a_claim", true, claim_by_others),
@@ -339,7 +345,7 @@ async fn claim_leased(world: World) -> Result<()> {
     planned["stateKey"] = sum('c').into();
     agent.status(&json!({"phase": "Init"})).await?;
     agent.status(&json!({"phase": "Plan", "plan": planned})).await?;
-    let lease = |digit: char| json!({"lease": {"stateKey": sum(digit), "name": names::lease_name(&sum(digit)), "at": "2026-01-01T00:00:00Z"}});
+    let lease = |digit: char| json!({"lease": {"stateKey": sum(digit), "name": names::lease_name(&scene.namespace, &sum(digit)), "at": "2026-01-01T00:00:00Z"}});
     let text = "a claim needs the lease on the state of its plan";
     let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
     refused("without a lease", claims().await, text)?;
@@ -353,6 +359,68 @@ async fn claim_leased(world: World) -> Result<()> {
     refused("given back", claims().await, text)?;
     scene.world.status(&scene.namespace, RUN, &lease('c')).await?;
     claims().await.context("with the lease")?;
+    Ok(())
+}
+
+/// The policy as the chart has it after a restore, beside the one that all tests share, for runs of these scenes.
+async fn policy_of_a_restore(scenes: &[Scene], at: &str) -> Result<()> {
+    const NAME: &str = "pawl-status-restored";
+    let all = crate::chart::render(&[&format!("controller.refusePlansBefore={at:?}")])?;
+    let renamed = |kind: &str| -> Result<Value> {
+        let mut object = crate::chart::get(&all, kind, "pawl-status")?.clone();
+        object["metadata"]["labels"] = Value::Null;
+        Ok(serde_json::from_str(&object.to_string().replace("pawl-status", NAME))?)
+    };
+    let mut binding = renamed("ValidatingAdmissionPolicyBinding")?;
+    let names: Vec<_> = scenes.iter().map(|scene| scene.namespace.as_str()).collect();
+    let here = json!([{"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}]);
+    binding["spec"]["matchResources"] = json!({"namespaceSelector": {"matchExpressions": here}});
+    let scene = scenes.first().context("no scene")?;
+    let admin = &scene.world.admin;
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(renamed("ValidatingAdmissionPolicy")?)?;
+    Api::all(admin.clone()).create(&PostParams::default(), &policy).await?;
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(binding)?;
+    Api::all(admin.clone()).create(&PostParams::default(), &binding).await?;
+    // It refuses a probe of its name, as the one of the chart does.
+    let mut probe = run("probe", &json!({}))?;
+    probe.metadata.annotations = Some([("pawl.run/probe".to_owned(), NAME.to_owned())].into());
+    let (params, started) = (PostParams { dry_run: true, ..PostParams::default() }, Instant::now());
+    while scene.world.runs(&scene.namespace).create(&params, &probe).await.is_ok() {
+        ensure!(started.elapsed() < PATIENCE, "the policy is not in force after {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+async fn claim_before_restore(world: World) -> Result<()> {
+    let plans = [
+        (None, false),
+        (Some("2026-11-22T05:13:15Z"), false),
+        (Some("2026-11-22T05:13:16Z"), true),
+        (Some("2026-11-22T07:00:00Z"), true),
+    ];
+    let mut scenes = Vec::new();
+    for _ in plans {
+        scenes.push(Scene::new(world.clone(), json!({})).await?);
+    }
+    policy_of_a_restore(&scenes, "2026-11-22T05:13:16Z").await?;
+    for (scene, (made, may)) in scenes.iter().zip(plans) {
+        let agent = scene.open(1).await?;
+        agent.status(&agent.adoption(1, '0')).await?;
+        agent.status(&json!({"phase": "Init"})).await?;
+        agent.status(&json!({"phase": "Plan"})).await?;
+        let mut planned = plan(1, 'a');
+        planned["createdAt"] = made.into();
+        agent.status(&json!({"phase": "AwaitingApproval", "plan": planned})).await.context("plan")?;
+        scene.approve('a').await?;
+        let claimed = agent.status(&agent.claim(1, '0', &sum('a'))).await;
+        if may {
+            claimed.with_context(|| format!("a plan of {made:?}"))?;
+        } else {
+            let text = "the plan was made before 2026-11-22T05:13:16Z, when the cluster was restored";
+            refused(&format!("a plan of {made:?}"), claimed, text)?;
+        }
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `runner-agent local`, the program itself, with the real tools, at a terminal and without one. Needs neither root nor a
 //! cluster.
 
+mod chosen;
 mod documents;
 mod examples;
 mod interrupts;
@@ -32,6 +33,7 @@ fn main() -> Result<ExitCode> {
         }
     };
     let all = [
+        chosen::tests(&lab),
         documents::tests(),
         examples::tests(&lab),
         interrupts::tests(),

@@ -68,10 +68,19 @@ impl Lab {
         }
         symlink(self.tools.path(tool)?, dir.path().join("bin").join(tool))?;
         symlink(&self.agent, dir.path().join("bin/runner-agent"))?;
+        if tool == "terraform" {
+            // What is on PATH does not say which tool the code is for.
+            cache::write(&dir.path().join("stack/.terraform-version"), self.tools.version(tool)?)?;
+        }
         for (name, text) in files {
             cache::write(&dir.path().join("stack").join(name), text)?;
         }
         Ok(Place { dir, config: self.shared.path().join("tofurc") })
+    }
+
+    /// Puts another tool on the PATH of a machine.
+    pub(crate) fn put_on_path(&self, place: &Place, tool: &str) -> Result<()> {
+        Ok(symlink(self.tools.path(tool)?, place.dir.path().join("bin").join(tool))?)
     }
 
     /// A machine with a tool, and a stack of the fixtures in its folder.

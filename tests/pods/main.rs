@@ -6,9 +6,11 @@ mod caches;
 mod cancel;
 mod deletion;
 mod describe;
+mod disk;
 mod failures;
 mod guard;
 mod hangs;
+mod hostile;
 mod identity;
 mod kills;
 mod leases;
@@ -23,6 +25,7 @@ mod pruning;
 mod reading;
 mod recovery;
 mod releases;
+mod restored;
 mod standby;
 mod stored;
 mod suite;
@@ -88,8 +91,10 @@ fn main() -> Result<ExitCode> {
         cancel::tests(),
         deletion::tests(),
         describe::tests(),
+        disk::tests(),
         failures::tests(),
         guard::tests(),
+        hostile::tests(),
         identity::tests(),
         leases::tests(),
         locks::tests(),
@@ -98,12 +103,21 @@ fn main() -> Result<ExitCode> {
         peers::tests(),
         pruning::tests(),
         reading::tests(),
+        restored::tests(),
         stored::tests(),
         tools::tests(),
     ];
-    // What takes something away from the whole cluster runs alone.
-    let alone =
-        [approval::alone(), caches::alone(), kills::alone(), nodes::alone(), outages::alone(), peers::alone(), standby::alone()];
+    // What takes something away from the whole cluster runs alone; what takes Pawl itself away, last.
+    let alone = [
+        approval::alone(),
+        caches::alone(),
+        kills::alone(),
+        nodes::alone(),
+        outages::alone(),
+        peers::alone(),
+        standby::alone(),
+        restored::alone(),
+    ];
     let mut results = Vec::new();
     if part != Some(Part::Alone) {
         results.push(run(together.into_iter().flatten().collect(), &arguments));

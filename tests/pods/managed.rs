@@ -25,7 +25,7 @@ const STACK: &str = "variable \"words\" {\n  default = \"one\"\n}\nresource \"te
                      output \"words\" {\n  value = terraform_data.a.output\n}\n";
 
 /// A run of a stack without any backend.
-async fn run(scene: &Scene, name: &str, more: Value) -> Result<()> {
+pub(crate) async fn run(scene: &Scene, name: &str, more: Value) -> Result<()> {
     let mut spec = json!({"source": {"inline": {"files": {"main.tf": STACK}}}, "approval": {"mode": "Automatic"},
         "tool": {"name": "OpenTofu", "version": "1.10.6"}, "backend": null});
     crate::suite::merge(&mut spec, more);

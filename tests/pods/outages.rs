@@ -31,7 +31,7 @@ const DEPLOYMENT: &str = "deployment/pawl-datastore";
 const KEYRING: &str = "pawl-datastore-keyring";
 
 /// Takes the datastore away, and waits until it is.
-async fn away(scene: &Scene) -> Result<()> {
+pub(crate) async fn away(scene: &Scene) -> Result<()> {
     scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=0"])?;
     let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let started = Instant::now();
@@ -46,7 +46,7 @@ async fn away(scene: &Scene) -> Result<()> {
 }
 
 /// Brings it back, and waits until it answers.
-fn back(scene: &Scene) -> Result<()> {
+pub(crate) fn back(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=1"])?;
     cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=180s"])?;
@@ -227,7 +227,7 @@ async fn another_key(scene: Scene) -> Result<()> {
 }
 
 /// The datastore says so in its log, and is not ready.
-async fn says(scene: &Scene, word: &str) -> Result<()> {
+pub(crate) async fn says(scene: &Scene, word: &str) -> Result<()> {
     let cluster = &scene.suite.cluster;
     let started = Instant::now();
     while !cluster.kubectl(&["-n", SYSTEM, "logs", DEPLOYMENT]).is_ok_and(|log| log.contains(word)) {

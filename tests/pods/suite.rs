@@ -90,12 +90,15 @@ impl Suite {
         let cluster = Cluster::up(name).await?;
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;
-        cluster.install(&releases.values()).await?;
+        // A cluster that was kept has the namespaces of the time before.
+        let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
+        let mut values = releases.values();
+        let group = ["a", "b"].map(|word| sharing(&prefix, word));
+        values.insert("sharedStates".to_owned(), json!([group]).to_string());
+        cluster.install(&values).await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let git = GitServer::start(host, files.path()).await?;
         let state = StateServer::start(host).await?;
-        // A cluster that was kept has the namespaces of the time before.
-        let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         Ok(Self {
             client: cluster.client().await?,
             cluster,
@@ -111,7 +114,15 @@ impl Suite {
 
     /// A further namespace of a test.
     pub(crate) async fn beside(&self, scene: &Scene, word: &str) -> Result<Scene> {
-        let namespace = format!("{}-{word}", scene.namespace);
+        self.made(scene, format!("{}-{word}", scene.namespace)).await
+    }
+
+    /// One of the two namespaces that share states, `a` or `b`, for one test.
+    pub(crate) async fn sharing(&self, scene: &Scene, word: &str) -> Result<Scene> {
+        self.made(scene, sharing(&self.prefix, word)).await
+    }
+
+    async fn made(&self, scene: &Scene, namespace: String) -> Result<Scene> {
         let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
             "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
         Api::all(self.client.clone()).create(&PostParams::default(), &object).await?;
@@ -179,6 +190,10 @@ impl Suite {
     }
 }
 
+fn sharing(prefix: &str, word: &str) -> String {
+    format!("{prefix}-share-{word}")
+}
+
 /// Entries of a test: its scripts and states carry its namespace.
 fn belongs(entry: &Entry, namespace: &str) -> bool {
     let prefix = format!("{namespace}/");
@@ -242,7 +257,10 @@ impl Scene {
     pub(crate) async fn scripted(&self, name: &str, script: Value, spec: Value) -> Result<TerraformRun> {
         let mut whole = json!({"name": format!("{}/{name}", self.namespace), "ledger": self.suite.state.ledger_url()});
         merge(&mut whole, script);
-        let files = json!({"main.tf": "# played by a script\n", "pawl-script.json": whole.to_string()});
+        let declared =
+            spec["variables"].as_array().into_iter().flatten().map(|variable| format!("variable {} {{}}\n", variable["name"]));
+        let main = declared.fold("# played by a script\n".to_owned(), |main, variable| main + &variable);
+        let files = json!({"main.tf": main, "pawl-script.json": whole.to_string()});
         let mut all = json!({"source": {"inline": {"files": files}}, "tool": {"name": "OpenTofu", "version": "0.0.1"}});
         merge(&mut all, spec);
         self.create(name, all).await

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crds::{TerraformRun, names};
+use crds::{TerraformRun, clock::ServerClock, names};
 use futures::{Stream, stream};
 use runner_agent::{
     driver::Driver,
-    ports::{Api, ApiError, Clock, Seen},
+    ports::{Api, ApiError, Seen},
     settings::{PROGRESS_EVERY, Place, QUIET_AFTER, Settings},
 };
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use crate::{
     work::PlayedWork,
-    world::{NS, Process, Shared, Trouble, World, millis, now},
+    world::{NS, Process, Shared, Trouble, World, clock, date, millis, now},
 };
 
 /// The run as one agent reaches it.
@@ -28,15 +28,7 @@ pub(crate) struct PlayedApi {
     shared: Shared,
     process: Process,
     run: String,
-}
-
-/// The time of day of this life.
-pub(crate) struct PlayedClock;
-
-impl Clock for PlayedClock {
-    fn now(&self) -> jiff::Timestamp {
-        now()
-    }
+    clock: ServerClock,
 }
 
 impl From<Trouble> for ApiError {
@@ -67,7 +59,7 @@ impl PlayedApi {
         what: &'static str,
         operation: impl FnOnce(&mut World, &Process) -> Result<(), Trouble> + Send + 'static,
     ) -> Result<TerraformRun, ApiError> {
-        let (process, run) = (self.process.clone(), self.run.clone());
+        let (process, run, sent) = (self.process.clone(), self.run.clone(), self.clock.sent());
         let answer = self.shared.request(
             &self.process,
             || what.to_owned(),
@@ -75,10 +67,12 @@ impl PlayedApi {
                 allowed(world, &process)?;
                 operation(world, &process)?;
                 let object = world.store.get(&Key::of(RUNS, NS, &run))?;
-                Ok(TerraformRun::deserialize(&*object).unwrap())
+                Ok((TerraformRun::deserialize(&*object).unwrap(), now()))
             },
         );
-        Ok(answer.await?)
+        let (run, at) = answer.await?;
+        self.clock.answered(sent, date(at).as_bytes());
+        Ok(run)
     }
 }
 
@@ -155,11 +149,11 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
     let process = Process::new(&format!("{name}/{whose}/{count}"), User::pod(NS, &name, &uid));
     let log = tempfile::Builder::new().tempfile_in(memory()).unwrap();
     let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30);
-    let (nonce, has_store) = {
+    let (nonce, has_store, seed) = {
         let mut world = shared.lock();
         world.note(&format!("   {} starts", process.name));
         world.agents.entry(uid.clone()).or_default().push(process.clone());
-        (format!("{:016x}{:016x}", world.chance.next(), world.chance.next()), world.schedule.scene.datastore)
+        (format!("{:016x}{:016x}", world.chance.next(), world.chance.next()), world.schedule.scene.datastore, world.schedule.seed)
     };
     let settings = Arc::new(Settings {
         tool_settings: None,
@@ -191,9 +185,10 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         progress_every: PROGRESS_EVERY,
         quiet_after: QUIET_AFTER,
     });
-    let api = PlayedApi { shared: shared.clone(), process: process.clone(), run: settings.run.clone() };
+    let clock = clock(seed, &process.name);
+    let api = PlayedApi { shared: shared.clone(), process: process.clone(), run: settings.run.clone(), clock: clock.clone() };
     let work = PlayedWork::new(shared.clone(), process.clone(), settings.clone(), has_store);
-    let driver = Driver::new(Arc::new(api), Arc::new(work), PlayedClock, settings);
+    let driver = Driver::new(Arc::new(api), Arc::new(work), clock, settings);
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(driver.run(stops));
     Started { process, stop, task, log }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ::controller::{
+    clock::Timed,
     datastore_client::{Datastore, Unanswered},
     events::Events,
     gate::Gatekeeper,
@@ -43,7 +44,7 @@ use tokio::{
 
 use crate::{
     http::Server,
-    world::{NODES, NS, Process, Shared, Trouble, millis, now},
+    world::{NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
 };
 
 /// Keeps one controller alive: a new process after each death.
@@ -217,8 +218,14 @@ fn user() -> User {
 }
 
 fn context(shared: &Shared, process: &Process) -> Arc<Context> {
-    let client = Client::new(Server { shared: shared.clone(), process: process.clone() }, "default");
-    let has_store = shared.lock().schedule.scene.datastore;
+    let (has_store, seed) = {
+        let world = shared.lock();
+        (world.schedule.scene.datastore, world.schedule.seed)
+    };
+    // Each process is on a machine of its own.
+    let clock = clock(seed, &format!("{} {}", process.name, millis()));
+    let server = Server { shared: shared.clone(), process: process.clone() };
+    let client = Client::new(Timed::new(server, clock.clone()), "default");
     let settings = Settings { datastore_url: has_store.then(|| "https://datastore".into()), ..Settings::default() };
     Arc::new(Context {
         client: client.clone(),
@@ -226,13 +233,13 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
         memory: Memory::default(),
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
-        queue: Queue::new(has_store),
+        queue: Queue::new(&settings),
         released: Released::default(),
         nodes: Nodes::default(),
         datastore: has_store.then(|| Arc::new(datastore(shared, process))),
         events: Events::new(client),
         metrics: Arc::new(Metrics::new()),
-        now,
+        clock,
         settings,
     })
 }
@@ -251,16 +258,20 @@ async fn live(shared: Shared, process: Process, index: u8) {
 /// Fills the caches: a list, and then every change in its order, each some time after it was made.
 async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Informer) {
     let listed = loop {
+        let sent = informer.ctx.clock.sent();
         let listed = shared.request(
             process,
             || "list".into(),
             |world| {
                 let of = |resource| world.store.list(resource, NS, "");
-                Ok((of(RUNS), of(PODS), world.store.list(NODES, "", ""), world.store.version()))
+                Ok((of(RUNS), of(PODS), world.store.list(NODES, "", ""), world.store.version(), now()))
             },
         );
         match listed.await {
-            Ok(listed) => break listed,
+            Ok((runs, pods, nodes, version, at)) => {
+                informer.ctx.clock.answered(sent, date(at).as_bytes());
+                break (runs, pods, nodes, version);
+            }
             Err(_) => sleep(Duration::from_millis(700)).await,
         }
     };

@@ -5,13 +5,13 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, header::DATE};
 use kube::client::Body;
 use serde_json::{Value, json};
 use tests::played::store::{Edit, Key, PODS, failure};
 use tower::Service;
 
-use crate::world::{NODES, NS, Process, Shared, Trouble, World, now};
+use crate::world::{NODES, NS, Process, Shared, Trouble, World, date, now};
 
 /// A connection of a process.
 #[derive(Clone)]
@@ -141,8 +141,12 @@ impl Service<Request<Body>> for Server {
                 ),
                 process.clone(),
             );
-            match shared.request(&process, || what, move |world| wanted.carry_out(world, &of)).await {
-                Ok(body) => Ok(answer(200, &body)),
+            match shared.request(&process, || what, move |world| Ok((wanted.carry_out(world, &of)?, now()))).await {
+                Ok((body, at)) => {
+                    let mut answer = answer(200, &body);
+                    answer.headers_mut().insert(DATE, date(at).parse().unwrap());
+                    Ok(answer)
+                }
                 Err(Trouble::Refused(refusal)) => Ok(answer(refusal.code, &failure(&refusal))),
                 Err(Trouble::Lost) => Err(std::io::Error::other("the connection was lost")),
             }

@@ -10,7 +10,7 @@ use runner_agent::settings::Settings;
 use serde_json::Value;
 
 use crate::{
-    person::FORGED,
+    person::{EXPIRES_AFTER, FORGED},
     world::{NS, Process, World, millis},
 };
 
@@ -47,6 +47,8 @@ pub(crate) struct Watcher {
     /// By UID of the run.
     applied: BTreeMap<String, Applied>,
     claims: BTreeMap<String, Claim>,
+    /// By run and attempt: when its plan was begun.
+    planned: BTreeMap<(String, u32), u64>,
     results: BTreeMap<String, (String, RunResult, Changed, bool)>,
     phases: BTreeSet<(String, u32, &'static str)>,
     adoptions: BTreeSet<(String, u32, String)>,
@@ -71,6 +73,9 @@ pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, don
             }
             if !phase(world, if done == Done::Init { Phase::Init } else { Phase::Plan }) {
                 world.violated("S12", &format!("{done:?} before its phase was recorded"));
+            }
+            if done == Done::Plan {
+                world.watcher.planned.insert((uid, settings.attempt), millis());
             }
         }
         Done::ApplyBegun { bytes, checksum } => {
@@ -173,6 +178,13 @@ pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &Terra
     if let (false, Some(result)) = (was.is_terminal(), is.result) {
         let failure = is.failure.as_ref();
         let changes = failure.map_or(Changed::None, |failure| failure.changes);
+        if result == RunResult::Expired {
+            let made = is.plan.as_ref().and_then(|plan| world.watcher.planned.get(&(uid.clone(), plan.attempt)));
+            // Of two clocks each may be behind by a second and a round trip, and a stored time names whole seconds.
+            if made.is_none_or(|made| millis() + 3_000 < made + EXPIRES_AFTER * 1000) {
+                world.violated("S63", "a plan expired before its time");
+            }
+        }
         world.watcher.results.insert(uid, (new.name_any(), result, changes, false));
         if result == RunResult::Failed && failure.is_none() {
             world.violated("L1", "a failure without class and reason");

@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "what cannot go on here is a failed test")]
 
 mod agent;
+mod clocks;
 mod controller;
 mod http;
 mod invariants;
@@ -69,6 +70,8 @@ fn main() -> ExitCode {
         Trial::test("sim::tekton_9467_a_failure_out_of_a_stale_cache_is_not_made_final", stale::failures),
         Trial::test("sim::a_lost_node_is_told_of_in_time_and_fenced_before_the_claim", nodes::lost),
         Trial::test("sim::cancel_ends_a_run_on_a_lost_node_within_a_minute", nodes::canceled),
+        Trial::test("sim::wrong_clocks_change_no_expiry", clocks::expiry),
+        Trial::test("sim::wrong_clocks_free_no_lease", clocks::leases),
         Trial::test("sim::random_schedules", random),
     ];
     let arguments = Arguments { test_threads: Some(1), ..arguments };

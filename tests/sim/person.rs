@@ -20,6 +20,9 @@ pub(crate) const FIRST: &str = "net";
 /// The second one of the same stack.
 pub(crate) const SECOND: &str = "net-later";
 
+/// How long a plan waits, in seconds.
+pub(crate) const EXPIRES_AFTER: u64 = 300;
+
 /// The comment of an approval that was forged while the policies were away.
 pub(crate) const FORGED: &str = "forged";
 
@@ -34,7 +37,7 @@ pub(crate) async fn create(shared: Shared) {
         let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": name}, "spec": {
             "operation": scene.operation, "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
             "approval": {"mode": if scene.automatic { "Automatic" } else { "Manual" }, "holdFor": format!("{}s", scene.hold),
-                "expiresAfter": "5m"},
+                "expiresAfter": format!("{EXPIRES_AFTER}s")},
             "timeouts": {"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": "90s"},
             "retry": {"limit": 2}}});
         shared.act(|world| world.store.create(&alice(), RUNS, NS, run, false, now()).map(drop)).unwrap();

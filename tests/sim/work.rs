@@ -16,7 +16,7 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     invariants::{self, Done},
-    world::{Lock, Process, Shared, Trouble, millis, now},
+    world::{Lock, Process, Shared, Trouble, millis},
 };
 
 /// How hard the tool was told to end.
@@ -96,7 +96,7 @@ impl PlayedWork {
         if let Some(done) = done {
             self.did(done);
         }
-        let _ = notices.send(Notice::Started(what, now()));
+        let _ = notices.send(Notice::Started(what));
         let flaky = {
             let mut world = self.shared.lock();
             let flaky = world.schedule.scene.flaky > world.watcher.flaky && what == "init";
@@ -110,7 +110,7 @@ impl PlayedWork {
             () = self.shared.pause(least) => None,
         };
         self.process.live().await;
-        let _ = notices.send(Notice::Ended(what, now(), i32::from(ended.is_some())));
+        let _ = notices.send(Notice::Ended(what, i32::from(ended.is_some())));
         if ended.is_some() {
             return Err(terminated());
         }
@@ -308,7 +308,7 @@ impl Work for PlayedWork {
         let bytes = self.mine().disk.clone();
         self.did(Done::ApplyBegun { bytes, checksum: claim.checksum.clone() });
         self.mine().changed = Changed::Unknown;
-        let _ = notices.send(Notice::Started("apply", now()));
+        let _ = notices.send(Notice::Started("apply"));
         let (objects, fails) = {
             let world = self.shared.lock();
             (world.schedule.scene.objects, world.schedule.scene.fails)
@@ -346,7 +346,7 @@ impl Work for PlayedWork {
         self.did(Done::ApplyEnded { fine: true });
         self.release_lock();
         self.mine().changed = Changed::Some;
-        let _ = notices.send(Notice::Ended("apply", now(), 0));
+        let _ = notices.send(Notice::Ended("apply", 0));
         Ok(ApplyReport { done: objects.into(), outputs: 0 })
     }
 

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use crds::{Claim, TerraformRun, termination::TerminationMessage};
-use jiff::Timestamp;
+use crds::{Claim, TerraformRun, clock::ServerClock, termination::TerminationMessage};
+use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimePrinter};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tests::played::{
@@ -53,9 +53,30 @@ pub(crate) fn millis() -> u64 {
     BEGUN.get().map_or(0, |begun| u64::try_from(begun.elapsed().as_millis()).unwrap())
 }
 
-/// The time of day.
+/// The time of day, which is the API server's; every other machine has its own.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from_millisecond(BEGIN * 1000 + i64::try_from(millis()).unwrap()).unwrap()
+}
+
+/// How far the clock of a machine is off: by up to an hour, and often by all of it.
+fn off(seed: u64, machine: &str) -> SignedDuration {
+    let mut chance = Chance(machine.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)));
+    SignedDuration::from_secs(match chance.below(4) {
+        0 => -3_600,
+        1 => 3_600,
+        _ => i64::try_from(chance.below(7_201)).unwrap() - 3_600,
+    })
+}
+
+/// What a process on such a machine knows of the API server's clock.
+pub(crate) fn clock(seed: u64, machine: &str) -> ServerClock {
+    let off = off(seed, machine);
+    ServerClock::beside(move || (now() + off, Instant::now().into_std()))
+}
+
+/// `Date` as the API server writes it.
+pub(crate) fn date(at: Timestamp) -> String {
+    DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap()
 }
 
 /// A process: an agent's, or a controller's.
@@ -382,10 +403,12 @@ impl World {
     pub(crate) fn tell_node(&mut self, name: &str, ready: &str) {
         let boot = self.boots.get(name).copied().unwrap_or(0);
         let key = Key::of(NODES, "", name);
+        // Of a node that is lost the control plane tells.
+        let at = if ready == "True" { now() + off(self.schedule.seed, name) } else { now() };
         let node = json!({"metadata": {"name": name}, "status": {
             "nodeInfo": {"architecture": "", "bootID": format!("{name}-{boot}"), "containerRuntimeVersion": "", "kernelVersion": "",
                 "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""},
-            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": crds::whole_seconds(now())}]}});
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": crds::whole_seconds(at)}]}});
         match self.store.get(&key) {
             Ok(old) => {
                 let uid = old["metadata"]["uid"].as_str().unwrap_or_default().to_owned();

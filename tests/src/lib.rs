@@ -12,3 +12,4 @@ pub mod played;
 pub mod releases;
 pub mod scripted_tool;
 pub mod servers;
+pub mod upgrade;

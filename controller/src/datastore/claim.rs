@@ -61,7 +61,9 @@ pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> 
 /// `Corrupt`, `KeyMissing`.
 pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> Result<(), Problem> {
     if get(sealed, key).await?.is_some() {
-        return Err(problem(ALREADY_CLAIMED, "a claim of this run is recorded, which its status does not have"));
+        let text =
+            "the plan of this run was claimed before, which its status does not say: the cluster was restored from before that";
+        return Err(problem(ALREADY_CLAIMED, text));
     }
     let intent = Intent { attempt, nonce: nonce.to_owned(), at: Timestamp::now() };
     if !sealed.create(&key.intent(), &intent, &[]).await? {

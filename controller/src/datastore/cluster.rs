@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec},
     core::v1::{ConfigMap, Namespace, Secret},
@@ -16,6 +17,7 @@ use serde_json::json;
 
 use crds::{
     Adopted, Claim, Operation, TerraformRun,
+    clock::ServerClock,
     datastore::{AUDIENCE, StateId},
 };
 
@@ -125,6 +127,10 @@ pub struct Entries {
 
 /// The API server.
 pub trait Cluster: Send + Sync + 'static {
+    /// Now, by its clock.
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
     /// Who a token of the audience [`AUDIENCE`] is; none when it is no such token, or no longer.
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, Error>>;
     /// Reads a run, live; none when there is none.
@@ -147,16 +153,20 @@ pub trait Cluster: Send + Sync + 'static {
 }
 
 /// The real one.
-pub struct Kube(Client);
+pub struct Kube(Client, ServerClock);
 
 impl Kube {
-    /// Asks with this client.
-    pub fn new(client: Client) -> Self {
-        Self(client)
+    /// Asks with this client, whose answers tell the time.
+    pub fn new(client: Client, clock: ServerClock) -> Self {
+        Self(client, clock)
     }
 }
 
 impl Cluster for Kube {
+    fn now(&self) -> Timestamp {
+        self.1.now()
+    }
+
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, Error>> {
         Box::pin(async move {
             let review = TokenReview {

@@ -60,7 +60,7 @@ use tokio::{
     sync::watch,
 };
 
-use crds::datastore::UNAVAILABLE;
+use crds::{clock::ServerClock, datastore::UNAVAILABLE};
 
 use cluster::Kube;
 use crypt::keys::Keys;
@@ -73,9 +73,9 @@ use store::Store;
 ///
 /// # Errors
 /// When store, certificate, cluster or addresses cannot be used.
-pub async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
+pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -> anyhow::Result<()> {
     let store = Store::open(&settings.store, &std::env::vars().collect()).context("no store")?;
-    let cluster = Arc::new(Kube::new(client));
+    let cluster = Arc::new(Kube::new(client, clock));
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let files = tokio::select! {
         files = certificate::obtain(&settings, &*cluster) => files?,

@@ -66,7 +66,7 @@ pub fn verdict(gone: bool, marked: Option<Timestamp>, now: Timestamp) -> Verdict
 pub async fn run(service: Arc<Service>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
-        if let Err(problem) = sweep(&service, Timestamp::now()).await {
+        if let Err(problem) = sweep(&service, service.cluster.now()).await {
             service.metrics.sweep_failed();
             tracing::warn!(%problem, "the sweep was not finished; the next one begins anew");
         }

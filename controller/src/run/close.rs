@@ -163,7 +163,7 @@ fn indeterminate(o: &Observed, text: &str, settings: &Settings, now: Timestamp) 
     end_claimed(o, &End { result: RunResult::Indeterminate, message, failure: Some(failure) }, settings, now)
 }
 
-/// Row 5: cancelled, denied, deleted or superseded before the claim.
+/// Row 5: cancelled, denied, deleted, superseded or made before a restore, before the claim.
 pub(super) fn close_early(o: &Observed, attempt: &Attempt, end: &End, now: Timestamp) -> Decision {
     let mut draft = Draft::new(&o.run, o.status(), now);
     draft.close().end(end);

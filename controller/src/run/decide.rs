@@ -349,7 +349,9 @@ fn working(o: &Observed, attempt: &Attempt, settings: &Settings, now: Timestamp)
             Seen::Running(_) | Seen::Ended(_) | Seen::Absent => early(result, &message),
         };
     }
-    if let (Seen::Running(_) | Seen::Absent, Some(end)) = (&pod, keep::superseded(o)) {
+    if let Seen::Running(_) | Seen::Absent = &pod
+        && let Some(end) = keep::superseded(o).or_else(|| keep::before_restore(o, settings))
+    {
         return close::close_early(o, attempt, &end, now);
     }
     if let Seen::Running(pod) = &pod

@@ -136,9 +136,10 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
 
 /// What was taken is known of the run as it was read, and no longer than that: it is not remembered.
 async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
-    let taken = leases::take(&seen.run, &key, ctx).await?;
-    let waits = lease::refused(&taken, key.clone(), (ctx.now)());
-    seen.taken = waits.is_none().then_some(key);
+    let name = ctx.settings.shared_states.lease_name(&seen.run.namespace().unwrap_or_default(), &key);
+    let taken = leases::take(&seen.run, &name, ctx).await?;
+    let waits = lease::refused(&taken, key.clone(), ctx.now());
+    seen.taken = waits.is_none().then_some((key, name));
     ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));
     seen.notes.waits = waits;
     Ok(())
@@ -148,7 +149,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     match leases::node(&seen.run, node::name_of(seen), ctx).await? {
         Ok(()) => seen.nodes = Nodes::Quiet,
         Err(text) => {
-            let asked = Some(((ctx.now)(), text));
+            let asked = Some((ctx.now(), text));
             ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.nodes_asked.clone_from(&asked));
             seen.notes.nodes_asked = asked;
         }
@@ -162,7 +163,7 @@ async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
         Ok(holder) => seen.left = Left::Behind(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }
-    let asked = Some((lock.id, (ctx.now)()));
+    let asked = Some((lock.id, ctx.now()));
     ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.lock_asked.clone_from(&asked));
     seen.notes.lock_asked = asked;
     Ok(())
@@ -268,7 +269,7 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     match Box::pin(try_create(&seen.run, &attempt, ctx)).await {
         Ok(view) => {
             tracing::info!(pod = view.name, "pod created");
-            let created = Some((number, (ctx.now)()));
+            let created = Some((number, ctx.now()));
             ctx.memory.update(&uid, |notes| (notes.created, notes.refused) = (created, None));
             (seen.notes.created, seen.notes.refused) = (created, None);
             (seen.pod, seen.pod_live) = (PodState::Present(view), true);
@@ -278,7 +279,7 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
             let Some(trouble) = refusal(&error) else { return Err(error) };
             tracing::warn!(%error, "pod refused");
             let refused = ctx.memory.update(&uid, |notes| {
-                let refused = start::refused_again(notes.refused.as_ref(), number, trouble, (ctx.now)());
+                let refused = start::refused_again(notes.refused.as_ref(), number, trouble, ctx.now());
                 notes.refused = Some(refused.clone());
                 refused
             });

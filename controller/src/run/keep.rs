@@ -5,7 +5,8 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 
 use crds::{
-    ApprovalMode, Attempt, Failure, Phase, PlanStatus, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason,
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, PlanStatus, RunResult, TerraformRun, TerraformRunStatus,
+    conditions, names, reason,
 };
 
 use super::{
@@ -66,10 +67,35 @@ pub(super) fn superseded(o: &Observed) -> Option<End> {
     Some(End { result: RunResult::Superseded, message, failure: None })
 }
 
+/// The plan that may be claimed next was made before the cluster or its datastore was restored, as the operator says: nobody knows
+/// any more whether it was applied. The policy `pawl-status` refuses its claim whatever this process does; here its run ends.
+pub(super) fn before_restore(o: &Observed, settings: &Settings) -> Option<End> {
+    let (status, before) = (o.status(), settings.refuse_plans_before?);
+    let may_claim = matches!(status.phase, Some(Phase::Plan | Phase::AwaitingApproval)) && status.claim.is_none();
+    let plan = plan_of(status, status.attempt.as_ref().filter(|_| may_claim)?)?;
+    let made = plan.created_at.as_ref().map(|at| at.0);
+    if made.is_some_and(|made| made >= before) {
+        return None;
+    }
+    let when = made.map_or_else(|| "at an unknown time".to_owned(), |made| format!("at {made}"));
+    let message = format!(
+        "the plan was made {when}, before the restore of {before} (controller.refusePlansBefore): it may have been applied \
+         since; nothing is applied now, and a fresh plan is needed"
+    );
+    let failure = Failure {
+        class: FailureClass::StalePlan,
+        reason: reason::PLAN_BEFORE_RESTORE.into(),
+        message: message.clone(),
+        changes: Changed::Unknown,
+        diagnostics: Vec::new(),
+    };
+    Some(End { result: RunResult::Failed, message, failure: Some(failure) })
+}
+
 /// No attempt is open and the plan waits: it expires, is superseded, or is approved and gets a pod.
 pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings: &Settings, now: Timestamp) -> Decision {
     let (run, status) = (&o.run, o.status());
-    if let Some(end) = superseded(o) {
+    if let Some(end) = superseded(o).or_else(|| before_restore(o, settings)) {
         return ends(o, &end, now);
     }
     let expiry = expires(run, plan, attempt, now);

@@ -110,7 +110,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
             Some(_) | None => PodState::Absent,
         },
     };
-    let now = (ctx.now)();
+    let now = ctx.now();
     let notes = placed(notes(&fresh, &uid, ctx, now), &uid, &pod, ctx);
     // Nothing rests on the node of a run that has ended and given everything back.
     let matters =

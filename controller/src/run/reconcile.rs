@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, runtime::controller};
 use tracing::Instrument;
 
-use crds::{TerraformRun, TerraformRunStatus};
+use crds::{TerraformRun, TerraformRunStatus, clock::ServerClock};
 
 use super::{
     actions::Observed,
@@ -64,11 +64,16 @@ pub struct Context {
     pub events: Events,
     /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// The time of day; a simulator has another.
-    pub now: fn() -> Timestamp,
+    /// The API server's clock, by which everything waits that stands in its objects.
+    pub clock: ServerClock,
 }
 
 impl Context {
+    /// Now, by the API server's clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// The runs of a namespace.
     pub fn runs(&self, namespace: &str) -> Api<TerraformRun> {
         Api::namespaced(self.client.clone(), namespace)
@@ -108,6 +113,7 @@ impl Context {
 /// When the API server does not answer or refuses; the run is looked at again.
 pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
     ctx.pods.ready().await;
+    ctx.queue.ready().await;
     let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number);
     let span = tracing::info_span!(
         "run",
@@ -124,12 +130,12 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<cont
 
 async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Action, Error> {
     let uid = run.uid().unwrap_or_default();
-    let Some(mut seen) = observe::cached(run.clone(), ctx, (ctx.now)()) else {
+    let Some(mut seen) = observe::cached(run.clone(), ctx, ctx.now()) else {
         return Ok(controller::Action::requeue(CACHE_LAG));
     };
     let mut contended = false;
     for _ in 0..MAX_STEPS {
-        let decision = decide(&seen, &ctx.settings, (ctx.now)());
+        let decision = decide(&seen, &ctx.settings, ctx.now());
         if decision.actions.is_empty() {
             rest(&uid, &seen, ctx, decision.requeue);
             return Ok(decision.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue));

@@ -33,7 +33,7 @@ pub(super) async fn ask_proof(seen: &mut Observed, ctx: &Context) {
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {
-        let asked = proof::asked_again(notes.proof, (ctx.now)());
+        let asked = proof::asked_again(notes.proof, ctx.now());
         notes.proof = Some(asked);
         asked
     });
@@ -47,7 +47,7 @@ pub(super) async fn release_lock(seen: &mut Observed, ctx: &Context) {
         Some(datastore) => datastore.release_lock(&namespace, &uid).await,
         None => Ok(()),
     };
-    let failed = released.err().map(|error| ((ctx.now)(), clip(&error.to_string(), 200)));
+    let failed = released.err().map(|error| (ctx.now(), clip(&error.to_string(), 200)));
     seen.unlocked = failed.is_none();
     ctx.memory.update(&uid, |notes| notes.unlock_failed.clone_from(&failed));
     seen.notes.unlock_failed = failed;

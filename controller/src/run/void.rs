@@ -93,7 +93,7 @@ async fn one(mut run: TerraformRun, creations: bool, ctx: &Context) -> Result<()
         let Some(fresh) = found.filter(|found| found.uid() == run.uid()) else { return Ok(()) };
         run = fresh;
         if run.status.as_ref().is_none_or(|status| !status.is_terminal() && status.claim.is_none()) {
-            let write = approval(&run, by.as_deref(), (ctx.now)());
+            let write = approval(&run, by.as_deref(), ctx.now());
             run = write_over(&run, write, ctx).await?.unwrap_or(run);
         }
     }
@@ -101,12 +101,12 @@ async fn one(mut run: TerraformRun, creations: bool, ctx: &Context) -> Result<()
         if run.status.as_ref().is_none_or(|status| status.phase.is_none()) {
             // The first phase is Pending, so the end takes a second write.
             let status = TerraformRunStatus::default();
-            let mut draft = Draft::new(&run, &status, (ctx.now)());
+            let mut draft = Draft::new(&run, &status, ctx.now());
             draft.set("phase", Phase::Pending);
             let Some(begun) = write_over(&run, draft.finish(Kind::Begin), ctx).await? else { return Ok(()) };
             run = begun;
         }
-        if let Some(write) = creation(&run, (ctx.now)()) {
+        if let Some(write) = creation(&run, ctx.now()) {
             write_over(&run, write, ctx).await?;
         }
     }

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use axum::http::Response;
-use crds::{TerraformRun, names};
-use futures::{Stream, StreamExt};
+use axum::http::{Response, header::DATE};
+use crds::{TerraformRun, clock::ServerClock, names};
+use futures::{Stream, StreamExt, future::BoxFuture};
 use kube::{
     Config,
     api::{Patch, PatchParams, WatchEvent, WatchParams},
@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::Value;
 use tool_versions::http::waiting;
-use tower::util::MapResponseLayer;
+use tower::{BoxError, util::MapFutureLayer};
 
 use crate::ports::{Api, ApiError, Seen};
 
@@ -31,6 +31,7 @@ pub struct KubeApi {
     name: String,
     /// What the last answer of a busy server asked for: errors of the client hold no headers.
     after: Arc<Mutex<Option<Duration>>>,
+    clock: ServerClock,
 }
 
 impl KubeApi {
@@ -47,15 +48,30 @@ impl KubeApi {
         config.connect_timeout = Some(REQUEST);
         let after = Arc::<Mutex<Option<Duration>>>::default();
         let noted = Arc::clone(&after);
-        let note = MapResponseLayer::new(move |response: Response<Box<DynBody>>| {
-            if is_busy(response.status().as_u16()) {
-                let asked = waiting::asked_for(response.headers(), SystemTime::now());
-                *noted.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+        let clock = ServerClock::default();
+        let told = clock.clone();
+        let note = MapFutureLayer::new(move |answer: BoxFuture<'static, Result<Response<Box<DynBody>>, BoxError>>| {
+            let (noted, told, sent) = (Arc::clone(&noted), told.clone(), told.sent());
+            async move {
+                let response = answer.await?;
+                if is_busy(response.status().as_u16()) {
+                    let asked = waiting::asked_for(response.headers(), SystemTime::now());
+                    *noted.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+                }
+                // An error may be one of something in between, and its time with it.
+                if let Some(date) = response.headers().get(DATE).filter(|_| response.status().is_success()) {
+                    told.answered(sent, date.as_bytes());
+                }
+                Ok::<_, BoxError>(response)
             }
-            response
         });
         let client = ClientBuilder::try_from(config)?.with_layer(&note).build();
-        Ok(Self { runs: kube::Api::namespaced(client, namespace), name: name.to_owned(), after })
+        Ok(Self { runs: kube::Api::namespaced(client, namespace), name: name.to_owned(), after, clock })
+    }
+
+    /// The API server's clock, as its answers to this client tell it.
+    pub fn clock(&self) -> ServerClock {
+        self.clock.clone()
     }
 
     async fn bounded<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
@@ -108,6 +124,7 @@ impl Api for KubeApi {
 
 #[cfg(test)]
 mod tests {
+    use jiff::{SignedDuration, Timestamp};
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpListener,
@@ -117,6 +134,11 @@ mod tests {
 
     /// What a client says of a server that gives this answer.
     async fn refused(answer: &'static str) -> ApiError {
+        asked(answer).await.0.unwrap_err()
+    }
+
+    /// What a client makes of a server that gives this answer, and the time by its clock afterwards.
+    async fn asked(answer: &'static str) -> (Result<TerraformRun, ApiError>, Timestamp) {
         // Fails only when one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -131,9 +153,9 @@ mod tests {
             stream.shutdown().await.unwrap();
         });
         let api = KubeApi::with(Config::new(url.parse().unwrap()), "team", "vpc").unwrap();
-        let error = api.get().await.unwrap_err();
+        let answer = api.get().await;
         server.await.unwrap();
-        error
+        (answer, api.clock().now())
     }
 
     #[tokio::test]
@@ -147,5 +169,17 @@ mod tests {
         assert_eq!(refused(long).await.wait(false), ApiError::LONGEST_WAIT);
         let other = "HTTP/1.1 409 Conflict\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         assert_eq!(refused(other).await.after, None);
+    }
+
+    #[tokio::test]
+    async fn what_the_api_server_carried_out_tells_the_time_and_an_error_does_not() {
+        let far = Timestamp::from_second(4_000_000_000).unwrap();
+        let fine = "HTTP/1.1 200 OK\r\nDate: Tue, 02 Oct 2096 07:06:40 GMT\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+        let (_, now) = asked(fine).await;
+        assert!((far..far + SignedDuration::from_mins(10)).contains(&now), "{now}");
+        let error =
+            "HTTP/1.1 502 Bad Gateway\r\nDate: Tue, 02 Oct 2096 07:06:40 GMT\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        let (refused, now) = asked(error).await;
+        assert!(refused.is_err() && now < far, "{now}");
     }
 }

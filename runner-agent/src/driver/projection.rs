@@ -126,8 +126,8 @@ impl Projection {
     }
 
     /// When the plan is worth nothing any more.
-    pub(super) fn expires(&self) -> Timestamp {
-        let made = self.status.plan.as_ref().and_then(|plan| plan.created_at.as_ref()).map_or_else(Timestamp::now, |at| at.0);
+    pub(super) fn expires(&self, now: Timestamp) -> Timestamp {
+        let made = self.status.plan.as_ref().and_then(|plan| plan.created_at.as_ref()).map_or(now, |at| at.0);
         made.checked_add(self.approval.expires_after.0).unwrap_or(Timestamp::MAX)
     }
 
@@ -243,7 +243,7 @@ impl Projection {
     }
 
     pub(super) fn announce_hold(&mut self, now: Timestamp) {
-        let until = self.expires();
+        let until = self.expires(now);
         let held = if self.is_stored() {
             Held::Until(now.checked_add(self.approval.hold_for.0).unwrap_or(until).min(until))
         } else {
@@ -399,7 +399,7 @@ impl Projection {
             }
             let hold = if ending == Ending::Released { "nobody approved yet" } else { "the pod was told to end" };
             self.history("Hold", &format!("{hold}; the pod ends, the plan is kept"), now);
-            let until = self.expires();
+            let until = self.expires(now);
             self.status.message = Some(self.waits(until, Held::No));
             return;
         }

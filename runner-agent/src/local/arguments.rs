@@ -109,7 +109,9 @@ pub struct Arguments {
     /// A file with variables; may be given several times
     #[arg(long = "var-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub variable_files: Vec<PathBuf>,
-    /// The workspace; the one selected in the folder when it is left out
+    /// The workspace of this run alone, as with TF_WORKSPACE; the one selected in the folder when it is left out
+    ///
+    /// It is not selected in the folder. Only apply makes one that is not there.
     #[arg(long, value_name = "NAME")]
     pub workspace: Option<String>,
     /// The tool, and a version or constraint: terraform@1.5.7, "opentofu@~> 1.10"

@@ -163,11 +163,8 @@ fn fresh(
     let stack = target.folder();
     let (asked, version) = arguments.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
-    // Where nothing speaks for either, it is the one that is here.
-    let only_terraform = tools::on_path(ToolName::OpenTofu).is_none() && tools::on_path(ToolName::Terraform).is_some();
-    let tool_name = asked.or_else(|| (said.is_none() && only_terraform).then_some(ToolName::Terraform));
-    // Code that is not here yet may ask for either.
-    let wanted = if stack.is_some() { said.or(tool_name).or(Some(ToolName::OpenTofu)) } else { tool_name };
+    // Code that is not here yet may ask for either. What is on PATH never says which it is: a cluster would take the other one.
+    let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
     let mut at_hand = tools::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
     for one in tools::installed(wanted) {
         // What is on PATH is what this person runs by hand.
@@ -181,7 +178,7 @@ fn fresh(
     let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
     let workspace = arguments.workspace.clone().or(from_env).or(selected).unwrap_or_else(|| "default".to_owned());
     let mode = if arguments.auto_approve { "Automatic" } else { "Manual" };
-    let spec = json!({"operation": verb.operation(), "source": target.source(), "tool": {"name": tool_name, "version": version},
+    let spec = json!({"operation": verb.operation(), "source": target.source(), "tool": {"name": asked, "version": version},
         "workspace": workspace.trim(), "approval": {"mode": mode}});
     let mut run = TerraformRun::new(&name, serde_json::from_value(spec).context("the run makes no sense")?);
     run.metadata.namespace = Some("local".to_owned());

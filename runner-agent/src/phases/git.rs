@@ -39,9 +39,9 @@ impl PodWork {
         }
         let env = self.git_env(git)?;
         let root = self.settings.source_dir();
-        let _ = notices.send(Notice::Started("source", jiff::Timestamp::now()));
+        let _ = notices.send(Notice::Started("source"));
         let result = self.fetch(git, &env, &root).await;
-        let _ = notices.send(Notice::Ended("source", jiff::Timestamp::now(), i32::from(result.is_err())));
+        let _ = notices.send(Notice::Ended("source", i32::from(result.is_err())));
         result
     }
 

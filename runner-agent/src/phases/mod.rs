@@ -3,6 +3,7 @@
 mod anew;
 mod apply;
 mod authorities;
+mod declared;
 mod disk;
 mod events;
 mod git;
@@ -32,7 +33,6 @@ use std::{
 };
 
 use crds::{Changed, Claim, Failure, FailureClass, TerraformRun, reason, termination::TerminationMessage};
-use jiff::Timestamp;
 
 use tools::terragrunt_env;
 
@@ -158,10 +158,10 @@ impl PodWork {
         sink: &mut impl Sink,
         notices: &Notices,
     ) -> Result<Exit, Failure> {
-        let _ = notices.send(Notice::Started(name, Timestamp::now()));
+        let _ = notices.send(Notice::Started(name));
         let exit = self.children.run(command, sink).await;
         let code = exit.as_ref().map_or(-1, |exit| exit.code);
-        let _ = notices.send(Notice::Ended(name, Timestamp::now(), code));
+        let _ = notices.send(Notice::Ended(name, code));
         exit.map_err(|error| classify::not_run(name, &error))
     }
 

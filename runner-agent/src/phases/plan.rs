@@ -123,9 +123,9 @@ impl PodWork {
             None => read_plan(reader, watched).map_err(io::Error::from),
         });
         let mut events = self.events(notices).quiet();
-        let _ = notices.send(Notice::Started("show", jiff::Timestamp::now()));
+        let _ = notices.send(Notice::Started("show"));
         let exit = self.children.run_into(&command, writer, &mut events).await;
-        let _ = notices.send(Notice::Ended("show", jiff::Timestamp::now(), exit.as_ref().map_or(-1, |e| e.code)));
+        let _ = notices.send(Notice::Ended("show", exit.as_ref().map_or(-1, |e| e.code)));
         let exit = exit.map_err(|error| classify::not_run("show", &error))?;
         if exit.code != 0 {
             let failure = classify::failure("show", exit, &events.said());

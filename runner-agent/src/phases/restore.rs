@@ -28,9 +28,17 @@ impl PodWork {
         };
         self.make_places([settings.source_dir()])?;
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
-        let file = patiently(PATIENCE, || remote.client.get_file(ObjectKind::Bundle, plan.attempt, &settings.kept))
-            .await
-            .map_err(|trouble| failure("the plan could not be taken from the datastore", &trouble))?;
+        let taken = patiently(PATIENCE, || remote.client.get_file(ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
+        let file = match taken {
+            Ok(file) => file,
+            Err(trouble) => {
+                // It went with the end of a run that was claimed, if the cluster was restored from before that: the true reason.
+                if trouble.is(crds::datastore::NOT_FOUND) {
+                    self.prove_claim().await?;
+                }
+                return Err(failure("the plan could not be taken from the datastore", &trouble));
+            }
+        };
         let root = settings.source_dir();
         let (to, source_dir) = (settings.plan_file(), root.clone());
         let unpacked = tokio::task::spawn_blocking(move || bundle::unpack(&file, &wanted, &to, &source_dir))
@@ -73,6 +81,7 @@ impl PodWork {
             args.push("-json");
         }
         self.serve_providers().await;
+        self.enter_workspace(&stack, &run.spec.workspace);
         self.tool_step("init", &args, notices).await?;
         self.keep_providers().await;
         self.know_backend(&stack, &run.spec.workspace)?;

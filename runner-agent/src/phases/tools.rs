@@ -8,7 +8,6 @@ use std::{
 };
 
 use crds::{Failure, FailureClass, Tool, ToolName, reason};
-use jiff::Timestamp;
 use tokio::runtime::Handle;
 use tool_versions::supply::Ask;
 
@@ -129,7 +128,8 @@ impl PodWork {
         let find = async move {
             let search = |tool, origin_of| Search { tool, origin: origin_of, stack: &origin.stack, root: top };
             let Some(pinned) = &origin.pinned else {
-                return outfit.find(search(tool, "spec.tool.version"), &say).await;
+                let origin = if self.settings.machine().is_some() { "--tool" } else { "spec.tool.version" };
+                return outfit.find(search(tool, origin), &say).await;
             };
             let mut found = outfit.pinned(search(&pinned.tool, "the plan"), &say).await?;
             if let Some(beneath) = &pinned.beneath {
@@ -143,7 +143,7 @@ impl PodWork {
         let write = async {
             while let Some(told) = told.recv().await {
                 if !std::mem::replace(&mut begun, true) {
-                    let _ = notices.send(Notice::Started(STEP, Timestamp::now()));
+                    let _ = notices.send(Notice::Started(STEP));
                 }
                 let _ = notices.send(Notice::Happened);
                 if let Told::Line(line) = told {
@@ -162,7 +162,7 @@ impl PodWork {
             stopped = stopped => stopped,
         };
         if begun {
-            let _ = notices.send(Notice::Ended(STEP, Timestamp::now(), i32::from(found.is_err())));
+            let _ = notices.send(Notice::Ended(STEP, i32::from(found.is_err())));
         }
         found
     }

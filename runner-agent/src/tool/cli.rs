@@ -50,9 +50,12 @@ enum Verb {
 
 /// Print tool, version and reason for a stack, as a run of it would have them
 ///
-/// What counts, in this order: --tool; version files from DIR upward to the top of its repository
-/// (.opentofu-version, .terraform-version, .tool-versions, .tfswitchrc, terragrunt.hcl, root.hcl);
-/// required_version of the code; the newest release. Nothing is changed but the cache of lists.
+/// The version, in this order: --tool; version files from DIR upward to the top of its repository
+/// (.opentofu-version, .terraform-version, .tool-versions, .tfswitchrc, .tfswitch.toml, terragrunt.hcl,
+/// root.hcl); required_version of the code; the newest release.
+/// The tool: --tool; a file of Terragrunt or OpenTofu; the nearest version file; the registry of the
+/// lock file; Terraform where required_version allows no OpenTofu; else OpenTofu, whatever is on PATH.
+/// Nothing is changed but the cache of lists.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
 struct Resolve {
@@ -233,7 +236,7 @@ fn in_json(resolved: &Resolved) -> serde_json::Value {
         .collect();
     let one = |found: &Found| {
         let binary = Some(&found.binary).filter(|path| !path.as_os_str().is_empty());
-        json!({"tool": found.name.as_str(), "version": found.version.to_string(), "reason": found.why, "binary": binary})
+        json!({"tool": found.name.as_str(), "version": found.version.to_string(), "reason": found.why, "toolReason": found.tool_why, "binary": binary})
     };
     let mut object = one(&resolved.found);
     object["asked"] = json!(decision.asked);

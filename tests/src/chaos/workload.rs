@@ -109,7 +109,7 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
     });
     let hold = if random.random_bool(0.4) { "0s" } else { "1h" };
     let spec = json!({
-        "source": {"inline": {"files": {"main.tf": "# played by a script\n", "pawl-script.json": script.to_string()}}},
+        "source": {"inline": {"files": {"main.tf": "# played by a script\nvariable \"password\" {}\n", "pawl-script.json": script.to_string()}}},
         "tool": {"name": "OpenTofu", "version": "0.0.1"},
         "backend": {"type": "http", "config": lab.state.backend_config(&id)},
         "approval": {"mode": if automatic { "Automatic" } else { "Manual" }, "holdFor": hold},

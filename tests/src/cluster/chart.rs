@@ -1,6 +1,7 @@
 //! Pawl itself in a cluster: its images imported, its chart installed by Helm.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -46,13 +47,18 @@ impl Cluster {
 
     /// Installs or upgrades the chart and waits until it is ready.
     pub async fn install_chart(&self, values: &Values) -> Result<()> {
+        self.install_chart_of(images::root(), values).await
+    }
+
+    /// The same with the chart of another checkout.
+    pub async fn install_chart_of(&self, checkout: &Path, values: &Values) -> Result<()> {
         let step = report::step("pawl", "installing the chart");
         self.make_datastore_volume()?;
         let mut command = self.helm(&["upgrade", "--install", "pawl"])?;
         command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
-        command.arg(images::root().join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
+        command.arg(checkout.join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
         for (path, value) in values {
-            if value.starts_with('{') {
+            if value.starts_with(['{', '[']) {
                 command.arg(format!("--set-json={path}={value}"));
                 continue;
             }

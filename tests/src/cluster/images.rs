@@ -28,12 +28,20 @@ pub struct Image {
 #[derive(Debug)]
 pub struct Builder {
     cache: Cache,
+    checkout: PathBuf,
+    prefix: &'static str,
 }
 
 impl Builder {
     /// A builder that keeps everything in the cache, apart from the machine's own images.
     pub fn new() -> Result<Self> {
-        Ok(Self { cache: Cache::open()? })
+        Self::of(root(), "pawl")
+    }
+
+    /// A builder by the Containerfiles of a checkout. An image takes the place of older ones of its name, so those of each checkout
+    /// have a prefix of their own.
+    pub fn of(checkout: &Path, prefix: &'static str) -> Result<Self> {
+        Ok(Self { cache: Cache::open()?, checkout: checkout.to_owned(), prefix })
     }
 
     /// The image of the runner: the agent, and files for tests at paths of the image, such as tools.
@@ -41,12 +49,12 @@ impl Builder {
     /// The files lie below the agent's layer, so that a changed agent is all that is built again.
     pub fn runner(&self, agent: &Path, extra_files: &[(PathBuf, String)]) -> Result<Image> {
         let _lock = self.cache.lock()?;
-        let file = source("runner-agent/Containerfile");
+        let file = self.checkout.join("images/runner-agent/Containerfile");
         let mut parts = vec![read(&file)?, cache::file_key(agent)?, packages::BASE.to_owned()];
         for (from, to) in extra_files {
             parts.extend([cache::file_key(from)?, to.clone()]);
         }
-        self.archive("pawl-runner", &cache::key(&parts), |image, archive| {
+        self.archive(&format!("{}-runner", self.prefix), &cache::key(&parts), |image, archive| {
             let base = self.base_with(extra_files)?;
             let context = BuildContext::new()?;
             context.add_program(agent, "runner-agent")?;
@@ -58,9 +66,9 @@ impl Builder {
     /// The image of the controller.
     pub fn controller(&self, binary: &Path) -> Result<Image> {
         let _lock = self.cache.lock()?;
-        let file = source("controller/Containerfile");
+        let file = self.checkout.join("images/controller/Containerfile");
         let parts = [read(&file)?, cache::file_key(binary)?, packages::BASE.to_owned()];
-        self.archive("pawl-controller", &cache::key(parts), |image, archive| {
+        self.archive(&format!("{}-controller", self.prefix), &cache::key(parts), |image, archive| {
             self.base()?;
             let context = BuildContext::new()?;
             context.add_program(binary, "controller")?;

@@ -8,6 +8,7 @@ pub mod access;
 pub mod chart;
 pub mod control_plane;
 pub mod datastore;
+mod etcd;
 pub mod images;
 pub mod leftovers;
 pub mod network;

@@ -26,8 +26,11 @@ use super::{images, leftovers, packages, report};
 /// The namespace that the chart is installed to.
 pub const NAMESPACE: &str = "pawl-system";
 
+/// The port of etcd in the cluster's network.
+pub(super) const ETCD: u16 = 2379;
+
 /// In a network namespace of their own, all clusters have the usual ports.
-const PORTS: Ports = Ports { etcd: 2379, peers: 2380, apiserver: 6443, controllers: 10257 };
+const PORTS: Ports = Ports { etcd: ETCD, peers: 2380, apiserver: 6443, controllers: 10257 };
 
 /// A cluster with one node. It stays up when this value goes; [`Cluster::down`] ends it.
 #[derive(Clone, Debug)]

@@ -71,7 +71,7 @@ impl Tokens {
         let begun = Instant::now();
         let answer = self.cluster.review(token).await.map_err(|error| unavailable("the API server", &error))?;
         let identity = answer.map(Arc::new);
-        let good = if identity.is_some() { GOOD.min(rest_of_life(token, Timestamp::now())) } else { BAD };
+        let good = if identity.is_some() { GOOD.min(rest_of_life(token, self.cluster.now())) } else { BAD };
         self.remember(hash, Answer { until: begun + good, identity: identity.clone() });
         identity.ok_or_else(refused)
     }

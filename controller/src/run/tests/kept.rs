@@ -353,3 +353,47 @@ fn nothing_of_it_needs_a_memory() {
     closed.settle();
     assert_eq!((closed.attempt().number, closed.attempt().tries), (3, 2));
 }
+
+#[test]
+fn a_plan_of_before_a_restore_ends_its_run_wherever_it_waits() {
+    let ended = |mut world: World| {
+        world.settle();
+        let status = world.status();
+        assert_eq!((status.phase, status.result), (Some(Phase::Failed), Some(RunResult::Failed)));
+        assert!(!world.attempt().open && status.lease.is_none(), "{status:?}");
+        let failure = status.failure.as_ref().unwrap();
+        let changes = (failure.class, failure.reason.as_str(), failure.changes);
+        assert_eq!(changes, (FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, Changed::Unknown));
+        assert!(
+            failure.message.contains("made at 2027-01-15T08:00:00Z, before the restore of 2027-01-15T08:00:01Z"),
+            "{failure:?}"
+        );
+        assert!(status.next_step.as_ref().unwrap().contains("pawl.run/rerun=true"));
+    };
+    let restored_at = |mut world: World, seconds: i64| {
+        world.settings.refuse_plans_before = Some(t0().checked_add(SignedDuration::from_secs(seconds)).unwrap());
+        world
+    };
+    // In its pod and without one, approved and not, and when its approval has opened an attempt already.
+    for world in [held(), approve(held()), waiting(), approve(waiting()), restoring()] {
+        ended(restored_at(world, 1));
+    }
+    let mut unapproved = restored_at(waiting(), 0);
+    unapproved.settle();
+    assert_eq!(unapproved.status().phase, Some(Phase::AwaitingApproval), "made at that time, and so after the restore");
+}
+
+#[test]
+fn what_was_claimed_or_has_to_plan_anyway_goes_on_after_a_restore() {
+    let restored = |mut world: World| {
+        world.settings.refuse_plans_before = Some(Timestamp::MAX);
+        world.settle();
+        world
+    };
+    let claimed = restored(World::new().claimed());
+    assert_eq!((claimed.status().phase, claimed.attempt().open), (Some(Phase::Apply), true));
+    let lost = restored(World::new().adopted(Phase::AwaitingApproval).pod_ended(Some(message(None, None))));
+    assert_eq!(lost.status().phase, Some(Phase::Pending), "its plan went with its pod, and the next attempt makes another");
+    let new = restored(World::new());
+    assert_eq!((new.status().phase, new.attempt().open), (Some(Phase::Pending), true));
+}

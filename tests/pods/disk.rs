@@ -1,0 +1,68 @@
+//! Disks that are full. A pod's volumes are as large as its node's disk, so a file system of one page is put in place of a directory, in the
+//! eyes of that pod alone.
+
+use std::{
+    fs::File,
+    io::{self, ErrorKind},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{Changed, FailureClass, Phase, RunResult, journal::state, names, reason};
+use serde_json::json;
+use tests::ledger::what;
+
+use crate::suite::{GATE, LATER, Scene, Test, holds, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("disk::a_plan_without_room_is_made_again", plan), Test::new("disk::a_state_without_room_is_not_lost", apply)]
+}
+
+/// Puts a full file system in place of a directory of a run's newest pod, until the pod ends.
+async fn fill(scene: &Scene, name: &str, dir: &str) -> Result<()> {
+    let found = Scene::processes(&scene.pod(name).await?)?;
+    let (agent, _) = found.into_iter().find(|(_, line)| line.contains("runner-agent run")).context("no agent")?;
+    let output = Command::new("nsenter")
+        .arg(format!("--mount=/proc/{agent}/ns/mnt"))
+        .args(["mount", "-n", "-t", "tmpfs", "-o", "size=4k,mode=0777", "full", dir])
+        .output()?;
+    ensure!(output.status.success(), "nothing can be mounted at {dir}: {}", stderr(&output));
+    let written = io::copy(&mut io::repeat(b'x'), &mut File::create(format!("/proc/{agent}/root{dir}/all-of-it"))?);
+    ensure!(written.as_ref().is_err_and(|error| error.kind() == ErrorKind::StorageFull), "{dir} is not full: {written:?}");
+    Ok(())
+}
+
+async fn plan(scene: Scene) -> Result<()> {
+    let script = json!({"resources": 1, "commands": {"plan": [{"only": [1], "exec": ["sh", "-c", GATE]}]}});
+    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.until_ledger("a", what::COMMAND_START, Some("plan")).await?;
+    // Where the tool writes the plan.
+    fill(&scene, "a", "/pawl/work/out").await?;
+    scene.open("a").await?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    let told = |words: &[&str]| status.history.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    ensure!(told(&["Plan", reason::DISK_FULL, "No space left on device"]) && told(&["Retry"]), "{:?}", status.history);
+    ensure!(status.attempt.context("no attempt")?.tries == 2 && status.failure.is_none());
+    ensure!(scene.starts("a", "plan") == 2 && scene.starts("a", "apply") == 1);
+    Ok(())
+}
+
+const MAIN: &str = "resource \"terraform_data\" \"made\" {\n  input = \"not to be lost\"\n}\n";
+
+async fn apply(scene: Scene) -> Result<()> {
+    scene.real("a", MAIN, json!({"backend": null, "stack": "net", "approval": {"holdFor": "1h"}})).await?;
+    scene.phase("a", Phase::AwaitingApproval).await?;
+    // Where a state is held until the datastore has it.
+    fill(&scene, "a", "/pawl/kept/state").await?;
+    ensure!(scene.approve("a").await?.status.success());
+    let status = scene.fails("a", FailureClass::Transient, reason::STATE_NOT_SAVED, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.changes == Changed::Some && status.claim.is_some(), "{failure:?}");
+    let command = names::errored_state_command(&scene.namespace, "a");
+    holds(&failure.message, &command)?;
+    let output = scene.paste(&command)?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    ensure!(state::read(output.stdout.as_slice())?.objects.len() == 1, "{}", String::from_utf8_lossy(&output.stdout));
+    // The log is whole: nothing of it needs that directory.
+    holds(&scene.read("terraformruns/a/log")?, "terraform_data.made: Creation complete")
+}

@@ -1,0 +1,249 @@
+//! Code of a stack that attacks whoever runs it, while real OpenTofu plans, shows the plan and applies it: `fixtures/hostile`, with a
+//! provider of the suite's own. What must not work is refused by name, and what works has no effect on what is approved and applied.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use crds::{FailureClass, Phase, RunResult, reason};
+use serde_json::{Value, json};
+use tests::{
+    cluster::gobuild::{IN_PODS, Toolset},
+    servers::{auth::Access, repo::Change},
+};
+use tool_versions::Platform;
+
+use crate::{
+    releases::{CREDENTIALS, SECRET},
+    stored::{approve_waiting, released},
+    suite::{LATER, Scene, Test, holds, merge},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("hostile::code_that_attacks_at_plan_time_gains_nothing", attacks),
+        Test::new("hostile::a_tool_replaced_at_plan_time_is_not_started", replaced),
+    ]
+}
+
+const MAIN: &str = include_str!("../fixtures/hostile/main.tf");
+const ATTACK: &str = include_str!("../fixtures/hostile/attack.sh");
+const PROVIDER: &str = include_str!("../fixtures/hostile/provider.sh");
+
+/// A state with a secret in it, for which it would be worth it.
+const BEFORE: &str = "resource \"terraform_data\" \"before\" {\n  input = \"worth-stealing\"\n}\n";
+
+/// What the agent has, and ways to read it.
+const FILES: [&str; 4] = ["token", "datastore", "git", "mirror"];
+const WAYS: [&str; 6] =
+    ["", "_by_the_agents_root", "_by_its_own_root", "_in_a_user_namespace", "_from_its_directory", "_by_a_link"];
+
+/// What else is refused, whenever it is tried.
+const REFUSED: [&str; 24] = [
+    "agents_environment",
+    "agents_maps",
+    "agents_memory",
+    "agents_memory_for_writing",
+    "agents_files",
+    "message_for_the_kubelet",
+    "state_read",
+    "state_locked",
+    "state_written",
+    "state_written_with_that_id",
+    "state_unlocked",
+    "state_pulled_by_the_tools_file",
+    "state_pushed_by_the_tools_file",
+    "tool_removed",
+    "tool_replaced",
+    "tools_moved",
+    "tool_planted",
+    "provider_planted",
+    "file_planted_in_the_cache",
+    "tool_planted_in_the_image",
+    "kept_plan_planted",
+    "kept_plan_linked",
+    "kept_configuration_changed",
+    "kept_directory_moved",
+];
+/// What can be done whenever it is tried: it shows that the others had something to fail of.
+const DONE: [&str; 3] = ["own_file", "caches_are_there", "kept_directory_is_there"];
+/// What can be done when it is planned, and has to be without effect.
+const PLANTED: [&str; 13] = [
+    "planted_aws_configuration",
+    "planted_git_configuration",
+    "planted_file_in_tmpdir",
+    "planted_file_in_tmp",
+    "planted_file_in_shm",
+    "planted_file_above_the_source",
+    "planted_process",
+    "left_a_pipe",
+    "left_an_outward_link",
+    "left_a_closed_directory",
+    "signal_STOP",
+    "signal_TSTP",
+    "signal_KILL",
+];
+/// What the apply finds of all that.
+const FOUND: [(&str, &str); 9] = [
+    ("aws_configuration", "gone"),
+    ("git_configuration", "gone"),
+    ("file_in_tmpdir", "gone"),
+    ("file_in_tmp", "gone"),
+    ("file_in_shm", "gone"),
+    ("file_above_the_source", "gone"),
+    ("process", "gone"),
+    // These are in the stack, and so in what was approved.
+    ("outward", "/bin/sh"),
+    ("closed", "555"),
+];
+
+/// How each attempt of a phase has to end.
+fn expected(phase: &str) -> BTreeMap<String, String> {
+    let of_files = FILES.iter().flat_map(|file| {
+        let ways = WAYS.iter().map(move |way| (format!("{file}{way}"), "refused"));
+        ways.chain([(format!("{file}_is_there"), "done")])
+    });
+    let refused = REFUSED.iter().map(|name| ((*name).to_owned(), "refused"));
+    let planted = PLANTED.iter().filter(|_| phase == "plan");
+    let done = DONE.iter().chain(planted).map(|name| ((*name).to_owned(), "done"));
+    of_files.chain(refused).chain(done).map(|(name, end)| (name, end.to_owned())).collect()
+}
+
+/// What the lines `PHASE NAME: END` of a text say, whatever stands before them.
+fn said(text: &str, phase: &str) -> BTreeMap<String, String> {
+    let read = |line: &str| {
+        let (rest, end) = line.trim_end().rsplit_once(": ")?;
+        let (before, name) = rest.rsplit_once(' ')?;
+        (before.split(' ').next_back() == Some(phase) && !end.contains(' ')).then(|| (name.to_owned(), end.to_owned()))
+    };
+    text.lines().filter_map(read).collect()
+}
+
+/// Fails unless all of a phase's attempts stand there, each with its end.
+fn fended_off(text: &str, phase: &str) -> Result<()> {
+    let (mut said, expected) = (said(text, phase), expected(phase));
+    said.retain(|_, end| matches!(end.as_str(), "done" | "refused"));
+    let wrong: Vec<_> = expected.iter().filter(|(name, end)| said.get(*name) != Some(end)).collect();
+    let unknown: Vec<_> = said.keys().filter(|name| !expected.contains_key(*name)).collect();
+    ensure!(wrong.is_empty() && unknown.is_empty(), "{phase}: not {wrong:?}, and not expected {unknown:?}:\n{text}");
+    Ok(())
+}
+
+/// Commits the stack with its provider to a repository that wants a password, and gives its URL.
+fn commit(scene: &Scene) -> Result<String> {
+    let tools = Toolset::ensure(IN_PODS)?;
+    let real = std::fs::read(tools.path("terraform-provider-time")?)?;
+    // Where a tool without other configuration looks for providers that lie with the stack.
+    let package = format!("terraform.d/plugins/registry.opentofu.org/pawl/hostile/1.0.0/{}", Platform::here());
+    let name = format!("{}/hostile", scene.namespace);
+    scene.suite.git.create(&name)?.commit_changes(
+        "main",
+        &[
+            Change::File("main.tf", MAIN.as_bytes()),
+            Change::File("attack.sh", ATTACK.as_bytes()),
+            Change::Executable(&format!("{package}/terraform-provider-hostile_v1.0.0"), PROVIDER.as_bytes()),
+            Change::Executable(&format!("{package}/real-provider"), &real),
+        ],
+    )?;
+    scene.suite.git.set_access(&name, Access::basic("me", "s3cret-word"));
+    Ok(scene.suite.git.url(&name))
+}
+
+/// The credentials that the agent has, and code of the stack has not.
+fn secrets(scene: &Scene) -> Result<()> {
+    for (name, (user, password)) in [("source", ("me", "s3cret-word")), (SECRET, CREDENTIALS)] {
+        let literals = [format!("--from-literal=username={user}"), format!("--from-literal=password={password}")];
+        scene.kubectl(&["create", "secret", "generic", name, &literals[0], &literals[1]])?;
+    }
+    Ok(())
+}
+
+/// A run of the hostile stack with a managed state, in the image without tools: OpenTofu and the provider are got by the pod.
+async fn run(scene: &Scene, url: &str, name: &str, more: Value) -> Result<()> {
+    let mut spec = json!({
+        "source": {"git": {"url": url, "revision": "main", "secretRef": {"name": "source"}}},
+        "tool": {"name": "OpenTofu", "version": "1.10.6"},
+        "backend": null,
+        "runner": {"image": scene.suite.releases.image, "imagePullPolicy": "Never"},
+    });
+    merge(&mut spec, more);
+    scene.create(name, spec).await.map(drop)
+}
+
+async fn attacks(scene: Scene) -> Result<()> {
+    // Where pods of a namespace may share a directory of the node, code has that to attack as well.
+    scene.kubectl(&["label", "namespace", &scene.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"])?;
+    secrets(&scene)?;
+    let url = commit(&scene)?;
+    scene.real("before", BEFORE, json!({"backend": null, "stack": "net", "approval": {"mode": "Automatic"}})).await?;
+    scene.ends_within("before", RunResult::Applied, LATER).await?;
+    let before = scene.read("states/net")?;
+    holds(&before, "\"number\"")?;
+
+    // A run that only plans.
+    run(&scene, &url, "planned", json!({"stack": "net", "operation": "Plan"})).await?;
+    let status = scene.ends_within("planned", RunResult::Planned, LATER).await?;
+    ensure!(!status.unconfined && status.claim.is_none(), "{status:?}");
+    fended_off(&scene.log("planned").await?, "plan")?;
+    unchanged(&scene, &before)?;
+
+    // One that waits in its pod, and one whose plan is applied by another pod.
+    run(&scene, &url, "held", json!({"stack": "net", "approval": {"holdFor": "1h"}})).await?;
+    run(&scene, &url, "kept", json!({"stack": "kept", "approval": {"holdFor": "0s"}})).await?;
+    let held = scene.phase("held", Phase::AwaitingApproval).await?;
+    unchanged(&scene, &before)?;
+    ensure!(held.plan.context("no plan")?.changes.iter().any(|line| line == "- terraform_data.before"), "{:?}", held.history);
+    let kept = released(&scene, "kept").await?;
+    for (name, more) in [("held", "terraform_data.before will be destroyed"), ("kept", "time_static.hostile will be created")] {
+        shown(&scene, name, more)?;
+    }
+    approve_waiting(&scene, &kept)?;
+    ensure!(scene.approve("held").await?.status.success());
+    for (name, restores) in [("held", None), ("kept", Some(1))] {
+        let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
+        ensure!(!status.unconfined, "{:?}", status.history);
+        let attempt = status.attempt.context("no attempt")?;
+        ensure!(attempt.restores == restores && attempt.tries == 1, "{name}: {attempt:?}");
+        let log = scene.log(name).await?;
+        fended_off(&log, "apply")?;
+        let found = FOUND.map(|(name, end)| (name.to_owned(), end.to_owned()));
+        ensure!(said(&log, "look") == BTreeMap::from(found), "{name}: {:?}\n{log}", said(&log, "look"));
+        ensure!(!log.contains("eyJ") && !scene.read(&format!("terraformruns/{name}/log"))?.contains("eyJ"), "{name}: a token");
+    }
+    let state = scene.read("states/net/download")?;
+    ensure!(state.contains("time_static") && !state.contains("worth-stealing") && !state.contains("\"forged\""), "{state}");
+    ensure!(
+        std::fs::symlink_metadata(scene.suite.releases.cache.join("planted")).is_err(),
+        "something was written into the cache that runs share"
+    );
+    Ok(())
+}
+
+/// The state's head is as it was: the same versions and notes, and nobody's lock.
+fn unchanged(scene: &Scene, before: &str) -> Result<()> {
+    let now = scene.read("states/net")?;
+    ensure!(now == before, "{before}\nbecame\n{now}");
+    Ok(())
+}
+
+/// What a run's approver reads is of its plan, and no token.
+fn shown(scene: &Scene, name: &str, part: &str) -> Result<()> {
+    let text = scene.read(&format!("terraformruns/{name}/plan"))?;
+    holds(&text, part)?;
+    fended_off(&text, "plan")?;
+    ensure!(!text.contains("eyJ") && !text.contains("No changes"), "{text}");
+    let json = scene.read(&format!("terraformruns/{name}/planjson"))?;
+    ensure!(json.contains("resource_changes") && !json.contains("eyJ"), "{json}");
+    Ok(())
+}
+
+async fn replaced(scene: Scene) -> Result<()> {
+    // Where nothing is shared, the tool lies in the pod's own work directory, and code of the stack can put another there.
+    secrets(&scene)?;
+    let url = commit(&scene)?;
+    run(&scene, &url, "a", json!({"approval": {"mode": "Automatic"}})).await?;
+    let status = scene.fails("a", FailureClass::Integrity, reason::TOOL_NOT_GENUINE, LATER).await?;
+    let message = status.failure.context("no failure")?.message;
+    holds(&message, "OpenTofu 1.10.6 is not what it was at Setup")?;
+    ensure!(status.claim.is_none() && !status.unconfined, "{:?}", status.history);
+    Ok(())
+}

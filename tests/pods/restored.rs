@@ -1,0 +1,242 @@
+//! What is restored from a backup is what it was, and nothing of it is applied twice. README's own commands are what is run.
+
+use std::{
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use crds::{FailureClass, RunResult, TerraformRun, reason};
+use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    managed,
+    outages::{away, back, says},
+    stored::{approve_waiting, released},
+    suite::{LATER, SOON, Scene, Test, holds, stderr},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("restored::a_plan_that_an_etcd_of_before_its_claim_has_is_not_applied_again", etcd)]
+}
+
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("restored::uninstalled_and_into_a_new_installation_by_the_page", installation)]
+}
+
+const SYSTEM: &str = "pawl-system";
+
+/// The resourceVersion at which the approval of the run's plan is recorded and nothing else has happened yet.
+async fn approved_at(scene: &Scene, name: &str, version: &str) -> Result<String> {
+    let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(180).disable_bookmarks();
+    let mut events = std::pin::pin!(scene.runs().watch(&params, version).await?);
+    while let Some(event) = events.try_next().await? {
+        let WatchEvent::Modified(run) = event else { bail!("{name} cannot be watched: {event:?}") };
+        let status = run.status.as_ref().context("no status")?;
+        if status.approval.is_some() {
+            let still =
+                status.claim.is_none() && status.attempt.as_ref().is_some_and(|attempt| attempt.number == 1 && !attempt.open);
+            ensure!(still, "the approval was not recorded by itself: {status:?}");
+            return run.resource_version().context("no version");
+        }
+    }
+    bail!("the approval of {name} is not recorded")
+}
+
+/// etcd has the run as it was when its approval was recorded; the datastore knows that it was claimed.
+async fn etcd(scene: Scene) -> Result<()> {
+    scene.scripted("a", json!({"resources": 2}), json!({"approval": {"holdFor": "0s"}})).await?;
+    let waiting = released(&scene, "a").await?;
+    let version = scene.get("a").await?.resource_version().context("no version")?;
+    approve_waiting(&scene, &waiting)?;
+    let approved = approved_at(&scene, "a", &version).await?;
+    scene.ends("a", RunResult::Applied).await?;
+    let closed = |run: &TerraformRun| {
+        run.status.as_ref().is_some_and(|s| s.lease.is_none() && s.attempt.as_ref().is_some_and(|attempt| !attempt.open))
+    };
+    let uid = scene.until("a", "closed", SOON, closed).await?.uid().context("no UID")?;
+    let begun = Instant::now();
+    while !scene.suite.stored(&[&uid, "bundle"])?.is_empty() {
+        ensure!(begun.elapsed() < SOON, "the bundle stays");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // The pod that applied it was not there yet.
+    scene.kubectl(&["delete", "pods", "--all", "--timeout=120s"])?;
+    let key = format!("/registry/pawl.run/terraformruns/{}/a", scene.namespace);
+    scene.suite.cluster.restore_object(&key, &approved)?;
+    let restored = scene.status("a").await?;
+    ensure!(restored.result.is_none() && restored.claim.is_none(), "{restored:?}");
+    let status = scene.fails("a", FailureClass::Integrity, reason::ALREADY_CLAIMED, LATER).await?;
+    holds(&format!("{:?}", status.failure), "the cluster was restored from before that")?;
+    ensure!(status.claim.is_none() && scene.starts("a", "apply") == 1, "{status:?}");
+    Ok(())
+}
+
+/// The commands that README has below a heading, block by block.
+fn page(heading: &str) -> Result<Vec<Vec<String>>> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md"))?;
+    let (_, rest) = text.split_once(&format!("\n## {heading}\n")).with_context(|| format!("README has no `{heading}`"))?;
+    let section = rest.split_once("\n## ").map_or(rest, |(section, _)| section);
+    let mut blocks = vec![Vec::new()];
+    for line in section.lines() {
+        match (line.strip_prefix("    "), blocks.last_mut()) {
+            (Some(command), Some(block)) => block.push(command.to_owned()),
+            (None, Some(block)) if !block.is_empty() => blocks.push(Vec::new()),
+            _ => {}
+        }
+    }
+    blocks.retain(|block| !block.is_empty());
+    Ok(blocks)
+}
+
+/// Runs lines in a directory, as a person who pastes them.
+fn run(scene: &Scene, dir: &Path, lines: &str) -> Result<()> {
+    let output = scene.paste(&format!("set -e; cd '{}'; {lines}", dir.display()))?;
+    ensure!(output.status.success(), "{lines}: {}", stderr(&output));
+    Ok(())
+}
+
+/// Copies a directory whole, with owners and modes.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;
+    ensure!(status.success(), "cannot copy {} to {}", from.display(), to.display());
+    Ok(())
+}
+
+/// Empties the store, as that of a new cluster is.
+fn empty(store: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(store)? {
+        let path = entry?.path();
+        let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+async fn installation(scene: Scene) -> Result<()> {
+    let result = moved(&scene).await;
+    // Whatever became of it, others find Pawl as it was.
+    scene.suite.cluster.install(&scene.suite.releases.values()).await?;
+    result
+}
+
+async fn moved(scene: &Scene) -> Result<()> {
+    let backup = tempfile::tempdir()?;
+    let store = backup.path().join("store");
+    std::fs::create_dir(&store)?;
+    let (team, left) = (scene.suite.beside(scene, "team").await?, scene.suite.beside(scene, "left").await?);
+    let stack = json!({"stack": "words"});
+    managed::run(&team, "first", stack.clone()).await?;
+    team.ends("first", RunResult::Applied).await?;
+    // One that is deleted with the others, one that the release leaves behind, and one that is in the restored cluster.
+    for (place, name) in [(&team, "waits"), (&left, "left"), (scene, "old")] {
+        place.scripted(name, json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
+        released(place, name).await?;
+    }
+
+    let [save, into_new, _] = page("Backup and restore")?.try_into().map_err(|_| anyhow::anyhow!("README has other blocks"))?;
+    for line in &save {
+        if line.starts_with('#') { copy(&scene.suite.cluster.datastore(), &store)? } else { run(scene, backup.path(), line)? }
+    }
+    back(scene)?;
+    uninstall(scene, &team, &left, backup.path()).await?;
+    empty(&scene.suite.cluster.datastore())?;
+
+    // A new installation, with keys of its own.
+    let mut restored_at = None;
+    for line in &into_new {
+        if line.starts_with("helm ") {
+            holds(line, "--set controller.refusePlansBefore=\"$(date -u +%FT%TZ)\"")?;
+            let at = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())?;
+            let mut values = scene.suite.releases.values();
+            values.insert("controller.refusePlansBefore".to_owned(), at.to_string());
+            scene.suite.cluster.install(&values).await?;
+            restored_at = Some(at);
+        } else if line.starts_with('#') {
+            copy(&store, &scene.suite.cluster.datastore())?;
+            // Without the keys nothing is served, and nothing lost.
+            scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", "deployment/pawl-datastore", "--replicas=1"])?;
+            says(scene, "does not have the key").await?;
+            away(scene).await?;
+        } else {
+            run(scene, backup.path(), line)?;
+        }
+    }
+    back(scene)?;
+    scene.suite.cluster.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/pawl-controller", "--timeout=180s"])?;
+    states(&scene.suite.beside(scene, "team").await?).await?;
+    old_plan(scene, restored_at.context("the page installs nothing")?).await
+}
+
+/// The page about it, with runs there; of all namespaces only those of this test.
+async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Result<()> {
+    let [goes, rest, finalizers] = page("Uninstalling")?.try_into().map_err(|_| anyhow::anyhow!("README has other blocks"))?;
+    let goes = goes.join("\n");
+    holds(&goes, "--all --all-namespaces")?;
+    run(scene, dir, &goes.replace("--all --all-namespaces", &format!("--all -n {} --timeout=180s", team.namespace)))?;
+    let rest: Vec<&str> =
+        rest.iter().flat_map(|line| line.split_whitespace()).filter(|word| word.starts_with("secret/")).collect();
+    ensure!(rest.len() == 2, "{rest:?}");
+    run(scene, dir, &format!("kubectl -n {SYSTEM} delete {}", rest.join(" ")))?;
+    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
+    let begun = Instant::now();
+    while !pods.list(&ListParams::default()).await?.items.is_empty() {
+        ensure!(begun.elapsed() < SOON, "the release does not end");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let cluster = &scene.suite.cluster;
+    cluster.kubectl(&["delete", "namespace", &team.namespace, "--timeout=180s"])?;
+    // The release went before this one's run, which holds its namespace.
+    cluster.kubectl(&["delete", "namespace", &left.namespace, "--wait=false"])?;
+    let deleted = |run: &TerraformRun| run.metadata.deletion_timestamp.is_some();
+    left.until("left", "being deleted", SOON, deleted).await?;
+    let here = format!(" -A --field-selector=metadata.namespace={}", left.namespace);
+    // A pod may go by itself between two of the lines.
+    run(scene, dir, &format!("set +e\n{}\ntrue", finalizers.join("\n").replace(" -A", &here)))?;
+    let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
+    let begun = Instant::now();
+    while namespaces.get_opt(&left.namespace).await?.is_some() {
+        ensure!(begun.elapsed() < LATER, "{} is not gone after {LATER:?}", left.namespace);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+/// The states are there, for whom they are handed over to.
+async fn states(team: &Scene) -> Result<()> {
+    managed::run(team, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
+    team.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
+    let begun = Instant::now();
+    while team.suite.cluster.kubectl(&["get", "--raw", "/apis/read.pawl.run/v1alpha1"]).is_err() {
+        ensure!(begun.elapsed() < SOON, "the read API does not come back");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/-/handover", team.namespace);
+    let output = team.paste(&format!("echo '{{\"reason\": \"restored\"}}' | kubectl create --raw '{path}' -f -"))?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    managed::run(team, "heir", json!({"stack": "words"})).await?;
+    team.ends_within("heir", RunResult::NoChanges, LATER).await?;
+    Ok(())
+}
+
+/// The plan that waits since before the restore is not applied; a fresh one is.
+async fn old_plan(scene: &Scene, restored_at: jiff::Timestamp) -> Result<()> {
+    let status = scene.fails("old", FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, LATER).await?;
+    holds(status.message.as_deref().unwrap_or_default(), &format!("before the restore of {restored_at}"))?;
+    let output = scene.paste(status.next_step.as_deref().context("no next step")?)?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
+    let again = scene.until("old", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
+    let waiting = released(scene, &again).await?;
+    approve_waiting(scene, &waiting)?;
+    scene.ends_within(&again, RunResult::Applied, LATER).await?;
+    ensure!(scene.starts("old", "apply") == 1, "applied more than once");
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! The cluster of an upgrade, and what people do in it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::{RunResult, TerraformRun, TerraformRunStatus, names};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::CLUSTER;
+use crate::cluster::{Cluster, NAMESPACE, victims};
+
+/// How long anything may take on a busy machine.
+pub(super) const SOON: Duration = Duration::from_secs(180);
+/// The namespace of the runs.
+const TEAM: &str = "team";
+/// A command that lasts until [`Lab::open`].
+pub(super) const GATE: &str = "until [ -e /tmp/open ]; do sleep 0.2; done";
+
+/// The cluster, and the namespace of the runs.
+pub(super) struct Lab {
+    pub(super) cluster: Cluster,
+    client: Client,
+}
+
+impl Lab {
+    /// A new cluster with nothing in it.
+    pub(super) async fn up() -> Result<Self> {
+        // One that was kept is upgraded already.
+        Cluster::down_by_name(CLUSTER)?;
+        let cluster = Cluster::up(CLUSTER).await?;
+        let client = cluster.client().await?;
+        let team: Namespace = serde_json::from_value(json!({"metadata": {"name": TEAM,
+            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
+        Api::all(client.clone()).create(&PostParams::default(), &team).await.context("cannot make the namespace")?;
+        Ok(Self { cluster, client })
+    }
+
+    fn runs(&self) -> Api<TerraformRun> {
+        Api::namespaced(self.client.clone(), TEAM)
+    }
+
+    /// Creates a run of real OpenTofu whose state is managed.
+    pub(super) async fn create(&self, name: &str, stack: &str, main: &str, approval: Value) -> Result<()> {
+        let spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": stack, "approval": approval,
+            "tool": {"name": "OpenTofu", "version": "1.10.6"}});
+        let run = TerraformRun::new(name, serde_json::from_value(spec)?);
+        self.runs().create(&PostParams::default(), &run).await.with_context(|| format!("cannot create the run {name}"))?;
+        Ok(())
+    }
+
+    pub(super) async fn status(&self, name: &str) -> Result<TerraformRunStatus> {
+        let run = self.runs().get(name).await.with_context(|| format!("cannot read the run {name}"))?;
+        Ok(run.status.unwrap_or_default())
+    }
+
+    /// Waits until a run is as asked; fails at once when it has ended otherwise.
+    pub(super) async fn until(
+        &self,
+        name: &str,
+        what: &str,
+        done: impl Fn(&TerraformRunStatus) -> bool,
+    ) -> Result<TerraformRunStatus> {
+        let begun = Instant::now();
+        loop {
+            let status = self.status(name).await?;
+            if done(&status) {
+                return Ok(status);
+            }
+            ensure!(
+                begun.elapsed() < SOON && !status.is_terminal(),
+                "{name} is not {what} after {:?}; it is {:?} {:?}: {:?} {:?}",
+                begun.elapsed(),
+                status.phase,
+                status.result,
+                status.message,
+                status.failure
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    pub(super) async fn ends(&self, name: &str, result: RunResult) -> Result<TerraformRunStatus> {
+        self.until(name, result.as_str(), |status| status.result == Some(result)).await
+    }
+
+    /// Approves as a person does, by the line that the status has; again when that was void, as the status says then.
+    pub(super) async fn approve(&self, name: &str) -> Result<()> {
+        let path = format!("{}:{}", self.cluster.programs().display(), std::env::var("PATH").unwrap_or_default());
+        let begun = Instant::now();
+        loop {
+            let run = self.runs().get(name).await?;
+            let approved = run.annotations().contains_key(names::APPROVE);
+            let status = run.status.unwrap_or_default();
+            if status.approval.is_some() || status.claim.is_some() || status.is_terminal() {
+                return Ok(());
+            }
+            if !approved {
+                let line = status.next_step.with_context(|| format!("{name} says not how it is approved"))?;
+                let output = Command::new("sh")
+                    .args(["-c", &line])
+                    .env("PATH", &path)
+                    .env("KUBECONFIG", &self.cluster.kubeconfig)
+                    .output()?;
+                ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            }
+            ensure!(begun.elapsed() < SOON, "the approval of {name} is not recorded: {:?}", status.message);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// All pods of a run.
+    pub(super) async fn pods(&self, name: &str) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), TEAM);
+        Ok(pods.list(&ListParams::default().labels(&format!("{}={name}", names::LABEL_RUN))).await?.items)
+    }
+
+    /// Waits until the pods of a run have ended, so that its log is whole.
+    pub(super) async fn pods_end(&self, name: &str) -> Result<()> {
+        let begun = Instant::now();
+        let ended = |pod: &Pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            matches!(phase, Some("Succeeded" | "Failed"))
+        };
+        while !self.pods(name).await?.iter().all(ended) {
+            ensure!(begun.elapsed() < SOON, "the pods of {name} do not end");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until the apply of a run stands at its gate.
+    pub(super) async fn gated(&self, name: &str) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            for pod in self.pods(name).await? {
+                if Self::processes(&pod)?.iter().any(|(_, line)| line.contains("/tmp/open")) {
+                    return Ok(());
+                }
+            }
+            ensure!(begun.elapsed() < SOON, "the apply of {name} has not begun: {:?}", self.status(name).await?.message);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Lets what stands at the gate in the one pod of a run go on.
+    pub(super) async fn open(&self, name: &str) -> Result<()> {
+        let pods = self.pods(name).await?;
+        ensure!(pods.len() == 1, "{name} has {} pods", pods.len());
+        let agent = Self::processes(&pods[0])?.into_iter().find(|(_, line)| line.contains("runner-agent run"));
+        let (pid, _) = agent.with_context(|| format!("no agent runs in the pod of {name}"))?;
+        std::fs::write(format!("/proc/{pid}/root/tmp/open"), "").context("cannot open the gate")
+    }
+
+    fn processes(pod: &Pod) -> Result<Vec<(i32, String)>> {
+        victims::processes(&pod.uid().context("a pod without UID")?)
+    }
+
+    /// What people read of runs and states, by its path below the namespace. The API server may have nobody to ask for a moment.
+    pub(super) async fn read(&self, path: &str) -> Result<String> {
+        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{TEAM}/{path}");
+        let begun = Instant::now();
+        loop {
+            match self.cluster.kubectl(&["get", "--raw", &path]) {
+                Err(_) if begun.elapsed() < SOON => tokio::time::sleep(Duration::from_secs(1)).await,
+                read => return read,
+            }
+        }
+    }
+
+    /// What is in a Secret of the datastore; nothing when there is none.
+    pub(super) async fn secret(&self, word: &str) -> Result<Value> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let secret = secrets.get_opt(&format!("pawl-datastore-{word}")).await?;
+        Ok(serde_json::to_value(secret.and_then(|secret| secret.data).unwrap_or_default())?)
+    }
+
+    /// What a person would look at after a failure.
+    pub(super) fn evidence(&self) -> String {
+        let seen = |args: &[&str]| self.cluster.kubectl(args).unwrap_or_else(|error| format!("{error:#}"));
+        let log = |name: &str| seen(&["-n", NAMESPACE, "logs", &format!("deployment/pawl-{name}"), "--tail=40"]);
+        let runs = [seen(&["-n", TEAM, "describe", "terraformruns"]), seen(&["-n", TEAM, "get", "pods,events"])];
+        [runs.concat(), seen(&["-n", NAMESPACE, "get", "pods"]), log("controller"), log("datastore")].join("\n")
+    }
+}
