@@ -13,7 +13,7 @@ use runner_agent::{
         spool::{Both, Spool, SpoolWriter},
     },
     driver::Driver,
-    local::arguments::Arguments,
+    local::{arguments::Arguments, typed},
     manual, own_lines,
     phases::{PodWork, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
@@ -66,7 +66,11 @@ fn main() {
     if beneath::is_called() {
         leave(beneath::run());
     }
-    let arguments = Line::try_parse().unwrap_or_else(|error| {
+    let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
+        eprintln!("error: {text}");
+        leave(contract::EXIT_USAGE);
+    });
+    let arguments = Line::try_parse_from(words).unwrap_or_else(|error| {
         let _ = error.print();
         leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });
     });

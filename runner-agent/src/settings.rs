@@ -107,7 +107,7 @@ pub struct Machine {
     pub stack: Option<PathBuf>,
     /// The directory above which no version file is looked for: the stack's repository, or the stack.
     pub root: PathBuf,
-    /// Further arguments of `plan`: variables as the tool's own command line has them.
+    /// Further arguments of `plan`, and of `apply` where that takes them: variables as the tool's own command line has them.
     pub plan_args: Vec<OsString>,
     /// Whether the plan is printed in colour.
     pub colour: bool,

@@ -15,6 +15,7 @@ mod reviewed;
 mod stalled;
 mod terminal;
 mod terragrunt;
+mod typed;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -45,6 +46,7 @@ fn main() -> Result<ExitCode> {
         resumed::tests(),
         reviewed::tests(),
         terragrunt::tests(&lab),
+        typed::tests(lab.as_ref()),
     ];
     let trials = all.into_iter().flatten().map(|test: Test| {
         let lab = lab.clone();

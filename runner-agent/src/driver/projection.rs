@@ -284,6 +284,7 @@ impl Projection {
         self.before_claim = Some(self.status.clone());
         match approver {
             Some(by) => self.history("Approved", &format!("by {by}"), now),
+            None if self.settings.machine().is_some() => self.history("Approved", "by --auto-approve", now),
             None => self.history("Claimed", "automatic", now),
         }
         self.status.phase = Some(Phase::Apply);

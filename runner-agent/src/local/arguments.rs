@@ -1,7 +1,11 @@
 //! The command line of `runner-agent local`.
 
-use std::{ffi::OsStr, path::PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+};
 
+use anyhow::Context as _;
 use clap::{
     Args, ValueEnum, ValueHint,
     builder::{PossibleValue, StringValueParser, TypedValueParser},
@@ -89,7 +93,8 @@ pub struct Arguments {
     pub first: Option<String>,
     /// The stack's directory, or a git URL; this directory when it is left out
     ///
-    /// A git URL is written https://HOST/REPO.git//DIR?ref=BRANCH. The stack needs a backend then.
+    /// A git URL is written https://HOST/REPO.git//DIR?ref=BRANCH. The stack needs a backend then, and the records are in .pawl of
+    /// this directory.
     #[arg(value_name = "DIR|GIT_URL", value_hint = ValueHint::DirPath)]
     pub second: Option<String>,
     /// Apply without asking
@@ -131,6 +136,24 @@ impl Arguments {
                 .map(|verb| (verb, place.clone()))
                 .ok_or_else(|| format!("`{word}` is neither plan, apply nor destroy; the directory comes last")),
         }
+    }
+
+    /// What the tool is given: variables, as its own command line has them.
+    ///
+    /// # Errors
+    /// When a file with variables is not there.
+    pub fn plan_args(&self) -> anyhow::Result<Vec<OsString>> {
+        let mut args: Vec<OsString> = Vec::new();
+        for variable in &self.variables {
+            args.extend(["-var".into(), variable.into()]);
+        }
+        for file in &self.variable_files {
+            // The tool runs in the stack's directory.
+            let file =
+                file.canonicalize().with_context(|| format!("there is no file {}; nothing was changed", file.display()))?;
+            args.extend(["-var-file".into(), file.into()]);
+        }
+        Ok(args)
     }
 
     /// The command line again, without what is of this time only.

@@ -3,7 +3,9 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use serde::Deserialize;
@@ -35,18 +37,9 @@ pub fn source_digest(root: &Path, below: &Path) -> Result<String, TreeError> {
 /// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
 /// and applies does not count: its state, and its lock on it.
 pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
-    let own = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
-        UNCOUNTED.iter().any(|skip| path == Path::new(skip))
-            || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
-            || NOTED.contains(&&*name)
-            || name == ".terraform" && path != Path::new(".terraform")
-            || is_state
-    };
-    let mut parts = BTreeMap::from([(String::new(), digest(stack, &own)?)]);
+    let mut parts = BTreeMap::from([(String::new(), digest(stack, &is_uncounted)?)]);
     for module in modules_beside(stack) {
-        parts.insert(module.display().to_string(), digest(&stack.join(&module), &own)?);
+        parts.insert(module.display().to_string(), digest(&stack.join(&module), &is_uncounted)?);
     }
     let mut hasher = Sha256::new();
     for (path, digest) in parts {
@@ -56,6 +49,42 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
         hasher.update(digest);
     }
     Ok(crate::hex(&hasher.finalize()))
+}
+
+/// Whether a path below a stack in its place does not count.
+fn is_uncounted(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
+    UNCOUNTED.iter().any(|skip| path == Path::new(skip))
+        || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
+        || NOTED.contains(&&*name)
+        || name == ".terraform" && path != Path::new(".terraform")
+        || is_state
+}
+
+/// Files that [`folder_digest`] counts and that were written since, for people: by the time of their inodes, which no program sets.
+/// One that cannot be read is left out.
+pub fn changed_since(stack: &Path, since: SystemTime) -> Vec<String> {
+    let mut changed = Vec::new();
+    for part in std::iter::once(PathBuf::new()).chain(modules_beside(stack)) {
+        collect(&stack.join(&part), Path::new(""), since, &mut |below| changed.push(part.join(below).display().to_string()));
+    }
+    changed.sort();
+    changed
+}
+
+fn collect(root: &Path, below: &Path, since: SystemTime, found: &mut impl FnMut(&Path)) {
+    for entry in fs::read_dir(root.join(below)).into_iter().flatten().flatten() {
+        let path = below.join(entry.file_name());
+        let Some(meta) = entry.metadata().ok().filter(|_| !is_uncounted(&path)) else { continue };
+        let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
+        let at = u64::try_from(meta.ctime()).map_or(UNIX_EPOCH, |seconds| UNIX_EPOCH + Duration::new(seconds, nanos));
+        if meta.is_dir() {
+            collect(root, &path, since, found);
+        } else if at > since {
+            found(&path);
+        }
+    }
 }
 
 /// Directories of local modules that are not below the stack, as `init` noted them.
@@ -112,5 +141,11 @@ mod tests {
             fs::write(stack.join(code), "changed").unwrap();
             assert_ne!(folder_digest(&stack).unwrap(), before, "{code}");
         }
+        let named = changed_since(&stack, UNIX_EPOCH);
+        assert_eq!(
+            named,
+            ["../../modules/net/main.tf", ".terraform/modules/modules.json", "main.tf", "sub/script.sh", "x.tfstate.tf"]
+        );
+        assert!(changed_since(&stack, SystemTime::now() + Duration::from_secs(60)).is_empty());
     }
 }

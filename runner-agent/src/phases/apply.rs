@@ -1,6 +1,7 @@
 //! Apply: the plan file, and nothing else.
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -22,7 +23,7 @@ pub(super) fn rescued(stack: &Path, ran_in: Option<PathBuf>) -> PathBuf {
 impl PodWork {
     pub(super) async fn run_apply(&self, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
         self.record_claim(claim).await?;
-        let file = self.settings.plan_file().display().to_string();
+        let file = OsString::from(self.settings.plan_file());
         let (planned, stack) = {
             let known = self.known();
             (known.planned, known.stack.clone())
@@ -32,7 +33,12 @@ impl PodWork {
         let mut waits = 0;
         let (exit, changed, rescue, mut failure) = loop {
             let lock_timeout = self.lock_timeout(waits);
-            let command = self.command(["apply", "-json", "-input=false", &lock_timeout, &file])?;
+            let mut args: Vec<OsString> = ["apply", "-json", "-input=false", &lock_timeout].map(OsString::from).into();
+            if self.tool()?.applies_with_variables() {
+                args.extend(self.settings.machine().into_iter().flat_map(|machine| machine.plan_args.clone()));
+            }
+            args.push(file.clone());
+            let command = self.command(args)?;
             let mut events = self.events(notices).total(planned).journaled(journal);
             // Until its end is seen nobody can say what it changed.
             self.known().changed = Changed::Unknown;

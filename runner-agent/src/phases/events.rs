@@ -1,5 +1,7 @@
 //! What a command prints: shown as the tool words it, and read for diagnostics and progress.
 
+mod value;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::File,
@@ -102,6 +104,8 @@ struct Output {
     action: Option<String>,
     #[serde(default)]
     value: Option<Value>,
+    #[serde(default, rename = "type")]
+    kind: Value,
 }
 
 /// A text without the mark of colours that `init` of either tool leaves before the words for wrong code.
@@ -375,9 +379,12 @@ impl Events {
         for (name, output) in outputs {
             let value = match (&output.value, output.sensitive) {
                 (_, true) | (None, false) => "<sensitive>".to_owned(),
-                (Some(value), false) => value.to_string(),
+                (Some(value), false) => value::written(value, &output.kind),
             };
-            self.show(&format!("{name} = {value}"));
+            // Line by line, since secrets of several lines are masked so.
+            for line in format!("{name} = {value}").split('\n') {
+                self.show(line);
+            }
         }
     }
 

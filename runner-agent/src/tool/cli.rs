@@ -43,7 +43,7 @@ pub struct Arguments {
 enum Verb {
     Resolve(Resolve),
     Install(Install),
-    /// Print the versions at hand: those on PATH, in the image and in the cache
+    /// Print the versions at hand: those on PATH, in an image and in the cache
     List,
     Prune(Prune),
 }
@@ -210,15 +210,19 @@ fn list(out: &mut impl Write) -> Result<(), Trouble> {
         writeln!(out, "{} {version}  {}", name.as_str(), binary.display())?;
     }
     if all.is_empty() {
-        eprintln!("no tool is on PATH, in the image or in the cache");
+        eprintln!("no tool is on PATH or in the cache; `runner-agent tool install` gets one");
     }
     Ok(())
 }
 
 fn prune(asked: &Prune, out: &mut impl Write) -> Result<(), Trouble> {
     let store = outfit(Path::new("."), true)?.supply.store;
-    for one in store.prune(asked.max_size.saturating_mul(1 << 20), SystemTime::now())? {
+    let gone = store.prune(asked.max_size.saturating_mul(1 << 20), SystemTime::now())?;
+    for one in &gone {
         writeln!(out, "{} {}  {} MiB removed", one.tool, one.version, one.size >> 20)?;
+    }
+    if gone.is_empty() {
+        writeln!(out, "nothing to remove")?;
     }
     Ok(())
 }

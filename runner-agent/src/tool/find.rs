@@ -102,6 +102,16 @@ impl Found {
         }
     }
 
+    /// Whether an apply of a plan file takes variables: ephemeral ones are not in the file and have to be given again. The tool compares
+    /// all others with the plan, and OpenTofu those as well that it reads from files by itself; so each is given as the plan had it.
+    pub fn applies_with_variables(&self) -> bool {
+        match self.plain().name {
+            ToolName::OpenTofu => self.plain().version.at_least(1, 11),
+            ToolName::Terraform => self.plain().version.at_least(1, 10),
+            ToolName::Terragrunt | ToolName::Unknown => false,
+        }
+    }
+
     /// Whether `init` speaks JSON.
     pub fn has_init_json(&self) -> bool {
         match self.plain().name {
@@ -266,7 +276,7 @@ impl Outfit {
             // Whoever asks for what does not exist is told what there is.
             Kind::Configuration if !versions.is_empty() => {
                 let near: Vec<_> = versions.iter().map(ToString::to_string).collect();
-                Error { text: format!("{}; in the image: {}", error.text, near.join(", ")), ..error }
+                Error { text: format!("{}; at hand: {}", error.text, near.join(", ")), ..error }
             }
             _ => error,
         })?;
