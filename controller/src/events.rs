@@ -7,7 +7,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crds::{TerraformRun, termination::clip};
+use crds::{TerraformRun, names, termination::clip};
 
 use crate::run::Note;
 
@@ -33,13 +33,7 @@ impl Events {
         let (recorder, about) = (self.0.clone(), run.object_ref(&()));
         tokio::spawn(async move {
             for note in notes {
-                let event = Event {
-                    type_: if note.warning { EventType::Warning } else { EventType::Normal },
-                    reason: note.reason.into(),
-                    note: Some(clip(&note.text, MAX_NOTE)),
-                    action: "Reconcile".into(),
-                    secondary: None,
-                };
+                let event = event(&note);
                 let published = tokio::time::timeout(Duration::from_secs(10), recorder.publish(&event, &about)).await;
                 if let Ok(Err(error)) = published {
                     tracing::debug!(%error, reason = note.reason, "event lost");
@@ -52,5 +46,33 @@ impl Events {
     pub fn pruned(&self, run: &TerraformRun) {
         let text = format!("run {} was deleted after its time", run.name_any());
         self.publish(run, vec![Note { reason: "Pruned", warning: false, text }]);
+    }
+}
+
+/// The recorder counts Events up that are the same but for their note, and keeps the first note: the action, which `kubectl` does
+/// not show, tells one fact from another.
+fn event(note: &Note) -> Event {
+    Event {
+        type_: if note.warning { EventType::Warning } else { EventType::Normal },
+        reason: note.reason.into(),
+        note: Some(clip(&note.text, MAX_NOTE)),
+        action: format!("Reconcile-{}", names::short_hash(&note.text)),
+        secondary: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_fact_is_counted_up() {
+        let told = |text: &str| event(&Note { reason: "AttemptStarted", warning: false, text: text.into() });
+        let (first, second) =
+            (told("attempt 1 of at most 4: pod net-x8dlm-a1"), told("attempt 2 of at most 4: pod net-x8dlm-a2"));
+        assert_ne!(first.action, second.action);
+        assert_eq!(first.action, told("attempt 1 of at most 4: pod net-x8dlm-a1").action);
+        assert_eq!(second.note.as_deref(), Some("attempt 2 of at most 4: pod net-x8dlm-a2"));
+        assert!(told(&"x".repeat(4000)).action.len() <= 128, "the API server's bound");
     }
 }

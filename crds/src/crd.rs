@@ -284,6 +284,39 @@ mod tests {
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
+    /// `kubectl explain` prints descriptions, and neither defaults nor bounds.
+    #[test]
+    fn descriptions_of_the_spec_name_defaults_and_bounds() {
+        fn walk(path: &str, schema: &Value, missing: &mut Vec<String>) {
+            for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+                let path = format!("{path}.{name}");
+                let text = inner["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+                let mut words = Vec::new();
+                match &inner["default"] {
+                    Value::Null | Value::Object(_) | Value::Array(_) => {}
+                    Value::String(default) => words.push(format!("Default: `{default}`")),
+                    default => words.push(format!("Default: `{default}`")),
+                }
+                // Names as long as those of Kubernetes, and durations and words, which their own form bounds.
+                let length = inner["maxLength"].as_u64().filter(|length| ![16, 253].contains(length));
+                let most = ["maximum", "maxItems", "maxProperties"].iter().find_map(|bound| inner[bound].as_f64());
+                words.extend(length.map(|length| format!("at most {length} characters")));
+                words.extend(most.map(|most| format!("at most {most}")));
+                words.extend(inner["minimum"].as_f64().filter(|least| *least > 0.0).map(|least| format!("at least {least}")));
+                let lacks = |word: &&String| !text.contains(word.as_str()) && !text.contains(&word.replacen("at", "At", 1));
+                missing.extend(words.iter().filter(lacks).map(|word| format!("{path}: {word}")));
+                if !matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources") {
+                    walk(&path, inner, missing);
+                    walk(&format!("{path}[]"), &inner["items"], missing);
+                }
+            }
+        }
+        let mut missing = Vec::new();
+        let crd = terraform_run();
+        walk("spec", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut missing);
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+
     #[test]
     fn the_committed_definition_is_the_generated_one() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl/files/crds/terraformruns.yaml");

@@ -27,6 +27,8 @@ reasons! {
     SECRET_NOT_FOUND = "SecretNotFound";
     /// A ConfigMap or a key of it is missing.
     CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound";
+    /// The ServiceAccount that the run names for its pods is missing.
+    SERVICE_ACCOUNT_NOT_FOUND = "ServiceAccountNotFound";
     /// A field of the spec makes no sense.
     INVALID_SPEC = "InvalidSpec";
     /// A variable of the stack has no value.

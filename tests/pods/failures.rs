@@ -1,5 +1,7 @@
 //! What people get wrong, and what fails them: each a named reason within its deadline, and nothing applied.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, conditions, reason};
 use serde_json::json;
@@ -14,6 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("failures::a_secret_and_a_key_that_are_missing", secret),
         Test::new("failures::a_tool_that_is_not_to_be_had", tool),
         Test::new("failures::an_image_that_is_not_to_be_had", image),
+        Test::new("failures::a_service_account_that_is_missing", account),
         Test::new("failures::a_quota_that_is_exceeded", quota),
         Test::new("failures::a_state_that_would_die_with_the_pod", state),
         Test::new("failures::a_plan_that_the_state_overtook", stale),
@@ -69,13 +72,35 @@ async fn image(scene: Scene) -> Result<()> {
     let named = |r: &crds::TerraformRun| {
         r.status.as_ref().is_some_and(|s| {
             s.is_terminal()
-                || s.conditions
-                    .iter()
-                    .any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::IMAGE_NOT_AVAILABLE)
+                || s.failure.as_ref().is_some_and(|failure| failure.reason == reason::IMAGE_NOT_AVAILABLE)
+                    && s.conditions
+                        .iter()
+                        .any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::IMAGE_NOT_AVAILABLE)
         })
     };
     scene.until("a", "named as stalled", SOON, named).await?;
     scene.fails("a", FailureClass::Configuration, reason::IMAGE_NOT_AVAILABLE, SOON).await?;
+    Ok(())
+}
+
+async fn account(scene: Scene) -> Result<()> {
+    // It never gives up within this test: only that it says so at once and goes on is looked at.
+    let spec =
+        json!({"runner": {"serviceAccountName": "deployer"}, "approval": {"mode": "Automatic"}, "timeouts": {"start": "24h"}});
+    scene.scripted("a", json!({}), spec).await?;
+    let named = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.failure.is_some());
+    let status = scene.until("a", "named as held up", SOON, named).await?.status.context("no status")?;
+    let failure = status.failure.context("no failure")?;
+    ensure!(failure.reason == reason::SERVICE_ACCOUNT_NOT_FOUND && failure.class == FailureClass::Configuration, "{failure:?}");
+    ensure!(status.result.is_none() && failure.changes == crds::Changed::None);
+    holds(&status.message.context("no message")?, "there is no ServiceAccount deployer in namespace")?;
+    holds(&scene.kubectl(&["get", "tfrun", "a"])?, "ServiceAccountNotFound")?;
+    let step = status.next_step.context("no next step")?;
+    let command = step.split_once("goes on by itself: ").context("no command")?.1;
+    ensure!(scene.paste(command)?.status.success(), "{command}");
+    let status = scene.ends("a", crds::RunResult::Applied).await?;
+    ensure!(status.failure.is_none() && status.next_step.is_none(), "{status:?}");
+    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1), "it is the same attempt that goes on");
     Ok(())
 }
 
@@ -144,5 +169,14 @@ async fn transient(scene: Scene) -> Result<()> {
         status.attempt.context("no attempt")?.number == 2 && scene.starts("a", "init") == 2 && scene.starts("a", "apply") == 1
     );
     ensure!(status.failure.is_none(), "a run that succeeded shows an old failure: {:?}", status.failure);
-    Ok(())
+    // Each attempt is an Event of its own. Events are published beside the work.
+    let started = Instant::now();
+    loop {
+        let told = scene.kubectl(&["describe", "terraformrun", "a"])?;
+        if (1..=2).all(|n| told.contains(&format!("attempt {n} of at most 4: pod a-"))) {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < SOON, "an attempt has no Event of its own:\n{told}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }

@@ -221,6 +221,8 @@ pub enum Kind {
     Begin,
     /// Opens an attempt.
     Open,
+    /// Says why an attempt that no pod has adopted does not start, or that it goes on.
+    Start,
     /// Closes an attempt, and the run may go on or have ended already.
     Close,
     /// Ends the run, and closes its attempt when one is open.
@@ -324,6 +326,7 @@ impl Action {
             Self::Write(write) => match write.kind {
                 Kind::Begin
                 | Kind::Open
+                | Kind::Start
                 | Kind::Close
                 | Kind::End
                 | Kind::Gone

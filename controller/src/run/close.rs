@@ -222,13 +222,15 @@ pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodV
     let adopted = status.adopted.as_ref().is_some_and(|adopted| adopted.attempt == attempt.number);
     let phase = status.phase.unwrap_or(Phase::Pending);
     // It ended as it said it would: the hold is over.
-    let quiet = message.is_some_and(|message| message.result.is_none() && message.failure.is_none()) && status.failure.is_none();
+    // Before the adoption it is the controller's own word, of why the pod did not start.
+    let said = status.failure.as_ref().filter(|_| adopted);
+    let quiet = message.is_some_and(|message| message.result.is_none() && message.failure.is_none()) && said.is_none();
     // A result that the agent could not deliver by status. Before the claim nothing was applied, whatever a message says.
     let delivered = message
         .filter(|_| adopted)
         .and_then(|message| Some((message, message.result?)))
         .filter(|(_, result)| !result.needs_claim() && phase.may_become(result.phase()));
-    let failure = message.and_then(|message| message.failure.clone()).or_else(|| status.failure.clone());
+    let failure = message.and_then(|message| message.failure.clone()).or_else(|| said.cloned());
     let mut draft = Draft::new(&o.run, status, now);
     draft.close();
     if let Some((message, result)) = delivered {

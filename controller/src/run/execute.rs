@@ -225,7 +225,7 @@ pub(super) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
         Kind::End => tracing::info!("run ended"),
         Kind::Approval => tracing::info!("approval settled"),
         Kind::Settled => tracing::info!("settled"),
-        Kind::Begin | Kind::Conditions | Kind::Gone | Kind::Rerun | Kind::Journal | Kind::Lease | Kind::Lock => {
+        Kind::Begin | Kind::Start | Kind::Conditions | Kind::Gone | Kind::Rerun | Kind::Journal | Kind::Lease | Kind::Lock => {
             tracing::debug!(kind = ?write.kind, "status written");
         }
     }
@@ -276,7 +276,8 @@ async fn create_pod(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
             Ok(())
         }
         Err(error) => {
-            let Some(trouble) = refusal(&error) else { return Err(error) };
+            let named = seen.run.spec.runner.account(attempt.restores.is_some());
+            let Some(trouble) = refusal(&error, &seen.run.namespace().unwrap_or_default(), named) else { return Err(error) };
             tracing::warn!(%error, "pod refused");
             let refused = ctx.memory.update(&uid, |notes| {
                 let refused = start::refused_again(notes.refused.as_ref(), number, trouble, ctx.now());
@@ -330,8 +331,9 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
     PodView::of(&pod).ok_or_else(foreign)
 }
 
-/// A refusal that only a person or time can change, named for the condition Stalled. Anything else says nothing.
-fn refusal(error: &Error) -> Option<Trouble> {
+/// A refusal that only a person or time can change, by its reason; `account` is the one that the run names for the pod. Anything
+/// else says nothing.
+pub(super) fn refusal(error: &Error, namespace: &str, account: Option<&str>) -> Option<Trouble> {
     let trouble = |reason, text: &str| Some(Trouble { reason, text: clip(text, 400) });
     match error.kind() {
         ErrorKind::Forbidden | ErrorKind::Invalid => {
@@ -339,8 +341,16 @@ fn refusal(error: &Error) -> Option<Trouble> {
             if status.code == 401 {
                 return None;
             }
-            let quota = status.code == 403 && status.message.contains("exceeded quota");
-            trouble(if quota { reason::QUOTA_EXCEEDED } else { reason::POD_REJECTED }, &status.message)
+            // The API server has no reason of its own for either.
+            let says = |text: &str| status.code == 403 && status.message.contains(text);
+            match account {
+                Some(name) if says("error looking up service account") && says("not found") => trouble(
+                    reason::SERVICE_ACCOUNT_NOT_FOUND,
+                    &format!("there is no ServiceAccount {name} in namespace {namespace}"),
+                ),
+                _ if says("exceeded quota") => trouble(reason::QUOTA_EXCEEDED, &status.message),
+                _ => trouble(reason::POD_REJECTED, &status.message),
+            }
         }
         ErrorKind::Internal => trouble(reason::POD_REJECTED, &error.to_string()),
         ErrorKind::Conflict

@@ -142,10 +142,15 @@ fn restore(o: &Observed, plan: &PlanStatus, last: &Attempt, by: &str, settings: 
     let mut draft = Draft::new(run, o.status(), now);
     let opening = Opening { number: last.number + 1, tries, image, restores: Some(plan.attempt) };
     let name = start::begin(&mut draft, run, &opening);
-    let again = if tries > 1 { format!(" ({})", of_tries(run, tries)) } else { String::new() };
-    let text = format!("approved by {by}; pod {name} restores the plan and applies it{again}");
+    let text = restoring_message(run, &name, by, tries);
     draft.message(&text).line("Restore", &text);
     draft.finish(Kind::Open)
+}
+
+/// The message of a run whose attempt restores a plan.
+pub(super) fn restoring_message(run: &TerraformRun, name: &str, by: &str, tries: u32) -> String {
+    let again = if tries > 1 { format!(" ({})", of_tries(run, tries)) } else { String::new() };
+    format!("approved by {by}; pod {name} restores the plan and applies it{again}")
 }
 
 /// The pod of a plan that needs none has ended or is gone, without a result and without a failure that ends the run. `quiet`:
@@ -187,7 +192,7 @@ pub(super) fn close(
     let text = format!("{tried} to restore and apply the plan ended: {}", failure.message);
     let text = if status.approval.is_some() {
         let text = format!("{text}; the next begins at {}", next.strftime("%H:%M:%S"));
-        draft.message(&text);
+        draft.message(&text).clear("nextStep");
         text
     } else {
         waits(&mut draft, run, plan, attempt, now);

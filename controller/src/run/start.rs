@@ -13,7 +13,7 @@ use super::{
     actions::{Action, Decision, Kind, Observed, PodView, Refused, Trouble, Write},
     close,
     decide::{CREATION_LAG, after, opened_message},
-    lease,
+    keep, lease,
     status::{Draft, End, of_tries},
 };
 use crate::{pod, settings::Settings};
@@ -106,19 +106,82 @@ pub(super) fn not_started(
         }
         decision = Decision::until(due.min(deadline), now);
     }
-    if let Some(trouble) = trouble {
-        let mut draft = Draft::new(&o.run, o.status(), now);
-        draft.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
-        if !draft.is_empty() {
-            draft.note(trouble.reason, true, trouble.text);
-            decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));
-        }
-    } else if pod.is_some() && stalled(o).is_some() {
-        let mut draft = Draft::new(&o.run, o.status(), now);
-        draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
-        decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));
-    }
+    let write = match trouble {
+        Some(trouble) => held_up(o, attempt, &trouble, deadline, now),
+        None if pod.is_some() => goes_on(o, attempt, now),
+        None => None,
+    };
+    decision.actions.extend(write.map(Action::Write));
     decision
+}
+
+/// Says why the attempt does not start, and what a person can do; `None` when the run says so already. Nobody has adopted the
+/// attempt, so that these fields are not its agent's yet.
+fn held_up(o: &Observed, attempt: &Attempt, trouble: &Trouble, deadline: Timestamp, now: Timestamp) -> Option<Write> {
+    let (run, status) = (&o.run, o.status());
+    let mut draft = Draft::new(run, status, now);
+    draft.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
+    // Other words for the same are worth no write, and the kubelet has many.
+    if draft.is_empty() && status.failure.as_ref().is_some_and(|failure| failure.reason == trouble.reason) {
+        return None;
+    }
+    let (until, start) = (deadline.strftime("%H:%M:%S UTC"), run.spec.timeouts.start);
+    draft.failure(&failure(trouble, trouble.text.clone()));
+    draft.message(&format!("{}; nothing was applied, and the run waits until {until} (timeouts.start {start})", trouble.text));
+    draft.set("nextStep", remedy(run, attempt, trouble.reason));
+    draft.note(trouble.reason, true, trouble.text.clone());
+    Some(draft.finish(Kind::Start))
+}
+
+/// Takes back what [`held_up`] said; `None` when nothing of it is there.
+fn goes_on(o: &Observed, attempt: &Attempt, now: Timestamp) -> Option<Write> {
+    let (run, status) = (&o.run, o.status());
+    let mut draft = Draft::new(run, status, now);
+    if stalled(o).is_some() {
+        draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    }
+    if status.failure.is_some() {
+        draft.clear("failure").clear("nextStep").message(&match (attempt.restores, &status.approval) {
+            (Some(_), Some(record)) => keep::restoring_message(run, &attempt.pod_name, &record.by, attempt.tries),
+            _ => opened_message(run, &attempt.pod_name, attempt.tries),
+        });
+    }
+    (!draft.is_empty()).then(|| draft.finish(Kind::Start))
+}
+
+/// What a person can do about a pod that does not start. The run goes on by itself then.
+fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
+    let (namespace, runner) = (run.namespace().unwrap_or_default(), &run.spec.runner);
+    let pod = format!("kubectl describe pod -n {namespace} {}", attempt.pod_name);
+    let secrets: Vec<_> = runner.image_pull_secrets.iter().map(|secret| secret.name.as_str()).collect();
+    let (what, command) = match (reason, runner.account(attempt.restores.is_some())) {
+        (reason::POD_REJECTED, _) => {
+            return "create or change what the message names, and the run goes on by itself; what its spec has wrong needs \
+                    another run"
+                .into();
+        }
+        (reason::SERVICE_ACCOUNT_NOT_FOUND, Some(name)) => {
+            ("create the ServiceAccount", format!("kubectl create serviceaccount -n {namespace} {name}"))
+        }
+        (reason::IMAGE_NOT_AVAILABLE, _) if !secrets.is_empty() => (
+            "see that the image and the Secrets for its registry exist",
+            format!("kubectl get secret -n {namespace} {}", secrets.join(" ")),
+        ),
+        (reason::IMAGE_NOT_AVAILABLE, _) => ("see that the image exists and may be pulled", pod),
+        (reason::QUOTA_EXCEEDED, _) => ("make room in the quota", format!("kubectl describe resourcequota -n {namespace}")),
+        (reason::UNSCHEDULABLE, _) => ("see that a node can take the pod", pod),
+        _ => ("correct what the message names", pod),
+    };
+    format!("{what}, and the run goes on by itself: {command}")
+}
+
+/// An attempt that did not start, as a failure: nothing was changed.
+fn failure(trouble: &Trouble, message: String) -> Failure {
+    let class = match trouble.reason {
+        reason::IMAGE_NOT_AVAILABLE | reason::SERVICE_ACCOUNT_NOT_FOUND => FailureClass::Configuration,
+        _ => FailureClass::Timeout,
+    };
+    Failure { class, reason: trouble.reason.into(), message, changes: Changed::None, diagnostics: Vec::new() }
 }
 
 /// What the condition Stalled says, when it is True: it outlives a restart of this process.
@@ -135,19 +198,13 @@ fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings:
         .cloned()
         .or_else(|| stalled(o))
         .unwrap_or_else(|| Trouble { reason: reason::POD_NOT_STARTED, text: format!("pod {} did not report", attempt.pod_name) });
-    let (class, what) = if trouble.reason == reason::IMAGE_NOT_AVAILABLE {
-        (FailureClass::Configuration, format!("image {} cannot be pulled", pod::attempt_image(&o.run, attempt, settings)))
+    let what = if trouble.reason == reason::IMAGE_NOT_AVAILABLE {
+        format!("image {} cannot be pulled", pod::attempt_image(&o.run, attempt, settings))
     } else {
-        (FailureClass::Timeout, "the pod did not start".to_owned())
+        "the pod did not start".to_owned()
     };
     let message = format!("{what} within {waited}: {}; nothing was applied", trouble.text);
-    let failure = Failure {
-        class,
-        reason: trouble.reason.into(),
-        message: message.clone(),
-        changes: Changed::None,
-        diagnostics: Vec::new(),
-    };
+    let failure = failure(&trouble, message.clone());
     let mut draft = Draft::new(&o.run, o.status(), now);
     draft.close().end(&End { result: RunResult::Failed, message, failure: Some(failure) });
     lease::give_back(&mut draft);

@@ -230,7 +230,8 @@ impl<'a> Draft<'a> {
                     self.set("observedGeneration", generation);
                 }
             }
-            Kind::Approval
+            Kind::Start
+            | Kind::Approval
             | Kind::Conditions
             | Kind::Gone
             | Kind::Rerun
@@ -252,6 +253,7 @@ impl<'a> Draft<'a> {
             Kind::Close => self.status.result,
             Kind::Begin
             | Kind::Open
+            | Kind::Start
             | Kind::End
             | Kind::Approval
             | Kind::Conditions

@@ -15,9 +15,15 @@ use super::actions::{Kind, Write};
 pub(super) fn operations(run: &TerraformRun, write: &Write) -> Option<Vec<Value>> {
     match write.kind {
         Kind::Approval | Kind::Lease | Kind::Conditions | Kind::Open => {}
-        Kind::Begin | Kind::Close | Kind::End | Kind::Gone | Kind::Rerun | Kind::Journal | Kind::Settled | Kind::Lock => {
-            return None;
-        }
+        Kind::Begin
+        | Kind::Start
+        | Kind::Close
+        | Kind::End
+        | Kind::Gone
+        | Kind::Rerun
+        | Kind::Journal
+        | Kind::Settled
+        | Kind::Lock => return None,
     }
     let status = serde_json::to_value(&run.status).ok()?;
     let mut operations =
@@ -163,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_is_closed_under_the_version_that_was_read() {
-        for kind in [Kind::Close, Kind::End, Kind::Gone, Kind::Settled] {
+    fn an_attempt_is_closed_and_its_agents_fields_are_written_under_the_version_that_was_read() {
+        for kind in [Kind::Start, Kind::Close, Kind::End, Kind::Gone, Kind::Settled] {
             assert!(operations(&waiting(), &write(kind, &json!({"message": "m"}))).is_none(), "{kind:?}");
         }
     }

@@ -23,17 +23,18 @@ pub enum ApprovalMode {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
-    /// Who lets the plan be applied.
+    /// Who lets the plan be applied. Default: `Manual`.
     #[serde(default)]
     pub mode: ApprovalMode,
     /// How long the pod is kept for an approval. Without a datastore it has no effect: the pod is kept until `expiresAfter`.
+    /// Default: `5m`; at most 24h.
     #[serde(default = "hold_for")]
     pub hold_for: Span,
-    /// How long a plan may wait for an approval before the run ends as Expired; at least 1 s, at most 720 h.
+    /// How long a plan may wait for an approval before the run ends as Expired. Default: `72h`; at least 1s, at most 720h.
     #[serde(default = "expires_after")]
     pub expires_after: Span,
     /// Whether a plan may be applied although a Secret or ConfigMap that the run takes values from has changed since the plan.
-    /// Otherwise the plan is stale then. The values of variables are those of the plan in either case.
+    /// Otherwise, as by default, the plan is stale then. The values of variables are those of the plan in either case.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_rotation: bool,
 }
@@ -48,19 +49,19 @@ impl Default for Approval {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
-    /// From the creation of an attempt's pod until its agent reports.
+    /// From the creation of an attempt's pod until its agent reports. Default: `10m`; at least 1s, at most 24h.
     #[serde(default = "start")]
     pub start: Span,
-    /// Setup: source, tool, variables.
+    /// Setup: source, tool, variables. Default: `5m`; at least 1s, at most 24h.
     #[serde(default = "setup")]
     pub setup: Span,
-    /// `init`.
+    /// `init`. Default: `10m`; at least 1s, at most 24h.
     #[serde(default = "init")]
     pub init: Span,
-    /// `plan`, its reading included.
+    /// `plan`, its reading included. Default: `1h`; at least 1s, at most 24h.
     #[serde(default = "plan")]
     pub plan: Span,
-    /// `apply`.
+    /// `apply`. Default: `6h`; at least 1s, at most 24h.
     #[serde(default = "apply")]
     pub apply: Span,
 }
@@ -75,7 +76,7 @@ impl Default for Timeouts {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
-    /// Retries after the first attempt, 10 s after it, doubling to 5 min.
+    /// Retries after the first attempt, 10 s after it, doubling to 5 min. Default: `3`; at most 10.
     #[serde(default = "limit")]
     #[schemars(range(min = 0, max = 10))]
     pub limit: u32,

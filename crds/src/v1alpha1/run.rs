@@ -91,7 +91,7 @@ pub struct Tool {
     /// The tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<ToolName>,
-    /// Exact version or constraint, in HashiCorp's grammar: `1.10.6`, `~> 1.10`, `>= 1.8, < 2`.
+    /// Exact version or constraint, in HashiCorp's grammar: `1.10.6`, `~> 1.10`, `>= 1.8, < 2`; at most 128 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub version: Option<String>,
@@ -109,7 +109,7 @@ impl Tool {
 #[serde(rename_all = "camelCase")]
 pub struct Recover {
     /// Name of a run of the same namespace that ended without its state: what it created and the state does not know is imported
-    /// by the plan.
+    /// by the plan. At most 52 characters.
     #[schemars(length(min = 1, max = 52))]
     pub from_run: String,
 }
@@ -141,7 +141,7 @@ pub struct Recover {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRunSpec {
-    /// What the run does.
+    /// What the run does. Default: `Apply`.
     #[serde(default)]
     pub operation: Operation,
     /// Where the configuration comes from.
@@ -149,24 +149,25 @@ pub struct TerraformRunSpec {
     /// Which tool runs, and in which version.
     #[serde(default, skip_serializing_if = "Tool::is_empty")]
     pub tool: Tool,
-    /// Workspace of the state; an Apply makes it when it is missing, and any other operation fails.
+    /// Workspace of the state; an Apply makes it when it is missing, and any other operation fails. Default: `default`; at most 90
+    /// characters.
     #[serde(default = "default_workspace")]
     #[schemars(length(min = 1, max = 90), regex(pattern = r"^[A-Za-z0-9_.-]+$"))]
     pub workspace: String,
     /// Name of the stack: runs of one stack and workspace in a namespace share one managed state, which is used when neither
     /// the code nor `backend` says where the state is kept. Default: what names the repository and path of a git source; the
-    /// run's own name for an inline one. Dots are allowed, as they are in names of runs.
+    /// run's own name for an inline one. At most 63 characters; dots are allowed, as they are in names of runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"))]
     pub stack: Option<String>,
     /// Where the state is kept, in place of what the code says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
-    /// Variables of the stack.
+    /// Variables of the stack; at most 256.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub variables: Vec<Variable>,
-    /// Environment of the tool.
+    /// Environment of the tool; at most 128 variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub env: Vec<EnvVar>,
@@ -185,7 +186,8 @@ pub struct TerraformRunSpec {
     /// Settings of the pods.
     #[serde(default)]
     pub runner: Runner,
-    /// Seconds after its end until the run is deleted; the controller's default when empty. An Indeterminate run is kept.
+    /// Seconds after its end until the run is deleted; at most 315360000, which is ten years. Default: the chart's
+    /// `controller.ttlSecondsAfterFinished`. An Indeterminate run is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,

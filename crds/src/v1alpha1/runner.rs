@@ -13,15 +13,15 @@ pub type RunnerSecretName = super::values::SecretName;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Runner {
-    /// Image of the runner; the controller's default when empty.
+    /// Image of the runner; at most 1024 characters. Default: the chart's `runner.image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// `Always`, `IfNotPresent` or `Never`.
+    /// `Always`, `IfNotPresent` or `Never`. Default: the chart's `runner.image.pullPolicy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), regex(pattern = r"^(Always|IfNotPresent|Never)$"))]
     pub image_pull_policy: Option<String>,
-    /// Secrets of the run's namespace with credentials for the image's registry.
+    /// Secrets of the run's namespace with credentials for the image's registry; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<RunnerSecretName>,
@@ -40,18 +40,18 @@ pub struct Runner {
     /// the node's disk, and sets no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Labels a node must have.
+    /// Labels a node must have; at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 32))]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints the pods tolerate.
+    /// Taints the pods tolerate; at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub tolerations: Vec<Toleration>,
     /// Scheduling constraints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// How pods spread over the cluster.
+    /// How pods spread over the cluster; at most 8 rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
@@ -63,19 +63,20 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub runtime_class_name: Option<String>,
-    /// Further labels of the pods; those of `pawl.run/` and `app.kubernetes.io/` are the controller's.
+    /// Further labels of the pods, at most 64; those of `pawl.run/` and `app.kubernetes.io/` are the controller's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 32))]
     pub labels: BTreeMap<String, String>,
-    /// Further annotations of the pods.
+    /// Further annotations of the pods; at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 32))]
     pub annotations: BTreeMap<String, String>,
     /// Seconds between the pod's SIGTERM and its SIGKILL: the time an apply has to save its state.
+    /// Default: `600`; at least 30, at most 86400.
     #[serde(default = "grace")]
     #[schemars(range(min = 30, max = 86400))]
     pub termination_grace_period_seconds: i64,
-    /// Group that owns the pods' volumes.
+    /// Group that owns the pods' volumes; at least 1, at most 2147483647.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647_i64))]
     pub fs_group: Option<i64>,

@@ -23,14 +23,15 @@ pub struct Source {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// URL of the repository, `https://` or `http://`, without credentials.
+    /// URL of the repository, `https://` or `http://`, without credentials; at most 2048 characters.
     #[schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s@]+$"))]
     pub url: String,
-    /// Branch, tag or full commit id; the commit that was used is in `status.plan.revision`.
+    /// Branch, tag or full commit id; the commit that was used is in `status.plan.revision`. Default: `HEAD`;
+    /// at most 255 characters.
     #[serde(default = "default_revision")]
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$"))]
     pub revision: String,
-    /// Directory of the stack, relative to the top of the repository.
+    /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
     #[serde(default = "default_path")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,

@@ -65,7 +65,7 @@ pub struct TerraformRunStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub steps: Vec<Step>,
-    /// What went wrong: of the run when it has ended, otherwise of the newest attempt.
+    /// What went wrong: of the run when it has ended, otherwise of the newest attempt; while its pod does not start, why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     /// What became of the objects of an apply that did not end well; of the open attempt's pod, otherwise the controller's.

@@ -59,7 +59,7 @@ pub struct EnvVar {
     /// those of Pawl (`PAWL_*`) are refused by the agent.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
     pub name: String,
-    /// The value.
+    /// The value; at most 32768 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32768))]
     pub value: Option<String>,
@@ -72,7 +72,7 @@ pub struct EnvVar {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Backend {
-    /// The backend's type, in the tool's words: `s3`, `http`, `kubernetes`, …
+    /// The backend's type, in the tool's words: `s3`, `http`, `kubernetes`, …; at most 64 characters.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z][a-z0-9_]*$"))]
     pub kind: String,

@@ -1,6 +1,7 @@
 //! From the creation of a run to the adoption of its attempt.
 
 use super::*;
+use crate::error::Error;
 use crds::reason;
 
 #[test]
@@ -77,6 +78,15 @@ fn a_pod_that_waits_names_its_reason_and_fails_at_the_deadline() {
         pod.trouble = Some(trouble(reason));
         assert_eq!(world.settle(), Some(600), "{reason}");
         assert_eq!(world.condition(STALLED), is_true(reason));
+        let said = world.status().failure.clone().unwrap();
+        assert_eq!((said.reason.as_str(), said.class, said.changes), (reason, class, Changed::None), "at once");
+        let message = world.status().message.clone().unwrap();
+        assert!(
+            message.contains(&said.message) && message.contains("waits until 08:10:00 UTC (timeouts.start 10m)"),
+            "{message}"
+        );
+        assert!(world.status().next_step.as_ref().unwrap().contains("the run goes on by itself"));
+        assert_eq!(world.events.last(), Some(&reason));
         let writes = world.writes.len();
         world = world.later(599);
         world.settle();
@@ -109,6 +119,71 @@ fn a_hindrance_that_passes_is_taken_back() {
     let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
     pod.trouble = None;
     world.settle();
+    assert_eq!(world.condition(STALLED), is_false("Progressing"));
+    let status = world.status();
+    assert!(status.failure.is_none() && status.next_step.is_none());
+    assert!(status.message.as_ref().unwrap().contains("waits for pod"), "{:?}", status.message);
+}
+
+#[test]
+fn what_a_run_says_of_its_pod_is_decided_on_live_reads() {
+    // The cache does without the message, and without what the run names for its pods.
+    let mut world = World::new().opened();
+    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+    pod.trouble = Some(trouble(reason::UNSCHEDULABLE));
+    let held_up = world.decide();
+    world.settle();
+    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+    pod.trouble = None;
+    for decision in [held_up, world.decide()] {
+        let [Action::Write(write)] = decision.actions.as_slice() else { panic!("{decision:?}") };
+        assert!(write.kind == Kind::Start && decision.needs_live());
+    }
+}
+
+#[test]
+fn a_pod_that_dies_before_its_adoption_is_tried_again_whatever_kept_it_from_starting() {
+    let mut world = World::new().opened();
+    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+    pod.trouble = Some(trouble(reason::IMAGE_NOT_AVAILABLE));
+    world.settle();
+    assert_eq!(world.status().failure.as_ref().unwrap().class, FailureClass::Configuration);
+    world = world.pod_ended(None);
+    world.settle();
+    assert!(world.status().result.is_none() && !world.attempt().open, "{:?}", world.status().failure);
+    assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::POD_LOST);
+    assert!(world.status().next_step.is_none());
+}
+
+#[test]
+fn a_service_account_that_is_missing_is_named_and_waited_for() {
+    let refused = |message: &str, account| {
+        let status = Box::new(kube::core::Status::failure(message, "Forbidden").with_code(403));
+        execute::refusal(&Error::Refused { what: "create pod", status }, "team", account).unwrap()
+    };
+    let text = "pods \"net-x8dlm-a1\" is forbidden: error looking up service account team/aws: serviceaccount \"aws\" not found";
+    let missing = refused(text, Some("aws"));
+    assert_eq!(
+        (missing.reason, missing.text.as_str()),
+        (reason::SERVICE_ACCOUNT_NOT_FOUND, "there is no ServiceAccount aws in namespace team")
+    );
+    assert_eq!(refused(text, None).reason, reason::POD_REJECTED, "that of the attempt, which is made anew");
+    assert_eq!(refused("pods is forbidden: exceeded quota: none", Some("aws")).reason, reason::QUOTA_EXCEEDED);
+    assert_eq!(refused("denied by a webhook", Some("aws")).reason, reason::POD_REJECTED);
+
+    let mut world = World::new().with(|run| run.spec.runner.service_account_name = Some("aws".into()));
+    let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
+    world.apply(&Action::Write(open));
+    world.o.notes.refused = Some(start::refused_again(None, 1, missing, world.now));
+    world.settle();
+    let status = world.status();
+    let failure = status.failure.as_ref().unwrap();
+    assert_eq!((failure.reason.as_str(), failure.class), (reason::SERVICE_ACCOUNT_NOT_FOUND, FailureClass::Configuration));
+    let step = "create the ServiceAccount, and the run goes on by itself: kubectl create serviceaccount -n team aws";
+    assert_eq!(status.next_step.as_deref(), Some(step));
+    world = world.later(1);
+    world.settle();
+    assert!(world.status().failure.is_none() && world.status().next_step.is_none(), "it was created");
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
 }
 

@@ -175,6 +175,7 @@ fn an_approval_that_is_taken_back_while_the_pod_starts_is_taken_from_the_record(
     world.settle();
     assert!(world.status().approval.is_none() && world.attempt().open);
     assert_eq!(world.condition(STALLED), is_true(reason::UNSCHEDULABLE));
+    assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::UNSCHEDULABLE);
     // The pod comes, waits for its hold, and ends: that is no failed try.
     world = world.adopted(Phase::AwaitingApproval);
     let end = said(&world, None, None);
@@ -233,6 +234,19 @@ fn an_approval_that_is_taken_back_between_two_tries_ends_them() {
     let mut world = approve(world);
     world.settle();
     assert_eq!((world.attempt().number, world.attempt().tries), (3, 2), "of the same plan");
+}
+
+#[test]
+fn a_restoring_pod_that_starts_late_says_again_what_it_does() {
+    let mut world = restoring();
+    let said = world.status().message.clone();
+    for trouble in [Some(trouble(reason::UNSCHEDULABLE)), None] {
+        let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
+        pod.trouble.clone_from(&trouble);
+        world.settle();
+        assert_eq!(world.status().failure.is_some(), trouble.is_some());
+        assert_eq!(world.status().message == said, trouble.is_none());
+    }
 }
 
 #[test]

@@ -140,6 +140,7 @@ impl World {
         let status = self.status_mut();
         status.adopted = Some(Adopted { attempt, pod_uid: POD.into(), nonce: NONCE.into() });
         status.phase = Some(phase);
+        (status.failure, status.next_step) = (None, None);
         let restores = status.attempt.as_ref().and_then(|attempt| attempt.restores);
         if matches!(phase, Phase::AwaitingApproval | Phase::Apply) && restores.is_none() {
             status.plan = Some(PlanStatus { checksum: SUM.into(), attempt, summary: "+1 ~0 -0".into(), ..PlanStatus::default() });
@@ -329,9 +330,13 @@ impl World {
         for field in ["adopted", "plan", "claim", "progress", "steps"] {
             assert!(!write.status.contains_key(field), "`{field}` is the agent's");
         }
-        if old.attempt.as_ref().is_some_and(|a| a.open) && !write.status.contains_key("attempt") {
+        let adopted = |a: &Attempt| old.adopted.as_ref().is_some_and(|adopted| adopted.attempt == a.number);
+        if old.attempt.as_ref().is_some_and(|a| a.open && adopted(a)) && !write.status.contains_key("attempt") {
             for field in ["phase", "result", "message", "nextStep", "history", "failure", "startTime", "completionTime"] {
-                assert!(!write.status.contains_key(field), "`{field}` is the agent's while its attempt is open");
+                assert!(
+                    !write.status.contains_key(field),
+                    "`{field}` is the agent's from its adoption to the close of the attempt"
+                );
             }
         }
         self.status_mut().clone_from(&new);
