@@ -180,6 +180,7 @@ const TABLE: &[(&str, Step, Step)] = &[
     (reason::JOURNAL_MISSING, Only("import by hand what the other run created, then create a run without spec.recover"), Never),
     (reason::RECOVERY_UNCERTAIN, Only("create the recovery run with approval.mode Manual"), Never),
     (reason::INPUTS_CHANGED, Again, Never),
+    (reason::PLAN_BEFORE_RESTORE, Again, Never),
     // Pod.
     (
         reason::NO_CONFINEMENT,
@@ -191,6 +192,7 @@ const TABLE: &[(&str, Step, Step)] = &[
     ),
     (reason::IMAGE_NOT_AVAILABLE, First("see that the node can pull the image that the message names"), Never),
     (reason::UNSCHEDULABLE, First("see why no node takes the pod: the message says it"), Never),
+    (reason::SERVICE_ACCOUNT_NOT_FOUND, First("create the ServiceAccount that the message names"), Never),
     (reason::QUOTA_EXCEEDED, First("make room in the quota that the message names"), Never),
     (reason::POD_REJECTED, First("correct what the message names"), Never),
     (reason::POD_NOT_STARTED, First("see the events of the pod"), Never),
