@@ -12,7 +12,7 @@
 //! | [`locks`] | locks of states that dead pods left |
 //! | [`clock`] | the API server's clock, off its answers |
 //! | [`leader`] | which of several controllers works |
-//! | [`leases`], [`queue`] | one apply at a time on a state: who has it, who waits |
+//! | [`leases`], [`queue`], [`applied`] | one apply at a time on a state: who has it, who waits, who had it last |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -20,6 +20,7 @@
 
 pub mod account;
 pub mod admin;
+pub mod applied;
 pub mod clock;
 pub mod datastore;
 pub mod datastore_client;

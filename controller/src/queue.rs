@@ -1,4 +1,4 @@
-//! Who waits for which state, in which order, and who has it: filled by the watches, asked for no request.
+//! Who waits for which state, in which order, who has it, and who applied to it last: filled by the watches, asked for no request.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,7 +14,10 @@ use kube::{
 
 use crds::TerraformRun;
 
-use crate::run::lease::{Want, wants};
+use crate::{
+    applied::{Applied, Applies},
+    run::lease::{Want, wants},
+};
 
 type Run = ObjectRef<TerraformRun>;
 /// A run in the line of its state: state, since when, namespace and name.
@@ -31,6 +34,7 @@ struct Inner {
     /// By UID; only runs that wait or have a lease.
     runs: HashMap<Box<str>, Entry>,
     line: BTreeSet<Place>,
+    applies: Applies,
     feeds: u32,
     wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
 }
@@ -83,10 +87,14 @@ impl Queue {
             watcher::Event::Apply(run) | watcher::Event::InitApply(run) => {
                 let moved = inner.put(feed, run, wants(run, false, self.has_datastore));
                 inner.wake(&moved);
+                for (namespace, name) in inner.applies.put((feed.number, feed.listing), run) {
+                    inner.send(&namespace, &name);
+                }
             }
             watcher::Event::Delete(run) => {
                 let moved = inner.remove(&run.uid().unwrap_or_default());
                 inner.wake(&moved);
+                inner.applies.remove(run);
             }
             watcher::Event::Init => feed.listing = feed.listing.wrapping_add(1),
             watcher::Event::InitDone => {
@@ -96,6 +104,7 @@ impl Queue {
                     let moved = inner.remove(&uid);
                     inner.wake(&moved);
                 }
+                inner.applies.retain((feed.number, feed.listing));
             }
         }
     }
@@ -114,6 +123,11 @@ impl Queue {
             (None, None) => return None,
         };
         Some(Ahead { place: before.len() + 1, first })
+    }
+
+    /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
+    pub fn applied_since(&self, run: &TerraformRun) -> Option<Applied> {
+        self.lock().applies.since(run)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -161,13 +175,16 @@ impl Inner {
         for key in moved {
             let first: Place = (key.clone(), Timestamp::MIN, Box::default(), Box::default());
             for (_, _, namespace, name) in self.line.range(first..).take_while(|(of, ..)| of == key) {
-                for (_, waker) in
-                    self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == &**namespace))
-                {
-                    // Nobody listens any more when the controller ends.
-                    let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
-                }
+                self.send(namespace, name);
             }
+        }
+    }
+
+    /// Has a run looked at.
+    fn send(&self, namespace: &str, name: &str) {
+        for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
+            // Nobody listens any more when the controller ends.
+            let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
         }
     }
 }
@@ -253,6 +270,6 @@ mod tests {
         assert_eq!(ahead(&queue, &b), None);
         queue.apply(&mut second, &Delete(b));
         let inner = queue.lock();
-        assert!(inner.runs.is_empty() && inner.line.is_empty());
+        assert!(inner.runs.is_empty() && inner.line.is_empty() && inner.applies.is_empty());
     }
 }

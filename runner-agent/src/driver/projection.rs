@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
     Adopted, Approval, Changed, Claim, Failure, FailureClass, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
-    TerraformRunStatus, reason, whole_seconds,
+    TerraformRunStatus, names, reason, whole_seconds,
 };
 use jiff::Timestamp;
 
@@ -29,6 +29,8 @@ pub(super) struct Projection {
     before_claim: Option<TerraformRunStatus>,
     checksum: String,
     approval: Approval,
+    /// Another run applied to the state since the plan was made.
+    stale: Option<String>,
     /// Nothing happens, since then, and when that comes to an end.
     quiet: Option<(Timestamp, Option<Ends>)>,
     /// For how long nothing had happened when the command was told to end.
@@ -46,6 +48,7 @@ impl Projection {
             before_claim: None,
             checksum: String::new(),
             approval: Approval::default(),
+            stale: None,
             quiet: None,
             hung: Duration::ZERO,
         }
@@ -250,16 +253,22 @@ impl Projection {
             Held::All
         };
         self.status.message = Some(self.waits(until, held));
-        self.status.next_step = Some(self.settings.commands().approve(&self.checksum));
+        self.status.next_step = Some(match self.stale {
+            Some(_) => names::replan_command(&self.settings.namespace, &self.settings.run),
+            None => self.settings.commands().approve(&self.checksum),
+        });
     }
 
-    /// The plan waits, with a word of caution where one is due.
+    /// What the controller says of the state that the plan was made of.
+    pub(super) fn stale(&mut self, said: Option<&str>) {
+        self.stale = said.map(str::to_owned);
+    }
+
+    /// The plan waits, with words of caution where they are due.
     fn waits(&self, until: Timestamp, held: Held) -> String {
         let text = self.settings.commands().awaiting(&self.summary(), until, held);
-        match self.status.plan.as_ref().and_then(PlanStatus::caution) {
-            Some(caution) => format!("{text}; {caution}"),
-            None => text,
-        }
+        let caution = self.status.plan.as_ref().and_then(PlanStatus::caution);
+        caution.into_iter().chain(self.stale.clone()).fold(text, |text, caution| format!("{text}; {caution}"))
     }
 
     /// The plan is approved and waits for its turn on the state, or waits for its approval again.

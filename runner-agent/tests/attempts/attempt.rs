@@ -273,6 +273,22 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
 }
 
 #[tokio::test]
+async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    a.api.until("the hold", |s| s.next_step.as_ref().is_some_and(|step| step.contains("pawl.run/approve="))).await;
+    let text = "run else/b applied to the same state";
+    a.api.change(|o| crate::common::say(&mut o["status"], "Planned", "True", reason::STALE_PLAN, text));
+    a.api.until("its message", |s| s.message.as_ref().is_some_and(|message| message.ends_with(text))).await;
+    let status = a.api.status();
+    assert!(status.message.unwrap().contains("waits for approval until"));
+    assert!(status.next_step.unwrap().ends_with("pawl.run/rerun=true"));
+    // Who approves it all the same has it tried.
+    a.api.approve();
+    assert_eq!(a.end().await, 0);
+}
+
+#[tokio::test]
 async fn nothing_that_a_plan_started_outlives_it() {
     let _one = crate::ONE.lock().await;
     let env = [("PLAN", "setsid sh -c 'while :; do echo alive > alive; sleep 0.02; done' >/dev/null 2>&1 &")];
