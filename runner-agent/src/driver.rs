@@ -285,7 +285,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             }
             Done::Verified(Ok(checksum)) if checksum == self.view.checksum() => Event::ManifestMatched,
             Done::Verified(Ok(checksum)) => {
-                self.view.mismatch(&checksum);
+                self.view.mismatch(&checksum, &self.work.differs());
                 Event::ManifestDiffers
             }
             Done::Applied(Ok(report)) => {

@@ -228,6 +228,11 @@ impl Settings {
         self.kept.join("tfplan")
     }
 
+    /// What a plan on a person's machine was made with and of, part by part, beside the plan.
+    pub fn parts_file(&self) -> PathBuf {
+        self.kept.join("parts.json")
+    }
+
     /// Where the tool writes a plan, which code of the stack may have changed since. It is taken from there once.
     pub fn plan_out(&self) -> PathBuf {
         self.work.join("out").join("tfplan")

@@ -376,11 +376,17 @@ impl Projection {
         self.failure = Some(failure);
     }
 
-    pub(super) fn mismatch(&mut self, found: &str) {
+    /// What is on disk is not what was planned: `parts` of it, as far as it is known which.
+    pub(super) fn mismatch(&mut self, found: &str, parts: &[&str]) {
+        let message = if parts.is_empty() {
+            format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum)
+        } else {
+            format!("changed since the plan was made: {}; the plan was not applied", parts.join("; "))
+        };
         self.failure = Some(Failure {
             class: FailureClass::Integrity,
             reason: reason::CHECKSUM_MISMATCH.to_owned(),
-            message: format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum),
+            message,
             changes: Changed::None,
             diagnostics: Vec::new(),
         });

@@ -12,6 +12,7 @@ use super::{MAX_PLAN, PlanFacts, PodWork, locked::LOCK_TIMEOUT, read_plan};
 use crate::{
     classify::{self, internal, simple},
     files::{self, Scratch},
+    manifest::Parts,
     ports::{Notice, Notices, PlanReport, Work},
 };
 
@@ -59,7 +60,11 @@ impl PodWork {
             return Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message));
         }
         text?;
-        let checksum = checksum?;
+        let (checksum, parts) = checksum?;
+        if self.settings.machine().is_some() {
+            self.note_parts(&parts);
+        }
+        self.known().parts = Some(parts);
         // Nor what their reading left running what is about to be kept.
         self.kill_others().await;
         self.known().planned = facts.counts.operations();
@@ -89,6 +94,15 @@ impl PodWork {
                 Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message))
             }
             kept => kept.map_err(|error| internal("the plan cannot be kept", &error)),
+        }
+    }
+
+    /// Leaves what the plan was made with and of for the process that applies it, which says by it what changed meanwhile.
+    fn note_parts(&self, parts: &Parts) {
+        let path = self.settings.parts_file();
+        let written = serde_json::to_vec(parts).map_err(io::Error::other).and_then(|text| fs::write(&path, text));
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error, "could not be written");
         }
     }
 

@@ -155,13 +155,14 @@ fn a_plan_waits_and_is_applied_later_once_and_as_it_is() {
 
 #[test]
 fn what_was_changed_after_the_plan_is_not_applied() {
-    for change in ["main.tf", "new.sh", ".terraform.lock.hcl"] {
+    for (change, part) in [("main.tf", "the code"), ("new.sh", "the code"), (".terraform.lock.hcl", "the lock file")] {
         let place = Place::new();
         let sum = checksum(&place.run(&["apply"], &[]));
         fs::write(place.stack().join(change), "changed").unwrap();
         let refused = place.run(&["apply", "--approve", &sum], &[]);
         assert_eq!((code(&refused), place.ran("apply")), (1, 0), "{change}: {}", text(&refused));
         assert_eq!(place.records()[0]["status"]["failure"]["class"], "Integrity", "{change}");
+        assert!(text(&refused).contains(&format!("changed since the plan was made: {part}")), "{change}: {}", text(&refused));
     }
 }
 
