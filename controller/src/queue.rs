@@ -251,6 +251,38 @@ mod tests {
     }
 
     #[test]
+    fn an_apply_wakes_whose_plan_of_that_state_waits() {
+        let (sender, mut receiver) = unbounded();
+        let queue = Queue::new(true);
+        let mut feed = queue.feed(None, sender);
+        let planned = |name: &str| {
+            let mut run = run("x", name, 1);
+            run.spec.approval.mode = ApprovalMode::Manual;
+            let created_at = Some(whole_seconds(testing::t0()));
+            let plan = crds::PlanStatus { state_key: Some("s".into()), created_at, ..crds::PlanStatus::default() };
+            run.status = Some(TerraformRunStatus {
+                phase: Some(crds::Phase::AwaitingApproval),
+                plan: Some(plan),
+                ..TerraformRunStatus::default()
+            });
+            run
+        };
+        let (a, mut b) = (planned("a"), planned("b"));
+        for run in [&a, &b] {
+            queue.apply(&mut feed, &Apply(run.clone()));
+        }
+        assert_eq!((woken(&mut receiver), queue.applied_since(&a)), (vec![], None));
+        let at = testing::t0().checked_add(jiff::SignedDuration::from_secs(9)).unwrap();
+        let (pod_uid, nonce) = (testing::POD.into(), testing::NONCE.into());
+        let status = b.status.as_mut().unwrap();
+        status.claim = Some(crds::Claim { checksum: "sha256:1".into(), attempt: 1, pod_uid, nonce, at: whole_seconds(at) });
+        (status.phase, status.result) = (Some(crds::Phase::Succeeded), Some(crds::RunResult::Applied));
+        queue.apply(&mut feed, &Apply(b));
+        assert_eq!(woken(&mut receiver), ["x/a"]);
+        assert_eq!(queue.applied_since(&a), Some(Applied { run: "x/b".into(), at }));
+    }
+
+    #[test]
     fn a_new_listing_forgets_what_is_gone_and_wakes_who_waited_for_it() {
         let (sender, mut receiver) = unbounded();
         let (other_sender, mut other) = unbounded();
