@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use crds::{Changed, Phase, TerraformRun};
 
-/// A plan that waits: state, namespace and name.
+/// A plan that waits: name of the Lease on its state, namespace and name.
 type Place = (Box<str>, Box<str>, Box<str>);
 /// A watch, and its listing.
 type Seen = (u32, u32);
@@ -42,37 +42,40 @@ struct Last {
 
 impl Applies {
     /// Takes a run as it is. Returns those, by namespace and name, whose plan is of a state that it has applied to since it was seen.
-    pub(crate) fn put(&mut self, seen: Seen, run: &TerraformRun) -> Vec<(Box<str>, Box<str>)> {
+    /// `named` names the Lease on a state, which only namespaces that share states have in common.
+    pub(crate) fn put(&mut self, seen: Seen, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) -> Vec<(Box<str>, Box<str>)> {
         let uid = run.uid().unwrap_or_default();
         self.wait_no_more(&uid);
         if let Some((key, _)) = waits(run) {
-            let place: Place = (key.into(), run.namespace().unwrap_or_default().into(), run.name_any().into());
+            let place: Place = (named(key), run.namespace().unwrap_or_default().into(), run.name_any().into());
             self.line.insert(place.clone());
             self.waits.insert(uid.as_str().into(), (place, seen));
         }
         let Some((key, at)) = applied(run) else { return Vec::new() };
-        let before = self.last.get(key);
+        let key = named(key);
+        let before = self.last.get(&key);
         if before.is_some_and(|last| *last.uid != *uid && last.applied.at >= at) {
             return Vec::new();
         }
         let is_news = before.is_none_or(|last| *last.uid != *uid);
         let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
-        self.last.insert(key.into(), Last { uid: uid.into(), applied: Applied { run: name, at }, seen });
+        self.last.insert(key.clone(), Last { uid: uid.into(), applied: Applied { run: name, at }, seen });
         if !is_news {
             return Vec::new();
         }
-        let first: Place = (key.into(), Box::default(), Box::default());
-        let line = self.line.range((Bound::Included(first), Bound::Unbounded)).take_while(|(of, ..)| **of == *key);
+        let first: Place = (key.clone(), Box::default(), Box::default());
+        let line = self.line.range((Bound::Included(first), Bound::Unbounded)).take_while(|(of, ..)| *of == key);
         line.map(|(_, namespace, name)| (namespace.clone(), name.clone())).collect()
     }
 
-    pub(crate) fn remove(&mut self, run: &TerraformRun) {
+    pub(crate) fn remove(&mut self, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) {
         let uid = run.uid().unwrap_or_default();
         self.wait_no_more(&uid);
         if let Some((key, _)) = applied(run)
-            && self.last.get(key).is_some_and(|last| *last.uid == *uid)
+            && let key = named(key)
+            && self.last.get(&key).is_some_and(|last| *last.uid == *uid)
         {
-            self.last.remove(key);
+            self.last.remove(&key);
         }
     }
 
@@ -91,9 +94,9 @@ impl Applies {
     }
 
     /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
-    pub(crate) fn since(&self, run: &TerraformRun) -> Option<Applied> {
+    pub(crate) fn since(&self, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) -> Option<Applied> {
         let (key, made) = waits(run)?;
-        let last = self.last.get(key)?;
+        let last = self.last.get(&named(key))?;
         // Times are of whole seconds: within one nobody knows which came first.
         (*last.uid != *run.uid()? && last.applied.at > made).then(|| last.applied.clone())
     }
@@ -135,6 +138,11 @@ mod tests {
     use crds::{Claim, Failure, FailureClass, PlanStatus, RunResult, Step, TerraformRunStatus, whole_seconds};
 
     const SEEN: Seen = (1, 0);
+
+    /// Every namespace shares its states.
+    fn own(key: &str) -> Box<str> {
+        key.into()
+    }
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(testing::t0().as_second() + second).unwrap()
@@ -187,53 +195,53 @@ mod tests {
         let mut index = Applies::default();
         let (old, same, other) = (run("x", "old", "s", 10), run("x", "same", "s", 20), run("x", "other", "t", 10));
         for run in [&old, &same, &other] {
-            assert!(index.put(SEEN, run).is_empty());
-            assert_eq!(index.since(run), None);
+            assert!(index.put(SEEN, run, own).is_empty());
+            assert_eq!(index.since(run, own), None);
         }
         let begun = |second| {
             let mut run = ended(run("y", "b", "s", 5), second);
             run.status.as_mut().unwrap().phase = Some(Phase::Apply);
             run
         };
-        assert!(index.put(SEEN, &begun(20)).is_empty(), "it has not ended");
-        assert_eq!(woken(index.put(SEEN, &ended(run("y", "b", "s", 5), 20))), ["x/old", "x/same"], "across namespaces");
-        assert_eq!(index.since(&old), Some(Applied { run: "y/b".into(), at: at(20) }));
-        assert_eq!(index.since(&same), None, "made in the same second");
-        assert_eq!(index.since(&other), None, "another state");
-        assert!(index.put(SEEN, &ended(run("y", "b", "s", 5), 20)).is_empty(), "said already");
-        assert!(index.put(SEEN, &ended(run("y", "a", "s", 5), 15)).is_empty(), "the last one counts");
-        assert_eq!(index.since(&old).unwrap().run, "y/b");
-        assert_eq!(index.since(&ended(old, 30)), None, "it waits no more");
+        assert!(index.put(SEEN, &begun(20), own).is_empty(), "it has not ended");
+        assert_eq!(woken(index.put(SEEN, &ended(run("y", "b", "s", 5), 20), own)), ["x/old", "x/same"], "across namespaces");
+        assert_eq!(index.since(&old, own), Some(Applied { run: "y/b".into(), at: at(20) }));
+        assert_eq!(index.since(&same, own), None, "made in the same second");
+        assert_eq!(index.since(&other, own), None, "another state");
+        assert!(index.put(SEEN, &ended(run("y", "b", "s", 5), 20), own).is_empty(), "said already");
+        assert!(index.put(SEEN, &ended(run("y", "a", "s", 5), 15), own).is_empty(), "the last one counts");
+        assert_eq!(index.since(&old, own).unwrap().run, "y/b");
+        assert_eq!(index.since(&ended(old, 30), own), None, "it waits no more");
     }
 
     #[test]
     fn an_apply_that_changed_nothing_makes_no_plan_stale() {
         for (changes, stale) in [(Changed::None, false), (Changed::Some, true), (Changed::Unknown, true)] {
             let (mut index, old) = (Applies::default(), run("x", "old", "s", 10));
-            index.put(SEEN, &failed(ended(run("y", "b", "s", 5), 20), changes));
-            assert_eq!(index.since(&old).is_some(), stale, "{changes:?}");
+            index.put(SEEN, &failed(ended(run("y", "b", "s", 5), 20), changes), own);
+            assert_eq!(index.since(&old, own).is_some(), stale, "{changes:?}");
         }
         let mut unseen = ended(run("y", "b", "s", 5), 20);
         unseen.status.as_mut().unwrap().steps.clear();
         let mut index = Applies::default();
-        index.put(SEEN, &unseen);
-        assert_eq!(index.since(&run("x", "old", "s", 10)).unwrap().at, at(15), "nobody saw its end: when it was claimed");
+        index.put(SEEN, &unseen, own);
+        assert_eq!(index.since(&run("x", "old", "s", 10), own).unwrap().at, at(15), "nobody saw its end: when it was claimed");
     }
 
     #[test]
     fn what_is_gone_is_forgotten() {
         let (old, b) = (run("x", "old", "s", 10), ended(run("y", "b", "s", 5), 20));
         let mut index = Applies::default();
-        index.put(SEEN, &old);
-        index.put((2, 0), &b);
+        index.put(SEEN, &old, own);
+        index.put((2, 0), &b, own);
         index.retain((1, 1));
-        assert!(index.put((2, 0), &ended(run("y", "c", "s", 5), 30)).is_empty(), "nobody waits any more");
+        assert!(index.put((2, 0), &ended(run("y", "c", "s", 5), 30), own).is_empty(), "nobody waits any more");
         index.retain((2, 1));
         assert!(index.is_empty());
-        index.put(SEEN, &old);
-        index.put(SEEN, &b);
-        index.remove(&old);
-        index.remove(&b);
+        index.put(SEEN, &old, own);
+        index.put(SEEN, &b, own);
+        index.remove(&old, own);
+        index.remove(&b, own);
         assert!(index.is_empty());
     }
 }

@@ -35,15 +35,16 @@ pub enum Taken {
     Refused(String),
 }
 
-/// Takes the lease on a state for a run, unless another holds it, which is read live.
+/// Takes the Lease of that name, which is that of a state for the namespaces that share it with the run's, unless another run of
+/// theirs holds it, which is read live.
 ///
 /// A Lease that names this run already is written again: whoever read the run before it wanted the lease, and was about to take
 /// it, then finds another version.
 ///
 /// # Errors
 /// When an answer says nothing.
-pub async fn take(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken, Error> {
-    match attempt(run, key, ctx).await {
+pub async fn take(run: &TerraformRun, name: &str, ctx: &Context) -> Result<Taken, Error> {
+    match attempt(run, name, ctx).await {
         Err(error) if error.kind() == ErrorKind::Forbidden => Ok(Taken::Refused(format!(
             "the controller may not take the lease on the state: {error}; the chart's Role has the rights"
         ))),
@@ -51,22 +52,22 @@ pub async fn take(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken,
     }
 }
 
-async fn attempt(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken, Error> {
-    let (api, name) = (api(ctx), names::lease_name(key));
+async fn attempt(run: &TerraformRun, name: &str, ctx: &Context) -> Result<Taken, Error> {
+    let (api, own) = (api(ctx), run.namespace().unwrap_or_default());
     for _ in 0..TRIES {
-        let wanted = object(run, &name, ctx.now());
-        let written = match ctx.call_opt("read lease", api.get(&name)).await? {
+        let wanted = object(run, name, ctx.now());
+        let written = match ctx.call_opt("read lease", api.get(name)).await? {
             None => ctx.call("create lease", api.create(&PostParams::default(), &wanted)).await,
             Some(found) => {
                 let identity = found.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
                 if identity != holder(run)
-                    && let Some(by) = held(identity, &name, ctx).await?
+                    && let Some(by) = held(identity, name, &own, ctx).await?
                 {
                     return Ok(Taken::Behind(by));
                 }
                 let metadata = ObjectMeta { resource_version: found.metadata.resource_version, ..wanted.metadata };
                 let wanted = Lease { metadata, spec: wanted.spec };
-                ctx.call("take lease", api.replace(&name, &PostParams::default(), &wanted)).await
+                ctx.call("take lease", api.replace(name, &PostParams::default(), &wanted)).await
             }
         };
         match written {
@@ -79,12 +80,14 @@ async fn attempt(run: &TerraformRun, key: &str, ctx: &Context) -> Result<Taken, 
     Ok(Taken::Behind("a run that takes it at this moment".to_owned()))
 }
 
-/// By whom a Lease is held, when the run that it names still has it or may still have a process.
-async fn held(identity: &str, lease: &str, ctx: &Context) -> Result<Option<String>, Error> {
-    let Some((namespace, name, uid)) = parse(identity) else { return Ok(None) };
+/// By whom a Lease is held, when the run that it names still has it or may still have a process. A namespace that no longer shares
+/// its states with the one that asks holds nobody up there, and is not named.
+async fn held(identity: &str, lease: &str, own: &str, ctx: &Context) -> Result<Option<String>, Error> {
+    let shares = |namespace: &str| ctx.settings.shared_states.scope(namespace) == ctx.settings.shared_states.scope(own);
+    let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(None) };
     let found = ctx.call_opt("read the lease's holder", ctx.runs(namespace).get(name)).await?;
     if let Some(run) = found.filter(|run| run.uid().as_deref() == Some(uid)) {
-        return Ok(lease::is_entitled(&run, lease, ctx.settings.has_datastore()).then(|| format!("{namespace}/{name}")));
+        return Ok(lease::is_entitled(&run, lease, &ctx.settings).then(|| format!("{namespace}/{name}")));
     }
     // The run was removed by force; its pods have their own finalizer.
     let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));

@@ -12,7 +12,8 @@
 //! | [`locks`] | locks of states that dead pods left |
 //! | [`clock`] | the API server's clock, off its answers |
 //! | [`leader`] | which of several controllers works |
-//! | [`leases`], [`queue`], [`applied`] | one apply at a time on a state: who has it, who waits, who had it last |
+//! | [`leases`], [`queue`], [`sharing`] | one apply at a time on a state: who has it, who waits, and among whom |
+//! | [`applied`] | whose apply came after a plan that waits |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -41,6 +42,7 @@ pub mod recovery;
 pub mod rerun;
 pub mod run;
 pub mod settings;
+pub mod sharing;
 pub mod sweep;
 pub mod watch;
 pub mod workspaces;

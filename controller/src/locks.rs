@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::ResourceExt;
 
 use crds::{Attempt, StateLock, TerraformRun, reason};
 
@@ -26,7 +26,7 @@ pub struct Released(Mutex<HashMap<String, (String, String, String)>>);
 /// When an answer says nothing.
 pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
     let Some((name, hash, number)) = locks::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
-    let Some(holder) = find(name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
+    let Some(holder) = find(run, name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
     let (namespace, uid) = (holder.namespace().unwrap_or_default(), holder.uid().unwrap_or_default());
     let attempt = holder.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.number == number);
     let pod = crds::names::attempt_name(name, &uid, number);
@@ -63,16 +63,14 @@ async fn judged(mut pod: PodView, attempt: Option<&Attempt>, ctx: &Context) -> R
     Ok(pod)
 }
 
-/// The run of that name and hash, in whatever namespace this controller looks after.
-async fn find(name: &str, hash: &str, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
-    let named = ListParams::default().fields(&format!("metadata.name={name}"));
-    for scope in ctx.settings.scopes() {
-        let api: Api<TerraformRun> = match scope {
-            Some(namespace) => ctx.runs(&namespace),
-            None => Api::all(ctx.client.clone()),
-        };
-        let found = ctx.call("list the lock holder's runs", api.list(&named)).await?;
-        if let Some(run) = found.items.into_iter().find(|run| locks::is_run(run, name, hash)) {
+/// The run of that name and hash, in one of the namespaces that share states with that of the run which asks: what a lock says is
+/// the backend's word, and whoever writes the spec chooses the backend, so that any other answer would tell him of other tenants.
+async fn find(run: &TerraformRun, name: &str, hash: &str, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
+    let (own, scopes) = (run.namespace().unwrap_or_default(), ctx.settings.scopes());
+    let watched = |namespace: &str| scopes.iter().any(|scope| scope.as_deref().is_none_or(|scope| scope == namespace));
+    for namespace in ctx.settings.shared_states.group(&own).into_iter().filter(|namespace| watched(namespace)) {
+        let found = ctx.call_opt("read the lock holder's run", ctx.runs(namespace).get(name)).await?;
+        if let Some(run) = found.filter(|run| locks::is_run(run, name, hash)) {
             return Ok(Some(run));
         }
     }
@@ -82,7 +80,9 @@ async fn find(name: &str, hash: &str, ctx: &Context) -> Result<Option<TerraformR
 /// Another run that was told to release this lock and may still do so; otherwise it is this one's from now on.
 async fn told(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Option<String>, Error> {
     let own = (run.namespace().unwrap_or_default(), run.name_any(), run.uid().unwrap_or_default());
-    let before = ctx.released.0.lock().unwrap_or_else(PoisonError::into_inner).get(&lock.id).cloned();
+    // The ID is the backend's word as well: nobody else's run is held up by it.
+    let id = format!("{}/{}", ctx.settings.shared_states.scope(&own.0), lock.id);
+    let before = ctx.released.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     if let Some((namespace, name, uid)) = before.filter(|before| *before != own) {
         let other = ctx.call_opt("read the run that releases the lock", ctx.runs(&namespace).get(&name)).await?;
         let works =
@@ -97,6 +97,6 @@ async fn told(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Opt
     if released.len() >= 1000 {
         released.clear();
     }
-    released.insert(lock.id.clone(), own);
+    released.insert(id, own);
     Ok(None)
 }

@@ -105,7 +105,7 @@ async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::
         memory: Memory::default(),
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
-        queue: Queue::new(settings.has_datastore()),
+        queue: Queue::new(&settings),
         released: Released::default(),
         datastore: Datastore::of(&settings).map(Arc::new),
         events: Events::new(client.clone()),

@@ -11,21 +11,27 @@ use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher},
 };
+use tokio::sync::watch;
 
 use crds::TerraformRun;
 
 use crate::{
     applied::{Applied, Applies},
     run::lease::{Want, wants},
+    settings::Settings,
+    sharing::SharedStates,
 };
 
 type Run = ObjectRef<TerraformRun>;
-/// A run in the line of its state: state, since when, namespace and name.
+/// A run in the line of its state: name of the Lease, since when, namespace and name.
 type Place = (Box<str>, Timestamp, Box<str>, Box<str>);
 
 /// The lines of all states that are wanted.
 pub struct Queue {
     inner: Mutex<Inner>,
+    /// How many watches have not listed their runs yet.
+    unlisted: watch::Sender<usize>,
+    shared: SharedStates,
     has_datastore: bool,
 }
 
@@ -44,7 +50,7 @@ struct Entry {
     listing: u32,
     /// Its place, while it waits.
     waits: Option<Place>,
-    /// The state whose lease it has.
+    /// Name of the Lease on the state that it says it has, as it is called now: whoever recorded it may have called it otherwise.
     has: Option<Box<str>>,
     namespace: Box<str>,
     name: Box<str>,
@@ -55,6 +61,7 @@ struct Entry {
 pub struct Feed {
     number: u32,
     listing: u32,
+    listed: bool,
 }
 
 /// Who comes before a run.
@@ -68,8 +75,13 @@ pub struct Ahead {
 
 impl Queue {
     /// Lines without runs.
-    pub fn new(has_datastore: bool) -> Self {
-        Self { inner: Mutex::default(), has_datastore }
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            inner: Mutex::default(),
+            unlisted: watch::Sender::new(0),
+            shared: settings.shared_states.clone(),
+            has_datastore: settings.has_datastore(),
+        }
     }
 
     /// One more watch, of one namespace or of all; `wake` is told which of its runs have come nearer to their turn.
@@ -77,7 +89,16 @@ impl Queue {
         let mut inner = self.lock();
         inner.feeds += 1;
         inner.wakers.push((scope, wake));
-        Feed { number: inner.feeds, listing: 0 }
+        self.unlisted.send_modify(|count| *count += 1);
+        Feed { number: inner.feeds, listing: 0, listed: false }
+    }
+
+    /// Waits until every watch has listed its runs once: only then the lines show each run that says it has a lease, those included
+    /// whose Lease was called otherwise when they took it.
+    pub async fn ready(&self) {
+        let mut unlisted = self.unlisted.subscribe();
+        // The sender lives in `self`.
+        let _ = unlisted.wait_for(|count| *count == 0).await;
     }
 
     /// Takes an event of a watch, whole as the API server sent it.
@@ -85,16 +106,21 @@ impl Queue {
         let mut inner = self.lock();
         match event {
             watcher::Event::Apply(run) | watcher::Event::InitApply(run) => {
-                let moved = inner.put(feed, run, wants(run, false, self.has_datastore));
+                let namespace = run.namespace().unwrap_or_default();
+                let named = |key: &str| -> Box<str> { self.shared.lease_name(&namespace, key).into() };
+                let has = run.status.as_ref().and_then(|status| status.lease.as_ref()).map(|lease| named(&lease.state_key));
+                let want = wants(run, false, self.has_datastore).map(|want| (named(&want.key), want.since));
+                let moved = inner.put(feed, run, want, has);
                 inner.wake(&moved);
-                for (namespace, name) in inner.applies.put((feed.number, feed.listing), run) {
+                for (namespace, name) in inner.applies.put((feed.number, feed.listing), run, named) {
                     inner.send(&namespace, &name);
                 }
             }
             watcher::Event::Delete(run) => {
                 let moved = inner.remove(&run.uid().unwrap_or_default());
                 inner.wake(&moved);
-                inner.applies.remove(run);
+                let namespace = run.namespace().unwrap_or_default();
+                inner.applies.remove(run, |key| self.shared.lease_name(&namespace, key).into());
             }
             watcher::Event::Init => feed.listing = feed.listing.wrapping_add(1),
             watcher::Event::InitDone => {
@@ -105,6 +131,9 @@ impl Queue {
                     inner.wake(&moved);
                 }
                 inner.applies.retain((feed.number, feed.listing));
+                if !std::mem::replace(&mut feed.listed, true) {
+                    self.unlisted.send_modify(|count| *count = count.saturating_sub(1));
+                }
             }
         }
     }
@@ -112,11 +141,12 @@ impl Queue {
     /// Who comes before a run that wants a lease; `None`: it may try to take it.
     pub fn ahead(&self, run: &TerraformRun, want: &Want) -> Option<Ahead> {
         let inner = self.lock();
-        let (uid, key) = (run.uid().unwrap_or_default(), want.key.as_str());
-        let own: Place = (key.into(), want.since, run.namespace().unwrap_or_default().into(), run.name_any().into());
-        let first: Place = (key.into(), Timestamp::MIN, Box::default(), Box::default());
+        let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
+        let lease: Box<str> = self.shared.lease_name(&namespace, &want.key).into();
+        let own: Place = (lease.clone(), want.since, namespace.into(), run.name_any().into());
+        let first: Place = (lease.clone(), Timestamp::MIN, Box::default(), Box::default());
         let before: Vec<_> = inner.line.range(first..own).collect();
-        let holder = inner.runs.iter().find(|(of, entry)| ***of != *uid && entry.has.as_deref() == Some(key));
+        let holder = inner.runs.iter().find(|(of, entry)| ***of != *uid && entry.has.as_ref() == Some(&lease));
         let first = match (holder, before.first()) {
             (Some((_, entry)), _) => format!("{}/{}", entry.namespace, entry.name),
             (None, Some((_, _, namespace, name))) => format!("{namespace}/{name}"),
@@ -127,7 +157,8 @@ impl Queue {
 
     /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
     pub fn applied_since(&self, run: &TerraformRun) -> Option<Applied> {
-        self.lock().applies.since(run)
+        let namespace = run.namespace().unwrap_or_default();
+        self.lock().applies.since(run, |key| self.shared.lease_name(&namespace, key).into())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -137,13 +168,18 @@ impl Queue {
 }
 
 impl Inner {
-    /// The states whose lines moved.
-    fn put(&mut self, feed: &Feed, run: &TerraformRun, want: Option<Want>) -> Vec<Box<str>> {
+    /// The Leases whose lines moved.
+    fn put(
+        &mut self,
+        feed: &Feed,
+        run: &TerraformRun,
+        want: Option<(Box<str>, Timestamp)>,
+        has: Option<Box<str>>,
+    ) -> Vec<Box<str>> {
         let uid: Box<str> = run.uid().unwrap_or_default().into();
-        let has = run.status.as_ref().and_then(|status| status.lease.as_ref()).map(|lease| Box::from(lease.state_key.as_str()));
         let (namespace, name): (Box<str>, Box<str>) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
-        let want = want.filter(|want| has.as_deref() != Some(want.key.as_str()));
-        let waits = want.map(|want| (want.key.into(), want.since, namespace.clone(), name.clone()));
+        let want = want.filter(|(lease, _)| has.as_ref() != Some(lease));
+        let waits = want.map(|(lease, since)| (lease, since, namespace.clone(), name.clone()));
         let before = self.runs.remove(&uid);
         let mut moved = Vec::new();
         if let Some(before) = before {
@@ -170,7 +206,7 @@ impl Inner {
         entry.waits.into_iter().map(|place| place.0).chain(entry.has).collect()
     }
 
-    /// Tells the runs that wait for these states, the first one first.
+    /// Tells the runs that wait for these Leases, the first one first.
     fn wake(&self, moved: &[Box<str>]) {
         for key in moved {
             let first: Place = (key.clone(), Timestamp::MIN, Box::default(), Box::default());
@@ -210,9 +246,16 @@ mod tests {
 
     fn has(mut run: TerraformRun) -> TerraformRun {
         let key = wants(&run, false, true).unwrap().key;
-        let lease = StateLease { name: crds::names::lease_name(&key), state_key: key, at: whole_seconds(testing::t0()) };
+        // As a controller before this one called it.
+        let lease = StateLease { name: "pawl-state-x".into(), state_key: key, at: whole_seconds(testing::t0()) };
         run.status = Some(TerraformRunStatus { lease: Some(lease), ..TerraformRunStatus::default() });
         run
+    }
+
+    /// A queue of the namespaces `x` and `y`, which share.
+    fn queue() -> Queue {
+        let shared_states = r#"[["x","y"]]"#.parse().unwrap();
+        Queue::new(&Settings { shared_states, datastore_url: Some("https://d".into()), ..Settings::default() })
     }
 
     fn ahead(queue: &Queue, run: &TerraformRun) -> Option<(usize, String)> {
@@ -228,14 +271,14 @@ mod tests {
     #[test]
     fn the_line_is_in_the_order_of_creation_and_moves_when_the_lease_is_given_back() {
         let (sender, mut receiver) = unbounded();
-        let queue = Queue::new(true);
+        let queue = queue();
         let mut feed = queue.feed(None, sender);
         let (a, b, c) = (run("x", "a", 1), run("y", "b", 2), run("x", "c", 3));
         for run in [&c, &b, &a] {
             queue.apply(&mut feed, &Apply(run.clone()));
         }
         assert_eq!(ahead(&queue, &a), None);
-        assert_eq!(ahead(&queue, &b), Some((2, "x/a".into())), "across namespaces");
+        assert_eq!(ahead(&queue, &b), Some((2, "x/a".into())), "of another namespace of the group");
         assert_eq!(ahead(&queue, &c), Some((3, "x/a".into())));
         queue.apply(&mut feed, &Apply(has(a.clone())));
         assert_eq!(woken(&mut receiver), ["y/b", "x/c"], "each has come a place nearer");
@@ -253,7 +296,7 @@ mod tests {
     #[test]
     fn an_apply_wakes_whose_plan_of_that_state_waits() {
         let (sender, mut receiver) = unbounded();
-        let queue = Queue::new(true);
+        let queue = queue();
         let mut feed = queue.feed(None, sender);
         let planned = |name: &str| {
             let mut run = run("x", name, 1);
@@ -286,7 +329,7 @@ mod tests {
     fn a_new_listing_forgets_what_is_gone_and_wakes_who_waited_for_it() {
         let (sender, mut receiver) = unbounded();
         let (other_sender, mut other) = unbounded();
-        let queue = Queue::new(true);
+        let queue = queue();
         let (mut feed, mut second) = (queue.feed(Some("x".into()), sender), queue.feed(Some("y".into()), other_sender));
         let (a, b) = (has(run("x", "a", 1)), run("y", "b", 2));
         queue.apply(&mut feed, &Apply(a));
@@ -303,5 +346,40 @@ mod tests {
         queue.apply(&mut second, &Delete(b));
         let inner = queue.lock();
         assert!(inner.runs.is_empty() && inner.line.is_empty() && inner.applies.is_empty());
+    }
+
+    #[test]
+    fn namespaces_that_do_not_share_know_nothing_of_each_other() {
+        let (sender, mut receiver) = unbounded();
+        let queue = queue();
+        let mut feed = queue.feed(None, sender);
+        let (a, other, b) = (run("x", "a", 1), run("z", "other", 2), run("y", "b", 3));
+        for run in [&has(a.clone()), &other, &b] {
+            queue.apply(&mut feed, &Apply(run.clone()));
+        }
+        assert_eq!(ahead(&queue, &other), None, "one state, and neither its holder nor its line is seen from there");
+        assert_eq!(ahead(&queue, &b), Some((1, "x/a".into())), "nor is that one in the line of the group");
+        queue.apply(&mut feed, &Apply(has(other)));
+        assert_eq!(woken(&mut receiver), Vec::<String>::new());
+        queue.apply(&mut feed, &Delete(has(a)));
+        assert_eq!((woken(&mut receiver), ahead(&queue, &b)), (vec!["y/b".to_owned()], None));
+    }
+
+    #[test]
+    fn nobody_is_let_in_before_every_watch_has_listed() {
+        use futures::FutureExt;
+        let queue = queue();
+        assert!(queue.ready().now_or_never().is_some(), "without a watch");
+        let (mut feed, mut second) = (queue.feed(Some("x".into()), unbounded().0), queue.feed(Some("y".into()), unbounded().0));
+        queue.apply(&mut feed, &Init);
+        queue.apply(&mut feed, &InitDone);
+        assert!(queue.ready().now_or_never().is_none(), "a holder in y is not known yet");
+        queue.apply(&mut second, &Init);
+        queue.apply(&mut second, &InitApply(has(run("y", "b", 2))));
+        queue.apply(&mut second, &InitDone);
+        assert!(queue.ready().now_or_never().is_some());
+        assert_eq!(ahead(&queue, &run("x", "a", 1)), Some((1, "y/b".into())), "though its Lease was called otherwise");
+        queue.apply(&mut second, &Init);
+        assert!(queue.ready().now_or_never().is_some(), "what is listed anew is known meanwhile");
     }
 }

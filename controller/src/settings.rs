@@ -6,6 +6,8 @@ use clap::Args;
 use crds::tools::ToolSettings;
 use jiff::Timestamp;
 
+use crate::sharing::SharedStates;
+
 /// Settings of `controller run`.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
@@ -42,6 +44,10 @@ pub struct Settings {
     /// Namespaces to watch, separated by commas; all when empty.
     #[arg(long, env = "PAWL_WATCH_NAMESPACES", value_delimiter = ',')]
     pub watch_namespaces: Vec<String>,
+    /// Groups of namespaces that share states, as JSON: `[["team-a","team-b"]]`. Runs of a group apply to one state one after the
+    /// other; those of any other namespaces know nothing of each other.
+    #[arg(long, env = "PAWL_SHARED_STATES", default_value = "")]
+    pub shared_states: SharedStates,
     /// Seconds after its end until a run that does not say itself is deleted; none keeps it.
     #[arg(long, env = "PAWL_DEFAULT_TTL_SECONDS")]
     pub default_ttl_seconds: Option<u32>,
@@ -109,6 +115,7 @@ impl Default for Settings {
             runner_no_proxy: None,
             runner_ca: None,
             watch_namespaces: Vec::new(),
+            shared_states: SharedStates::default(),
             default_ttl_seconds: None,
             refuse_plans_before: None,
             listen: SocketAddr::from(([0, 0, 0, 0], 8080)),

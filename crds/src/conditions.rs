@@ -67,7 +67,7 @@ fn plain(type_: &str, status: &str) -> &'static str {
         (PLANNED, _) => "there is no plan",
         (APPROVED, "True") => "the plan may be applied",
         (APPROVED, _) => "no plan is approved",
-        (STATE_LEASED, "True") => "no other run applies to this state",
+        (STATE_LEASED, "True") => "it is this run's turn on the state",
         (STATE_LEASED, _) => "the run waits for its turn on the state",
         (STALLED, "True") => "the run is held up",
         (STALLED, _) => "nothing holds the run up",

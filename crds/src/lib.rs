@@ -15,6 +15,7 @@
 //! | [`tools`] | what an operator says about tools |
 //! | [`reason`] | the reasons of failures and conditions |
 //! | [`clock`] | the API server's clock, told by its answers |
+//! | [`next_step`] | what a person does after a failure, reason by reason |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
 //! | [`fit`] | keeps a status below its size |
 //! | [`duration`] | durations as people write them |
@@ -28,6 +29,7 @@ pub mod duration;
 pub mod fit;
 pub mod journal;
 pub mod names;
+pub mod next_step;
 pub mod reason;
 pub mod state_key;
 pub mod termination;

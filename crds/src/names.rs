@@ -2,6 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::datastore::hex_digest;
+
 /// The API group.
 pub const GROUP: &str = "pawl.run";
 
@@ -125,9 +127,11 @@ pub fn recovery_name(run: &str, uid: &str) -> String {
     derived_name(run, &format!("recovery of {uid}"))
 }
 
-/// The name of the Lease of a state: `pawl-state-` and half of the digits of its key.
-pub fn lease_name(state_key: &str) -> String {
-    let digits = state_key.strip_prefix("sha256:").unwrap_or(state_key);
+/// The name of the Lease of a state, for the namespaces that share it: `pawl-state-` and half of the digits of a digest of both.
+/// A namespace has no `/` in its name, so that no two pairs are one text.
+pub fn lease_name(scope: &str, state_key: &str) -> String {
+    let digest = hex_digest(&Sha256::digest(format!("{scope}/{state_key}").as_bytes()));
+    let digits = digest.strip_prefix("sha256:").unwrap_or(&digest);
     format!("pawl-state-{}", digits.get(..32).unwrap_or(digits))
 }
 
@@ -156,6 +160,11 @@ pub fn replan_command(namespace: &str, run: &str) -> String {
         "kubectl annotate -n {namespace} tfrun/{run} {CANCEL}=\"its plan is stale\" && \
          kubectl wait -n {namespace} tfrun/{run} --for=condition=Finished --timeout=2m && {rerun}"
     )
+}
+
+/// The line that shows the logs of all attempts.
+pub fn logs_command(namespace: &str, run: &str) -> String {
+    format!("kubectl logs -n {namespace} -l {LABEL_RUN}={run} --tail=-1")
 }
 
 /// The command that gives up the apply of a run whose node is lost, right for whoever pastes it.

@@ -29,9 +29,15 @@ reasons! {
     CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound";
     /// A field of the spec makes no sense.
     INVALID_SPEC = "InvalidSpec";
+    /// A variable of the stack has no value.
+    VARIABLE_NOT_SET = "VariableNotSet";
+    /// A variable has a value that the stack refuses, or the stack has no such variable.
+    VARIABLE_INVALID = "VariableInvalid";
     // Tool.
     /// No version of the tool that satisfies the request is to be had.
     TOOL_NOT_FOUND = "ToolNotFound";
+    /// No version satisfies all who ask for one: spec, version files and code.
+    VERSION_CONTRADICTION = "VersionContradiction";
     /// The mirror of the tool does not answer, or another process takes too long to install it.
     TOOL_UNAVAILABLE = "ToolUnavailable";
     /// What the mirror or the cache gave is not what was published, or cannot be shown to be; nothing of it was run or kept.
@@ -54,6 +60,12 @@ reasons! {
     UNAUTHORIZED = "Unauthorized";
     /// Something asked a question, and nobody is there to answer it.
     INPUT_REQUIRED = "InputRequired";
+    /// The backend of the state could not be reached.
+    BACKEND_UNREACHABLE = "BackendUnreachable";
+    /// What the backend has is no state that can be read: it is damaged, or encrypted with a key that is not there.
+    STATE_UNREADABLE = "StateUnreadable";
+    /// The state was written by a newer version of the tool.
+    STATE_TOO_NEW = "StateTooNew";
     /// Somebody holds the state's lock.
     STATE_LOCKED = "StateLocked";
     /// The state changed since the plan.

@@ -1,4 +1,5 @@
-//! Which state a plan is of, as a key: runs with the same key apply one after the other (`design/0010-leases-and-locks.md`).
+//! Which state a plan is of, as a key: runs with the same key, of a namespace or of several that share states, apply one after the
+//! other (`design/0010-leases-and-locks.md`).
 //!
 //! A key is a digest, so that it can stand in a status, and of no credential. Two keys of one state cost the exclusion, one key of
 //! two states only a wait: what names no place, and differs between two ways to the same state, stays out.

@@ -11,6 +11,7 @@
 //! | [`files`] | files of the agent's own, and what a tool left |
 //! | [`phases`] | setup, init, plan, apply |
 //! | [`tool`] | finding the tool |
+//! | [`beneath`] | what Terragrunt calls in the tool's place |
 //! | [`manifest`] | the plan checksum |
 //! | [`manual`] | completion for shells, and pages for `man` |
 //! | [`own_lines`] | what the agent itself writes into the log |
@@ -23,6 +24,7 @@
 //! | [`termination`] | the termination message |
 
 pub mod api;
+pub mod beneath;
 pub mod classify;
 pub mod datastore;
 pub mod driver;

@@ -7,12 +7,13 @@ use clap_complete::Shell;
 use crds::contract;
 use runner_agent::{
     api::KubeApi,
+    beneath,
     datastore::{
         Client,
         spool::{Both, Spool, SpoolWriter},
     },
     driver::Driver,
-    local::arguments::Arguments,
+    local::{arguments::Arguments, typed},
     manual, own_lines,
     phases::{PodWork, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
@@ -62,7 +63,14 @@ zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
 fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
-    let arguments = Line::try_parse().unwrap_or_else(|error| {
+    if beneath::is_called() {
+        leave(beneath::run());
+    }
+    let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
+        eprintln!("error: {text}");
+        leave(contract::EXIT_USAGE);
+    });
+    let arguments = Line::try_parse_from(words).unwrap_or_else(|error| {
         let _ = error.print();
         leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });
     });

@@ -32,6 +32,87 @@ pub fn page(mut program: Command, of: Option<&str>, out: &mut impl Write) -> io:
             found.ok_or_else(|| io::Error::other(format!("there is no command {name}")))?
         }
     };
-    clap_mangen::Man::new(program).source(version).manual("Pawl").render(out)?;
+    let man = clap_mangen::Man::new(program.clone()).source(version).manual("Pawl");
+    man.render_title(out)?;
+    man.render_name_section(out)?;
+    let mut synopsis = Vec::new();
+    man.render_synopsis_section(&mut synopsis)?;
+    out.write_all(with_values(&program, &String::from_utf8_lossy(&synopsis)).as_bytes())?;
+    man.render_description_section(out)?;
+    man.render_options_section(out)?;
+    if program.has_subcommands() {
+        man.render_subcommands_section(out)?;
+    }
+    if let Some(more) = program.get_after_long_help().or_else(|| program.get_after_help()) {
+        out.write_all(as_it_stands(&more.to_string()).as_bytes())?;
+    }
+    if program.get_version().is_some() {
+        man.render_version_section(out)?;
+    }
     out.flush()
+}
+
+/// A synopsis whose options have their values, which the generator leaves out.
+fn with_values(program: &Command, synopsis: &str) -> String {
+    let mut text = synopsis.to_owned();
+    for option in program.get_opts() {
+        let (Some(long), Some(values)) = (option.get_long(), option.get_value_names()) else { continue };
+        let bare = format!("\\fB\\-\\-{}\\fR]", escaped(long));
+        let values: Vec<&str> = values.iter().map(clap::builder::Str::as_str).collect();
+        let whole = format!("{} \\fI{}\\fR]", bare.trim_end_matches(']'), escaped(&values.join(" ")));
+        text = text.replace(&bare, &whole);
+    }
+    text
+}
+
+/// What stands below the options, line by line, which the generator fills: a section for each heading.
+fn as_it_stands(text: &str) -> String {
+    let mut page = String::new();
+    for line in text.lines() {
+        let head = line.strip_suffix(':').filter(|head| !head.starts_with(' ') && !head.is_empty());
+        if head.is_some() || page.is_empty() {
+            page.push_str(if page.is_empty() { ".SH " } else { ".fi\n.SH " });
+            page.push_str(&head.unwrap_or("Notes").to_uppercase());
+            page.push_str("\n.nf\n");
+        }
+        if head.is_none() {
+            // A line that begins so would be a command.
+            page.push_str(if line.starts_with(['.', '\'']) { "\\&" } else { "" });
+            page.push_str(&escaped(line));
+            page.push('\n');
+        }
+    }
+    if page.is_empty() { page } else { format!("{page}.fi\n") }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_values_of_options_and_keeps_lines() {
+        let option = |name: &'static str| clap::Arg::new(name).long(name);
+        let program = Command::new("x")
+            .version("1")
+            .arg(option("var-file").value_name("FILE"))
+            .arg(option("var").value_name("NAME=VALUE"))
+            .arg(option("json").action(clap::ArgAction::SetTrue))
+            .after_long_help("Examples:\n  x --var a=b\n\nExit codes:\n  0   well\n.\nThe end");
+        let mut out = Vec::new();
+        page(program, None, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for part in [
+            "\\-\\-var\\-file\\fR \\fIFILE\\fR]",
+            "\\-\\-var\\fR \\fINAME=VALUE\\fR]",
+            "\\-\\-json\\fR]",
+            ".SH EXAMPLES\n.nf\n  x \\-\\-var a=b\n\n.fi\n.SH EXIT CODES\n.nf\n  0   well\n\\&.\nThe end\n.fi\n",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!text.contains("EXTRA"), "{text}");
+    }
 }

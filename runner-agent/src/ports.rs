@@ -92,9 +92,9 @@ pub struct SetupReport {
 /// What Init found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitReport {
-    /// The backend's type.
+    /// The backend's type, and what people have to know of it.
     pub backend: String,
-    /// The workspace.
+    /// The workspace, in words.
     pub workspace: String,
 }
 

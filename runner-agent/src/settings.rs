@@ -107,7 +107,7 @@ pub struct Machine {
     pub stack: Option<PathBuf>,
     /// The directory above which no version file is looked for: the stack's repository, or the stack.
     pub root: PathBuf,
-    /// Further arguments of `plan`: variables as the tool's own command line has them.
+    /// Further arguments of `plan`, and of `apply` where that takes them: variables as the tool's own command line has them.
     pub plan_args: Vec<OsString>,
     /// Whether the plan is printed in colour.
     pub colour: bool,
@@ -226,11 +226,6 @@ impl Settings {
     /// Where the plan file is that is shown, hashed and applied; outside of the source, so that no digest of the source holds it.
     pub fn plan_file(&self) -> PathBuf {
         self.kept.join("tfplan")
-    }
-
-    /// What a plan on a person's machine was made with and of, part by part, beside the plan.
-    pub fn parts_file(&self) -> PathBuf {
-        self.kept.join("parts.json")
     }
 
     /// Where the tool writes a plan, which code of the stack may have changed since. It is taken from there once.

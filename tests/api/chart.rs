@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::secrets_are_rendered_without_what_is_in_them", false, secrets),
         Test::new("chart::authorities_of_a_bucket_reach_the_datastore", false, authorities),
         Test::new("chart::proxy_and_authorities_of_pods_reach_the_controller", false, proxy),
+        Test::new("chart::namespaces_that_share_states_reach_the_controller", false, sharing),
         Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
         Test::new("chart::values_of_an_earlier_release_are_enough", false, reused),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
@@ -329,6 +330,20 @@ async fn proxy(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn sharing(_: World) -> Result<()> {
+    use ::controller::sharing::SharedStates;
+    let said = |values: &[&str]| -> Result<Option<String>> {
+        let all = render(values)?;
+        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+        Ok(arguments.iter().find_map(|argument| argument.strip_prefix("--shared-states=")).map(str::to_owned))
+    };
+    ensure!(said(&[])?.is_none(), "each namespace for itself");
+    let groups = said(&[r#"sharedStates=[["team-a","team-b"],["team-c","team-d"]]"#])?.context("no argument")?;
+    let shared: SharedStates = groups.parse().map_err(anyhow::Error::msg)?;
+    ensure!(shared.group("team-d") == ["team-c", "team-d"] && shared.group("team-e") == ["team-e"], "{shared:?}");
+    Ok(())
+}
+
 async fn finite(_: World) -> Result<()> {
     let kept = |values: &[&str]| -> Result<Option<String>> {
         let all = render(values)?;
@@ -354,6 +369,7 @@ async fn nonsense(_: World) -> Result<()> {
     for value in [
         "datastore.networkPolicy.apiServerCIDRs=[\"everywhere\"]",
         "datastore.enabled=\"no\"",
+        r#"sharedStates=["team-a","team-b"]"#,
         "datastore.store=\"ftp://x\"",
         "datastore.persistance={\"enabled\":true}",
         "runner.tools.ofline=true",

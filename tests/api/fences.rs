@@ -345,7 +345,7 @@ async fn claim_leased(world: World) -> Result<()> {
     planned["stateKey"] = sum('c').into();
     agent.status(&json!({"phase": "Init"})).await?;
     agent.status(&json!({"phase": "Plan", "plan": planned})).await?;
-    let lease = |digit: char| json!({"lease": {"stateKey": sum(digit), "name": names::lease_name(&sum(digit)), "at": "2026-01-01T00:00:00Z"}});
+    let lease = |digit: char| json!({"lease": {"stateKey": sum(digit), "name": names::lease_name(&scene.namespace, &sum(digit)), "at": "2026-01-01T00:00:00Z"}});
     let text = "a claim needs the lease on the state of its plan";
     let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
     refused("without a lease", claims().await, text)?;

@@ -8,6 +8,7 @@ mod chart;
 mod conformance;
 mod fences;
 mod gate;
+mod leases;
 mod matrix;
 mod newer;
 mod policies;
@@ -38,6 +39,7 @@ fn main() -> Result<ExitCode> {
         policies::tests(),
         fences::tests(),
         gate::tests(),
+        leases::tests(),
         matrix::tests(),
         applied::tests(),
         chart::tests(),

@@ -57,15 +57,23 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) async fn new(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
-        Self::of(world, namespace).await
+        Self::of(world, namespace, ControllerSettings::default()).await
+    }
+
+    /// Two namespaces, and controllers that were told that they share states.
+    pub(crate) async fn pair(world: World) -> Result<(Self, Self)> {
+        let (one, two) = (world.namespace().await?, world.namespace().await?);
+        let shared_states = json!([[one, two]]).to_string().parse().map_err(anyhow::Error::msg)?;
+        let settings = ControllerSettings { shared_states, ..ControllerSettings::default() };
+        Ok((Self::of(world.clone(), one, settings.clone()).await?, Self::of(world, two, settings).await?))
     }
 
     /// Another controller, which has not seen what this one has.
     pub(crate) async fn again(&self) -> Result<Self> {
-        Self::of(self.world.clone(), self.namespace.clone()).await
+        Self::of(self.world.clone(), self.namespace.clone(), self.context.settings.clone()).await
     }
 
-    async fn of(world: World, namespace: String) -> Result<Self> {
+    async fn of(world: World, namespace: String, settings: ControllerSettings) -> Result<Self> {
         let mut config = world.access.config().await?;
         config.auth_info.impersonate = Some("system:serviceaccount:pawl-system:pawl-controller".into());
         config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
@@ -73,18 +81,18 @@ impl Rig {
         let client = Client::try_from(config)?;
         let context = Arc::new(Context {
             client: client.clone(),
-            settings: ControllerSettings::default(),
             pods: Pods::awaiting(1),
             memory: Memory::default(),
             gate: Gatekeeper::default(),
             workspaces: Workspaces::default(),
-            queue: Queue::new(false),
+            queue: Queue::new(&settings),
             released: Released::default(),
             nodes: Nodes::default(),
             datastore: None,
             events: Events::new(client),
             metrics: Arc::new(Metrics::new()),
             clock: ServerClock::default(),
+            settings,
         });
         let mut feed = Feed::of(None);
         context.pods.apply(&mut feed, &Event::Init);

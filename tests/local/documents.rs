@@ -5,13 +5,14 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    place::{Lab, Test, ended, holds},
+    place::{Lab, Test, approval, ended, holds},
     terminal::Terminal,
 };
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("documents::the_first_example_of_the_readme", readme),
+        Test::new("documents::the_lines_of_the_readme_after_it", readme_goes_on),
         Test::new("documents::bash_completes", completion),
         Test::new("documents::manual", manual),
     ]
@@ -36,6 +37,36 @@ fn readme(lab: &Lab) -> Result<()> {
     ensure!(code == 0, "{text}");
     holds(&text, "Applied +2 ~0 -0, 1 output.")?;
     ensure!(place.home().join("hello/terraform.tfstate").is_file(), "{text}");
+    Ok(())
+}
+
+/// The lines below the first example, one after the other on what it left: each ends as its comment says.
+fn readme_goes_on(lab: &Lab) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+    let text = fs::read_to_string(root.join("README.md"))?;
+    let below = text.split_once("The same line again says").context("the first example is followed by something else")?.1;
+    let lines = below.lines().skip_while(|line| !line.starts_with("    ")).take_while(|line| line.starts_with("    "));
+    // There is no such server.
+    let lines: Vec<&str> = lines.filter(|line| !line.contains("https://")).collect();
+    ensure!(lines.len() >= 4, "{lines:?}");
+    let place = lab.place("tofu", &[])?;
+    let copy =
+        format!("cp -r {}/tests/fixtures/stacks/hello ~/hello && runner-agent local ~/hello --auto-approve", root.display());
+    let (code, mut text) = place.paste(&copy)?;
+    ensure!(code == 0, "{text}");
+    for line in lines {
+        let line = if line.contains("sha256:…") {
+            let waits = approval(&text)?;
+            let checksum = waits.split_whitespace().find(|word| word.starts_with("sha256:")).context("no checksum")?;
+            line.replace("sha256:…", checksum)
+        } else {
+            line.to_owned()
+        };
+        let wanted = if line.contains("exit code 2") { 2 } else { 0 };
+        let code;
+        (code, text) = place.paste(&line)?;
+        ensure!(code == wanted, "`{}` ended with {code}: {text}", line.trim());
+    }
     Ok(())
 }
 
@@ -72,5 +103,8 @@ fn manual(lab: &Lab) -> Result<()> {
     for part in ["runner-agent local", "--approve", "CHECKSUM", "--auto-approve", "a plan waits for an answer"] {
         holds(&text, part)?;
     }
+    let raw = place.paste("runner-agent man local")?.1;
+    holds(&raw, "\\fICHECKSUM\\fR]")?;
+    holds(&raw, ".SH EXIT CODES\n.nf\n  0   applied, destroyed, planned, or nothing to do\n  1   failed\n")?;
     text.lines().find(|line| line.contains("NAME")).map(drop).context("no NAME")
 }

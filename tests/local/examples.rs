@@ -100,6 +100,7 @@ fn broken(place: &Place, line: &str) -> Result<()> {
     holds(&text, line)?;
     holds(&text, &format!("Next: correct {}", line.replace(" line ", ":")))?;
     holds(&text, "nothing was changed")?;
+    ensure!(!text.contains("[reset]") && !place.log()?.contains("[reset]"), "marks of colours: {text}");
     ensure!(place.resources()?.is_none(), "{text}");
     Ok(())
 }

@@ -131,7 +131,7 @@ fn in_apply(lab: &Lab) -> Result<()> {
         terminal.press(CTRL_C)?;
         std::thread::sleep(Duration::from_millis(100));
     }
-    terminal.until("Cancelled: apply was told to end, once; it finishes what it has begun and saves its state")?;
+    terminal.until("Interrupted: apply was told to end, once; it finishes what it has begun and saves its state")?;
     let (code, text) = terminal.end()?;
     one_signal(&text)?;
     interrupted(&place, code, &text)
@@ -150,6 +150,7 @@ fn interrupted(place: &Place, code: i32, text: &str) -> Result<()> {
     let record = place.record()?;
     ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code} {:?}: {text}", record.result);
     let failure = record.failure.with_context(|| format!("no failure: {text}"))?;
+    ensure!(!text.contains("Cancelled:"), "what was applied in part is called cancelled: {text}");
     ensure!(failure.reason == reason::APPLY_INTERRUPTED && failure.changes == crds::Changed::Some, "{failure:?}: {text}");
     let resources = place.resources()?.unwrap_or_default();
     ensure!((1..3).contains(&resources), "the state has {resources} resources: {text}");

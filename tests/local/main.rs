@@ -1,6 +1,8 @@
 //! `runner-agent local`, the program itself, with the real tools, at a terminal and without one. Needs neither root nor a
 //! cluster.
 
+mod advice;
+mod chosen;
 mod documents;
 mod examples;
 mod interrupts;
@@ -12,6 +14,8 @@ mod resumed;
 mod reviewed;
 mod stalled;
 mod terminal;
+mod terragrunt;
+mod typed;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -31,6 +35,8 @@ fn main() -> Result<ExitCode> {
         }
     };
     let all = [
+        chosen::tests(&lab),
+        advice::tests(&lab),
         documents::tests(),
         examples::tests(&lab),
         interrupts::tests(),
@@ -39,6 +45,8 @@ fn main() -> Result<ExitCode> {
         repository::tests(),
         resumed::tests(),
         reviewed::tests(),
+        terragrunt::tests(&lab),
+        typed::tests(lab.as_ref()),
     ];
     let trials = all.into_iter().flatten().map(|test: Test| {
         let lab = lab.clone();

@@ -11,7 +11,10 @@ use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, TerraformRunStatus};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::cluster::{cache, gobuild::Toolset};
+use tests::cluster::{
+    cache,
+    gobuild::{TERRAGRUNT, Toolset},
+};
 
 use crate::terminal::{Terminal, spawning};
 
@@ -32,6 +35,7 @@ impl Test {
 /// What all tests share: the tools, the agent, and a mirror of providers.
 pub(crate) struct Lab {
     tools: Toolset,
+    terragrunt: Option<Toolset>,
     agent: PathBuf,
     shared: TempDir,
     terraform: bool,
@@ -47,10 +51,11 @@ impl Lab {
         let Some(tools) = tools.map_or_else(|| Toolset::at_hand(&needed), |tools| Ok(Some(tools)))? else {
             return Ok(Err("OpenTofu is not built yet; `cargo run --release --bin cluster -- tools` builds it"));
         };
+        let terragrunt = if wanted { Some(Toolset::ensure(TERRAGRUNT)?) } else { Toolset::at_hand(TERRAGRUNT)? };
         // Beside the directory of test programs.
         let agent = env::current_exe()?.ancestors().nth(2).context("no target directory")?.join("runner-agent");
         ensure!(agent.is_file(), "{} is not there; run `cargo build --release --workspace`", agent.display());
-        let lab = Self { tools, agent, shared: tempfile::tempdir()?, terraform };
+        let lab = Self { tools, terragrunt, agent, shared: tempfile::tempdir()?, terraform };
         lab.mirror()?;
         Ok(Ok(lab))
     }
@@ -68,10 +73,19 @@ impl Lab {
         }
         symlink(self.tools.path(tool)?, dir.path().join("bin").join(tool))?;
         symlink(&self.agent, dir.path().join("bin/runner-agent"))?;
+        if tool == "terraform" {
+            // What is on PATH does not say which tool the code is for.
+            cache::write(&dir.path().join("stack/.terraform-version"), self.tools.version(tool)?)?;
+        }
         for (name, text) in files {
             cache::write(&dir.path().join("stack").join(name), text)?;
         }
         Ok(Place { dir, config: self.shared.path().join("tofurc") })
+    }
+
+    /// Puts another tool on the PATH of a machine.
+    pub(crate) fn put_on_path(&self, place: &Place, tool: &str) -> Result<()> {
+        Ok(symlink(self.tools.path(tool)?, place.dir.path().join("bin").join(tool))?)
     }
 
     /// A machine with a tool, and a stack of the fixtures in its folder.
@@ -82,6 +96,20 @@ impl Lab {
         let main = place.stack().join("main.tf");
         let text = fs::read_to_string(&main)?.replace("required_version = \">= 1.6\"", "required_version = \">= 1.5\"");
         fs::write(&main, text)?;
+        Ok(place)
+    }
+
+    /// Whether Terragrunt is here.
+    pub(crate) fn has_terragrunt(&self) -> bool {
+        self.terragrunt.is_some()
+    }
+
+    /// A machine with Terragrunt and OpenTofu, and units of the fixtures in its folder.
+    pub(crate) fn units(&self, name: &str) -> Result<Place> {
+        let place = self.place("tofu", &[])?;
+        let terragrunt = self.terragrunt.as_ref().context("Terragrunt is not built")?;
+        symlink(terragrunt.path("terragrunt")?, place.dir.path().join("bin/terragrunt"))?;
+        copy(&fixtures().with_file_name("terragrunt").join(name), &place.stack())?;
         Ok(place)
     }
 

@@ -19,6 +19,7 @@ use crate::{
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("resumed::without_a_terminal_a_plan_waits", without_terminal),
+        Test::new("resumed::a_newer_apply_ends_what_waits", overtaken),
         Test::new("resumed::killed_in_plan", killed_in_plan),
         Test::new("resumed::killed_at_the_question", killed_at_the_question),
         Test::new("resumed::end_of_file_is_no_answer", end_of_file),
@@ -42,6 +43,25 @@ fn without_terminal(lab: &Lab) -> Result<()> {
         ensure!(code == 1, "applied twice: {text}");
         holds(&text, "no plan waits here")?;
     }
+    Ok(())
+}
+
+fn overtaken(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let (code, text) = place.run(&["apply"])?;
+    ensure!(code == 2, "{code}: {text}");
+    let line = approval(&text)?;
+    let (code, text) = place.run(&["apply", "--auto-approve"])?;
+    ensure!(code == 0, "{code}: {text}");
+    let (code, text) = place.paste(&line)?;
+    ensure!(code == 1 && place.resources()? == Some(2), "{code}: {text}");
+    holds(&text, "no longer waits: the apply of ")?;
+    ensure!(place.records()?.swap_remove(0).result == Some(RunResult::Superseded), "it still waits: {text}");
+    // One that is made now waits for its own answer.
+    let (code, text) = place.run(&["destroy"])?;
+    ensure!(code == 2, "{code}: {text}");
+    let (code, text) = place.paste(&approval(&text)?)?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Destroyed), "{code}: {text}");
     Ok(())
 }
 

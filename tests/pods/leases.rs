@@ -1,7 +1,7 @@
-//! One apply at a time on a state, across namespaces; the others queue where everybody sees it.
+//! One apply at a time on a state, in a namespace and those that share its states; the others queue where everybody sees it.
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult, TerraformRun, conditions, names, reason};
+use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tests::ledger::what;
@@ -10,7 +10,8 @@ use crate::suite::{LATER, SOON, Scene, Test, gate, gated, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("leases::two_namespaces_apply_to_one_state_one_after_the_other", two_namespaces),
+        Test::new("leases::two_namespaces_that_share_apply_to_one_state_one_after_the_other", sharing),
+        Test::new("leases::two_namespaces_that_do_not_share_know_nothing_of_each_other", apart),
         Test::new("leases::three_in_the_order_of_their_creation", three),
         Test::new("leases::an_approved_plan_waits_for_its_turn", approved),
         Test::new("leases::a_run_that_was_removed_by_force_is_waited_for_as_long_as_its_pod_runs", removed),
@@ -35,9 +36,9 @@ async fn given_back(scene: &Scene, name: &str) -> Result<()> {
     scene.until(name, "without its lease", SOON, free).await.map(drop)
 }
 
-async fn two_namespaces(scene: Scene) -> Result<()> {
-    let other = scene.suite.beside(&scene, "b").await?;
+async fn sharing(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
+    let (scene, other) = (scene.suite.sharing(&scene, "a").await?, scene.suite.sharing(&scene, "b").await?);
     scene.scripted("a", json!({"resources": gated(6)}), automatic(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     other.scripted("b", json!({"resources": 7}), automatic(&backend)).await?;
@@ -53,6 +54,33 @@ async fn two_namespaces(scene: Scene) -> Result<()> {
     ensure!(status.plan.context("no plan")?.counts.add == 1, "it was planned on what the run before it left");
     ensure!(scene.starts("a", "apply") == 1 && other.starts("b", "apply") == 1 && other.starts("b", "plan") == 1);
     Ok(())
+}
+
+async fn apart(scene: Scene) -> Result<()> {
+    let other = scene.suite.beside(&scene, "b").await?;
+    let backend = scene.backend("shared");
+    scene.scripted("a", json!({"resources": gated(6)}), automatic(&backend)).await?;
+    scene.until_ledger("a", what::RESOURCE, None).await?;
+    // The same state, by a way that has no lock: all that is left are leases.
+    let mut unlocked = backend;
+    (unlocked["config"]["lock_address"], unlocked["config"]["unlock_address"]) = (Value::Null, Value::Null);
+    other.scripted("b", json!({"resources": 7, "commands": {"apply": [gate()]}}), automatic(&unlocked)).await?;
+    let status = other.phase("b", Phase::Apply).await?;
+    let first = scene.status("a").await?;
+    ensure!(first.phase == Some(Phase::Apply), "it has to be in mid-apply by now: {first:?}");
+    let key = |status: &TerraformRunStatus| status.lease.as_ref().map(|lease| lease.state_key.clone());
+    ensure!(key(&first).is_some() && key(&first) == key(&status), "two states: {first:?} and {status:?}");
+    ensure!(status.history.iter().any(|line| line.contains("no lock: others may change the state")), "{:?}", status.history);
+    ensure!(first.history.iter().all(|line| !line.contains("no lock")), "{:?}", first.history);
+    // Neither names the other anywhere.
+    for (status, stranger) in [(&status, format!("{}/a", scene.namespace)), (&first, format!("{}/b", other.namespace))] {
+        let text = serde_json::to_string(status)?;
+        ensure!(!text.contains(&stranger), "{text}");
+    }
+    scene.open("a").await?;
+    scene.ends("a", RunResult::Applied).await?;
+    other.open("b").await?;
+    other.fails("b", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await.map(drop)
 }
 
 async fn three(scene: Scene) -> Result<()> {
@@ -85,21 +113,21 @@ async fn three(scene: Scene) -> Result<()> {
 
 async fn approved(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
+    // Its lock is behind the gate. The other one is newer, and so superseded by nobody.
+    scene.scripted("a", json!({"resources": 1, "commands": {"apply": [gate()]}}), automatic(&backend)).await?;
+    scene.phase("a", Phase::Apply).await?;
     let manual = json!({"backend": backend, "approval": {"holdFor": "1s"}});
     scene.scripted("held", json!({"resources": 1}), manual).await?;
     scene.phase("held", Phase::AwaitingApproval).await?;
-    let other = scene.suite.beside(&scene, "b").await?;
-    other.scripted("a", json!({"resources": 1, "commands": {"apply": [gate()]}}), automatic(&backend)).await?;
-    other.phase("a", Phase::Apply).await?;
     let waiting = super::stored::released(&scene, "held").await?;
     super::stored::approve_waiting(&scene, &waiting)?;
-    let first = format!("{}/a", other.namespace);
+    let first = format!("{}/a", scene.namespace);
     let run = scene.until("held", "queued", SOON, |run| queued(run, &first)).await?;
     let status = run.status.context("no status")?;
     holds(status.message.as_deref().unwrap_or_default(), "is approved; waits for its turn")?;
     ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1), "no pod before its turn");
-    other.open("a").await?;
-    other.ends("a", RunResult::Applied).await?;
+    scene.open("a").await?;
+    scene.ends("a", RunResult::Applied).await?;
     // The state moved under the approved plan, which is applied as it is or not at all.
     let status = scene.fails("held", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await?;
     // It said so before it was tried, and whose apply it was.

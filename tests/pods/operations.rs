@@ -177,6 +177,12 @@ async fn workspace(scene: Scene) -> Result<()> {
         scene.runs().create(&kube::api::PostParams::default(), &run).await?;
         scene.ends(name, result).await?;
     }
+    let mut typo = run.clone();
+    (typo["workspace"], typo["operation"]) = ("typo".into(), "Plan".into());
+    let typo = crds::TerraformRun::new("typo", serde_json::from_value(typo)?);
+    scene.runs().create(&kube::api::PostParams::default(), &typo).await?;
+    scene.fails("typo", crds::FailureClass::Configuration, crds::reason::INVALID_SPEC, SOON).await?;
+    ensure!(scene.kubectl(&["get", "secret", "tfstate-typo-a"]).is_err(), "a plan made a workspace");
     scene.kubectl(&["get", "secret", "tfstate-staging-a"]).map(drop)
 }
 

@@ -9,7 +9,12 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tests::{
-    cluster::{Cluster, chart::Values, images},
+    cluster::{
+        Cluster,
+        chart::Values,
+        gobuild::{TERRAGRUNT, Toolset},
+        images,
+    },
     releases::{Key, Mirror, Release, Tree, mirror_settings, versions},
     servers::auth::Access,
 };
@@ -42,6 +47,8 @@ impl Releases {
         for release in versions::all(programs)? {
             tree.add(&release)?;
         }
+        let terragrunt = Toolset::ensure(TERRAGRUNT)?;
+        tree.add(&Release::new(Tool::Terragrunt, terragrunt.version("terragrunt")?, terragrunt.path("terragrunt")?)?)?;
         tree.add(&Release::new(Tool::Terragrunt, "0.93.0", &stand_in())?)?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let open = Mirror::start_tls(host, tree.root(), &[]).await?;
@@ -78,7 +85,7 @@ impl Releases {
     }
 }
 
-/// Stands in for Terragrunt, whose module cannot be had here.
+/// Stands in for Terragrunt before 1.0, which cannot be had as a module.
 pub(crate) fn stand_in() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/terragrunt/stand-in.sh")
 }

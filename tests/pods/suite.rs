@@ -90,12 +90,15 @@ impl Suite {
         let cluster = Cluster::up(name).await?;
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;
-        cluster.install(&releases.values()).await?;
+        // A cluster that was kept has the namespaces of the time before.
+        let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
+        let mut values = releases.values();
+        let group = ["a", "b"].map(|word| sharing(&prefix, word));
+        values.insert("sharedStates".to_owned(), json!([group]).to_string());
+        cluster.install(&values).await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let git = GitServer::start(host, files.path()).await?;
         let state = StateServer::start(host).await?;
-        // A cluster that was kept has the namespaces of the time before.
-        let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         Ok(Self {
             client: cluster.client().await?,
             cluster,
@@ -111,7 +114,15 @@ impl Suite {
 
     /// A further namespace of a test.
     pub(crate) async fn beside(&self, scene: &Scene, word: &str) -> Result<Scene> {
-        let namespace = format!("{}-{word}", scene.namespace);
+        self.made(scene, format!("{}-{word}", scene.namespace)).await
+    }
+
+    /// One of the two namespaces that share states, `a` or `b`, for one test.
+    pub(crate) async fn sharing(&self, scene: &Scene, word: &str) -> Result<Scene> {
+        self.made(scene, sharing(&self.prefix, word)).await
+    }
+
+    async fn made(&self, scene: &Scene, namespace: String) -> Result<Scene> {
         let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
             "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
         Api::all(self.client.clone()).create(&PostParams::default(), &object).await?;
@@ -177,6 +188,10 @@ impl Suite {
             format!("{name} in namespace {namespace}\n{seen}\n{pods}\n{}", ledger.concat())
         })
     }
+}
+
+fn sharing(prefix: &str, word: &str) -> String {
+    format!("{prefix}-share-{word}")
 }
 
 /// Entries of a test: its scripts and states carry its namespace.

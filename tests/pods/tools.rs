@@ -83,11 +83,10 @@ async fn picked(scene: Scene) -> Result<()> {
 }
 
 async fn terragrunt(scene: Scene) -> Result<()> {
-    // Terragrunt's part is played by a stand-in (fixtures/terragrunt); the tool beneath is real.
     let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.10.6\"\n"});
     run(&scene, "a", files.clone(), json!({"approval": {"mode": "Manual"}})).await?;
     let waits = scene.phase("a", Phase::AwaitingApproval).await?;
-    holds(&tool(&waits), "Terragrunt 0.93.0 with OpenTofu 1.10.6, ")?;
+    holds(&tool(&waits), "Terragrunt 1.1.3 with OpenTofu 1.10.6, ")?;
     holds(&tool(&waits), "; OpenTofu 1.10.6, from terragrunt.hcl")?;
     ensure!(scene.approve("a").await?.status.success());
     let status = scene.ends("a", RunResult::Applied).await?;
@@ -104,13 +103,15 @@ async fn terragrunt(scene: Scene) -> Result<()> {
 
 async fn terragrunt_told(scene: Scene) -> Result<()> {
     scene.suite.releases.publish("1.7.7")?;
-    // The provider ignores the interrupt; without it the tool would wait for an hour. The stand-in hands a signal on after 15 s, and of
-    // the smallest grace 10 s are left to the provider.
+    // Terragrunt's part is played by a stand-in (fixtures/terragrunt), as one before 1.0 is called otherwise. The provider ignores the
+    // interrupt; without it the tool would wait for an hour. The stand-in hands a signal on after 15 s, and of the smallest grace 10 s are
+    // left to the provider.
     let script = json!({"name": format!("{}/a", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": [
         {"address": "terraform_data.a"},
         {"address": "terraform_data.b", "steps": [{"provider": {"seconds": 3600, "ignore_signals": true}}]},
     ]});
-    let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.7.7\"\n", "pawl-script.json": script.to_string()});
+    let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.7.7\"\n", ".terragrunt-version": "0.93.0\n",
+        "pawl-script.json": script.to_string()});
     run(&scene, "a", files, json!({"runner": {"terminationGracePeriodSeconds": 30}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;

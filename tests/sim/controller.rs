@@ -233,7 +233,7 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
         memory: Memory::default(),
         gate: Gatekeeper::default(),
         workspaces: Workspaces::default(),
-        queue: Queue::new(has_store),
+        queue: Queue::new(&settings),
         released: Released::default(),
         nodes: Nodes::default(),
         datastore: has_store.then(|| Arc::new(datastore(shared, process))),

@@ -37,8 +37,8 @@ pub struct Observed {
     pub applied: Option<Applied>,
     /// What the datastore has of the end of a claimed run.
     pub proof: Proof,
-    /// The state whose lease was taken for the run as it is here.
-    pub taken: Option<String>,
+    /// The state whose lease was taken for the run as it is here, and the name of that Lease.
+    pub taken: Option<(String, String)>,
     /// Who comes before it, when it wants a lease.
     pub ahead: Option<Ahead>,
     /// The node of that pod.

@@ -50,7 +50,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
             // Approval and lease are one write, so that a pod that is held may go on at once.
             match plan.state_key.as_ref().map(|key| (key, lease::turn(o, key, now))) {
                 None | Some((_, Turn::Has(false))) => {}
-                Some((key, Turn::Has(true))) => lease::record(&mut draft, key),
+                Some((_, Turn::Has(true))) => lease::record(&mut draft, o),
                 Some((key, Turn::Take)) => return Decision::act(Action::TakeLease { key: key.clone() }),
                 Some((_, Turn::Waits(waits))) => lease::say(&mut draft, &waits),
             }

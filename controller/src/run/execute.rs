@@ -136,9 +136,10 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
 
 /// What was taken is known of the run as it was read, and no longer than that: it is not remembered.
 async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
-    let taken = leases::take(&seen.run, &key, ctx).await?;
+    let name = ctx.settings.shared_states.lease_name(&seen.run.namespace().unwrap_or_default(), &key);
+    let taken = leases::take(&seen.run, &name, ctx).await?;
     let waits = lease::refused(&taken, key.clone(), ctx.now());
-    seen.taken = waits.is_none().then_some(key);
+    seen.taken = waits.is_none().then_some((key, name));
     ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));
     seen.notes.waits = waits;
     Ok(())

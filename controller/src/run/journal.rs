@@ -48,7 +48,7 @@ fn write(draft: &mut Draft<'_>, o: &Observed, journal: Journal, result: RunResul
     let step = if journal.wants_recovery() {
         Some(names::recover_command(&run.namespace().unwrap_or_default(), &run.name_any()))
     } else {
-        next_step(run, result)
+        next_step(run, result, whole.failure.as_ref())
     };
     if status_is_new(o, &journal) {
         draft.line("Journal", &journal.summary);

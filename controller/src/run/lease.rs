@@ -1,15 +1,15 @@
 //! The lease on a state: who wants it, who holds it, and when it is given back (`design/0010-leases-and-locks.md`).
 //!
-//! A Lease object names the run that took it last. Whether that run still holds it is read from the run itself: `status.lease`
-//! says so from the write that records it to the write that takes it away, which is the giving back.
+//! A Lease object, one for each state and each group of namespaces that share it, names the run that took it last. Whether that run
+//! still holds it is read from the run itself: `status.lease` says so from the write that records it to the write that takes it away,
+//! which is the giving back.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
 use crds::{
-    ApprovalMode, Operation, Phase, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key,
-    termination::clip,
+    ApprovalMode, Operation, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, termination::clip,
 };
 
 use super::{
@@ -90,12 +90,12 @@ fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_dat
 /// word that this version does not know has it for as long, and so has one whose approval was withdrawn and is still recorded: what
 /// ends that is a write of a controller, which a write that records the lease under tests of fields can see; the annotation may be
 /// put back, and then nothing but the version has changed.
-pub fn is_entitled(holder: &TerraformRun, lease: &str, has_datastore: bool) -> bool {
+pub fn is_entitled(holder: &TerraformRun, lease: &str, settings: &Settings) -> bool {
     let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
     recorded.is_some_and(|recorded| recorded.name == lease)
         || holder.unknown_word().is_some()
-        || wanted(holder, |recorded, annotated| recorded || annotated, has_datastore)
-            .is_some_and(|want| names::lease_name(&want.key) == lease)
+        || wanted(holder, |recorded, annotated| recorded || annotated, settings.has_datastore())
+            .is_some_and(|want| settings.shared_states.lease_name(&holder.namespace().unwrap_or_default(), &want.key) == lease)
 }
 
 /// How a run stands with the lease it wants.
@@ -112,7 +112,7 @@ pub(super) fn turn(o: &Observed, key: &str, now: Timestamp) -> Turn {
     if o.status().lease.as_ref().is_some_and(|lease| lease.state_key == key) {
         return Turn::Has(false);
     }
-    if o.taken.as_deref() == Some(key) {
+    if o.taken.as_ref().is_some_and(|(taken, _)| taken == key) {
         return Turn::Has(true);
     }
     if let Some(waits) = o.notes.waits.as_ref().filter(|waits| waits.key == key && now < waits.retry_at) {
@@ -140,11 +140,12 @@ pub(super) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<Wait
     }
 }
 
-/// Writes that the lease was taken.
-pub(super) fn record(draft: &mut Draft<'_>, key: &str) {
+/// Writes that the lease was taken, when one was.
+pub(super) fn record(draft: &mut Draft<'_>, o: &Observed) {
+    let Some((key, name)) = &o.taken else { return };
     let at = draft.time();
-    draft.set("lease", json!({"stateKey": key, "name": names::lease_name(key), "at": at}));
-    draft.condition(conditions::STATE_LEASED, Some(true), reason::LEASED, "no other run applies to this state");
+    draft.set("lease", json!({"stateKey": key, "name": name, "at": at}));
+    draft.condition(conditions::STATE_LEASED, Some(true), reason::LEASED, "it is this run's turn on the state");
 }
 
 /// Says that the run waits, and for whom; in its message as well, which is the agent's while an attempt is open.
@@ -173,7 +174,7 @@ pub(super) fn before_claim(o: &Observed, key: &str, now: Timestamp) -> Option<De
     match turn(o, key, now) {
         Turn::Has(false) => None,
         Turn::Has(true) => {
-            record(&mut draft, key);
+            record(&mut draft, o);
             Some(Decision::act(Action::Write(draft.finish(Kind::Lease))))
         }
         Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),

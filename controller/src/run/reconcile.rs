@@ -113,6 +113,7 @@ impl Context {
 /// When the API server does not answer or refuses; the run is looked at again.
 pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
     ctx.pods.ready().await;
+    ctx.queue.ready().await;
     let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number);
     let span = tracing::info_span!(
         "run",

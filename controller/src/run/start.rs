@@ -65,9 +65,7 @@ pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
         // Of a mode that is not known no attempt is opened.
         ApprovalMode::Manual | ApprovalMode::Unknown => (false, reason::WAITING, ""),
     };
-    if let Some(key) = &o.taken {
-        lease::record(&mut draft, key);
-    }
+    lease::record(&mut draft, o);
     draft.condition_if_new(conditions::PLANNED, Some(false), reason::RUNNING, "");
     draft.condition_if_new(conditions::APPROVED, Some(approved), why, text);
     draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");

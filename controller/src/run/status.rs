@@ -8,7 +8,11 @@ use serde_json::{Map, Value, json};
 
 use crds::{
     ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit,
-    names, reason, termination::clip, whole_seconds,
+    names,
+    next_step::{Facts, Place},
+    reason,
+    termination::clip,
+    whole_seconds,
 };
 
 use super::actions::{Kind, Note, Write};
@@ -154,7 +158,7 @@ impl<'a> Draft<'a> {
             Some(failure) => self.failure(failure),
             None => self.clear("failure"),
         };
-        match next_step(self.run, end.result) {
+        match next_step(self.run, end.result, end.failure.as_ref()) {
             Some(step) => self.set("nextStep", step),
             None => self.clear("nextStep"),
         };
@@ -282,21 +286,34 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The one command to run next.
-pub(super) fn next_step(run: &TerraformRun, result: RunResult) -> Option<String> {
-    match result {
-        RunResult::Failed
-        | RunResult::Indeterminate
-        | RunResult::Canceled
-        | RunResult::Rejected
-        | RunResult::Expired
-        | RunResult::Superseded => Some(names::rerun_command(&run.namespace().unwrap_or_default(), &run.name_any())),
-        RunResult::NoChanges
-        | RunResult::Planned
-        | RunResult::Applied
-        | RunResult::Destroyed
-        | RunResult::Drifted
-        | RunResult::Unknown => None,
+/// The one command to run next, or what comes before it after a failure.
+pub(super) fn next_step(run: &TerraformRun, result: RunResult, failure: Option<&Failure>) -> Option<String> {
+    let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+    let again = names::rerun_command(&namespace, &name);
+    match (result, failure) {
+        (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
+            let inline = run.spec.source.inline.is_some();
+            let facts = Facts { again, logs: names::logs_command(&namespace, &name), inline, ..Facts::default() }.of(failure);
+            Some(crds::next_step::next_step(&failure.reason, Place::Cluster, &facts))
+        }
+        (
+            RunResult::Failed
+            | RunResult::Indeterminate
+            | RunResult::Canceled
+            | RunResult::Rejected
+            | RunResult::Expired
+            | RunResult::Superseded,
+            _,
+        ) => Some(again),
+        (
+            RunResult::NoChanges
+            | RunResult::Planned
+            | RunResult::Applied
+            | RunResult::Destroyed
+            | RunResult::Drifted
+            | RunResult::Unknown,
+            _,
+        ) => None,
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     replay::{Place, Replay},
     state::{Recorded, StateFacts},
 };
-use crate::{Journal, PlanStatus, termination::clip};
+use crate::{Changed, Journal, PlanStatus, termination::clip};
 
 /// Stands in the line of each change that creates what may be there already.
 pub const MAY_EXIST: &str = "may exist already";
@@ -113,6 +113,10 @@ impl Comparison {
         if !judged && !there && place.failed > 0 {
             self.uncertain.push(object(&None, Some(Action::Create)));
         }
+        // What was made before its creation failed, in a provisioner for one, the tool keeps as tainted.
+        if place.failed > 0 && left.iter().any(|recorded| recorded.tainted && !recorded.deposed) {
+            self.recorded += 1;
+        }
     }
 
     /// For the status of a run.
@@ -130,7 +134,7 @@ impl Comparison {
             parts.push(format!("{} created and recorded", self.recorded));
         }
         if parts.is_empty() {
-            parts.push("the state has all of it".to_owned());
+            parts.push("the state has all that the tool knows of".to_owned());
         }
         let serial = self.serial.map_or_else(|| "no state".to_owned(), |serial| format!("state serial {serial}"));
         Journal {
@@ -194,6 +198,11 @@ impl PlanStatus {
 }
 
 impl Journal {
+    /// Whether something was changed, where the tool's own events leave it open: what failed and is in the state was made.
+    pub fn refined(&self, changed: Changed) -> Changed {
+        if changed == Changed::Unknown && self.compared && self.recorded > 0 { Changed::Some } else { changed }
+    }
+
     /// Whether a recovery run has something to do: something was made, or may have been, that the state does not know.
     pub fn wants_recovery(&self) -> bool {
         let begun = |line: &String| !line.ends_with("(update)") && !line.ends_with("(delete)");
@@ -213,6 +222,7 @@ mod tests {
                 address: words[0].into(),
                 id: words.get(1).filter(|w| **w != "-").map(|w| (*w).to_owned()),
                 deposed: words.get(2) == Some(&"deposed"),
+                tainted: words.get(2) == Some(&"tainted"),
             }
         };
         StateFacts { serial: Some(4), objects: objects.iter().map(recorded).collect() }
@@ -257,6 +267,8 @@ mod tests {
         is(said(&failed, &[]), 0, [&[], &["t.a (create)"], &[]]);
         is(said(&failed, &["t.a 1"]), 0, [&[], &[], &[]]);
         is(said(&[&failed[..], &["end"]].concat(), &[]), 0, [&[], &[], &[]]);
+        // It was made, and what followed failed.
+        is(said(&[&failed[..], &["end"]].concat(), &["t.a 1 tainted"]), 1, [&[], &[], &[]]);
     }
 
     #[test]

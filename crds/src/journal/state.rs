@@ -17,6 +17,8 @@ pub struct Recorded {
     pub id: Option<String>,
     /// It was replaced and is still to be destroyed.
     pub deposed: bool,
+    /// Its creation failed, and the next plan replaces it.
+    pub tainted: bool,
 }
 
 /// What a state says.
@@ -78,6 +80,8 @@ struct Instance {
     #[serde(default)]
     deposed: Option<String>,
     #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
     attributes: Option<Attributes>,
     #[serde(default)]
     attributes_flat: Option<Attributes>,
@@ -136,6 +140,7 @@ fn objects(resource: Resource) -> impl Iterator<Item = Recorded> {
             address: format!("{stem}{index}"),
             id: id.and_then(|id| id.as_str().map(str::to_owned)),
             deposed: instance.deposed.is_some_and(|key| !key.is_empty()),
+            tainted: instance.status.as_deref() == Some("tainted"),
         }
     })
 }
@@ -158,8 +163,12 @@ mod tests {
         ], "check_results": null});
         let facts = read(state.to_string().as_bytes()).unwrap();
         assert_eq!(facts.serial, Some(7));
-        let object =
-            |address: &str, id: Option<&str>, deposed| Recorded { address: address.into(), id: id.map(Into::into), deposed };
+        let object = |address: &str, id: Option<&str>, deposed| Recorded {
+            address: address.into(),
+            id: id.map(Into::into),
+            deposed,
+            ..Recorded::default()
+        };
         assert_eq!(
             facts.objects,
             [

@@ -149,7 +149,7 @@ pub struct TerraformRunSpec {
     /// Which tool runs, and in which version.
     #[serde(default, skip_serializing_if = "Tool::is_empty")]
     pub tool: Tool,
-    /// Workspace of the state; created when it is missing.
+    /// Workspace of the state; an Apply makes it when it is missing, and any other operation fails.
     #[serde(default = "default_workspace")]
     #[schemars(length(min = 1, max = 90), regex(pattern = r"^[A-Za-z0-9_.-]+$"))]
     pub workspace: String,

@@ -138,7 +138,7 @@ pub struct PlanStatus {
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub bundle: Option<String>,
     /// Digest of which state the plan is of: backend, without credentials, and workspace. Runs with the same key apply one after
-    /// the other, across namespaces.
+    /// the other, within a namespace and those that share its states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub state_key: Option<String>,
@@ -441,7 +441,7 @@ pub enum FailureClass {
     Transient,
     /// A phase passed its deadline.
     Timeout,
-    /// A checksum or signature does not match.
+    /// A checksum or signature does not match, or a state is damaged.
     Integrity,
     /// Eviction, SIGTERM, out of memory, a lost pod: retried before the claim.
     Interrupted,

@@ -19,7 +19,7 @@ use crds::datastore::hex_digest;
 use super::sealed_inputs::SealedInputs;
 use crate::{
     files::{self, Scratch},
-    manifest::Parts,
+    manifest::{Parts, is_data_of_copy},
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -112,7 +112,7 @@ pub fn pack(head: &Head, plan: &Path, source: &Path, to: &Scratch) -> Result<Str
 
 /// Whether a fresh pod makes this by itself.
 fn is_made_anew(path: &Path, stack: &Path) -> bool {
-    path == stack.join(".terraform/providers") || path == stack.join(".terraform/terraform.tfstate")
+    path == stack.join(".terraform/providers") || path == stack.join(".terraform/terraform.tfstate") || is_data_of_copy(path)
 }
 
 fn append<W: Write>(archive: &mut tar::Builder<W>, source: &Path, below: &Path, stack: &Path) -> Result<(), BundleError> {
@@ -262,6 +262,8 @@ mod tests {
         fs::write(stack.join(".terraform/terraform.tfstate"), "{\"backend\":{\"password\":\"x\"}}").unwrap();
         fs::write(stack.join(".terraform/modules/m/run.sh"), "#!/bin/sh").unwrap();
         fs::set_permissions(stack.join(".terraform/modules/m/run.sh"), PermissionsExt::from_mode(0o755)).unwrap();
+        fs::create_dir_all(dir.join("live/b/.terragrunt-cache/1/2/.terraform")).unwrap();
+        fs::write(dir.join("live/b/.terragrunt-cache/1/2/.terraform/terraform.tfstate"), "a password").unwrap();
         symlink("live/a/main.tf", dir.join("link")).unwrap();
         fs::write(dir.join("a".repeat(120)), "a long name").unwrap();
     }
@@ -328,6 +330,8 @@ mod tests {
         assert_eq!(of(&restored), counted);
         assert!(!restored.join("live/a/.terraform/providers").exists());
         assert!(!restored.join("live/a/.terraform/terraform.tfstate").exists());
+        assert!(restored.join("live/b/.terragrunt-cache/1/2").exists());
+        assert!(!restored.join("live/b/.terragrunt-cache/1/2/.terraform").exists());
         assert!(!restored.join("live/a/pipe").exists() && !restored.join("socket").exists());
         assert_eq!(fs::read_link(restored.join("outward")).unwrap(), Path::new("/bin/sh"));
         for name in ["closed", "closed/below"] {

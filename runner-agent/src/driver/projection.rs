@@ -31,6 +31,8 @@ pub(super) struct Projection {
     approval: Approval,
     /// Another run applied to the state since the plan was made.
     stale: Option<String>,
+    /// The code is in the spec.
+    inline: bool,
     /// Nothing happens, since then, and when that comes to an end.
     quiet: Option<(Timestamp, Option<Ends>)>,
     /// For how long nothing had happened when the command was told to end.
@@ -49,6 +51,7 @@ impl Projection {
             checksum: String::new(),
             approval: Approval::default(),
             stale: None,
+            inline: false,
             quiet: None,
             hung: Duration::ZERO,
         }
@@ -107,9 +110,9 @@ impl Projection {
         self.status.adopted = Some(adopted);
     }
 
-    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, now: Timestamp) {
+    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, inline: bool, now: Timestamp) {
         self.status = status;
-        self.approval = approval;
+        (self.approval, self.inline) = (approval, inline);
         self.since = Some(now);
     }
 
@@ -290,6 +293,7 @@ impl Projection {
         self.before_claim = Some(self.status.clone());
         match approver {
             Some(by) => self.history("Approved", &format!("by {by}"), now),
+            None if self.settings.machine().is_some() => self.history("Approved", "by --auto-approve", now),
             None => self.history("Claimed", "automatic", now),
         }
         self.status.phase = Some(Phase::Apply);
@@ -439,7 +443,7 @@ impl Projection {
                 let failure = self.caused(cause, why, claimed, changed, now);
                 self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
                 if result.is_some() {
-                    let mut text = report::failed(&commands, &failure);
+                    let mut text = report::failed(&commands, &failure, self.inline);
                     if claimed {
                         report::accounted(&mut text, &commands, self.status.progress.as_ref(), self.status.journal.as_ref());
                     }

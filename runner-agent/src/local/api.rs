@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use crds::{ApprovalRecord, TerraformRun, TerraformRunStatus, names, whole_seconds};
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::screen::Teller;
 use crate::{
     api::patch,
     ports::{Api, ApiError, Seen},
@@ -24,6 +25,7 @@ use crate::{
 pub struct FileApi {
     stored: Arc<Mutex<Stored>>,
     changed: watch::Sender<u64>,
+    teller: Arc<OnceLock<Teller>>,
 }
 
 #[derive(Debug)]
@@ -39,9 +41,16 @@ impl FileApi {
         let api = Self {
             stored: Arc::new(Mutex::new(Stored { run, version: 0, path: path.to_owned() })),
             changed: watch::Sender::new(0),
+            teller: Arc::default(),
         };
         api.change(|_| ())?;
         Ok(api)
+    }
+
+    /// Has its history told: a write of the attempt is acknowledged when its line stands on the screen, so that nothing which the
+    /// attempt does next is shown before it.
+    pub fn told_by(&self, teller: Teller) {
+        let _ = self.teller.set(teller);
     }
 
     /// The run as it is.
@@ -64,7 +73,9 @@ impl FileApi {
         let mut stored = self.lock();
         let mut run = stored.run.clone();
         let result = change(&mut run);
-        self.commit(&mut stored, run)?;
+        let written = self.commit(&mut stored, run);
+        drop(stored);
+        drop(written?);
         Ok(result)
     }
 
@@ -94,15 +105,26 @@ impl FileApi {
 
     /// On disk first: a claim that is acknowledged has to be there after any crash, and what came of it as well. What is lost of
     /// anything else with the power is a run that changed nothing.
-    fn commit(&self, stored: &mut Stored, mut run: TerraformRun) -> io::Result<()> {
+    fn commit(&self, stored: &mut Stored, mut run: TerraformRun) -> io::Result<News<'_>> {
         let version = stored.version + 1;
         run.metadata.resource_version = Some(version.to_string());
         let counts = |run: &TerraformRun| run.status.as_ref().map(|status| (status.claim.is_some(), status.is_terminal()));
         let durable = counts(&run).is_some_and(|(claimed, _)| claimed) && counts(&run) != counts(&stored.run);
         write(&stored.path, &run, durable)?;
         (stored.run, stored.version) = (run, version);
-        self.changed.send_replace(version);
-        Ok(())
+        Ok(News { changed: &self.changed, version })
+    }
+}
+
+/// A version that is there, and that others hear of when this goes out of scope.
+struct News<'a> {
+    changed: &'a watch::Sender<u64>,
+    version: u64,
+}
+
+impl Drop for News<'_> {
+    fn drop(&mut self) {
+        self.changed.send_modify(|version| *version = self.version.max(*version));
     }
 }
 
@@ -139,6 +161,29 @@ impl Api for FileApi {
     }
 
     async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
+        let (_news, run) = self.patched(operations)?;
+        if let (Some(teller), Some(status)) = (self.teller.get(), &run.status) {
+            teller.tell(status).await;
+        }
+        Ok(run)
+    }
+
+    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+        let from = version.parse::<u64>().unwrap_or_default();
+        Ok(stream::unfold((self.clone(), self.changes(), from), |(this, mut changes, from)| async move {
+            changes.wait_for(|version| *version > from).await.ok()?;
+            let (run, version) = {
+                let stored = this.lock();
+                (stored.run.clone(), stored.version)
+            };
+            Some((Seen::Run(Arc::new(run)), (this, changes, version)))
+        }))
+    }
+}
+
+impl FileApi {
+    /// What a patch makes of the run, written.
+    fn patched(&self, operations: Vec<Value>) -> Result<(News<'_>, TerraformRun), ApiError> {
         let mut stored = self.lock();
         let mut object = serde_json::to_value(&stored.run).map_err(|error| refused(500, &error))?;
         // Absent lists are not written, but are added to.
@@ -154,19 +199,7 @@ impl Api for FileApi {
         if before.is_terminal() {
             return Err(refused(422, &"the run has ended"));
         }
-        self.commit(&mut stored, run).map_err(|error| refused(500, &error))?;
-        Ok(stored.run.clone())
-    }
-
-    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
-        let from = version.parse::<u64>().unwrap_or_default();
-        Ok(stream::unfold((self.clone(), self.changes(), from), |(this, mut changes, from)| async move {
-            changes.wait_for(|version| *version > from).await.ok()?;
-            let (run, version) = {
-                let stored = this.lock();
-                (stored.run.clone(), stored.version)
-            };
-            Some((Seen::Run(Arc::new(run)), (this, changes, version)))
-        }))
+        let news = self.commit(&mut stored, run).map_err(|error| refused(500, &error))?;
+        Ok((news, stored.run.clone()))
     }
 }

@@ -1,7 +1,11 @@
 //! The command line of `runner-agent local`.
 
-use std::{ffi::OsStr, path::PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+};
 
+use anyhow::Context as _;
 use clap::{
     Args, ValueEnum, ValueHint,
     builder::{PossibleValue, StringValueParser, TypedValueParser},
@@ -89,7 +93,8 @@ pub struct Arguments {
     pub first: Option<String>,
     /// The stack's directory, or a git URL; this directory when it is left out
     ///
-    /// A git URL is written https://HOST/REPO.git//DIR?ref=BRANCH. The stack needs a backend then.
+    /// A git URL is written https://HOST/REPO.git//DIR?ref=BRANCH. The stack needs a backend then, and the records are in .pawl of
+    /// this directory.
     #[arg(value_name = "DIR|GIT_URL", value_hint = ValueHint::DirPath)]
     pub second: Option<String>,
     /// Apply without asking
@@ -104,7 +109,9 @@ pub struct Arguments {
     /// A file with variables; may be given several times
     #[arg(long = "var-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub variable_files: Vec<PathBuf>,
-    /// The workspace; the one selected in the folder when it is left out
+    /// The workspace of this run alone, as with TF_WORKSPACE; the one selected in the folder when it is left out
+    ///
+    /// It is not selected in the folder. Only apply makes one that is not there.
     #[arg(long, value_name = "NAME")]
     pub workspace: Option<String>,
     /// The tool, and a version or constraint: terraform@1.5.7, "opentofu@~> 1.10"
@@ -129,6 +136,24 @@ impl Arguments {
                 .map(|verb| (verb, place.clone()))
                 .ok_or_else(|| format!("`{word}` is neither plan, apply nor destroy; the directory comes last")),
         }
+    }
+
+    /// What the tool is given: variables, as its own command line has them.
+    ///
+    /// # Errors
+    /// When a file with variables is not there.
+    pub fn plan_args(&self) -> anyhow::Result<Vec<OsString>> {
+        let mut args: Vec<OsString> = Vec::new();
+        for variable in &self.variables {
+            args.extend(["-var".into(), variable.into()]);
+        }
+        for file in &self.variable_files {
+            // The tool runs in the stack's directory.
+            let file =
+                file.canonicalize().with_context(|| format!("there is no file {}; nothing was changed", file.display()))?;
+            args.extend(["-var-file".into(), file.into()]);
+        }
+        Ok(args)
     }
 
     /// The command line again, without what is of this time only.

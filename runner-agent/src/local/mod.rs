@@ -3,8 +3,10 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | the command line |
+//! | [`typed`] | the command line as fingers type it for the tools |
 //! | [`target`] | a folder or a repository |
 //! | [`folder`] | the records of a folder's runs, and the lock on them |
+//! | [`overtaken`] | plans that no longer wait, since a newer apply changed what they were made of |
 //! | [`api`] | a run in a file |
 //! | [`tools`] | the tools on PATH |
 //! | [`screen`] | what a person sees |
@@ -13,10 +15,12 @@
 pub mod api;
 pub mod arguments;
 pub mod folder;
+mod overtaken;
 pub mod screen;
 mod session;
 pub mod target;
 pub mod tools;
+pub mod typed;
 
 use std::{
     ffi::OsString,
@@ -82,10 +86,11 @@ async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) 
     let here = std::env::current_dir().context("this directory is gone")?;
     let folder = Folder::open(target.folder().unwrap_or(&here))?;
     settle(&folder, screen)?;
+    overtaken::end(&folder)?;
     folder.prune();
     let command = arguments.command(verb, place);
     let prepared = match &arguments.approve {
-        Some(checksum) => resumed(&folder, &target, checksum, &command)?,
+        Some(checksum) => resumed(&folder, &target, checksum, arguments.plan_args()?, &command)?,
         None => fresh(&folder, &target, arguments, verb, &command, screen)?,
     };
     session::play(prepared, screen).await
@@ -158,11 +163,8 @@ fn fresh(
     let stack = target.folder();
     let (asked, version) = arguments.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
-    // Where nothing speaks for either, it is the one that is here.
-    let only_terraform = tools::on_path(ToolName::OpenTofu).is_none() && tools::on_path(ToolName::Terraform).is_some();
-    let tool_name = asked.or_else(|| (said.is_none() && only_terraform).then_some(ToolName::Terraform));
-    // Code that is not here yet may ask for either.
-    let wanted = if stack.is_some() { said.or(tool_name).or(Some(ToolName::OpenTofu)) } else { tool_name };
+    // Code that is not here yet may ask for either. What is on PATH never says which it is: a cluster would take the other one.
+    let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
     let mut at_hand = tools::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
     for one in tools::installed(wanted) {
         // What is on PATH is what this person runs by hand.
@@ -176,7 +178,7 @@ fn fresh(
     let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
     let workspace = arguments.workspace.clone().or(from_env).or(selected).unwrap_or_else(|| "default".to_owned());
     let mode = if arguments.auto_approve { "Automatic" } else { "Manual" };
-    let spec = json!({"operation": verb.operation(), "source": target.source(), "tool": {"name": tool_name, "version": version},
+    let spec = json!({"operation": verb.operation(), "source": target.source(), "tool": {"name": asked, "version": version},
         "workspace": workspace.trim(), "approval": {"mode": mode}});
     let mut run = TerraformRun::new(&name, serde_json::from_value(spec).context("the run makes no sense")?);
     run.metadata.namespace = Some("local".to_owned());
@@ -190,19 +192,10 @@ fn fresh(
             at: whole_seconds(Timestamp::now()),
         });
     }
-    let mut plan_args: Vec<OsString> = Vec::new();
-    for variable in &arguments.variables {
-        plan_args.extend(["-var".into(), variable.into()]);
-    }
-    for file in &arguments.variable_files {
-        // The tool runs in the stack's directory.
-        let file = file.canonicalize().with_context(|| format!("there is no file {}; nothing was changed", file.display()))?;
-        plan_args.extend(["-var-file".into(), file.into()]);
-    }
     let machine = Machine {
         stack: stack.cloned(),
         root: stack.map(|stack| target::top_of(stack)).unwrap_or_default(),
-        plan_args,
+        plan_args: arguments.plan_args()?,
         colour: screen.has_colour(),
         command: command.to_owned(),
     };
@@ -211,12 +204,12 @@ fn fresh(
 }
 
 /// The run whose plan waits, approved.
-fn resumed(folder: &Folder, target: &Target, checksum: &str, command: &str) -> Result<Prepared> {
+fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsString>, command: &str) -> Result<Prepared> {
     let waiting = folder.waiting();
-    let checksum_of = |run: &TerraformRun| {
-        run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.clone()).unwrap_or_default()
-    };
     let Some((work, mut run)) = waiting.iter().find(|(_, run)| checksum_of(run) == checksum).cloned() else {
+        if let Some(why) = overtaken::why(folder, checksum) {
+            bail!("the plan {checksum} no longer waits: {why}; make a new one with `{command}`");
+        }
         match waiting.first() {
             Some((_, run)) => bail!("the plan that waits is {}, not {checksum}; nothing was applied", checksum_of(run)),
             None => bail!("no plan waits here; make one with `{command}`; nothing was applied"),
@@ -237,7 +230,7 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, command: &str) -> R
     let machine = Machine {
         root: stack.as_deref().map(target::top_of).unwrap_or_default(),
         stack,
-        plan_args: Vec::new(),
+        plan_args,
         colour: false,
         command: command.to_owned(),
     };
@@ -245,6 +238,11 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, command: &str) -> R
     let api = FileApi::create(&work.join("run.json"), run)?;
     api.approve(checksum, &session::person())?;
     Ok(Prepared { api, settings: Arc::new(settings) })
+}
+
+/// The checksum of a run's plan; empty when there is none.
+fn checksum_of(run: &TerraformRun) -> String {
+    run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.clone()).unwrap_or_default()
 }
 
 fn open_attempt(run: &mut TerraformRun, number: u32) {

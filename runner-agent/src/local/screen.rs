@@ -3,11 +3,17 @@
 use std::{
     fs::File,
     io::{self, IsTerminal as _, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use crds::{Phase, TerraformRunStatus};
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::process::Log;
 
 const SPINNER: &str = "{spinner} {msg} {elapsed}";
 const BAR: &str = "{spinner} apply [{bar:30}] {pos}/{len} {elapsed} {wide_msg}";
@@ -108,8 +114,8 @@ impl Screen {
             return status.history.len();
         }
         for line in status.history.iter().skip(shown.min(status.history.len())) {
-            // The last word of the run says it again.
-            if status.failure.as_ref().is_some_and(|failure| line.ends_with(&failure.message)) {
+            // The last word of the run says it again, whole.
+            if status.failure.as_ref().is_some_and(|failure| is_said_by(line, &failure.reason, &failure.message)) {
                 continue;
             }
             let text = line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest);
@@ -146,11 +152,45 @@ impl Screen {
     }
 }
 
+/// Whether a line of the history is of this failure; such a line may have been cut.
+fn is_said_by(line: &str, reason: &str, message: &str) -> bool {
+    let told = line.split_once(&format!("{reason}: ")).map(|(_, told)| told.trim_end_matches('…'));
+    told.is_some_and(|told| !told.is_empty() && message.starts_with(told))
+}
+
 /// Writes to standard output. That nobody reads there any more, be it a closed pipe or a terminal that is gone, is no reason to
 /// end in the middle of an apply.
 fn put(text: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// How long a line of the history waits for what the tool said before it.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Tells the history of a run as it is written: each line stands behind what the log had until then, and before all that comes after.
+#[derive(Clone, Debug)]
+pub struct Teller {
+    screen: Screen,
+    log: Log,
+    told: Arc<AtomicUsize>,
+}
+
+impl Teller {
+    /// Tells it on this screen, on which this log is shown as well.
+    pub fn new(screen: Screen, log: Log) -> Self {
+        Self { screen, log, told: Arc::default() }
+    }
+
+    /// Tells what is new. JSON has the history in each of its lines.
+    pub async fn tell(&self, status: &TerraformRunStatus) {
+        if self.screen.mode == Mode::Json || self.told.load(Ordering::Relaxed) >= status.history.len() {
+            return;
+        }
+        self.log.flush(FLUSH).await;
+        let told = self.told.load(Ordering::Relaxed);
+        self.told.store(self.screen.show(status, told), Ordering::Relaxed);
+    }
 }
 
 /// The log of a run: kept in a file without colours, and shown as it comes.

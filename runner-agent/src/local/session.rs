@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use crds::{Phase, RunResult, TerraformRunStatus, contract, names, whole_seconds};
+use crds::{Changed, Phase, RunResult, TerraformRunStatus, contract, names, reason, whole_seconds};
 use jiff::Timestamp;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -16,20 +16,27 @@ use tokio::{
 
 use super::{
     Prepared, end_untold, log_file,
-    screen::{Screen, Tee},
+    screen::{Screen, Tee, Teller},
 };
 use crate::{
     driver::Driver,
+    manifest,
     phases::PodWork,
     ports::SystemClock,
     process::{Children, Log, kill_others, reap_strangers},
     report::{Commands, failed},
+    settings::Settings,
 };
 
 /// Exit code when a plan waits for an answer.
 const EXIT_WAITS: u8 = 2;
+/// How many files are named of those that changed.
+const NAMED: usize = 3;
 /// How long the end of a run waits for its log, and for what is left of its processes.
 const FLUSH: Duration = Duration::from_secs(2);
+
+/// All of the history is the teller's to show.
+const HISTORY: usize = usize::MAX;
 
 /// Who answers at this terminal.
 pub(super) fn person() -> String {
@@ -46,6 +53,9 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
     let children = Children::default();
     let reaper = tokio::spawn(reap_strangers(children.clone()));
     let log = Log::to(Tee::new(log_file(&settings.work)?, screen.clone()));
+    let teller = Teller::new(screen.clone(), log.clone());
+    teller.tell(&api.status()).await;
+    api.told_by(teller.clone());
     let work = Arc::new(PodWork::new(settings.clone(), children.clone(), log.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     // The person's words reach the machine through the run, as they do in a cluster; the process has no other end.
@@ -53,15 +63,11 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
     let mut driver = tokio::spawn(driver.run(stops));
     let mut signals = Signals::listen()?;
     let (answers, mut answered) = mpsc::unbounded_channel();
-    let (mut shown, mut asked, mut told) = (0, settings.restores, false);
+    let (mut asked, mut told) = (settings.restores, false);
     let mut waits = false;
     loop {
         let status = api.status();
-        if status.history.len() > shown {
-            // What the tool said comes before what is said of it.
-            log.flush(FLUSH).await;
-        }
-        shown = screen.show(&status, shown);
+        screen.show(&status, HISTORY);
         if status.phase == Some(Phase::AwaitingApproval) && !asked {
             asked = true;
             if !screen.can_ask() {
@@ -103,8 +109,10 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
     log.flush(FLUSH).await;
     reaper.abort();
     close(&api, &settings.commands())?;
+    name_changed(&api, &settings)?;
     let status = api.status();
-    screen.show(&status, shown);
+    teller.tell(&status).await;
+    screen.show(&status, HISTORY);
     screen.rest();
     Ok(say(screen, &status, &settings.work.display().to_string(), waits))
 }
@@ -149,7 +157,13 @@ fn stop(screen: &Screen, status: &TerraformRunStatus, told: &mut bool) -> Told {
         return Told::Leave;
     }
     let again = std::mem::replace(told, true);
-    screen.strong(&format!("\n{}: {}.", if again { "Still waiting" } else { "Cancelled" }, waits_for(status)), false);
+    // What has begun to be applied is not called cancelled: how it ends is told in the end.
+    let head = match (again, status.claim.is_some()) {
+        (true, _) => "Still waiting",
+        (false, true) => "Interrupted",
+        (false, false) => "Cancelled",
+    };
+    screen.strong(&format!("\n{head}: {}.", waits_for(status)), false);
     if again { Told::Again } else { Told::Cancel }
 }
 
@@ -200,8 +214,27 @@ fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
         }
         end_untold(status);
         if let Some(failure) = &status.failure {
-            status.next_step = failed(commands, failure).next_step;
+            status.next_step = failed(commands, failure, false).next_step;
         }
+    })?;
+    Ok(())
+}
+
+/// Says which files are other ones than those of the plan, where the checksum alone says that something is.
+fn name_changed(api: &super::FileApi, settings: &Settings) -> Result<()> {
+    let is_other = api.status().failure.is_some_and(|failure| failure.reason == reason::CHECKSUM_MISMATCH);
+    let (Some(stack), true) = (settings.in_place(), is_other) else { return Ok(()) };
+    let planned = std::fs::metadata(settings.plan_file()).and_then(|plan| plan.modified());
+    let changed = planned.map(|at| manifest::changed_since(stack, at)).unwrap_or_default();
+    let names = match changed.as_slice() {
+        // A file that was taken away, or another tool.
+        [] => return Ok(()),
+        names if names.len() > NAMED => format!("{} and {} more", names[..NAMED].join(", "), names.len() - NAMED),
+        names => names.join(", "),
+    };
+    api.change(|run| {
+        run.status.get_or_insert_default().message =
+            Some(format!("{names} changed after the plan was made, so that it was not applied; nothing was changed"));
     })?;
     Ok(())
 }
@@ -229,7 +262,11 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
         }
         screen.line(&format!("The log is in {record}/log"));
     }
-    contract::exit_code(result)
+    match status.failure.as_ref().map(|failure| failure.changes) {
+        // What the exit codes say of a result is less than what is known of this one.
+        Some(Changed::Unknown) => contract::exit_code(RunResult::Indeterminate),
+        Some(Changed::None | Changed::Some) | None => contract::exit_code(result),
+    }
 }
 
 /// A message as a sentence.

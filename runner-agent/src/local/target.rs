@@ -1,8 +1,11 @@
 //! What `runner-agent local` works on: a folder, or a directory of a git repository.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 
 /// What to work on.
@@ -25,10 +28,12 @@ impl Target {
     /// Reads a place from the command line.
     pub fn read(place: &str) -> Result<Self> {
         if !place.contains("://") {
-            let folder =
-                Path::new(place).canonicalize().with_context(|| format!("there is no directory {place}; nothing was changed"))?;
+            let folder = Path::new(place).canonicalize().map_err(|error| match error.kind() {
+                ErrorKind::NotFound => anyhow!("there is no directory {place}; nothing was changed"),
+                _ => anyhow!("{place} cannot be reached: {error}; nothing was changed"),
+            })?;
             if !folder.is_dir() {
-                bail!("{place} is not a directory; nothing was changed");
+                bail!("{place} is not a directory, and a plan that waits is applied by --approve; nothing was changed");
             }
             return Ok(Self::Folder(folder));
         }

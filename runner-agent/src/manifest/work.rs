@@ -3,7 +3,9 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use serde::Deserialize;
@@ -16,26 +18,28 @@ use crate::phases::{BACKEND_FILE, VARIABLES_FILE};
 /// of the backend's credentials, of which not even a hash may be shown.
 const UNCOUNTED: [&str; 4] = [".terraform/providers", ".terraform/terraform.tfstate", VARIABLES_FILE, BACKEND_FILE];
 
+/// What Terragrunt notes of a copy that it made: a digest of the times of files, and that `init` is due. What it copied is counted.
+const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-required"];
+
+/// Whether a path is the data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs are
+/// taken, which Terragrunt makes anew where it is missing. It holds providers and the backend's credentials.
+pub fn is_data_of_copy(path: &Path) -> bool {
+    path.ends_with(".terraform") && path.components().any(|part| part.as_os_str() == ".terragrunt-cache")
+}
+
 /// The digest of a source that was fetched for this run; the stack lies `below` its top.
 pub fn source_digest(root: &Path, below: &Path) -> Result<String, TreeError> {
     let skip = UNCOUNTED.map(|name| below.join(name));
-    digest(root, &|path| skip.iter().any(|skip| skip == path))
+    let is_noted = |path: &Path| NOTED.iter().any(|name| path.ends_with(name));
+    digest(root, &|path| is_noted(path) || is_data_of_copy(path) || skip.iter().any(|skip| skip == path))
 }
 
 /// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
 /// and applies does not count: its state, and its lock on it.
 pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
-    let own = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
-        UNCOUNTED.iter().any(|skip| path == Path::new(skip))
-            || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
-            || name == ".terraform" && path != Path::new(".terraform")
-            || is_state
-    };
-    let mut parts = BTreeMap::from([(String::new(), digest(stack, &own)?)]);
+    let mut parts = BTreeMap::from([(String::new(), digest(stack, &is_uncounted)?)]);
     for module in modules_beside(stack) {
-        parts.insert(module.display().to_string(), digest(&stack.join(&module), &own)?);
+        parts.insert(module.display().to_string(), digest(&stack.join(&module), &is_uncounted)?);
     }
     let mut hasher = Sha256::new();
     for (path, digest) in parts {
@@ -45,6 +49,42 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
         hasher.update(digest);
     }
     Ok(crate::hex(&hasher.finalize()))
+}
+
+/// Whether a path below a stack in its place does not count.
+fn is_uncounted(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
+    UNCOUNTED.iter().any(|skip| path == Path::new(skip))
+        || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
+        || NOTED.contains(&&*name)
+        || name == ".terraform" && path != Path::new(".terraform")
+        || is_state
+}
+
+/// Files that [`folder_digest`] counts and that were written since, for people: by the time of their inodes, which no program sets.
+/// One that cannot be read is left out.
+pub fn changed_since(stack: &Path, since: SystemTime) -> Vec<String> {
+    let mut changed = Vec::new();
+    for part in std::iter::once(PathBuf::new()).chain(modules_beside(stack)) {
+        collect(&stack.join(&part), Path::new(""), since, &mut |below| changed.push(part.join(below).display().to_string()));
+    }
+    changed.sort();
+    changed
+}
+
+fn collect(root: &Path, below: &Path, since: SystemTime, found: &mut impl FnMut(&Path)) {
+    for entry in fs::read_dir(root.join(below)).into_iter().flatten().flatten() {
+        let path = below.join(entry.file_name());
+        let Some(meta) = entry.metadata().ok().filter(|_| !is_uncounted(&path)) else { continue };
+        let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
+        let at = u64::try_from(meta.ctime()).map_or(UNIX_EPOCH, |seconds| UNIX_EPOCH + Duration::new(seconds, nanos));
+        if meta.is_dir() {
+            collect(root, &path, since, found);
+        } else if at > since {
+            found(&path);
+        }
+    }
 }
 
 /// Directories of local modules that are not below the stack, as `init` noted them.
@@ -91,6 +131,7 @@ mod tests {
             ".pawl/runs/1/log",
             ".terraform/providers/x/p",
             "sub/.terraform/providers/p",
+            "sub/.terragrunt-source-version",
         ] {
             fs::write(stack.join(own), "new").unwrap();
             assert_eq!(folder_digest(&stack).unwrap(), before, "{own}");
@@ -100,5 +141,11 @@ mod tests {
             fs::write(stack.join(code), "changed").unwrap();
             assert_ne!(folder_digest(&stack).unwrap(), before, "{code}");
         }
+        let named = changed_since(&stack, UNIX_EPOCH);
+        assert_eq!(
+            named,
+            ["../../modules/net/main.tf", ".terraform/modules/modules.json", "main.tf", "sub/script.sh", "x.tfstate.tf"]
+        );
+        assert!(changed_since(&stack, SystemTime::now() + Duration::from_secs(60)).is_empty());
     }
 }

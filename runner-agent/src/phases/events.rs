@@ -1,8 +1,9 @@
 //! What a command prints: shown as the tool words it, and read for diagnostics and progress.
 
+mod value;
+
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt::Write as _,
     fs::File,
     io::{BufWriter, Write as _},
     path::PathBuf,
@@ -14,7 +15,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::journal::{Journal, Touched};
+use super::{
+    journal::{Journal, Touched},
+    told::Told,
+};
 use crate::{
     classify::Said,
     neutral::neutral,
@@ -37,6 +41,8 @@ const SIGN_EVERY: Duration = Duration::from_secs(1);
 /// An event of the tool's `-json` output; unknown fields and types are ignored.
 #[derive(Deserialize, Debug)]
 struct Line {
+    #[serde(rename = "@level", default)]
+    level: String,
     #[serde(rename = "@message", default)]
     message: String,
     #[serde(rename = "@timestamp", default)]
@@ -65,43 +71,6 @@ impl Line {
     fn is_heartbeat(&self) -> bool {
         matches!(self.kind.as_str(), "apply_progress" | "ephemeral_op_progress")
     }
-}
-
-#[derive(Deserialize, Debug)]
-struct Told {
-    #[serde(default)]
-    severity: String,
-    #[serde(default)]
-    summary: String,
-    #[serde(default)]
-    detail: String,
-    #[serde(default)]
-    address: Option<String>,
-    #[serde(default)]
-    range: Option<Range>,
-    #[serde(default)]
-    snippet: Option<Snippet>,
-}
-
-#[derive(Deserialize, Debug)]
-struct Range {
-    #[serde(default)]
-    filename: String,
-    start: Position,
-}
-
-#[derive(Deserialize, Debug)]
-struct Position {
-    #[serde(default)]
-    line: u32,
-}
-
-#[derive(Deserialize, Debug)]
-struct Snippet {
-    #[serde(default)]
-    context: Option<String>,
-    #[serde(default)]
-    code: String,
 }
 
 #[derive(Deserialize, Debug)]
@@ -135,6 +104,13 @@ struct Output {
     action: Option<String>,
     #[serde(default)]
     value: Option<Value>,
+    #[serde(default, rename = "type")]
+    kind: Value,
+}
+
+/// A text without the mark of colours that `init` of either tool leaves before the words for wrong code.
+fn unmarked(text: &str) -> &str {
+    text.strip_prefix("[reset]").unwrap_or(text)
 }
 
 /// What is shown of a command's standard output.
@@ -307,7 +283,16 @@ impl Events {
         }
     }
 
+    /// Keeps a line for what is said of a failure: its beginning, since a line of a program may be huge.
+    fn keep(&mut self, clean: &str) {
+        if self.tail.len() == TAIL {
+            self.tail.pop_front();
+        }
+        self.tail.push_back(clean.chars().take(MAX_TEXT).collect());
+    }
+
     fn plain(&mut self, source: Source, line: &str, cut: u64) {
+        let line = unmarked(line);
         let clean = if cut > 0 {
             let mut clean = self.redactor.redact_cut(&neutral(line, false)).into_owned();
             clean.push_str(&cut_marker(cut));
@@ -315,11 +300,7 @@ impl Events {
         } else {
             self.clean(line)
         };
-        // A line of a program may be huge; what is kept for a failure is its beginning.
-        if self.tail.len() == TAIL {
-            self.tail.pop_front();
-        }
-        self.tail.push_back(clean.chars().take(MAX_TEXT).collect());
+        self.keep(&clean);
         if self.render == Render::Messages || source == Source::Err {
             self.put(line, &clean);
         }
@@ -329,7 +310,14 @@ impl Events {
         if let Some(told) = &event.diagnostic {
             self.diagnostic(told);
         } else if !(self.brief && event.is_said_again()) {
-            self.show(&event.message);
+            self.show(unmarked(&event.message));
+        }
+        if event.level == "error" && event.diagnostic.is_none() {
+            // `init` words errors of a backend so.
+            for line in unmarked(&event.message).lines() {
+                let clean = self.clean(line);
+                self.keep(&clean);
+            }
         }
         if let Some(outputs) = event.outputs.as_ref().filter(|outputs| event.kind == "outputs" && !outputs.is_empty()) {
             self.print_outputs(outputs);
@@ -355,40 +343,28 @@ impl Events {
     }
 
     fn diagnostic(&mut self, told: &Told) {
-        let head = if told.severity == "warning" { "Warning" } else { "Error" };
-        let mut text = format!("{head}: {}", told.summary);
-        if let Some(range) = &told.range {
-            let _ = write!(text, "\n  on {} line {}", range.filename, range.start.line);
-            if let Some(snippet) = &told.snippet {
-                if let Some(context) = &snippet.context {
-                    let _ = write!(text, ", in {context}");
-                }
-                let _ = write!(text, ":\n  {:4}: {}", range.start.line, snippet.code.lines().next().unwrap_or_default());
-            }
-        } else if let Some(address) = &told.address {
-            let _ = write!(text, "\n  with {address}");
-        }
-        if !told.detail.is_empty() {
-            text.push_str("\n\n");
-            text.push_str(&told.detail);
-        }
         // Line by line, since secrets of several lines are masked so.
-        for line in text.lines() {
+        for line in told.text().lines() {
             self.show(line);
         }
         self.show("");
-        if told.severity == "error" && self.said.diagnostics.len() < DIAGNOSTICS {
-            let kept = |text: &str| self.clean(text).chars().take(MAX_DETAIL).collect::<String>();
-            let diagnostic = Diagnostic {
-                severity: kept(&told.severity),
-                summary: kept(&told.summary),
-                detail: (!told.detail.is_empty()).then(|| kept(&told.detail)),
-                address: told.address.as_deref().map(kept),
-                file: told.range.as_ref().map(|r| kept(&r.filename)),
-                line: told.range.as_ref().map(|r| r.start.line),
-            };
-            self.said.diagnostics.push(diagnostic);
+        if told.severity != "error" {
+            return;
         }
+        if self.said.diagnostics.len() == DIAGNOSTICS {
+            self.said.more += 1;
+            return;
+        }
+        let kept = |text: &str| self.clean(text).chars().take(MAX_DETAIL).collect::<String>();
+        let diagnostic = Diagnostic {
+            severity: kept(&told.severity),
+            summary: kept(&told.summary),
+            detail: Some(told.explained()).filter(|text| !text.is_empty()).map(|text| kept(&text)),
+            address: told.address().map(|address| kept(&address)),
+            file: told.range.as_ref().map(|r| kept(&r.filename)),
+            line: told.range.as_ref().map(|r| r.start.line),
+        };
+        self.said.diagnostics.push(diagnostic);
     }
 
     fn print_outputs(&mut self, outputs: &BTreeMap<String, Output>) {
@@ -403,9 +379,12 @@ impl Events {
         for (name, output) in outputs {
             let value = match (&output.value, output.sensitive) {
                 (_, true) | (None, false) => "<sensitive>".to_owned(),
-                (Some(value), false) => value.to_string(),
+                (Some(value), false) => value::written(value, &output.kind),
             };
-            self.show(&format!("{name} = {value}"));
+            // Line by line, since secrets of several lines are masked so.
+            for line in format!("{name} = {value}").split('\n') {
+                self.show(line);
+            }
         }
     }
 

@@ -1,23 +1,28 @@
 //! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
 
-use std::{io, path::Path};
+use std::{ffi::OsString, io, path::Path};
 
-use crds::{Failure, FailureClass, datastore::StateId, reason, state_key};
+use crds::{Failure, FailureClass, Operation, datastore::StateId, reason, state_key};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::PodWork;
+use super::{Events, PodWork};
 use crate::{
     classify::{self, internal, simple},
     files,
     manifest::place,
     ports::{InitReport, Notices},
+    process::{Sink, Source},
 };
+
+/// The tool's own word for the workspace of one command.
+const WORKSPACE: &str = "TF_WORKSPACE";
 
 impl PodWork {
     pub(super) async fn run_init(&self, notices: &Notices) -> Result<InitReport, Failure> {
         let mut args = vec!["init", "-input=false", "-no-color"];
-        if self.tool()?.has_init_json() {
+        // Terragrunt looks for what it tries again or ignores in the tool's words, and not in JSON.
+        if self.tool()?.has_init_json() && !self.is_terragrunt() {
             args.push("-json");
         }
         self.tool_step("init", &args, notices).await?;
@@ -25,6 +30,9 @@ impl PodWork {
             let known = self.known();
             (known.stack.clone(), known.facts.workspace.clone())
         };
+        if self.known().idle {
+            return Ok(InitReport { backend: "not asked for: Terragrunt ran nothing in this unit".to_owned(), workspace });
+        }
         let unnamed = Backend::read(&stack).is_ok_and(|backend| !backend.named);
         if self.remote.is_some() && unnamed && !self.known().managed {
             // The word that was found in the code was no backend.
@@ -38,24 +46,54 @@ impl PodWork {
             let id = StateId::of(&self.settings.run, &self.run().spec);
             return Ok(InitReport { backend: format!("managed (stack {})", id.stack), workspace });
         }
-        // A folder keeps the workspace that was selected in it last.
-        let selected = files::regular(&stack.join(".terraform/environment")).and_then(io::read_to_string);
-        let selected = selected.unwrap_or_else(|_| "default".to_owned());
-        if workspace != selected.trim() {
-            // The flag is younger than some tools; and some backends refuse to make what is there.
-            let select = self.tool_step("workspace", &["workspace", "select", "-or-create=true", &workspace], notices).await;
-            if let Err(failure) = select {
-                if self.children.is_stopped() || failure.class != FailureClass::Configuration {
-                    return Err(failure);
-                }
-                self.tool_step("workspace", &["workspace", "new", &workspace], notices).await?;
-            }
+        let is_new = workspace != selected(&stack) && !self.has_workspace(&workspace, notices).await?;
+        let mut backend = self.know_backend(&stack, &workspace)?;
+        if self.run().spec.operation != Operation::Plan
+            && Backend::read(&stack).is_ok_and(|found| !found.locks(&self.known().env))
+        {
+            backend.push_str(" (no lock: others may change the state during the apply)");
         }
-        let backend = self.know_backend(&stack, &workspace)?;
+        if is_new {
+            // The plan of an apply makes it, as the tool does where TF_WORKSPACE names one that is not there.
+            return Ok(InitReport { backend, workspace: format!("{workspace} (new)") });
+        }
+        if workspace != selected(&stack) {
+            // Its state may need other providers than that of the one which is selected.
+            let text = format!("pawl: init once more, for the providers of the state of workspace {workspace}");
+            self.log.line(&self.redactor.clean(&text)).await;
+            self.tool_step("init", &args, notices).await?;
+        }
         Ok(InitReport { backend, workspace })
     }
 
-    /// Reads which backend is in force; its type.
+    /// Whether a workspace is there. Only an apply may be of one that is not.
+    async fn has_workspace(&self, workspace: &str, notices: &Notices) -> Result<bool, Failure> {
+        let mut list = Workspaces { events: self.events(notices).quiet(), names: Vec::new() };
+        let exit = self.step("workspace", &self.command(["workspace", "list"])?, &mut list, notices).await?;
+        if exit.code != 0 {
+            return Err(self.for_want_of_state(classify::failure("workspace", exit, &list.events.said())));
+        }
+        let is_there = list.names.iter().any(|name| name == workspace);
+        if is_there || self.run().spec.operation == Operation::Apply {
+            return Ok(is_there);
+        }
+        let message =
+            format!("there is no workspace `{workspace}`, and only an apply makes one; there are: {}", list.names.join(", "));
+        Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, self.redactor.clean(&message)))
+    }
+
+    /// Has the tool work in a workspace from now on. By its environment, as a person does for one command: a folder keeps the one that is selected
+    /// in it, and whoever comes next does not work in this one unawares.
+    pub(super) fn enter_workspace(&self, stack: &Path, workspace: &str) {
+        let mut known = self.known();
+        known.env.retain(|(name, _)| name != WORKSPACE);
+        // A managed state has its workspace in its address.
+        if !known.managed && workspace != selected(stack) {
+            known.env.push((WORKSPACE.into(), workspace.into()));
+        }
+    }
+
+    /// Reads which backend is in force, and enters the workspace; the type of the backend.
     pub(super) fn know_backend(&self, stack: &Path, workspace: &str) -> Result<String, Failure> {
         let backend = Backend::read(stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
         // A folder stays, and so does a state in it.
@@ -81,14 +119,53 @@ impl PodWork {
         workspace.clone_into(&mut known.facts.workspace);
         known.facts.backend.clone_from(&backend.kind);
         known.facts.backend_place = place(&backend.config);
+        drop(known);
+        self.enter_workspace(stack, workspace);
         Ok(backend.kind)
     }
 
     /// Runs a command of the tool that has to end with 0.
     pub(super) async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
-        let mut events = self.events(notices);
-        let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
-        if exit.code == 0 { Ok(()) } else { Err(self.for_want_of_state(classify::failure(name, exit, &events.said()))) }
+        loop {
+            let mut events = self.events(notices);
+            let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
+            let said = events.said();
+            if exit.code == 0 {
+                if name == "init" {
+                    self.known().idle = self.is_terragrunt() && (self.ran_in().is_none() || self.ignored(&said));
+                }
+                return Ok(());
+            }
+            if exit.told || !self.takes_mocks(&said).await {
+                return Err(self.for_want_of_state(classify::failure(name, exit, &said)));
+            }
+        }
+    }
+}
+
+/// The workspace that is selected in a stack's directory. A person's folder keeps the last one; one of a pod has none but the first.
+fn selected(stack: &Path) -> String {
+    let text = files::regular(&stack.join(".terraform/environment")).and_then(io::read_to_string);
+    Some(text.unwrap_or_default().trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned())
+}
+
+/// What `workspace list` prints: a name a line, `*` before the one that is selected.
+struct Workspaces {
+    events: Events,
+    names: Vec<String>,
+}
+
+impl Sink for Workspaces {
+    fn line(&mut self, source: Source, line: &str, cut: u64) {
+        let name = line.strip_prefix("* ").or_else(|| line.strip_prefix("  ")).unwrap_or_default().trim_end();
+        if source == Source::Out && !name.is_empty() && !name.contains(char::is_whitespace) {
+            self.names.push(name.to_owned());
+        }
+        self.events.line(source, line, cut);
+    }
+
+    async fn chunk(&mut self) {
+        self.events.chunk().await;
     }
 }
 
@@ -126,6 +203,23 @@ impl Backend {
         })
     }
 
+    /// Whether the tool locks this state while it works, as far as the configuration and the tool's environment say. Runs of other
+    /// namespaces, and people, are kept away by that lock alone.
+    fn locks(&self, env: &[(OsString, OsString)]) -> bool {
+        let named = |key: &str| self.config.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+        let says = |key: &str, word: bool| self.config.get(key) == Some(&Value::Bool(word));
+        match self.kind.as_str() {
+            "http" => {
+                named("lock_address") || env.iter().any(|(name, value)| name == "TF_HTTP_LOCK_ADDRESS" && !value.is_empty())
+            }
+            "s3" => named("dynamodb_table") || says("use_lockfile", true),
+            "oss" => named("tablestore_table"),
+            "consul" | "etcdv3" | "swift" => !says("lock", false),
+            "artifactory" | "etcd" => false,
+            _ => true,
+        }
+    }
+
     /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let refuse = |what: String| {
@@ -146,6 +240,7 @@ impl Backend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use std::fs;
 
     fn backend(json: &str) -> Backend {
@@ -153,6 +248,44 @@ mod tests {
         fs::create_dir(dir.path().join(".terraform")).unwrap();
         fs::write(dir.path().join(".terraform/terraform.tfstate"), json).unwrap();
         Backend::read(dir.path()).unwrap()
+    }
+
+    #[test]
+    fn a_backend_without_a_lock_is_told_from_one_with() {
+        let of = |kind: &str, config: Value| Backend { kind: kind.into(), config, named: true }.locks(&[]);
+        for (kind, with, without) in [
+            ("http", json!({"lock_address": "http://s/l"}), json!({"address": "http://s", "lock_address": null})),
+            ("s3", json!({"use_lockfile": true}), json!({"use_lockfile": false, "dynamodb_table": ""})),
+            ("s3", json!({"dynamodb_table": "locks"}), json!({"bucket": "b"})),
+            ("oss", json!({"tablestore_table": "locks"}), json!({"bucket": "b", "tablestore_table": null})),
+            ("consul", json!({"lock": null}), json!({"lock": false})),
+        ] {
+            assert!(of(kind, with) && !of(kind, without), "{kind}");
+        }
+        assert!(of("kubernetes", Value::Null) && of("pg", Value::Null) && of("remote", Value::Null) && of("gcs", Value::Null));
+        let env = |value: &str| [(OsString::from("TF_HTTP_LOCK_ADDRESS"), OsString::from(value))];
+        let http = Backend { kind: "http".into(), config: json!({"address": "http://s"}), named: true };
+        assert!(http.locks(&env("http://s/l")) && !http.locks(&env("")));
+    }
+
+    #[test]
+    fn names_of_workspaces_are_read_and_nothing_else() {
+        let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
+        let events = Events::new(crate::process::Log::to(io::sink()), crate::redact::Redactor::default(), notices).quiet();
+        let mut list = Workspaces { events, names: Vec::new() };
+        let printed = [
+            "  default",
+            "* staging",
+            "  eu-west%2F1 ",
+            "",
+            "The active workspace is being overridden using the TF_WORKSPACE",
+            "  two words",
+        ];
+        for line in printed {
+            list.line(Source::Out, line, 0);
+        }
+        list.line(Source::Err, "  warning", 0);
+        assert_eq!(list.names, ["default", "staging", "eu-west%2F1"]);
     }
 
     #[test]

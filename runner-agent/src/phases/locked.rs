@@ -13,8 +13,10 @@ use crate::{
     ports::{Notice, Notices},
 };
 
-/// How long the tool itself waits for a lock that is held for a moment.
-pub(super) const LOCK_TIMEOUT: &str = "-lock-timeout=10s";
+/// How long the tool itself waits for a lock that is held for a moment, in seconds.
+const LOCK_TIMEOUT: u32 = 10;
+/// How often that is doubled under Terragrunt: up to 160 s.
+const DOUBLED: u32 = 4;
 /// Between two tries, beside the time that the tool itself waits.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How soon a stop, or the controller's word, is seen while nothing runs.
@@ -30,6 +32,13 @@ pub(super) struct Release {
 }
 
 impl PodWork {
+    /// How long the tool itself waits for a lock, once it was refused it `waits` times. Each try of Terragrunt's runs the hooks of its configuration again
+    /// and reads the outputs of other units, so that the tool beneath is left to wait: longer each time, as nobody sees meanwhile
+    /// who holds the lock.
+    pub(super) fn lock_timeout(&self, waits: u32) -> String {
+        format!("-lock-timeout={}s", seconds(if self.is_terragrunt() { waits } else { 0 }))
+    }
+
     /// Waits until a step is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
     pub(super) async fn wait_for_lock(&self, step: &str, failure: Failure, notices: &Notices) -> Result<(), Failure> {
         let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else { return Err(failure) };
@@ -91,5 +100,18 @@ impl PodWork {
             Err(failure) => self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await,
         }
         Ok(())
+    }
+}
+
+/// How long the tool waits for a lock, when each time is twice as long as the one before.
+fn seconds(waits: u32) -> u32 {
+    LOCK_TIMEOUT << waits.min(DOUBLED)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_wait_is_longer_up_to_a_bound() {
+        assert_eq!([0, 1, 2, 3, 4, 5, 100].map(super::seconds), [10, 20, 40, 80, 160, 160, 160]);
     }
 }

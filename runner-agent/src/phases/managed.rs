@@ -56,6 +56,10 @@ fn mentions_backend(stack: &Path) -> bool {
     fs::read_dir(stack).into_iter().flatten().flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
+        // It may write code with a backend (`remote_state`, `generate`), from files that lie anywhere.
+        if name == "terragrunt.hcl" || name == "terragrunt.hcl.json" {
+            return true;
+        }
         if !code.iter().any(|end| name.ends_with(end)) {
             return false;
         }
@@ -87,6 +91,7 @@ mod tests {
             ("c.tf.json", r#"{"terraform":{"backend":{"s3":{}}}}"#),
             ("d.tofu.json", r#"{"terraform":[{"cloud":{}}]}"#),
             ("e.tf", "# backend"),
+            ("terragrunt.hcl", ""),
         ] {
             assert!(with(name, text), "{name}");
         }

@@ -21,6 +21,8 @@ mod restore;
 mod setup;
 mod show;
 mod source;
+mod terragrunt;
+mod told;
 mod tools;
 
 use std::{
@@ -33,8 +35,6 @@ use std::{
 };
 
 use crds::{Changed, Claim, Failure, FailureClass, TerraformRun, reason, termination::TerminationMessage};
-
-use tools::terragrunt_env;
 
 use crate::{
     classify,
@@ -78,6 +78,12 @@ struct Known {
     digesting: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
     /// The environment of the tool.
     env: Vec<(OsString, OsString)>,
+    /// Where Terragrunt had the tool make the plan.
+    ran_in: Option<PathBuf>,
+    /// Terragrunt has all values for `plan` alone, so that other commands run as a part of it.
+    as_plan: bool,
+    /// Terragrunt ran nothing for `init`, as its configuration wants it.
+    idle: bool,
     facts: Facts,
     /// What the plan was made with and of, and what of it is another now.
     parts: Option<Parts>,
@@ -146,11 +152,11 @@ impl PodWork {
         self.write_cli_config()?;
         self.check_tool()?;
         let tool = self.tool()?;
+        let call = self.call_terragrunt(&tool, args.into_iter().map(Into::into).collect())?;
         let known = self.known();
-        let mut env = known.env.clone();
-        env.extend(terragrunt_env(&tool, &known.stack));
+        let env = known.env.iter().cloned().chain(call.env).collect();
         let (role, dir) = (tool.role(), known.stack.clone());
-        Ok(Command { program: tool.binary, args: args.into_iter().map(Into::into).collect(), env, dir, role })
+        Ok(Command { program: tool.binary, args: call.args, env, dir, role })
     }
 
     /// Runs a command as a step.
@@ -208,11 +214,7 @@ impl PodWork {
         let stack = self.known().stack.clone();
         self.know_backend(&stack, &run.spec.workspace)?;
         let plan = run.status.as_ref().and_then(|status| status.plan.as_ref());
-        // A plan of a version before has no such file; it is for words alone.
-        let parts = std::fs::read(self.settings.parts_file()).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let mut known = self.known();
-        known.planned = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
-        known.parts = parts;
+        self.known().planned = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
         Ok(report)
     }
 
@@ -222,7 +224,7 @@ impl PodWork {
         if self.known().run.is_none() {
             return;
         }
-        let keep = apply::rescued(&self.known().stack);
+        let keep = apply::rescued(&self.known().stack, self.ran_in());
         if keep.exists() {
             tracing::warn!(path = %keep.display(), "the state that could not be saved is left in the work directory");
             return;

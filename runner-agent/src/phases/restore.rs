@@ -78,10 +78,11 @@ impl PodWork {
         };
         let report = self.prepare(given, origin, notices).await?;
         let mut args = vec!["init", "-input=false", "-no-color", "-get=false", "-lockfile=readonly"];
-        if self.tool()?.has_init_json() {
+        if self.tool()?.has_init_json() && !self.is_terragrunt() {
             args.push("-json");
         }
         self.serve_providers().await;
+        self.enter_workspace(&stack, &run.spec.workspace);
         self.tool_step("init", &args, notices).await?;
         self.keep_providers().await;
         self.know_backend(&stack, &run.spec.workspace)?;

@@ -113,7 +113,7 @@ impl PodWork {
         source::check_links(&root)?;
         let stack = source::stack(&root, &path, &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
-        remove_terraform_dir(&stack)?;
+        remove_own_dirs(&stack)?;
         inputs::write(&stack, spec, &given.variables)?;
         if self.wants_managed_state(&stack) {
             self.name_managed_state(&stack).await?;
@@ -245,13 +245,16 @@ pub(super) fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
 }
 
-/// The tool's own directory is made by `init`; one from the repository could hold plugins, modules or a backend nobody reviewed.
-fn remove_terraform_dir(stack: &Path) -> Result<(), Failure> {
-    let dir = stack.join(".terraform");
-    let removed = match fs::symlink_metadata(&dir) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&dir),
-        Ok(_) => fs::remove_file(&dir),
-        Err(_) => Ok(()),
-    };
-    removed.map_err(|error| internal("the source's .terraform cannot be removed", &error))
+/// The tool's own directory is made by `init`, and Terragrunt's by itself; one from the repository could hold plugins, modules or a
+/// backend nobody reviewed.
+fn remove_own_dirs(stack: &Path) -> Result<(), Failure> {
+    [".terraform", ".terragrunt-cache"].iter().try_for_each(|name| {
+        let dir = stack.join(name);
+        let removed = match fs::symlink_metadata(&dir) {
+            Ok(meta) if meta.is_dir() => fs::remove_dir_all(&dir),
+            Ok(_) => fs::remove_file(&dir),
+            Err(_) => Ok(()),
+        };
+        removed.map_err(|error| internal(&format!("the source's {name} cannot be removed"), &error))
+    })
 }

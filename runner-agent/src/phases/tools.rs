@@ -1,7 +1,6 @@
 //! The tool of an attempt: found or got in Setup.
 
 use std::{
-    ffi::OsString,
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -128,7 +127,8 @@ impl PodWork {
         let find = async move {
             let search = |tool, origin_of| Search { tool, origin: origin_of, stack: &origin.stack, root: top };
             let Some(pinned) = &origin.pinned else {
-                return outfit.find(search(tool, "spec.tool.version"), &say).await;
+                let origin = if self.settings.machine().is_some() { "--tool" } else { "spec.tool.version" };
+                return outfit.find(search(tool, origin), &say).await;
             };
             let mut found = outfit.pinned(search(&pinned.tool, "the plan"), &say).await?;
             if let Some(beneath) = &pinned.beneath {
@@ -165,37 +165,6 @@ impl PodWork {
         }
         found
     }
-}
-
-/// What Terragrunt is told: which tool it runs, that nobody answers, and that the tool's own words come through as they are. By the
-/// names of before and since its version 0.73 (<https://terragrunt.gruntwork.io/docs/migrate/cli-redesign/>); each reads its own.
-pub(super) fn terragrunt_env(tool: &Found, stack: &Path) -> Vec<(OsString, OsString)> {
-    let Some(beneath) = &tool.beneath else { return Vec::new() };
-    let mut env: Vec<(OsString, OsString)> = Vec::new();
-    for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
-        env.push((name.into(), beneath.binary.clone().into()));
-    }
-    // Beside the stack, wherever Terragrunt has the tool run.
-    env.push(("TF_DATA_DIR".into(), stack.join(".terraform").into()));
-    for name in [
-        "TG_NON_INTERACTIVE",
-        "TERRAGRUNT_NON_INTERACTIVE",
-        // It would keep providers in HOME, which is made anew before the claim.
-        "TG_NO_AUTO_PROVIDER_CACHE_DIR",
-        // Without it each line has a prefix, and JSON is none any more.
-        "TG_TF_FORWARD_STDOUT",
-        "TERRAGRUNT_FORWARD_TF_STDOUT",
-        "TG_NO_COLOR",
-        "TERRAGRUNT_NO_COLOR",
-        // Phases are ours: `init` runs once, when it is its turn.
-        "TG_NO_AUTO_INIT",
-        "TERRAGRUNT_NO_AUTO_INIT",
-        "TG_NO_AUTO_RETRY",
-        "TERRAGRUNT_NO_AUTO_RETRY",
-    ] {
-        env.push((name.into(), "true".into()));
-    }
-    env
 }
 
 /// That what was found is what the plan was made with.

@@ -271,7 +271,8 @@ impl Children {
     ) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::from(out), true)?;
         let err = child.stderr.take();
-        self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), None, err, sink).await
+        // Nor is what it starts told to end.
+        self.watch(&mut child, (pid, false), None, err, sink).await
     }
 
     async fn watch(

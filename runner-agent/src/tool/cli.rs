@@ -43,16 +43,19 @@ pub struct Arguments {
 enum Verb {
     Resolve(Resolve),
     Install(Install),
-    /// Print the versions at hand: those on PATH, in the image and in the cache
+    /// Print the versions at hand: those on PATH, in an image and in the cache
     List,
     Prune(Prune),
 }
 
 /// Print tool, version and reason for a stack, as a run of it would have them
 ///
-/// What counts, in this order: --tool; version files from DIR upward to the top of its repository
-/// (.opentofu-version, .terraform-version, .tool-versions, .tfswitchrc, terragrunt.hcl, root.hcl);
-/// required_version of the code; the newest release. Nothing is changed but the cache of lists.
+/// The version, in this order: --tool; version files from DIR upward to the top of its repository
+/// (.opentofu-version, .terraform-version, .tool-versions, .tfswitchrc, .tfswitch.toml, terragrunt.hcl,
+/// root.hcl); required_version of the code; the newest release.
+/// The tool: --tool; a file of Terragrunt or OpenTofu; the nearest version file; the registry of the
+/// lock file; Terraform where required_version allows no OpenTofu; else OpenTofu, whatever is on PATH.
+/// Nothing is changed but the cache of lists.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
 struct Resolve {
@@ -207,15 +210,19 @@ fn list(out: &mut impl Write) -> Result<(), Trouble> {
         writeln!(out, "{} {version}  {}", name.as_str(), binary.display())?;
     }
     if all.is_empty() {
-        eprintln!("no tool is on PATH, in the image or in the cache");
+        eprintln!("no tool is on PATH or in the cache; `runner-agent tool install` gets one");
     }
     Ok(())
 }
 
 fn prune(asked: &Prune, out: &mut impl Write) -> Result<(), Trouble> {
     let store = outfit(Path::new("."), true)?.supply.store;
-    for one in store.prune(asked.max_size.saturating_mul(1 << 20), SystemTime::now())? {
+    let gone = store.prune(asked.max_size.saturating_mul(1 << 20), SystemTime::now())?;
+    for one in &gone {
         writeln!(out, "{} {}  {} MiB removed", one.tool, one.version, one.size >> 20)?;
+    }
+    if gone.is_empty() {
+        writeln!(out, "nothing to remove")?;
     }
     Ok(())
 }
@@ -229,7 +236,7 @@ fn in_json(resolved: &Resolved) -> serde_json::Value {
         .collect();
     let one = |found: &Found| {
         let binary = Some(&found.binary).filter(|path| !path.as_os_str().is_empty());
-        json!({"tool": found.name.as_str(), "version": found.version.to_string(), "reason": found.why, "binary": binary})
+        json!({"tool": found.name.as_str(), "version": found.version.to_string(), "reason": found.why, "toolReason": found.tool_why, "binary": binary})
     };
     let mut object = one(&resolved.found);
     object["asked"] = json!(decision.asked);

@@ -10,7 +10,7 @@ use std::{
 
 use crds::{Failure, FailureClass, Tool, ToolName, reason};
 use tool_versions::{
-    Decision, Error, Kind, Version, Why, Wish, decide,
+    Decision, Error, Kind, ToolWhy, Version, Why, Wish, decide,
     store::verify::InUse,
     supply::{Chosen, Got, Origin},
 };
@@ -34,6 +34,8 @@ pub struct Found {
     pub digest: Option<String>,
     /// Why this version: `from .opentofu-version`.
     pub why: String,
+    /// Why this tool, where that is not plain from it: `by default`.
+    pub tool_why: Option<String>,
     /// What was seen and does not count, and how it was got; for people.
     pub notes: Vec<String>,
     /// The tool that Terragrunt runs.
@@ -45,7 +47,17 @@ pub struct Found {
 impl Found {
     /// One that is at hand.
     pub fn at(name: ToolName, version: Version, binary: PathBuf) -> Self {
-        Self { name, version, binary, digest: None, why: String::new(), notes: Vec::new(), beneath: None, held: None }
+        Self {
+            name,
+            version,
+            binary,
+            digest: None,
+            why: String::new(),
+            tool_why: None,
+            notes: Vec::new(),
+            beneath: None,
+            held: None,
+        }
     }
 
     /// `OpenTofu 1.10.6`, `Terragrunt 0.93.0 with OpenTofu 1.10.6`.
@@ -57,10 +69,11 @@ impl Found {
         title
     }
 
-    /// Why it is this version, and of Terragrunt why that one beneath.
+    /// Why it is this version, and this tool, and of Terragrunt why that one beneath.
     pub fn reason(&self) -> String {
-        let beneath = self.beneath.as_ref().map(|beneath| format!("; {}, {}", beneath.title(), beneath.why));
-        format!("{}{}", self.why, beneath.unwrap_or_default())
+        let tool = self.tool_why.as_ref().map(|why| format!("; {} {why}", self.name.as_str()));
+        let beneath = self.beneath.as_ref().map(|beneath| format!("; {}, {}", beneath.title(), beneath.reason()));
+        format!("{}{}{}", self.why, tool.unwrap_or_default(), beneath.unwrap_or_default())
     }
 
     /// OpenTofu or Terraform: the tool itself, or the one that Terragrunt runs.
@@ -85,6 +98,16 @@ impl Found {
         match self.plain().name {
             ToolName::OpenTofu => true,
             ToolName::Terraform => self.plain().version.at_least(1, 5),
+            ToolName::Terragrunt | ToolName::Unknown => false,
+        }
+    }
+
+    /// Whether an apply of a plan file takes variables: ephemeral ones are not in the file and have to be given again. The tool compares
+    /// all others with the plan, and OpenTofu those as well that it reads from files by itself; so each is given as the plan had it.
+    pub fn applies_with_variables(&self) -> bool {
+        match self.plain().name {
+            ToolName::OpenTofu => self.plain().version.at_least(1, 11),
+            ToolName::Terraform => self.plain().version.at_least(1, 10),
             ToolName::Terragrunt | ToolName::Unknown => false,
         }
     }
@@ -154,6 +177,33 @@ impl Search<'_> {
         let wish = Wish { tool, version: self.tool.version.clone(), origin: self.origin.to_owned() };
         decide(&wish, self.stack, self.root, &outfit.defaults)
     }
+
+    /// Whoever did not ask for a tool and cannot have one is told why it is that one, and how to have the other.
+    fn with_why(&self, error: Error, outfit: &Outfit) -> Error {
+        if self.tool.name.is_some() || !matches!(error.kind, Kind::Configuration | Kind::Unavailable) {
+            return error;
+        }
+        let said = tool_versions::tool_of(self.stack, self.root).ok().flatten();
+        let (tool, why) = said.unwrap_or((outfit.defaults.tool, ToolWhy::Default));
+        let asks = |tool: tool_versions::Tool| match self.origin {
+            "--tool" => format!("`--tool {}`", tool.directory()),
+            _ => format!("`spec.tool.name: {tool}`"),
+        };
+        let hint = match (&why, tool) {
+            (ToolWhy::Default, _) => {
+                let [tofu, terraform] = [tool_versions::Tool::OpenTofu, tool_versions::Tool::Terraform].map(asks);
+                format!("no file says which tool the code is for, so it is {tool} by default; {tofu} or {terraform} says it")
+            }
+            (ToolWhy::Locked(_) | ToolWhy::Required { .. }, tool_versions::Tool::Terraform) => {
+                format!("it is {tool} {why}; {} asks for OpenTofu", asks(tool_versions::Tool::OpenTofu))
+            }
+            (ToolWhy::Locked(_), tool_versions::Tool::OpenTofu) => {
+                format!("it is {tool} {why}; {} asks for Terraform", asks(tool_versions::Tool::Terraform))
+            }
+            _ => return error,
+        };
+        Error { text: format!("{}; {hint}", error.text), ..error }
+    }
 }
 
 impl Outfit {
@@ -170,7 +220,7 @@ impl Outfit {
         let request = version.parse().map_err(failed)?;
         let decision = Decision {
             tool,
-            tool_why: search.origin.to_owned(),
+            tool_why: ToolWhy::Wish(search.origin.to_owned()),
             request,
             asked: version,
             why,
@@ -186,8 +236,8 @@ impl Outfit {
     /// # Errors
     /// Those of the decision, of [`tool_versions::Supply::choose`] and of [`tool_versions::Supply::get`].
     pub async fn resolve(&self, search: Search<'_>, gets: bool, told: &(impl Fn(Told) + Sync)) -> Result<Resolved, Error> {
-        let decision = search.decided(self)?;
-        let mut found = self.one(&decision, gets, told).await?;
+        let decision = search.decided(self).map_err(|error| search.with_why(error, self))?;
+        let mut found = self.one(&decision, gets, told).await.map_err(|error| search.with_why(error, self))?;
         if let Some(beneath) = &decision.beneath {
             found.beneath = Some(Box::new(self.one(beneath, gets, told).await?));
         }
@@ -209,27 +259,28 @@ impl Outfit {
         let why = match (&decision.why, remark) {
             (Why::Nothing, Some(remark)) => remark,
             (Why::Nothing, None) if near => "the newest at hand".to_owned(),
-            (why, Some(remark)) => format!("{why}, {remark}"),
-            (why, None) => why.to_string(),
+            (_, Some(remark)) => format!("{}, {remark}", decision.why_of(&version)),
+            (_, None) => decision.why_of(&version),
         };
         let notes = decision.notes.clone();
+        let tool_why = Some(&decision.tool_why).filter(|why| !why.is_plain()).map(ToString::to_string);
         if let Some(one) = of_image.into_iter().find(|one| one.version == version) {
-            return Ok(Found { why, notes, ..Found::at(name, version, one.binary) });
+            return Ok(Found { why, tool_why, notes, ..Found::at(name, version, one.binary) });
         }
         if !gets {
             let binary = self.supply.store.find(decision.tool, &version)?.map(|installed| installed.binary).unwrap_or_default();
-            return Ok(Found { why, notes, ..Found::at(name, version, binary) });
+            return Ok(Found { why, tool_why, notes, ..Found::at(name, version, binary) });
         }
         let got = self.got(decision, &version, told).await;
         let Got { in_use, origin, remark } = got.map_err(|error| match error.kind {
             // Whoever asks for what does not exist is told what there is.
             Kind::Configuration if !versions.is_empty() => {
                 let near: Vec<_> = versions.iter().map(ToString::to_string).collect();
-                Error { text: format!("{}; in the image: {}", error.text, near.join(", ")), ..error }
+                Error { text: format!("{}; at hand: {}", error.text, near.join(", ")), ..error }
             }
             _ => error,
         })?;
-        let mut found = Found { why, notes, ..Found::at(name, version, in_use.installed.binary.clone()) };
+        let mut found = Found { why, tool_why, notes, ..Found::at(name, version, in_use.installed.binary.clone()) };
         if let Origin::Installed { from, signer, bytes, took } = origin {
             let by = signer.map(|key| format!(", signed by {key}")).unwrap_or_default();
             let (mib, seconds) = (bytes >> 20, took.as_secs_f64());
@@ -287,6 +338,7 @@ impl Outfit {
 pub fn failed(error: Error) -> Failure {
     let (class, reason) = match error.kind {
         Kind::Configuration => (FailureClass::Configuration, reason::TOOL_NOT_FOUND),
+        Kind::Contradiction => (FailureClass::Configuration, reason::VERSION_CONTRADICTION),
         Kind::Unavailable => (FailureClass::Transient, reason::TOOL_UNAVAILABLE),
         Kind::Integrity => (FailureClass::Integrity, reason::TOOL_NOT_GENUINE),
         Kind::Storage if is_disk_full(&error.text) => (FailureClass::Transient, reason::DISK_FULL),
@@ -344,7 +396,10 @@ mod tests {
         let said = |found: Found| (found.title(), found.reason());
         let of = |title: &str, why: &str| (title.to_owned(), why.to_owned());
 
-        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("OpenTofu 1.10.6", "the newest at hand"));
+        assert_eq!(
+            said(found(&Tool::default()).await.unwrap()),
+            of("OpenTofu 1.10.6", "the newest at hand; OpenTofu by default")
+        );
         put(root.join(".opentofu-version"), "# pinned\n\n ~> 1.9.0 # until June\n");
         assert_eq!(said(found(&Tool::default()).await.unwrap()), of("OpenTofu 1.9.1", "from .opentofu-version"));
         put(root.join("a/.terraform-version"), "1.11.4\n");
@@ -403,7 +458,7 @@ mod tests {
         let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
         // Whoever asked the mirror would have it unavailable.
         let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::TOOL_NOT_FOUND));
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VERSION_CONTRADICTION));
         for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
             assert!(failure.message.contains(part), "{part} in {}", failure.message);
         }

@@ -22,7 +22,13 @@ async fn an_automatic_run_is_applied_with_six_writes() {
     assert_eq!(plan.changes, ["+ a.b"]);
     let phases: Vec<_> = status.history.iter().map(|line| line.split("  ").nth(1).unwrap()).collect();
     assert_eq!(phases, ["Start", "Setup", "Init", "Plan", "Claimed", "Apply"], "{:#?}", status.history);
-    assert!(status.history[1].ends_with("inline, 1 file; OpenTofu 1.10.6, the newest at hand"), "{}", status.history[1]);
+    let unlocked = "backend http (no lock: others may change the state during the apply), workspace default";
+    assert!(status.history[2].ends_with(unlocked), "{}", status.history[2]);
+    assert!(
+        status.history[1].ends_with("inline, 1 file; OpenTofu 1.10.6, the newest at hand; OpenTofu by default"),
+        "{}",
+        status.history[1]
+    );
     let steps: Vec<_> = status.steps.iter().map(|s| (s.name.as_str(), s.exit_code)).collect();
     assert_eq!(steps, [("init", Some(0)), ("plan", Some(2)), ("show", Some(0)), ("apply", Some(0))]);
     assert!(status.failure.is_none() && status.next_step.is_none() && status.completion_time.is_some());
@@ -76,6 +82,7 @@ async fn plans_that_are_not_applied() {
         assert_eq!(status.result, Some(result), "{status:#?}");
         assert_eq!(a.ran("apply"), usize::from(result == RunResult::Destroyed));
         assert_eq!(status.plan.unwrap().attempt, 1);
+        assert_eq!(status.history.iter().any(|line| line.contains("no lock")), result != RunResult::Planned, "of an apply only");
     }
 }
 
@@ -519,7 +526,8 @@ async fn failures_say_their_class() {
         assert_eq!(failure.changes, if at == "APPLY" { Changed::Unknown } else { Changed::None });
         if script == &code {
             assert_eq!((failure.diagnostics[0].file.as_deref(), failure.diagnostics[0].line), (Some("main.tf"), Some(7)));
-            assert!(status.next_step.unwrap().starts_with("correct main.tf:7, then: kubectl annotate"));
+            // The code is in the spec.
+            assert!(status.next_step.unwrap().starts_with("create a run with corrected spec.source.inline.files"));
         }
     }
 }

@@ -16,7 +16,7 @@ use nix::{
 /// Writes down what it is asked to do; `$APPLY` is evaluated while it applies.
 const TOOL: &str = r#"#!/bin/sh
 case "$1" in
-version) echo '{"terraform_version":"1.10.6"}'; exit 0 ;;
+version) echo '{"terraform_version":"'"${VERSION:-1.10.6}"'"}'; exit 0 ;;
 esac
 echo "$1" >> "$LEDGER"
 case "$1" in
@@ -31,6 +31,7 @@ show)
   if [ "$2" = -json ]; then echo '{"errored":false,"resource_changes":[{"address":"a.b","change":{"actions":["'"${ACTION:-create}"'"]}}]}'
   else echo 'OpenTofu will perform the following actions:'; fi ;;
 apply)
+  echo "$*" >> "$LEDGER.arguments"
   echo '{"@message":"a.b: Creating...","type":"apply_start","hook":{"resource":{"addr":"a.b"},"action":"create"}}'
   eval "$APPLY"
   echo state > terraform.tfstate
@@ -155,14 +156,15 @@ fn a_plan_waits_and_is_applied_later_once_and_as_it_is() {
 
 #[test]
 fn what_was_changed_after_the_plan_is_not_applied() {
-    for (change, part) in [("main.tf", "the code"), ("new.sh", "the code"), (".terraform.lock.hcl", "the lock file")] {
+    for change in ["main.tf", "new.sh", ".terraform.lock.hcl"] {
         let place = Place::new();
         let sum = checksum(&place.run(&["apply"], &[]));
         fs::write(place.stack().join(change), "changed").unwrap();
         let refused = place.run(&["apply", "--approve", &sum], &[]);
         assert_eq!((code(&refused), place.ran("apply")), (1, 0), "{change}: {}", text(&refused));
         assert_eq!(place.records()[0]["status"]["failure"]["class"], "Integrity", "{change}");
-        assert!(text(&refused).contains(&format!("changed since the plan was made: {part}")), "{change}: {}", text(&refused));
+        let named = format!("{change} changed after the plan was made, so that it was not applied; nothing was changed");
+        assert!(text(&refused).contains(&named), "{}", text(&refused));
     }
 }
 
@@ -177,6 +179,30 @@ fn without_a_question() {
     let planned = place.run(&["plan"], &[]);
     assert_eq!((code(&planned), place.ran("apply")), (0, 1), "{}", text(&planned));
     assert!(!place.stack().join("zz_pawl.auto.tfvars.json").exists(), "nothing of ours is left in the code");
+}
+
+#[test]
+fn variables_are_given_again_where_an_apply_takes_them() {
+    for (version, again) in [("1.10.6", false), ("1.11.0", true), ("1.12.6", true)] {
+        let place = Place::new();
+        fs::write(place.stack().join("a.tfvars"), "").unwrap();
+        let file = place.stack().join("a.tfvars").display().to_string();
+        let arguments = ["-var", "token=it's", "--var-file", &file];
+        let waits = place.run(&arguments, &[("VERSION", version)]);
+        assert_eq!(code(&waits), 2, "{}", text(&waits));
+        // The line that is printed, as it is pasted.
+        let said = text(&waits);
+        let line = said.lines().find(|line| line.contains(" --approve sha256:")).unwrap();
+        let line = line.trim().replace("runner-agent ", &format!("{} ", env!("CARGO_BIN_EXE_runner-agent")));
+        let mut pasted = place.command(&[], &[("VERSION", version)]);
+        let env: Vec<_> = pasted.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+        pasted = Command::new("/bin/sh");
+        let applied = pasted.args(["-c", &line]).envs(env).stdin(Stdio::null()).output().unwrap();
+        assert_eq!((code(&applied), place.ran("plan"), place.ran("apply")), (0, 1, 1), "{line}: {}", text(&applied));
+        let arguments = fs::read_to_string(place.dir.path().join("ledger.arguments")).unwrap();
+        let apply = arguments.lines().find(|line| line.starts_with("apply ")).unwrap();
+        assert_eq!(apply.contains(&format!("-var token=it's -var-file {file} ")), again, "{version}: {apply}");
+    }
 }
 
 #[test]
@@ -256,5 +282,7 @@ fn a_line_that_makes_no_sense() {
     for arguments in [&["aply"][..], &["--tool", "helm"], &["--var", "x"], &["--approve"]] {
         assert_eq!(code(&place.run(arguments, &[])), 64, "{arguments:?}");
     }
+    let refused = place.run(&["plan", "-target=a.b"], &[]);
+    assert_eq!((code(&refused), text(&refused).lines().count()), (64, 1), "{}", text(&refused));
     assert!(!place.stack().join(".pawl").exists());
 }

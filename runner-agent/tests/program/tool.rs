@@ -62,7 +62,7 @@ impl Place {
 #[test]
 fn it_says_tool_version_and_reason() {
     let place = Place::new();
-    assert_eq!(place.said(&["resolve"]), "0OpenTofu 1.10.6, the newest at hand\n");
+    assert_eq!(place.said(&["resolve"]), "0OpenTofu 1.10.6, the newest at hand; OpenTofu by default\n");
     place.put(".opentofu-version", "~> 1.9.0\n");
     assert_eq!(place.said(&["resolve"]), "0OpenTofu 1.9.4, from .opentofu-version\n");
     assert_eq!(place.said(&["resolve", "--tool", "terraform"]), "0Terraform 1.5.7, the newest at hand\n");
@@ -78,6 +78,28 @@ fn it_says_tool_version_and_reason() {
     );
     assert_eq!(place.said(&["resolve", "b"]), "1error: there is no directory b\n");
     assert!(place.said(&["resolve", "--tool", "pulumi"]).starts_with("64"));
+}
+
+#[test]
+fn it_says_why_it_is_this_tool_and_how_to_have_the_other() {
+    let place = Place::new();
+    put(&place.0.path().join("tools/opentofu/1.12.6/tofu"), "#!/bin/sh\n");
+    let requires = |text: &str| place.put("a/main.tf", &format!("terraform {{\n  required_version = \"{text}\"\n}}\n"));
+    requires("~> 1.5.0");
+    let terraform = "Terraform since `~> 1.5.0` (a/main.tf:2) allows no OpenTofu";
+    assert_eq!(place.said(&["resolve"]), format!("0Terraform 1.5.7, the newest that a/main.tf allows; {terraform}\n"));
+    let told = "`~> 1.5.0` (a/main.tf:2) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only";
+    assert_eq!(place.said(&["resolve", "--tool", "opentofu@1.12.6"]), format!("0OpenTofu 1.12.6, from --tool; {told}\n"));
+    assert_eq!(place.said(&["resolve", "--tool", "opentofu"]), format!("0OpenTofu 1.12.6, the newest; {told}\n"));
+    let refused = place.said(&["resolve", "--tool", "opentofu@1.10.6"]);
+    assert_eq!(refused, "1error: OpenTofu 1.10.6 (from --tool) is not what the code requires: `~> 1.5.0` (a/main.tf:2)\n");
+    requires("~> 1.4.0");
+    let none = place.said(&["resolve"]);
+    assert!(none.contains("allows no OpenTofu; `--tool opentofu` asks for OpenTofu\n"), "{none}");
+    requires(">= 1.13");
+    let none = place.said(&["resolve"]);
+    let why = "no file says which tool the code is for, so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` says it\n";
+    assert!(none.starts_with("1error: no OpenTofu ") && none.ends_with(why), "{none}");
 }
 
 #[test]

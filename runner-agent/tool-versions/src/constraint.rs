@@ -51,6 +51,15 @@ impl Constraints {
         self.allow(&version.core())
     }
 
+    /// Whether these and others allow any release from `first` on, in the way of [`Self::allow_core`].
+    pub fn any_from<'a>(all: impl IntoIterator<Item = &'a Self>, first: &Version) -> bool {
+        let parts: Vec<_> = all.into_iter().flat_map(|one| &one.parts).collect();
+        // Each part is a bound or leaves one version out: where any version is allowed, one of these is.
+        let bounds = parts.iter().map(|(_, bound)| bound.core());
+        let candidates = bounds.flat_map(|bound| [bound.next(), bound]).chain([first.clone(), first.next()]);
+        candidates.into_iter().any(|v| v >= *first && parts.iter().all(|(operator, wanted)| allows(*operator, &v, wanted)))
+    }
+
     /// Whether a part names a prerelease, which `required_version` may not.
     pub fn names_prerelease(&self) -> bool {
         self.parts.iter().any(|(_, version)| !version.is_stable())

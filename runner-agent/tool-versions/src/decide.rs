@@ -3,13 +3,13 @@
 
 use std::{
     fmt::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::{
-    Error, Request, Result, Tool, Version, files,
+    Constraints, Error, Request, Result, Tool, Version, files,
     place::Place,
-    required::{self, Required},
+    required::{self, Readers, Required},
 };
 
 /// What somebody asks for before the code is looked at: the run, a command line.
@@ -76,13 +76,53 @@ impl fmt::Display for Why {
     }
 }
 
+/// Why it is one tool and no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolWhy {
+    /// Somebody asked for it before the code was looked at.
+    Wish(String),
+    /// A file that it alone reads, or that says its version; relative to the top of the source.
+    File(PathBuf),
+    /// The lock file has providers of its registry.
+    Locked(Place),
+    /// The code's `required_version` allows no OpenTofu.
+    Required {
+        /// The constraint.
+        text: String,
+        /// Where it stands.
+        place: Place,
+    },
+    /// Nothing in the code says which tool it is for.
+    Default,
+}
+
+impl ToolWhy {
+    /// Whether it need not be said: who asked knows, and a file with its name in it is named as the reason of the version, or says it.
+    pub const fn is_plain(&self) -> bool {
+        matches!(self, Self::Wish(_) | Self::File(_))
+    }
+}
+
+impl fmt::Display for ToolWhy {
+    /// After the name of the tool: `OpenTofu by default`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wish(origin) => write!(f, "from {origin}"),
+            Self::File(file) => write!(f, "by {}", file.display()),
+            Self::Locked(place) => write!(f, "since {place} has providers of its registry"),
+            Self::Required { text, place } => write!(f, "since `{text}` ({place}) allows no OpenTofu"),
+            Self::Default => f.write_str("by default"),
+        }
+    }
+}
+
 /// What is asked for, and why.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The tool.
     pub tool: Tool,
     /// Why this tool.
-    pub tool_why: String,
+    pub tool_why: ToolWhy,
     /// What of its versions is asked for.
     pub request: Request,
     /// As it was written.
@@ -103,41 +143,38 @@ pub struct Decision {
 /// When a file cannot be read, a version or constraint is none, or two of them contradict each other: both are named.
 pub fn decide(wish: &Wish, stack: &Path, root: &Path, defaults: &Defaults) -> Result<Decision> {
     let (tool, tool_why) = match wish.tool {
-        Some(tool) => (tool, wish.origin.clone()),
-        None => tool_of(stack, root)?.unwrap_or_else(|| (defaults.tool, "the default".to_owned())),
+        Some(tool) => (tool, ToolWhy::Wish(wish.origin.clone())),
+        None => tool_of(stack, root)?.unwrap_or((defaults.tool, ToolWhy::Default)),
     };
     let mut decision =
         version_of(tool, tool_why, wish.version.as_deref().map(|version| (version, &wish.origin)), stack, root, defaults)?;
     if tool == Tool::Terragrunt {
-        let (tool, why) = plain_tool_of(stack, root)?.unwrap_or_else(|| {
-            (if defaults.tool == Tool::Terragrunt { Tool::OpenTofu } else { defaults.tool }, "the default".to_owned())
-        });
+        let default = if defaults.tool == Tool::Terragrunt { Tool::OpenTofu } else { defaults.tool };
+        let (tool, why) = plain_tool_of(stack, root)?.unwrap_or((default, ToolWhy::Default));
         decision.beneath = Some(Box::new(version_of(tool, why, None, stack, root, defaults)?));
     }
     Ok(decision)
 }
 
-/// The tool that the code is for, and why.
+/// The tool that the code is for, and why; nothing where it does not say.
 ///
 /// # Errors
-/// When a file cannot be read.
-pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, String)>> {
-    if files::is_terragrunt(stack) {
-        return Ok(Some((Tool::Terragrunt, "the directory has a file of Terragrunt".to_owned())));
+/// When a file cannot be read, or a constraint is none.
+pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolWhy)>> {
+    if let Some(file) = files::terragrunt_file(stack) {
+        return Ok(Some((Tool::Terragrunt, ToolWhy::File(below(&file, root)))));
     }
     plain_tool_of(stack, root)
 }
 
-/// OpenTofu or Terraform, and why. A file that OpenTofu alone reads decides; then the nearest version file, OpenTofu's before Terraform's.
+/// OpenTofu or Terraform, and why: a file that OpenTofu alone reads; the nearest version file, OpenTofu's before Terraform's; providers in
+/// the lock file; a `required_version` that no OpenTofu can satisfy.
 ///
 /// # Errors
-/// When a file cannot be read.
-pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, String)>> {
+/// When a file cannot be read, or a constraint is none.
+pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolWhy)>> {
     if let Some(path) = required::opentofu_file(stack)? {
-        return Ok(Some((
-            Tool::OpenTofu,
-            format!("{} is a file of OpenTofu", path.strip_prefix(root).unwrap_or(&path).display()),
-        )));
+        return Ok(Some((Tool::OpenTofu, ToolWhy::File(below(&path, root)))));
     }
     let mut nearest: Option<(usize, Tool, Place)> = None;
     for tool in [Tool::OpenTofu, Tool::Terraform] {
@@ -147,12 +184,37 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, String)>
             nearest = Some((distance, tool, place));
         }
     }
-    Ok(nearest.map(|(_, tool, place)| (tool, format!("from {place}"))))
+    if let Some((_, tool, place)) = nearest {
+        return Ok(Some((tool, ToolWhy::File(place.file))));
+    }
+    // What no file can be read for is noted when the version is decided.
+    let required = required::required(Tool::OpenTofu, stack, root, &mut Vec::new())?;
+    if let Some(own) = required.iter().find(|required| required.readers == Readers::Language) {
+        return Ok(Some((Tool::OpenTofu, ToolWhy::File(own.place.file.clone()))));
+    }
+    if let Some((tool, place)) = files::locked(stack, root)? {
+        return Ok(Some((tool, ToolWhy::Locked(place))));
+    }
+    // OpenTofu began with 1.6.0.
+    let first = Version::release(1, 6, 0);
+    let allow_it = |all: &[Required]| Constraints::any_from(all.iter().map(|one| &one.constraints), &first);
+    if allow_it(&required) {
+        return Ok(None);
+    }
+    let alone = required.iter().find(|one| !allow_it(std::slice::from_ref(one)));
+    Ok(alone
+        .or(required.first())
+        .map(|one| (Tool::Terraform, ToolWhy::Required { text: one.text.clone(), place: one.place.clone() })))
+}
+
+/// A file as it is named to people.
+fn below(file: &Path, root: &Path) -> PathBuf {
+    file.strip_prefix(root).unwrap_or(file).to_owned()
 }
 
 fn version_of(
     tool: Tool,
-    tool_why: String,
+    tool_why: ToolWhy,
     wish: Option<(&str, &String)>,
     stack: &Path,
     root: &Path,
@@ -174,9 +236,9 @@ fn version_of(
     let request: Request = asked.parse().map_err(|error| Error::configuration(format!("{tool}, {}: {error}", why.exactly())))?;
     let decision = Decision { tool, tool_why, request, asked, why, required, notes, beneath: None };
     if let Some(version) = decision.request.exact()
-        && let Some(other) = decision.required.iter().find(|required| !required.constraints.allow_core(version))
+        && let Some(other) = decision.required.iter().find(|required| !required.accepts(version))
     {
-        return Err(Error::configuration(format!(
+        return Err(Error::contradiction(format!(
             "{tool} {version} ({}) is not what the code requires: `{}` ({})",
             decision.why.exactly(),
             other.text,
@@ -187,9 +249,33 @@ fn version_of(
 }
 
 impl Decision {
-    /// Chooses among versions.
+    /// Chooses among versions, of which only those count that take the code.
+    ///
+    /// One that satisfies what it does not read as well goes before a newer one that does not: whoever wrote `~> 1.10.0` in a `.tf` file for
+    /// OpenTofu keeps what he has. One that does not is taken only where the tool was not by default.
     pub fn choose<'a>(&self, versions: impl IntoIterator<Item = &'a Version>) -> Option<&'a Version> {
-        self.request.choose(versions, |version| self.required.iter().all(|required| required.constraints.allow_core(version)))
+        let takers = versions.into_iter().filter(|version| self.required.iter().all(|required| required.accepts(version)));
+        let takers: Vec<_> = takers.collect();
+        let chosen = self.request.choose(takers.iter().copied(), |version| self.passed_over(version).is_none());
+        let is_said = self.tool_why != ToolWhy::Default;
+        chosen.or_else(|| is_said.then(|| self.request.choose(takers.iter().copied(), |_| true)).flatten())
+    }
+
+    /// The first constraint that a version contradicts and does not read.
+    fn passed_over(&self, version: &Version) -> Option<&Required> {
+        self.required.iter().find(|required| required.is_passed_over(version))
+    }
+
+    /// Why it is this version, with what it does not read.
+    pub fn why_of(&self, version: &Version) -> String {
+        let Some(other) = self.passed_over(version) else { return self.why.to_string() };
+        let why = match &self.why {
+            // It is not what allows this one.
+            Why::Required(place) if *place == other.place => "the newest".to_owned(),
+            why => why.to_string(),
+        };
+        let (text, place) = (&other.text, &other.place);
+        format!("{why}; `{text}` ({place}) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only")
     }
 
     /// Says that none of these versions is what is asked for.

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Kind {
     /// What the code or its owner wrote makes no sense, contradicts itself, or asks for what does not exist.
     Configuration,
+    /// Two of those who ask for a version contradict each other; there is nothing to get that would satisfy both.
+    Contradiction,
     /// A server did not answer, or not in time; a later try may go well.
     Unavailable,
     /// What came is not what was published, or cannot be shown to be.
@@ -29,6 +31,11 @@ impl Error {
     /// An error of what was asked for.
     pub fn configuration(text: impl Into<String>) -> Self {
         Self { kind: Kind::Configuration, text: text.into() }
+    }
+
+    /// An error of two that cannot both have what they ask for.
+    pub fn contradiction(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Contradiction, text: text.into() }
     }
 
     /// What was asked for is not at its place. `what` may come with its article, as other sentences have it.

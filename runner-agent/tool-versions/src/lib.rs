@@ -44,7 +44,7 @@ pub mod version;
 
 pub use archive::{Limits, Packing, Taken};
 pub use constraint::Constraints;
-pub use decide::{Decision, Defaults, Why, Wish, decide, tool_of};
+pub use decide::{Decision, Defaults, ToolWhy, Why, Wish, decide, tool_of};
 pub use digest::Digest;
 pub use error::{Error, Kind, Result};
 pub use keys::{Fingerprint, Keyring};

@@ -1,5 +1,8 @@
 //! `required_version` of a stack's own files, and `compatible_with` of OpenTofu's `language` block.
 //!
+//! OpenTofu reads `required_version` of every file before 1.12, and since then that of its own files only, override files or not: in a `.tf` file it is
+//! for Terraform (`checkVersionRequirements`, OpenTofu 1.12.0).
+//!
 //! The stack's directory alone is read, as tools do before they install anything; modules are judged by the tool itself. A file that
 //! cannot be read here is the tool's to judge: it is noted, and says nothing.
 
@@ -17,9 +20,22 @@ use hcl_edit::{
 use serde_json::Value;
 
 use crate::{
-    Constraints, Error, Kind, Result, Tool, hcl,
+    Constraints, Error, Kind, Result, Tool, Version, hcl,
     place::{self, Place, line_of},
 };
+
+/// Which versions of a tool read a constraint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// All.
+    All,
+    /// OpenTofu before 1.12: `required_version` of a file that Terraform reads too.
+    Before,
+    /// OpenTofu since 1.12: what an override file replaced before.
+    Since,
+    /// OpenTofu since 1.12, and older ones refuse what it stands in: a `language` block.
+    Language,
+}
 
 /// A constraint of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +46,31 @@ pub struct Required {
     pub text: String,
     /// Where.
     pub place: Place,
+    /// Which versions read it.
+    pub readers: Readers,
+}
+
+impl Required {
+    /// Whether a version of the tool takes the code as far as this goes: one that does not read it does.
+    pub fn accepts(&self, version: &Version) -> bool {
+        let (is_newer, allowed) = (reads_own_files_only(version), self.constraints.allow_core(version));
+        match self.readers {
+            Readers::All => allowed,
+            Readers::Before => is_newer || allowed,
+            Readers::Since => !is_newer || allowed,
+            Readers::Language => is_newer && allowed,
+        }
+    }
+
+    /// Whether a version contradicts what it does not read: it is written for Terraform, or the code is for older versions.
+    pub fn is_passed_over(&self, version: &Version) -> bool {
+        self.readers == Readers::Before && reads_own_files_only(version) && !self.constraints.allow_core(version)
+    }
+}
+
+/// Whether a version of OpenTofu reads `required_version` in its own files only.
+fn reads_own_files_only(version: &Version) -> bool {
+    version.at_least(1, 12)
 }
 
 /// The constraints that a stack's own files put on a tool.
@@ -40,12 +81,12 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
     if tool == Tool::Terragrunt {
         return Ok(Vec::new());
     }
-    let (mut all, mut overrides) = (Vec::new(), Vec::new());
+    let (mut all, mut overrides): (Vec<Required>, Vec<Required>) = (Vec::new(), Vec::new());
     for path in configuration(tool, stack)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let found = match place::read(&path) {
             Ok(None) => continue,
-            Ok(Some(text)) => said(tool, name, &text),
+            Ok(Some(text)) => stated(tool, name, &text),
             Err(error) if error.kind == Kind::Configuration => Err(error.text),
             Err(error) => return Err(error),
         };
@@ -58,26 +99,42 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
             }
         };
         let mut read = Vec::new();
-        for (text, line) in found {
-            read.push(constraint(text, Place::of(&path, root, line))?);
+        for one in found {
+            let readers = match (tool, one.in_language) {
+                (_, true) => Readers::Language,
+                (Tool::OpenTofu, false) if !is_of_opentofu(name) => Readers::Before,
+                _ => Readers::All,
+            };
+            read.push(constraint(one.text, Place::of(&path, root, one.line), readers)?);
         }
         if !is_override(name) {
             all.append(&mut read);
         } else if !read.is_empty() {
             // The last override file that has any replaces all others (`mergeFile` of both tools).
+            all.append(&mut overrides);
             overrides = read;
         }
     }
-    Ok(if overrides.is_empty() { all } else { overrides })
+    if !overrides.is_empty() {
+        all.retain_mut(|replaced| {
+            let stays = tool == Tool::OpenTofu && replaced.readers != Readers::Before;
+            if replaced.readers == Readers::All {
+                replaced.readers = Readers::Since;
+            }
+            stays
+        });
+    }
+    all.append(&mut overrides);
+    Ok(all)
 }
 
-fn constraint(text: String, place: Place) -> Result<Required> {
+fn constraint(text: String, place: Place, readers: Readers) -> Result<Required> {
     let constraints: Constraints = text.parse().map_err(|error| Error::configuration(format!("{place}: {error}")))?;
     if constraints.names_prerelease() {
         // An error of both tools: "Prerelease version constraints are not supported".
         return Err(Error::configuration(format!("{place}: `{text}` names a prerelease, which required_version may not")));
     }
-    Ok(Required { constraints, text, place })
+    Ok(Required { constraints, text, place, readers })
 }
 
 /// The files of a stack that a tool reads, in the order of their names. OpenTofu leaves `NAME.tf` alone where there is a
@@ -106,8 +163,12 @@ pub fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
 
 /// Whether a stack has files that OpenTofu alone reads.
 pub(crate) fn opentofu_file(stack: &Path) -> Result<Option<PathBuf>> {
-    let of_tofu = |path: &PathBuf| path.to_str().is_some_and(|name| has_ending(name, ".tofu") || has_ending(name, ".tofu.json"));
+    let of_tofu = |path: &PathBuf| path.to_str().is_some_and(is_of_opentofu);
     Ok(configuration(Tool::OpenTofu, stack)?.into_iter().find(of_tofu))
+}
+
+fn is_of_opentofu(name: &str) -> bool {
+    has_ending(name, ".tofu") || has_ending(name, ".tofu.json")
 }
 
 /// Tools compare endings as they are written.
@@ -120,13 +181,34 @@ fn is_override(name: &str) -> bool {
     stem == "override" || stem.ends_with("_override")
 }
 
-type Found = Result<Vec<(String, usize)>, String>;
+/// A constraint as it stands in a file.
+struct Stated {
+    text: String,
+    line: usize,
+    in_language: bool,
+}
+
+impl Stated {
+    fn required_version((text, line): (String, usize)) -> Self {
+        Self { text, line, in_language: false }
+    }
+
+    fn compatible_with((text, line): (String, usize)) -> Self {
+        Self { text, line, in_language: true }
+    }
+}
+
+type Found = Result<Vec<Stated>, String>;
 
 /// The constraints that the text of a file of this name puts on a tool, and the line of each.
 ///
 /// # Errors
 /// Why it is not understood.
 pub fn said(tool: Tool, name: &str, text: &str) -> Result<Vec<(String, usize)>, String> {
+    Ok(stated(tool, name, text)?.into_iter().map(|one| (one.text, one.line)).collect())
+}
+
+fn stated(tool: Tool, name: &str, text: &str) -> Found {
     if has_ending(name, ".json") { of_json(text) } else { of_hcl(text, tool) }
 }
 
@@ -139,12 +221,14 @@ fn of_hcl(text: &str, tool: Tool) -> Found {
     let mut found = Vec::new();
     for block in body.blocks() {
         match block.ident.as_str() {
-            "terraform" => found.extend(attribute(&block.body, "required_version", text)?),
+            "terraform" => {
+                found.extend(attribute(&block.body, "required_version", text)?.map(Stated::required_version));
+            }
             "language" if tool == Tool::OpenTofu => {
                 for inner in block.body.blocks().filter(|inner| inner.ident.as_str() == "compatible_with") {
-                    found.extend(attribute(&inner.body, "opentofu", text)?);
+                    found.extend(attribute(&inner.body, "opentofu", text)?.map(Stated::compatible_with));
                 }
-                found.extend(object(block, text)?);
+                found.extend(object(block, text)?.map(Stated::compatible_with));
             }
             _ => {}
         }
@@ -191,7 +275,7 @@ fn of_json(text: &str) -> Found {
     for block in blocks {
         match &block["required_version"] {
             Value::Null => {}
-            Value::String(text) => found.push((text.clone(), line)),
+            Value::String(text) => found.push(Stated::required_version((text.clone(), line))),
             _ => return Err(format!("line {line}: required_version is no text")),
         }
     }

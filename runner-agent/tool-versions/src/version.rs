@@ -35,6 +35,17 @@ impl Version {
         (self.segment(0), self.segment(1)) >= (major, minor)
     }
 
+    /// A release.
+    pub fn release(major: u64, minor: u64, patch: u64) -> Self {
+        Self { segments: vec![major, minor, patch], given: 3, prerelease: String::new() }
+    }
+
+    /// The release whose third number is one more.
+    #[must_use]
+    pub(crate) fn next(&self) -> Self {
+        Self::release(self.segment(0), self.segment(1), self.segment(2).saturating_add(1))
+    }
+
     /// The same numbers without the prerelease.
     #[must_use]
     pub fn core(&self) -> Self {

@@ -68,7 +68,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
             report::note("cluster", &format!("{name} is down"));
         }
         Action::Env => print!("{}", Cluster::attach(name).await?.env()),
-        Action::Tools => prepare(gobuild::IN_PODS)?,
+        Action::Tools => prepare(&[gobuild::IN_PODS, gobuild::TERRAGRUNT].concat())?,
         Action::Status => return status(name).await,
     }
     Ok(ExitCode::SUCCESS)

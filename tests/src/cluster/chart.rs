@@ -58,7 +58,7 @@ impl Cluster {
         command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
         command.arg(checkout.join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
         for (path, value) in values {
-            if value.starts_with('{') {
+            if value.starts_with(['{', '[']) {
                 command.arg(format!("--set-json={path}={value}"));
                 continue;
             }

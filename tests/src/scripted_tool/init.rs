@@ -97,6 +97,9 @@ pub(super) fn workspace(tool: &Tool) -> Result<i32, Diagnostic> {
         return Ok(0);
     }
     let backend = tool.backend()?;
+    if verb == "list" {
+        return list(tool, &backend);
+    }
     if name != "default" && matches!(backend, Backend::Http { .. }) {
         return Err(Diagnostic::error("workspaces not supported", ""));
     }
@@ -120,6 +123,20 @@ pub(super) fn workspace(tool: &Tool) -> Result<i32, Diagnostic> {
         }
         other => Err(Diagnostic::error(&format!("workspace {other} is not played by this tool"), "")),
     }
+}
+
+fn list(tool: &Tool, backend: &Backend) -> Result<i32, Diagnostic> {
+    if matches!(backend, Backend::Http { .. }) {
+        return Err(Diagnostic::error("workspaces not supported", ""));
+    }
+    let made = std::fs::read_dir(tool.dir.join("terraform.tfstate.d")).into_iter().flatten().flatten();
+    let mut names: Vec<_> = made.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.push("default".to_owned());
+    names.sort();
+    for name in names {
+        line(&format!("{} {name}", if name == tool.workspace() { '*' } else { ' ' }));
+    }
+    Ok(0)
 }
 
 fn choose(data_dir: &Path, name: &str) -> anyhow::Result<()> {

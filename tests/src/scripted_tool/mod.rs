@@ -4,7 +4,7 @@
 //! the plan format and the `http` backend's protocol of OpenTofu 1.10 and Terraform 1.11, and writes everything it really
 //! does to a [ledger](crate::ledger), waiting for each entry to be kept before it goes on.
 //!
-//! Commands: `version`, `init`, `workspace show|select|new`, `validate`, `plan`, `show`, `apply`, `output`, `force-unlock`, with the flags a
+//! Commands: `version`, `init`, `workspace show|list|select|new`, `validate`, `plan`, `show`, `apply`, `output`, `force-unlock`, with the flags a
 //! runner uses (`-chdir`, `-json`, `-out`, `-destroy`, `-refresh-only`, `-detailed-exitcode`, `-lock`, `-lock-timeout`,
 //! `-lockfile=readonly`, `-backend-config`, `-auto-approve`); others are accepted and have no effect. A copy with a [`trailer`]
 //! plays the tool and version that it names; any other, called as `terraform`, plays Terraform, else OpenTofu.

@@ -85,7 +85,11 @@ impl Signals {
             let ignored = self.0.ignored.load(Ordering::SeqCst);
             let second = !ignored && self.interrupted();
             let detail = json!({"signal": name, "count": count, "ignored": ignored});
+            // Whoever asks whether to end waits until the signal is in the ledger, and whoever sees it there finds that it is to end.
+            let mut interrupted = self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
+            *interrupted |= !ignored;
             recorder.note(what::SIGNAL, detail.clone())?;
+            drop(interrupted);
             if ignored {
                 continue;
             }
@@ -99,7 +103,6 @@ impl Signals {
                 "\nInterrupt received.\nPlease wait for {name} to exit or data loss may occur.\nGracefully shutting down...\n"
             ));
             view.log("Stopping operation...");
-            *self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner) = true;
             self.0.changed.notify_all();
         }
     }

@@ -363,6 +363,7 @@ async fn without_a_backend_the_state_is_a_local_file() {
     assert_eq!(bench.run("workspace select x").await.code, Some(1));
     bench.good("workspace select -or-create=true x").await;
     assert!(bench.good("workspace show").await.text.contains("x\n"));
+    assert!(bench.good("workspace list").await.text.contains("  default\n* x\n"));
     bench.good("plan -json -out=p").await;
     bench.good("apply -json p").await;
     assert!(bench.path().join("terraform.tfstate.d/x/terraform.tfstate").exists());

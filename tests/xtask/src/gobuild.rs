@@ -95,6 +95,13 @@ const TOOLS: &[Tool] = &[
         module: "github.com/hashicorp/terraform",
         stamp: |_| String::new(),
     },
+    Tool {
+        name: "terragrunt",
+        group: "terragrunt",
+        package: "github.com/gruntwork-io/terragrunt",
+        module: "github.com/gruntwork-io/terragrunt",
+        stamp: |version| format!("-X github.com/gruntwork-io/terragrunt/internal/version.Version={version}"),
+    },
     // Other versions, for a mirror of releases; only who asks for one by its name has it built.
     tofu("tofu-1.9.4"),
     tofu("tofu-1.12.6"),
@@ -125,6 +132,8 @@ pub const NODE: &[&str] = &[
 ];
 /// What the demo's image of the runner holds besides the agent.
 pub const DEMO_IN_PODS: &[&str] = &["tofu", "terraform-provider-time"];
+/// What no image holds, and tests run: on this machine, and in pods that get it from a mirror.
+pub const TERRAGRUNT: &[&str] = &["terragrunt"];
 /// What that of the tests holds.
 pub const IN_PODS: &[&str] = &["tofu", "terraform-provider-time", "terraform"];
 

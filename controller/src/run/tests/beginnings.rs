@@ -86,7 +86,8 @@ fn a_pod_that_waits_names_its_reason_and_fails_at_the_deadline() {
         assert_eq!(world.status().result, Some(RunResult::Failed));
         let failure = world.status().failure.clone().unwrap();
         assert_eq!((failure.reason.as_str(), failure.class, failure.changes), (reason, class, Changed::None));
-        assert!(world.status().next_step.as_ref().unwrap().contains("pawl.run/rerun=true"));
+        let next = world.status().next_step.clone().unwrap();
+        assert!(next.contains(", then: kubectl ") && next.contains("pawl.run/rerun=true"), "{reason}: {next}");
         let PodState::Present(pod) = &world.o.pod else { panic!("no pod") };
         assert!(pod.deleting && !pod.held && !world.attempt().open);
     }

@@ -2,9 +2,14 @@
 
 use super::*;
 use crate::{leases::Taken, queue::Ahead};
-use crds::{StateLease, names::lease_name};
+use crds::StateLease;
 
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
+
+/// Name of the Lease for the namespace of the tests.
+fn lease_name(key: &str) -> String {
+    names::lease_name("team", key)
+}
 
 fn lease(key: &str) -> StateLease {
     StateLease { state_key: key.into(), name: lease_name(key), at: whole_seconds(t0()) }
@@ -127,8 +132,11 @@ fn another_state_than_the_spec_said_takes_another_lease() {
         Some(PlanStatus { checksum: SUM.into(), attempt, state_key: Some(KEY.into()), ..PlanStatus::default() });
     world.settle();
     assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
-    assert!(!super::lease::is_entitled(&world.o.run, &lease_name(&expected(&automatic())), false), "the other one is free");
-    assert!(super::lease::is_entitled(&world.o.run, &lease_name(KEY), false));
+    assert!(
+        !super::lease::is_entitled(&world.o.run, &lease_name(&expected(&automatic())), &world.settings),
+        "the other one is free"
+    );
+    assert!(super::lease::is_entitled(&world.o.run, &lease_name(KEY), &world.settings));
 }
 
 #[test]
@@ -234,7 +242,7 @@ fn a_controller_without_the_right_says_so() {
 
 #[test]
 fn a_lease_is_of_the_run_that_recorded_it_or_is_about_to() {
-    let entitled = |world: &World| super::lease::is_entitled(&world.o.run, &lease_name(KEY), false);
+    let entitled = |world: &World| super::lease::is_entitled(&world.o.run, &lease_name(KEY), &world.settings);
     assert!(!entitled(&waiting()), "nobody approved");
     assert!(entitled(&waiting().annotate(names::APPROVE, SUM)), "its controller is about to record it");
     assert!(!entitled(&waiting().annotate(names::APPROVE, SUM).annotate(names::CANCEL, "x")));

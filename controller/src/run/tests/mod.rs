@@ -246,7 +246,7 @@ impl World {
             }
             Action::TakeLease { key } => {
                 let waits = lease::refused(&self.lease, key.clone(), self.now);
-                self.o.taken = waits.is_none().then(|| key.clone());
+                self.o.taken = waits.is_none().then(|| (key.clone(), self.settings.shared_states.lease_name("team", key)));
                 self.o.notes.waits = waits;
             }
             Action::AskNodes => match &self.nodes {

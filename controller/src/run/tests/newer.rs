@@ -44,7 +44,7 @@ fn its_lease_is_its_own_and_its_lock_stays() {
     let key = OTHER;
     for (field, change) in PLACES {
         let run = World::new().adopted(Phase::Plan).with(change).o.run;
-        assert!(super::lease::is_entitled(&run, &lease_name(key), false), "{field}");
+        assert!(super::lease::is_entitled(&run, &lease_name("team", key), &Settings::default()), "{field}");
         assert!(super::lease::wants(&run, true, true).is_none(), "{field}");
         let mut closed = World::new().adopted(Phase::Plan).pod_ended(None);
         closed.settle();

@@ -39,7 +39,7 @@ impl World {
         let key = state_key::managed("team", &StateId::of("net", &run.spec));
         let status = self.status_mut();
         status.plan.as_mut().unwrap().state_key = Some(key.clone());
-        status.lease = Some(StateLease { name: lease_name(&key), state_key: key, at: whole_seconds(t0()) });
+        status.lease = Some(StateLease { name: lease_name("team", &key), state_key: key, at: whole_seconds(t0()) });
         self
     }
 

@@ -33,7 +33,7 @@ fn events_are_shown_as_the_tool_words_them() {
         r#"{"broken"#,
     ]);
     assert!(text.starts_with("Terraform 1.11.4\nplain line with (sensitive value)\nError: Reference to undeclared"), "{text}");
-    assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n     1: input = var.nope\n"), "{text}");
+    assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n   1: input = var.nope\n"), "{text}");
     assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
     assert_eq!(said.tail, ["plain line with (sensitive value)", "{\"broken"]);
 }
@@ -186,4 +186,41 @@ fn colours_stay_for_somebody_at_a_terminal_unless_they_stand_within_a_secret() {
     events.line(Source::Out, "\u{1b}[32m+ a\u{1b}[0m \u{1b}[2J", 0);
     events.line(Source::Out, "\u{1b}[32mhun\u{1b}[1mter22\u{1b}[0m", 0);
     assert_eq!(String::from_utf8_lossy(&events.out), "\u{1b}[32m+ a\u{1b}[0m ^[[2J\n(sensitive value)\n");
+}
+
+#[test]
+fn a_diagnostic_is_shown_as_the_tool_shows_it_to_people() {
+    let (text, said, ..) = feed(&[
+        r#"{"@level":"error","type":"diagnostic","diagnostic":{"severity":"error","summary":"Invalid index","detail":"No such key.","address":"module.m[\"b\"].t.x[1]","range":{"filename":"m/main.tf","start":{"line":4}},"snippet":{"context":"resource \"t\" \"x\"","code":"  input = one(\n    [count.index])","start_line":3,"values":[{"traversal":"count.index","statement":"is 1"},{"traversal":"each.key","statement":"is \"b\""}],"function_call":{"called_as":"one"}}}}"#,
+        r#"{"@level":"error","type":"diagnostic","diagnostic":{"severity":"error","summary":"No value","detail":"","range":{"filename":"main.tf","start":{"line":1}},"snippet":{"context":null,"code":"variable \"zone\" {","start_line":1,"values":[]}}}"#,
+    ]);
+    assert_eq!(
+        text,
+        "Error: Invalid index\n\n  with module.m[\"b\"].t.x[1],\n  on m/main.tf line 4, in resource \"t\" \"x\":\n   3:   input = one(\n   \
+         4:     [count.index])\n    ├────────────────\n    │ while calling one\n    │ count.index is 1\n    │ each.key is \"b\"\n\nNo such \
+         key.\n\nError: No value\n\n  on main.tf line 1:\n   1: variable \"zone\" {\n\n"
+    );
+    assert_eq!(said.diagnostics[0].detail.as_deref(), Some("count.index is 1; each.key is \"b\".\nNo such key."));
+    assert_eq!(said.diagnostics[1].address.as_deref(), Some("var.zone"));
+}
+
+#[test]
+fn an_error_that_is_no_diagnostic_is_kept_and_marks_of_colours_are_not_shown() {
+    let (text, said, ..) = feed(&[
+        r#"{"@level":"info","@message":"Initializing the backend..."}"#,
+        r#"{"@level":"error","@message":"Error refreshing state: 2 problems:\n\n- of hunter22"}"#,
+        r#"{"@level":"error","@message":"[reset]OpenTofu encountered problems during initialization"}"#,
+        "[reset]Terraform encountered problems during initialisation",
+    ]);
+    assert_eq!(
+        said.tail,
+        [
+            "Error refreshing state: 2 problems:",
+            "",
+            "- of (sensitive value)",
+            "OpenTofu encountered problems during initialization",
+            "Terraform encountered problems during initialisation"
+        ]
+    );
+    assert!(!text.contains("[reset]") && text.contains("OpenTofu encountered"), "{text}");
 }

@@ -124,6 +124,18 @@ async fn providers_are_killed_before_the_tool() {
 }
 
 #[tokio::test]
+async fn what_reads_at_the_end_is_let_be_with_its_tool_beneath() {
+    let dir = tempfile::tempdir().unwrap();
+    let children = Children::default();
+    children.interrupt();
+    let (reader, writer) = std::io::pipe().unwrap();
+    // Long enough for looks at what it has started.
+    let command = around(dir.path(), "$TOOL 'sleep 0.5; echo read; true'");
+    let exit = children.run_into_last(&command, writer, &mut Kept::default()).await.unwrap();
+    assert_eq!((exit.code, std::io::read_to_string(reader).unwrap().as_str()), (0, "read\n"));
+}
+
+#[tokio::test]
 async fn the_tool_beneath_is_no_provider() {
     let dir = tempfile::tempdir().unwrap();
     let children = Children::default();

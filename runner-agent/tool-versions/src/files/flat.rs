@@ -18,8 +18,8 @@ pub(super) fn asdf(text: &str, key: &str) -> Option<(String, usize)> {
     lines.last()
 }
 
-/// `version = "…"` outside of any table.
-pub(super) fn toml(text: &str) -> Option<(String, usize)> {
+/// `KEY = "…"` outside of any table.
+pub(super) fn toml(text: &str, wanted: &str) -> Option<(String, usize)> {
     let top = text.lines().zip(1..).take_while(|(line, _)| !line.trim_start().starts_with('['));
     let mut values = top.filter_map(|(line, number)| {
         let (key, value) = line.split_once('=')?;
@@ -28,7 +28,13 @@ pub(super) fn toml(text: &str) -> Option<(String, usize)> {
         let value = value.trim();
         let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
         let value = value[1..].split(quote).next()?;
-        (key == "version" && !value.is_empty()).then(|| (value.to_owned(), number))
+        (key == wanted && !value.is_empty()).then(|| (value.to_owned(), number))
     });
     values.next()
+}
+
+/// The version in `.tfswitch.toml`, where its `product` is this one; without one it is of Terraform.
+pub(super) fn tfswitch(text: &str, product: &str) -> Option<(String, usize)> {
+    let said = toml(text, "product").map_or_else(|| "terraform".to_owned(), |(product, _)| product.to_ascii_lowercase());
+    if said == product { toml(text, "version") } else { None }
 }

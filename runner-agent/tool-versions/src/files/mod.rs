@@ -7,11 +7,11 @@ mod terragrunt;
 use std::path::Path;
 
 use crate::{
-    Result, Tool,
+    Kind, Result, Tool,
     place::{self, Place, Said},
 };
 
-pub use terragrunt::is_terragrunt;
+pub use terragrunt::terragrunt_file;
 
 /// How the text of a file says a version.
 #[derive(Clone, Copy)]
@@ -22,6 +22,8 @@ enum Form {
     Asdf(&'static str),
     /// `version = "…"` in TOML.
     Toml,
+    /// The same, for the product of this name.
+    Tfswitch(&'static str),
     /// An attribute of a Terragrunt file.
     Hcl(&'static str),
     /// The same in JSON.
@@ -34,7 +36,8 @@ impl Form {
         match self {
             Self::Line => Ok(flat::line(text)),
             Self::Asdf(key) => Ok(flat::asdf(text, key)),
-            Self::Toml => Ok(flat::toml(text)),
+            Self::Toml => Ok(flat::toml(text, "version")),
+            Self::Tfswitch(product) => Ok(flat::tfswitch(text, product)),
             Self::Hcl(attribute) => terragrunt::attribute(text, attribute),
             Self::HclJson(attribute) => terragrunt::json_attribute(text, attribute),
         }
@@ -47,11 +50,21 @@ const TERRAGRUNT_FILES: [(&str, bool); 4] =
 /// The files of a tool in a directory, the first of which that says something decides.
 fn files(tool: Tool) -> Vec<(&'static str, Form)> {
     let (plain, attribute): (&[(&str, Form)], _) = match tool {
-        Tool::OpenTofu => {
-            (&[(".opentofu-version", Form::Line), (".tool-versions", Form::Asdf("opentofu"))], "terraform_version_constraint")
-        }
+        Tool::OpenTofu => (
+            &[
+                (".opentofu-version", Form::Line),
+                (".tfswitch.toml", Form::Tfswitch("opentofu")),
+                (".tool-versions", Form::Asdf("opentofu")),
+            ],
+            "terraform_version_constraint",
+        ),
         Tool::Terraform => (
-            &[(".terraform-version", Form::Line), (".tfswitchrc", Form::Line), (".tool-versions", Form::Asdf("terraform"))],
+            &[
+                (".terraform-version", Form::Line),
+                (".tfswitchrc", Form::Line),
+                (".tfswitch.toml", Form::Tfswitch("terraform")),
+                (".tool-versions", Form::Asdf("terraform")),
+            ],
             "terraform_version_constraint",
         ),
         Tool::Terragrunt => (
@@ -103,7 +116,7 @@ pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, 
     for (distance, dir) in upward(stack, root).enumerate() {
         for (name, form) in files(tool) {
             // The others say which version, whichever of the two it is.
-            if !matches!(form, Form::Line | Form::Asdf(_)) {
+            if !matches!(form, Form::Line | Form::Tfswitch(_) | Form::Asdf(_)) {
                 continue;
             }
             let Some(text) = place::read(&dir.join(name))? else { continue };
@@ -114,6 +127,30 @@ pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, 
         }
     }
     Ok(None)
+}
+
+/// OpenTofu or Terraform, by whose registry the providers in a stack's lock file are, and where that stands. A file with providers of both
+/// says nothing.
+///
+/// # Errors
+/// When the file is there and cannot be read.
+pub fn locked(stack: &Path, root: &Path) -> Result<Option<(Tool, Place)>> {
+    const NAME: &str = ".terraform.lock.hcl";
+    let path = stack.join(NAME);
+    let text = match place::read(&path) {
+        Ok(text) => text.unwrap_or_default(),
+        Err(error) if error.kind == Kind::Configuration => String::new(),
+        Err(error) => return Err(error),
+    };
+    let line_of = |host: &str| {
+        let provider = format!("provider \"{host}/");
+        text.lines().position(|line| line.trim_start().starts_with(&provider)).map(|at| Place::of(&path, root, at + 1))
+    };
+    Ok(match (line_of("registry.opentofu.org"), line_of("registry.terraform.io")) {
+        (Some(place), None) => Some((Tool::OpenTofu, place)),
+        (None, Some(place)) => Some((Tool::Terraform, place)),
+        _ => None,
+    })
 }
 
 /// Directories from the stack up to the top of the source.

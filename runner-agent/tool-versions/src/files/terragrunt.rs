@@ -1,15 +1,18 @@
 //! Terragrunt's own files: an attribute at the top of them, when it is a plain text. Includes are not followed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hcl_edit::{Span as _, expr::Expression};
 use serde_json::Value;
 
 use crate::{hcl, place::line_of};
 
-/// Whether a directory holds what Terragrunt runs.
-pub fn is_terragrunt(dir: &Path) -> bool {
-    ["terragrunt.hcl", "terragrunt.hcl.json", "terragrunt.stack.hcl"].iter().any(|name| dir.join(name).is_file())
+/// The file by which a directory is one that Terragrunt runs.
+pub fn terragrunt_file(dir: &Path) -> Option<PathBuf> {
+    ["terragrunt.hcl", "terragrunt.hcl.json", "terragrunt.stack.hcl"]
+        .iter()
+        .map(|name| dir.join(name))
+        .find(|path| path.is_file())
 }
 
 /// The attribute, and its line.

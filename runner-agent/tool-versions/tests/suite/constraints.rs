@@ -1,6 +1,6 @@
 //! What a constraint allows.
 
-use tool_versions::Constraints;
+use tool_versions::{Constraints, Version};
 
 use super::By::{self, GoVersion, Ours, Tenv};
 
@@ -112,4 +112,30 @@ fn an_error_says_what_was_not_understood() {
         assert!(error.contains(part), "{error}");
     }
     assert!(vec!["!= 1.0"; 65].join(",").parse::<Constraints>().is_err());
+}
+
+/// Constraints, and whether any release from 1.6.0 on satisfies them.
+#[test]
+fn whether_any_release_from_one_on_is_allowed() {
+    let first = Version::release(1, 6, 0);
+    for (texts, any) in [
+        (&[][..], true),
+        (&[">= 1.5"], true),
+        (&["~> 1.5"], true),
+        (&["~> 1.5.0"], false),
+        (&["1.5.7"], false),
+        (&["= 1.6.0"], true),
+        (&["< 1.6"], false),
+        (&["<= 1.6"], true),
+        (&["> 1.8.0, < 1.9.0"], true),
+        (&["> 1.5.7, < 1.6.0"], false),
+        (&["!= 1.6.0, ~> 1.6.0"], true),
+        (&["!= 1.6.0, <= 1.6.0"], false),
+        (&[">= 2, != 2.0.0"], true),
+        (&[">= 1.3", "< 1.6"], false),
+        (&["~> 1.14.0"], true),
+    ] {
+        let all: Vec<Constraints> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(Constraints::any_from(&all, &first), any, "{texts:?}");
+    }
 }

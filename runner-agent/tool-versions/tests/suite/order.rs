@@ -41,6 +41,25 @@ pub(crate) fn rows() -> Vec<Row> {
         row(Ours, &[("a/b/terragrunt.stack.hcl", "")], (None, None), Ok((Tool::Terragrunt, "latest", "the newest release"))),
         row(Ours, &[("terragrunt.hcl", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
         row(Ours, &[("a/b/.terragrunt-version", "0.99.1")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[("a/.tfswitch.toml", "bin = \"/x\"\nversion = \"1.5.7\"\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/.tfswitch.toml:2"))),
+        row(Ours, &[("a/.tfswitch.toml", "product = \"opentofu\"\nversion = \"1.9.0\"\n")], (None, None), Ok((Tool::OpenTofu, "1.9.0", "from a/.tfswitch.toml:2"))),
+        row(Ours, &[("a/.tfswitch.toml", "bin = \"/x\"\n")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[("a/b/.terraform.lock.hcl", "# x\n\nprovider \"registry.terraform.io/hashicorp/aws\" {\n}\n")], (None, None), Ok((Tool::Terraform, "latest", "the newest release"))),
+        row(Ours, &[("a/b/.terraform.lock.hcl", "provider \"registry.terraform.io/a/b\" {\n}\nprovider \"registry.opentofu.org/a/b\" {\n}\n")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[("a/b/.terraform.lock.hcl", "provider \"registry.terraform.io/a/b\" {\n}\n"), (".opentofu-version", "1.9.0")], (None, None), Ok((Tool::OpenTofu, "1.9.0", "from .opentofu-version:1"))),
+        row(Ours, &[("a/.terraform.lock.hcl", "provider \"registry.terraform.io/a/b\" {\n}\n")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
+        row(Ours, &[("a/b/main.tf", "terraform {\n  required_version = \"~> 1.5.0\"\n}")], (None, None), Ok((Tool::Terraform, "latest-allowed", "the newest that a/b/main.tf:2 allows"))),
+        row(Ours, &[("a/b/a.tf", "terraform { required_version = \">= 1.3\" }"), ("a/b/b.tf", "terraform { required_version = \"< 1.6\" }")], (None, None), Ok((Tool::Terraform, "latest-allowed", "the newest that a/b/a.tf:1 allows"))),
+        row(Ours, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }"), ("a/b/.terraform.lock.hcl", "provider \"registry.opentofu.org/a/b\" {\n}\n")], (None, None), Ok((Tool::OpenTofu, "latest-allowed", "the newest that a/b/main.tf:1 allows"))),
+        row(Ours, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }"), ("a/b/x.tf", "language {\n  compatible_with {\n    opentofu = \">= 1.12\"\n  }\n}\n")], (None, None), Ok((Tool::OpenTofu, "latest-allowed", "the newest that a/b/main.tf:1 allows"))),
+        // OpenTofu since 1.12 reads required_version in its own files only.
+        row(OpenTofu, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }")], (TOFU, Some("1.12.6")), Ok((Tool::OpenTofu, "1.12.6", "from spec.tool"))),
+        row(OpenTofu, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }")], (TOFU, Some("1.12.0-beta1")), Ok((Tool::OpenTofu, "1.12.0-beta1", "from spec.tool"))),
+        row(OpenTofu, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }")], (TOFU, Some("1.11.6")), Err("OpenTofu 1.11.6 (from spec.tool) is not what the code requires: `~> 1.5.0` (a/b/main.tf:1)")),
+        row(OpenTofu, &[("a/b/main.tofu", "terraform { required_version = \"~> 1.10.0\" }")], (TOFU, Some("1.12.6")), Err("is not what the code requires: `~> 1.10.0` (a/b/main.tofu:1)")),
+        row(OpenTofu, &[("a/b/main.tofu", "terraform { required_version = \"~> 1.10.0\" }"), ("a/b/override.tf", "terraform { required_version = \">= 1.5\" }")], (TOFU, Some("1.12.6")), Err("is not what the code requires: `~> 1.10.0` (a/b/main.tofu:1)")),
+        row(OpenTofu, &[("a/b/main.tofu", "terraform { required_version = \"~> 1.10.0\" }"), ("a/b/override.tf", "terraform { required_version = \">= 1.5\" }")], (TOFU, Some("1.9.4")), Ok((Tool::OpenTofu, "1.9.4", "from spec.tool"))),
+        row(OpenTofu, &[("a/b/x.tf", "language {\n  compatible_with {\n    opentofu = \">= 1.9\"\n  }\n}\n")], (TOFU, Some("1.11.6")), Err("OpenTofu 1.11.6 (from spec.tool) is not what the code requires: `>= 1.9` (a/b/x.tf:3)")),
         // What the run says goes before everything.
         row(Ours, &[("a/b/.opentofu-version", "1.9.0")], (None, Some("1.10.6")), Ok((Tool::OpenTofu, "1.10.6", "from spec.tool"))),
         row(Ours, &[("a/b/.opentofu-version", "1.9.0")], (TERRAFORM, None), Ok((Tool::Terraform, "latest", "the newest release"))),
@@ -164,6 +183,57 @@ fn none_of_the_versions_is_an_answer_with_all_that_was_asked() {
         decided.unmet(&versions, "versions at hand").text,
         "no OpenTofu `~> 1.10` (from .opentofu-version:1) with `< 1.10` (a/b/main.tf:2); versions at hand: 1.10.6, 1.9.4"
     );
+}
+
+/// What code asks for, by whom the tool is asked for, and what is taken of the versions there are.
+#[test]
+fn one_that_satisfies_what_it_does_not_read_goes_before_a_newer_one() {
+    let versions = ["1.9.4", "1.10.6", "1.11.6", "1.12.6"].map(|text| text.parse::<tool_versions::Version>().unwrap());
+    let main = |text: &str| format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
+    for (required, own, wish, taken) in [
+        (">= 1.6", None, None, Some("1.12.6")),
+        ("~> 1.10.0", None, None, Some("1.10.6")),
+        (">= 1.9, < 1.11", None, TOFU, Some("1.10.6")),
+        // No OpenTofu of the list satisfies it: who asked for OpenTofu has the one that takes the code, and nobody else has.
+        ("~> 1.5.0", None, TOFU, Some("1.12.6")),
+        (">= 1.13", None, TOFU, Some("1.12.6")),
+        (">= 1.13", None, None, None),
+        ("~> 1.5.0", Some(">= 1.8"), None, Some("1.12.6")),
+        ("~> 1.5.0", Some("~> 1.10.0"), None, None),
+    ] {
+        let text = main(required);
+        let own = own.map(main);
+        let mut files = vec![("a/b/main.tf", text.as_str())];
+        files.extend(own.iter().map(|text| ("a/b/versions.tofu", text.as_str())));
+        let tree = Tree::of("a/b", &files);
+        let wish = Wish { tool: wish, origin: "--tool".into(), ..Wish::default() };
+        let decided = decide(&wish, &tree.stack, &tree.root, &Defaults::default()).unwrap();
+        let chosen = decided.choose(&versions).map(ToString::to_string);
+        assert_eq!((decided.tool, chosen.as_deref()), (Tool::OpenTofu, taken), "`{required}` and {own:?}");
+    }
+    let tree = Tree::of("a/b", &[("a/b/main.tf", main("~> 1.5.0").as_str())]);
+    let wish = |version: Option<&str>| Wish { tool: TOFU, version: version.map(str::to_owned), origin: "--tool".into() };
+    let why = |wish| decide(&wish, &tree.stack, &tree.root, &Defaults::default()).unwrap().why_of(&versions[3]);
+    let told = "`~> 1.5.0` (a/b/main.tf:2) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only";
+    assert_eq!(why(wish(None)), format!("the newest; {told}"));
+    assert_eq!(why(wish(Some("1.12.6"))), format!("from --tool; {told}"));
+}
+
+#[test]
+fn why_it_is_this_tool_is_said() {
+    let lock = "provider \"registry.terraform.io/a/b\" {\n}\n";
+    let main = "terraform {\n  required_version = \"< 1.6\"\n}\n";
+    for (files, says) in [
+        (vec![], "OpenTofu by default"),
+        (vec![("a/b/.terraform.lock.hcl", lock)], "Terraform since a/b/.terraform.lock.hcl:1 has providers of its registry"),
+        (vec![("a/b/main.tf", main)], "Terraform since `< 1.6` (a/b/main.tf:2) allows no OpenTofu"),
+        (vec![("a/b/main.tf", main), ("a/b/x.tofu", "")], "OpenTofu by a/b/x.tofu"),
+        (vec![("a/b/terragrunt.hcl", "")], "Terragrunt by a/b/terragrunt.hcl"),
+    ] {
+        let tree = Tree::of("a/b", &files);
+        let decided = decide(&Wish::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
+        assert_eq!(format!("{} {}", decided.tool, decided.tool_why), says);
+    }
 }
 
 /// Generated files are large, and what does not ask for a version is not read for one.

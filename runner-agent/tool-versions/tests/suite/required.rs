@@ -44,6 +44,7 @@ pub(crate) fn rows() -> Vec<Row> {
         row(Terraform, terraform, &[("a.tf", V), ("x_override.tf", "terraform { required_version = \"< 1\" }"), ("y_override.tf", "terraform { required_version = \"< 2\" }")], Ok(&["< 2 y_override.tf:1"])),
         row(Terraform, terraform, &[("a.tf", V), ("x_override.tf", "terraform {}")], Ok(&[">= 1.5 a.tf:2"])),
         row(Terraform, terraform, &[("a.tf", V), ("x_override.tf.json", "{\"terraform\": {\"required_version\": \"< 1\"}}")], Ok(&["< 1 x_override.tf.json:1"])),
+        row(OpenTofu, tofu, &[("a.tf", V), ("b.tofu", "terraform { required_version = \"< 2\" }"), ("override.tf", "terraform { required_version = \"< 1\" }")], Ok(&["< 2 b.tofu:1", "< 1 override.tf:1"])),
         row(Terraform, terraform, &[(".a.tf", V), ("b.tf~", V), ("#c.tf#", V), ("d.txt", V), ("tf", V)], Ok(NONE)),
         row(Tenv, terraform, &[("modules/x/main.tf", V)], Ok(NONE)),
         row(Terraform, terraform, &[("a.tf/x", "")], Ok(NONE)),

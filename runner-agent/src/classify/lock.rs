@@ -1,0 +1,57 @@
+//! The lock of a state, as an error of the tool tells of it.
+
+use crds::{Failure, StateLock, reason, termination::clip};
+
+/// `by WHO since CREATED`, from the lock info of a diagnostic.
+pub(super) fn lock_owner(detail: &str) -> Option<String> {
+    let field = |name: &str| {
+        let line = detail.lines().map(str::trim).find(|line| line.starts_with(name))?;
+        Some(clip(line.get(name.len()..)?.trim(), 120)).filter(|v| !v.is_empty())
+    };
+    let who = field("Who:")?;
+    Some(match field("Created:") {
+        Some(created) => format!("by {who} since {created}"),
+        None => format!("by {who}"),
+    })
+}
+
+/// A holder that a backend does not name.
+pub const UNKNOWN: &str = "unknown";
+
+/// The lock that kept a step from the state, as its holder describes itself. `own` is the name of this pod: Terraform tells of its
+/// own lock where an `http` backend has told it of another's, of which it then knows the ID only.
+pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
+    if failure.reason != reason::STATE_LOCKED {
+        return None;
+    }
+    let field = |name: &str| {
+        let lines = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).flat_map(str::lines).map(str::trim);
+        lines.filter_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).find(|value| !value.is_empty())
+    };
+    let who = field("Who:").unwrap_or_default();
+    let told = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).find_map(|detail| {
+        let rest = detail.split_once("already locked: ID=")?.1;
+        Some(rest.split_whitespace().next().unwrap_or_default().to_owned())
+    });
+    let mine = who.rsplit_once('@').is_some_and(|(_, host)| host == own);
+    let id = told.or_else(|| field("ID:"))?;
+    if mine {
+        return Some(StateLock { id: clip(&id, 128), who: UNKNOWN.to_owned(), operation: None, created: None });
+    }
+    let (operation, created) = (field("Operation:"), field("Created:"));
+    Some(StateLock {
+        id: clip(&id, 128),
+        who: clip(&who, 256),
+        operation: operation.map(|text| clip(&text, 64)),
+        created: created.map(|text| clip(&text, 64)),
+    })
+}
+
+/// Who holds a lock, for people.
+pub fn held_by(lock: &StateLock) -> String {
+    match (lock.who.as_str(), &lock.created) {
+        (UNKNOWN, _) => format!("the state is locked (lock {}); its backend does not say by whom", lock.id),
+        (who, Some(created)) => format!("the state is locked by {who} since {created}"),
+        (who, None) => format!("the state is locked by {who}"),
+    }
+}

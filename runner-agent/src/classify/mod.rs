@@ -1,0 +1,182 @@
+//! From the tool's words to a class of failure.
+//!
+//! The tool's `-json` diagnostics come first; texts are matched only within what the tool said.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `rows` | which text is of which class and reason |
+//! | `plain` | diagnostics in what is no JSON |
+//! | `sentence` | several errors in one line |
+//! | `terragrunt` | Terragrunt's own words |
+//! | `lock` | who holds the lock of a state |
+
+mod lock;
+mod plain;
+mod rows;
+mod sentence;
+mod terragrunt;
+
+use std::path::PathBuf;
+
+use crds::{
+    Changed, Diagnostic, Failure,
+    FailureClass::{self, Configuration, Transient},
+    reason,
+    termination::clip,
+};
+
+use lock::lock_owner;
+pub use lock::{UNKNOWN, held_by, lock};
+pub use plain::parse;
+use plain::{in_source, last_words};
+pub use rows::{is_disk_full, text};
+pub use sentence::shorten;
+
+use crate::process::{Exit, RunError};
+
+/// What a command said, as far as it matters when it failed.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// Diagnostics, in the order they came.
+    pub diagnostics: Vec<Diagnostic>,
+    /// How many errors there were besides.
+    pub more: usize,
+    /// The last lines that were no JSON events.
+    pub tail: Vec<String>,
+    /// The directory it was said in, relative to the source; empty for the source itself. The tool names files from there.
+    pub below: PathBuf,
+}
+
+/// What a command that failed says about the run.
+pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
+    let mut errors: Vec<Diagnostic> = said.diagnostics.iter().filter(|d| d.severity == "error").cloned().collect();
+    if errors.is_empty() {
+        errors = parse(&said.tail);
+    }
+    if errors.is_empty() {
+        errors.extend(terragrunt::diagnostic(&said.tail));
+    }
+    // A head over the errors in the code is no further error.
+    let is_head = |error: &Diagnostic| error.summary.contains("encountered problems during initiali");
+    if !errors.iter().all(is_head) {
+        errors.retain(|error| !is_head(error));
+    }
+    for file in errors.iter_mut().filter_map(|error| error.file.as_mut()) {
+        *file = in_source(&said.below, file);
+    }
+    let (first, class, reason) = decisive(step, exit, &errors, &said.tail);
+    if first < errors.len() {
+        errors.swap(0, first);
+    }
+    let mut said_text = sentence::of(&errors, said).unwrap_or_else(|| {
+        let words = terragrunt::error(&said.tail).unwrap_or_else(|| last_words(&said.tail));
+        shorten(&words, 600)
+    });
+    // What it said when it was told to end tells of the end (a shell says `Killed`); what it said before tells why it hung.
+    if exit.told {
+        let before = terragrunt::without_its_own(&said.tail);
+        for line in before.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
+            if !said_text.contains(&line) {
+                said_text = format!("{said_text}; before: {line}");
+            }
+        }
+    }
+    let ended = match exit {
+        Exit { signal: Some(signal), told: false, .. } => format!("was ended by signal {signal}"),
+        Exit { code: 11, .. } => "crashed (exit code 11)".to_owned(),
+        Exit { code, told: true, .. } => format!("was told to end (exit code {code})"),
+        Exit { code, .. } if said_text.is_empty() => format!("failed with exit code {code}"),
+        _ => "failed".to_owned(),
+    };
+    let lock = errors.iter().find_map(|d| lock_owner(d.detail.as_deref().unwrap_or_default()));
+    let mut message = if said_text.is_empty() { format!("{step} {ended}") } else { format!("{step} {ended}: {said_text}") };
+    if let (true, Some(owner)) = (reason == reason::STATE_LOCKED, lock) {
+        message = format!("{step} failed: the state is locked {owner}");
+    }
+    Failure { class, reason: reason.to_owned(), message: clip(&message, 1024), changes: Changed::None, diagnostics: errors }
+}
+
+/// Which error decides, and the class and reason of the failure.
+fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (usize, FailureClass, &'static str) {
+    let judged: Vec<_> = errors.iter().map(|error| judge(step, error)).collect();
+    // What has a reason of its own counts before what is called wrong code, and that by its place in the code: an error in the code hides
+    // behind the summary that follows it.
+    let own = judged.iter().enumerate().find_map(|(at, known)| {
+        known.filter(|(_, reason)| *reason != reason::INVALID_CONFIGURATION).map(|(class, reason)| (at, class, reason))
+    });
+    if let Some(own) = own {
+        return own;
+    }
+    if let Some((at, error)) = errors.iter().enumerate().find(|(_, error)| error.file.is_some()) {
+        // What fails of an object while it is made is no error in the code.
+        let of_object = step == "apply" && error.address.is_some();
+        return (at, Configuration, if of_object { reason::APPLY_FAILED } else { reason::INVALID_CONFIGURATION });
+    }
+    if let Some(at) = judged.iter().position(Option::is_some) {
+        return (at, Configuration, reason::INVALID_CONFIGURATION);
+    }
+    let (class, reason) = match (text(&tail.join("\n")), exit) {
+        (Some(known), _) if errors.is_empty() => known,
+        (_, Exit { signal: Some(_), told: false, .. }) => (FailureClass::Interrupted, reason::TOOL_KILLED),
+        _ => (Configuration, generic(step)),
+    };
+    (0, class, reason)
+}
+
+/// The class and reason of one error, where it has one.
+fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, &'static str)> {
+    let detail = error.detail.as_deref().unwrap_or_default();
+    let (class, reason) = text(&format!("{}\n{detail}", error.summary))?;
+    // Of what `init` asks, backends alone put their error as it came: summary and nothing else.
+    let bare = matches!(step, "init" | "workspace") && detail.is_empty() && error.file.is_none();
+    // A module that is called with such a value is wrong code.
+    let in_code = error.file.is_some() && !error.address.as_ref().is_some_and(|address| address.starts_with("var."));
+    Some(match reason {
+        reason::PROVIDER_UNREACHABLE if bare => (class, reason::BACKEND_UNREACHABLE),
+        reason::VARIABLE_INVALID if in_code => (class, reason::INVALID_CONFIGURATION),
+        _ => (class, reason),
+    })
+}
+
+/// A command that could not be run at all.
+pub fn not_run(step: &str, error: &RunError) -> Failure {
+    let text = format!("{step} {error}");
+    match error {
+        RunError::Stopped => simple(FailureClass::Interrupted, reason::TERMINATED, text),
+        RunError::Spawn(_) | RunError::Wait(_) => fault(&text),
+    }
+}
+
+/// A failure without diagnostics, before which nothing was changed.
+pub fn simple(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Failure {
+    Failure {
+        class,
+        reason: reason.to_owned(),
+        message: clip(message.as_ref(), 1024),
+        changes: Changed::None,
+        diagnostics: vec![],
+    }
+}
+
+/// A fault of the disk or of the agent. A disk that is full is neither, and may be another the next time.
+pub fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    fault(&format!("{what}: {error}"))
+}
+
+fn fault(text: &str) -> Failure {
+    if is_disk_full(text) {
+        return simple(Transient, reason::DISK_FULL, text);
+    }
+    simple(FailureClass::Internal, reason::AGENT_FAULT, text)
+}
+
+fn generic(step: &str) -> &'static str {
+    match step {
+        "apply" => reason::APPLY_FAILED,
+        "init" | "workspace" => reason::INIT_FAILED,
+        _ => reason::PLAN_FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The texts of the tools, of their backends and providers, by class and reason. The rows stand in the order in which they count: what must
+//! never be retried before what may be.
+
+use crds::{
+    FailureClass::{self, Configuration, Credentials, Integrity, StalePlan, StateLocked, Transient},
+    reason,
+};
+
+struct Row(FailureClass, &'static str, &'static [&'static str]);
+
+/// What the system says of a disk that is full, or of a quota of one.
+const DISK_FULL: &[&str] = &["no space left on device", "disk quota exceeded"];
+
+/// Texts, in lower case. The first row of which any text is found decides.
+const ROWS: &[Row] = &[
+    Row(
+        StateLocked,
+        reason::STATE_LOCKED,
+        &[
+            "lock info:",
+            "conditionalcheckfailedexception",
+            "state blob is already locked",
+            "already locked by another terraform client",
+            "http remote state already locked",
+            "workspace is already locked",
+        ],
+    ),
+    Row(StalePlan, reason::STALE_PLAN, &["saved plan is stale", "saved plan does not match the given state"]),
+    Row(
+        Transient,
+        reason::STATE_NOT_SAVED,
+        &["failed to save state", "failed to persist state", "failed to upload state", "error saving state", "errored.tfstate"],
+    ),
+    Row(Configuration, reason::STATE_TOO_NEW, &["the state file uses format version", "state snapshot was created by"]),
+    // The tool itself says of this one to wait for a minute.
+    Row(Transient, reason::STATE_UNREADABLE, &["state data in s3 does not have the expected content"]),
+    Row(
+        Integrity,
+        reason::STATE_UNREADABLE,
+        &[
+            "unsupported state file format",
+            "invalid state file format",
+            "the state file could not be parsed",
+            "this state file is encrypted",
+            "decryption failed for all provided methods",
+        ],
+    ),
+    Row(Transient, reason::DISK_FULL, DISK_FULL),
+    Row(
+        Integrity,
+        reason::CHECKSUM_MISMATCH,
+        &[
+            "doesn't match any of the checksums",
+            "does not match any of the checksums",
+            "checksum mismatch",
+            "error verifying checksum",
+            "signature verification failed",
+            "authentication signature",
+            "failed to verify provider",
+        ],
+    ),
+    Row(
+        Configuration,
+        reason::VERSION_CONTRADICTION,
+        &["unsupported terraform core version", "unsupported opentofu core version"],
+    ),
+    Row(Configuration, reason::VARIABLE_NOT_SET, &["no value for required variable"]),
+    Row(
+        Configuration,
+        reason::VARIABLE_INVALID,
+        &["invalid value for variable", "invalid value for input variable", "value for undeclared variable"],
+    ),
+    Row(
+        Configuration,
+        reason::INVALID_CONFIGURATION,
+        &[
+            "no available releases match",
+            "does not have a provider named",
+            "inconsistent dependency lock file",
+            "backend initialization required",
+            "cannot apply incomplete plan",
+            "invalid provider configuration",
+            "no configuration files",
+            "encountered problems during initialisation",
+            "encountered problems during initialization",
+        ],
+    ),
+    // Nobody answers a question in a run: the next attempt would be asked the same. Before what says `: EOF` for another reason.
+    Row(
+        Configuration,
+        reason::INPUT_REQUIRED,
+        &["error asking for", "a terminal is required to read", "no tty present and no askpass", "host key verification failed"],
+    ),
+    Row(
+        Transient,
+        reason::THROTTLED,
+        &[
+            "429 too many requests",
+            "status code: 429",
+            "error: 429",
+            "requestlimitexceeded",
+            "throttlingexception",
+            "throttling:",
+            "toomanyrequests",
+            "toomanyupdates",
+            "rate limit exceeded",
+            "slowdown:",
+        ],
+    ),
+    Row(
+        Credentials,
+        reason::UNAUTHORIZED,
+        &[
+            "expiredtoken",
+            "no valid credential sources",
+            "no valid credential source",
+            "invalidclienttokenid",
+            "signaturedoesnotmatch",
+            "unrecognizedclientexception",
+            "authfailure",
+            "invalidaccesskeyid",
+            "rejected the given authentication credentials",
+            "could not find default credentials",
+            "unable to authenticate",
+            "authentication failed",
+            "401 unauthorized",
+            "403 forbidden",
+            "status code: 401",
+            "status code: 403",
+            "http response code 401",
+            "http response code 403",
+            "http remote state endpoint requires auth",
+            "http remote state endpoint invalid auth",
+            "accessdenied",
+            "required token could not be found",
+            "could not read username",
+            "could not read password",
+            "terminal prompts disabled",
+            "permission denied (publickey",
+            "invalid_grant",
+        ],
+    ),
+    Row(
+        Transient,
+        reason::PROVIDER_UNREACHABLE,
+        &[
+            "connection reset by peer",
+            "connection refused",
+            "tls handshake timeout",
+            "i/o timeout",
+            "no such host",
+            "temporary failure in name resolution",
+            "client.timeout exceeded while awaiting headers",
+            "context deadline exceeded",
+            "network is unreachable",
+            "no route to host",
+            "unexpected eof",
+            "server misbehaving",
+            "failed to request discovery document",
+            "502 bad gateway",
+            "503 service unavailable",
+            "504 gateway timeout",
+            "status code: 502",
+            "status code: 503",
+            "status code: 504",
+            "http remote state unexpected status: 5",
+            "unexpected http response code 5",
+            "the requested url returned error: 5",
+            "could not resolve host",
+            "ssh_exchange_identification",
+            "text file busy",
+            ": eof",
+        ],
+    ),
+    // Last of all: where the lock could not be asked for, the tool says so under this head, and above is why.
+    Row(StateLocked, reason::STATE_LOCKED, &["error acquiring the state lock"]),
+];
+
+/// What a text says that is of the state's backend, in lower case.
+const OF_BACKEND: &[&str] = &[
+    "error refreshing state",
+    "error acquiring the state lock",
+    "existing workspaces",
+    "error inspecting states",
+    "select workspace",
+    "selecting workspace",
+    "load state",
+    "loading state",
+    "get state",
+    "state file at gs://",
+    "state blob",
+    "remote state",
+    " backend:",
+    "the backend",
+    "s3 backend",
+];
+
+/// The class and reason of a text, if it is one that is known.
+pub fn text(text: &str) -> Option<(FailureClass, &'static str)> {
+    let text = text.to_lowercase();
+    let row = ROWS.iter().find(|row| row.2.iter().any(|needle| text.contains(needle)))?;
+    let of_backend = || OF_BACKEND.iter().any(|needle| text.contains(needle));
+    Some(match row.1 {
+        reason::PROVIDER_UNREACHABLE if of_backend() => (row.0, reason::BACKEND_UNREACHABLE),
+        other => (row.0, other),
+    })
+}
+
+/// Whether a text tells of a disk that is full.
+pub fn is_disk_full(text: &str) -> bool {
+    let text = text.to_lowercase();
+    DISK_FULL.iter().any(|words| text.contains(words))
+}

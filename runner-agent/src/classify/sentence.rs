@@ -1,0 +1,70 @@
+//! Errors in one sentence, short enough for a status.
+
+use crds::{Diagnostic, termination::clip};
+
+use super::Said;
+
+/// Characters of the error that decides, and of the names of all others.
+const FIRST: usize = 620;
+const OTHERS: usize = 240;
+
+/// A text on one line, shortened between words; what stands first and last is kept, for the cause mostly comes last.
+pub fn shorten(text: &str, limit: usize) -> String {
+    let line = clip(text, usize::MAX);
+    let count = line.chars().count();
+    if count <= limit {
+        return line;
+    }
+    let half = limit.saturating_sub(3) / 2;
+    let head: String = line.chars().take(half).collect();
+    let tail: String = line.chars().skip(count - half).collect();
+    let head = head.rsplit_once(' ').map_or(head.as_str(), |(whole, _)| whole);
+    let tail = tail.split_once(' ').map_or(tail.as_str(), |(_, whole)| whole);
+    format!("{head} … {tail}")
+}
+
+/// The first error, and how many others there are and what about. None when there is none.
+pub(super) fn of(errors: &[Diagnostic], said: &Said) -> Option<String> {
+    let (first, others) = errors.split_first()?;
+    let mut text = whole(first);
+    let count = others.len() + said.more;
+    if count > 0 {
+        let word = if count == 1 { "error" } else { "errors" };
+        text = format!("{}; {count} more {word}: {}", text.trim_end_matches('.'), shorten(&named(others), OTHERS));
+    }
+    Some(text)
+}
+
+fn whole(d: &Diagnostic) -> String {
+    let detail = d.detail.as_deref().unwrap_or_default();
+    // What the tools say of any lock, below the reason for which they did not get this one.
+    let told = detail.split("\n\n").filter(|part| !part.contains("acquires a state lock to protect"));
+    let detail = shorten(&told.collect::<Vec<_>>().join("\n"), FIRST / 2);
+    let head = format!("{}{}", shorten(&d.summary, FIRST / 2), place(d));
+    if detail.is_empty() { head } else { format!("{head}: {detail}") }
+}
+
+/// What each error is about; those that look the same are counted.
+fn named(errors: &[Diagnostic]) -> String {
+    let mut names: Vec<(String, usize)> = Vec::new();
+    for error in errors {
+        let name = format!("{}{}", shorten(&error.summary, OTHERS / 2), place(error));
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, times)) => *times += 1,
+            None => names.push((name, 1)),
+        }
+    }
+    let names = names.into_iter().map(|(name, times)| if times == 1 { name } else { format!("{name}, {times} times") });
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn place(d: &Diagnostic) -> String {
+    let address = d.address.as_deref();
+    let file = d.file.as_ref().map(|file| d.line.map_or_else(|| file.clone(), |line| format!("{file} line {line}")));
+    match (address, file) {
+        (Some(address), Some(file)) => format!(" ({}, {file})", shorten(address, 120)),
+        (Some(address), None) => format!(" ({})", shorten(address, 120)),
+        (None, Some(file)) => format!(" ({file})"),
+        (None, None) => String::new(),
+    }
+}

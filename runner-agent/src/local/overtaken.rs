@@ -1,0 +1,89 @@
+//! Plans that no longer wait: a newer apply of the same stack changed what they were made of.
+
+use std::io;
+
+use crds::{Changed, RunResult, TerraformRun, whole_seconds};
+use jiff::Timestamp;
+
+use super::{api::FileApi, checksum_of, folder::Folder};
+
+/// Ends each plan that waits though a run was applied after it was made. The tool would refuse it too, but behind the claim.
+pub(super) fn end(folder: &Folder) -> io::Result<()> {
+    let all = folder.all();
+    for (dir, run) in folder.waiting() {
+        let Some((_, newer)) = all.iter().find(|(_, other)| overtakes(other, &run)) else { continue };
+        let name = newer.metadata.name.clone().unwrap_or_default();
+        FileApi::create(&dir.join("run.json"), run)?.change(|run| {
+            let status = run.status.get_or_insert_default();
+            let result = RunResult::Superseded;
+            (status.phase, status.result) = (Some(result.phase()), Some(result));
+            status.completion_time = Some(whole_seconds(Timestamp::now()));
+            status.next_step = None;
+            status.message =
+                Some(format!("the apply of {name} changed the state after it was planned; nothing of it was applied"));
+        })?;
+    }
+    Ok(())
+}
+
+/// Why the plan of this checksum no longer waits, if that is so.
+pub(super) fn why(folder: &Folder, checksum: &str) -> Option<String> {
+    let overtaken = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.result == Some(RunResult::Superseded));
+    let found = folder.all().into_iter().find(|(_, run)| checksum_of(run) == checksum && overtaken(run));
+    found.and_then(|(_, run)| run.status?.message)
+}
+
+/// Whether a run changed the state of the same stack after a plan of it was made. Records of a git URL are beside those of others.
+fn overtakes(other: &TerraformRun, plan: &TerraformRun) -> bool {
+    let state = |run: &TerraformRun| (run.spec.source.clone(), run.spec.workspace.clone());
+    let Some(status) = &other.status else { return false };
+    let Some(claim) = &status.claim else { return false };
+    if state(other) != state(plan) || status.failure.as_ref().is_some_and(|failure| failure.changes == Changed::None) {
+        return false;
+    }
+    // One that was begun later is: runs of a folder follow each other. One that was begun before and approved later is when its time says so.
+    let made = plan.status.as_ref().and_then(|status| status.plan.as_ref()?.created_at.clone());
+    other.metadata.name > plan.metadata.name || made.is_some_and(|made| claim.at.0 > made.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::PlanStatus;
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(name: &str, status: &serde_json::Value) -> TerraformRun {
+        let mut run = TerraformRun::new(name, serde_json::from_value(json!({"source": {}})).unwrap());
+        run.status = Some(serde_json::from_value(status.clone()).unwrap());
+        run
+    }
+
+    fn claim(at: &str) -> serde_json::Value {
+        json!({"checksum": "sha256:b", "attempt": 1, "podUID": "local", "nonce": "n", "at": at})
+    }
+
+    #[test]
+    fn a_plan_is_overtaken_by_an_apply_after_it_and_by_nothing_else() {
+        let made = "2026-01-01T10:00:05Z".parse::<Timestamp>().unwrap();
+        let plan = PlanStatus { created_at: Some(whole_seconds(made)), ..PlanStatus::default() };
+        let plan = run("20260101-100000", &json!({"phase": "AwaitingApproval", "plan": plan}));
+        let failed =
+            |changes: &str| json!({"class": "Configuration", "reason": "ApplyFailed", "message": "m", "changes": changes});
+        let (newer, older) = ("20260101-100010", "20260101-090000");
+        let rows = [
+            (newer, json!({"phase": "Succeeded", "claim": claim("2026-01-01T10:00:12Z")}), true),
+            (newer, json!({"phase": "Succeeded"}), false),
+            (newer, json!({"phase": "Failed", "claim": claim("2026-01-01T10:00:12Z"), "failure": failed("Some")}), true),
+            (newer, json!({"phase": "Failed", "claim": claim("2026-01-01T10:00:12Z"), "failure": failed("None")}), false),
+            (older, json!({"phase": "Succeeded", "claim": claim("2026-01-01T10:00:09Z")}), true),
+            (older, json!({"phase": "Succeeded", "claim": claim("2026-01-01T09:00:01Z")}), false),
+        ];
+        for (name, status, wanted) in rows {
+            assert_eq!(overtakes(&run(name, &status), &plan), wanted, "{name} {status}");
+        }
+        let mut elsewhere = run(newer, &json!({"phase": "Succeeded", "claim": claim("2026-01-01T10:00:12Z")}));
+        elsewhere.spec.workspace = "staging".into();
+        assert!(!overtakes(&elsewhere, &plan));
+    }
+}

@@ -1,0 +1,175 @@
+//! A command line as fingers type it for the tools: with one dash, and with options that are none of Pawl's.
+
+use std::ffi::OsString;
+
+use Word::{Fixed, Flag, Instead, Value};
+
+/// What becomes of an option.
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    /// Pawl's own, with a value.
+    Value,
+    /// Pawl's own, without one.
+    Flag,
+    /// Pawl has this value always, and of any other this is said.
+    Fixed(&'static str, &'static str),
+    /// Not Pawl's: what to do instead.
+    Instead(&'static str),
+}
+
+/// Options of `local`, and of `plan`, `apply`, `destroy` and `init` of the tools, without their dashes.
+const WORDS: &[(&str, Word)] = &[
+    ("approve", Value),
+    ("tool", Value),
+    ("var", Value),
+    ("var-file", Value),
+    ("workspace", Value),
+    ("auto-approve", Flag),
+    ("help", Flag),
+    ("json", Flag),
+    ("no-color", Flag),
+    ("input", Fixed("false", "the tool asks for nothing; give values by --var, --var-file or TF_VAR_NAME")),
+    ("lock", Fixed("true", "a state is always locked")),
+    ("refresh", Fixed("true", "a plan always reads what exists")),
+    ("backend-config", Instead("the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'")),
+    ("chdir", Instead("the directory is the last word: runner-agent local plan DIR")),
+    ("destroy", Instead("it is a verb: `runner-agent local destroy` plans the removal, asks, and carries it out")),
+    ("detailed-exitcode", Instead("exit code 2 says that a plan waits; --json prints its counts")),
+    ("exclude", Instead(PART)),
+    ("lock-timeout", Instead("a lock is waited for without it, and it is said who holds it")),
+    ("migrate-state", Instead("a run never moves a state; run `init -migrate-state` of the tool once")),
+    ("out", Instead("a plan is kept in DIR/.pawl; one that nobody answers ends with the line that applies it, by --approve")),
+    ("parallelism", Instead("set TF_CLI_ARGS_plan and TF_CLI_ARGS_apply to -parallelism=N")),
+    ("reconfigure", Instead("set TF_CLI_ARGS_init=-reconfigure")),
+    (
+        "refresh-only",
+        Instead(
+            "`runner-agent local plan` shows what was changed outside of the code; to take it into the state run `apply -refresh-only` of the tool",
+        ),
+    ),
+    ("replace", Instead("set TF_CLI_ARGS_plan='-replace=ADDRESS'; the plan shows it")),
+    ("state", Instead("the state is where the code's backend has it")),
+    ("target", Instead(PART)),
+    ("upgrade", Instead("set TF_CLI_ARGS_init=-upgrade")),
+];
+
+const PART: &str = "a stack is planned and approved whole; for a part of it, once, set TF_CLI_ARGS_plan='-target=ADDRESS'";
+
+/// A command line as Pawl reads it: options of `local` with two dashes, and each value within its option.
+///
+/// # Errors
+/// One line for an option that Pawl has not, which names what it has.
+pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+    let mut line = line.into_iter();
+    let mut read: Vec<OsString> = line.by_ref().take(2).collect();
+    if read.get(1).is_none_or(|command| command != "local") {
+        read.extend(line);
+        return Ok(read);
+    }
+    while let Some(word) = line.next() {
+        if word == "--" {
+            read.push(word);
+            break;
+        }
+        // `-h` is short for Pawl's own, and `-` an operand.
+        let option = word.to_str().and_then(|text| text.strip_prefix('-')).filter(|text| text.len() > 1);
+        let Some(option) = option else {
+            read.push(word);
+            continue;
+        };
+        let bare = option.strip_prefix('-').unwrap_or(option);
+        let (name, value) = bare.split_once('=').map_or((bare, None), |(name, value)| (name, Some(value)));
+        let found = WORDS.iter().find(|(known, _)| *known == name).map(|(_, word)| *word);
+        match (found, value) {
+            (Some(Value), _) => {
+                let mut whole = OsString::from(format!("--{name}"));
+                if let Some(value) = value.map(OsString::from).or_else(|| line.next()) {
+                    whole.push("=");
+                    whole.push(value);
+                }
+                read.push(whole);
+            }
+            (Some(Flag), None | Some("true")) => read.push(format!("--{name}").into()),
+            (Some(Flag), Some("false")) => {}
+            (Some(Flag), Some(_)) => return Err(format!("-{name} is either true or false")),
+            // A flag of the tools that stands alone is true.
+            (Some(Fixed(fixed, why)), value) => {
+                if value.unwrap_or("true") != fixed {
+                    return Err(format!("-{name} is no option of local: {why}"));
+                }
+            }
+            (Some(Instead(what)), _) => return Err(format!("-{name} is no option of local: {what}")),
+            (None, _) if option == bare => {
+                return Err(format!("-{name} is no option of local; `runner-agent local --help` has those that are"));
+            }
+            (None, _) => read.push(word),
+        }
+    }
+    read.extend(line);
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &[&str]) -> Result<String, String> {
+        let line = ["runner-agent", "local"].iter().chain(words).map(OsString::from);
+        read(line).map(|read| {
+            let words: Vec<_> = read[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            words.join("|")
+        })
+    }
+
+    #[test]
+    fn what_pawl_has_too_is_read_with_one_dash_as_with_two() {
+        let rows: &[(&[&str], &str)] = &[
+            (&["plan", "-var", "x=1", "net"], "plan|--var=x=1|net"),
+            (&["plan", "-var=x=1", "--var", "y=-target", "--var=z=a=b"], "plan|--var=x=1|--var=y=-target|--var=z=a=b"),
+            (&["-var", "x = 1"], "--var=x = 1"),
+            (&["apply", "-var-file", "a.tfvars", "-var-file=b.tfvars"], "apply|--var-file=a.tfvars|--var-file=b.tfvars"),
+            (&["apply", "-auto-approve", "-no-color", "-json"], "apply|--auto-approve|--no-color|--json"),
+            (&["apply", "-auto-approve=false", "-auto-approve=true"], "apply|--auto-approve"),
+            (&["plan", "-input=false", "-lock=true", "-refresh=true", "-refresh"], "plan"),
+            (&["-workspace", "staging", "-tool=terraform"], "--workspace=staging|--tool=terraform"),
+            (&["-help"], "--help"),
+            (&["-h"], "-h"),
+            (&["plan", "--unknown", "--", "-var"], "plan|--unknown|--|-var"),
+            // What is missing is told by whoever reads options.
+            (&["plan", "-var"], "plan|--var"),
+        ];
+        for (typed, wanted) in rows {
+            assert_eq!(said(typed).as_deref(), Ok(*wanted), "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn what_pawl_has_not_is_one_line_that_names_what_it_has() {
+        let rows = [
+            ("-backend-config=a=b", "TF_CLI_ARGS_init='-backend-config=…'"),
+            ("-destroy", "`runner-agent local destroy`"),
+            ("-out=p", "--approve"),
+            ("--out", "--approve"),
+            ("-target=a.b", "TF_CLI_ARGS_plan='-target=ADDRESS'"),
+            ("-replace", "TF_CLI_ARGS_plan='-replace=ADDRESS'"),
+            ("-refresh-only", "runner-agent local plan"),
+            ("-refresh=false", "a plan always reads what exists"),
+            ("-input", "--var"),
+            ("-lock=false", "always locked"),
+            ("-upgrade", "TF_CLI_ARGS_init=-upgrade"),
+            ("-auto-approve=maybe", "true or false"),
+            ("-compact-warnings", "runner-agent local --help"),
+        ];
+        for (typed, part) in rows {
+            let error = said(&["plan", typed]).unwrap_err();
+            assert!(error.contains(part) && !error.contains('\n'), "{typed}: {error}");
+        }
+    }
+
+    #[test]
+    fn other_commands_are_left_alone() {
+        let line = ["runner-agent", "tool", "-target"].map(OsString::from);
+        assert_eq!(read(line.clone()).unwrap(), line);
+        assert_eq!(read([OsString::from("runner-agent")]).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,242 @@
+//! What is different when Terragrunt runs the tool: what it is told, where the tool runs, and how it ends without a plan.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, BufRead as _, BufReader, Read},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use crds::Failure;
+
+use super::PodWork;
+use crate::{
+    beneath,
+    classify::{Said, internal},
+    files,
+    ports::PlanReport,
+    process::{Command, Role},
+    tool::Found,
+};
+
+/// Terragrunt's words when it has no outputs of a unit that this one depends on, and may not take mocks in their place.
+const NO_OUTPUTS: &str = "detected no outputs";
+/// Its words when it was told to ignore what went wrong.
+const IGNORED: &str = "Ignoring error, reason:";
+
+/// How Terragrunt is called, and what it is told besides the environment of the tool.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) args: Vec<OsString>,
+    pub(super) env: Vec<(OsString, OsString)>,
+}
+
+/// What Terragrunt is told: that nobody answers, and that the tool's own words come through as they are. By the names of before and since
+/// its version 0.73 (<https://terragrunt.gruntwork.io/docs/migrate/cli-redesign/>); each reads its own.
+const TOLD: [&str; 7] = [
+    "TG_NON_INTERACTIVE",
+    "TERRAGRUNT_NON_INTERACTIVE",
+    // It would keep providers in HOME, which is made anew before the claim.
+    "TG_NO_AUTO_PROVIDER_CACHE_DIR",
+    // Without it each line has a prefix, and JSON is none any more.
+    "TG_TF_FORWARD_STDOUT",
+    "TERRAGRUNT_FORWARD_TF_STDOUT",
+    "TG_NO_COLOR",
+    "TERRAGRUNT_NO_COLOR",
+];
+/// A plan is applied once: what it has carried out in part, it cannot carry out again.
+const NO_RETRY: [&str; 2] = ["TG_NO_AUTO_RETRY", "TERRAGRUNT_NO_AUTO_RETRY"];
+
+impl Call {
+    /// The call for a command of the tool. `as_plan`: it has to run as a part of `plan`, for which alone Terragrunt has all values.
+    fn of(terragrunt: &Found, args: Vec<OsString>, as_plan: bool) -> Self {
+        let name = args.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let told = TOLD.iter().chain(NO_RETRY.iter().filter(|_| name == "apply"));
+        let mut env: Vec<(OsString, OsString)> = told.map(|name| (name.into(), "true".into())).collect();
+        let args = if as_plan && name != "plan" && name != "apply" {
+            let lines = args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join("\n");
+            env.push((beneath::INSTEAD.into(), lines.into()));
+            vec!["plan".into()]
+        } else {
+            args
+        };
+        env.push((beneath::ASKED.into(), name.into()));
+        // Since 1.0 only some commands are understood without it.
+        let run = if terragrunt.version.at_least(1, 0) { vec!["run".into(), "--".into()] } else { Vec::new() };
+        Self { args: [run, args].concat(), env }
+    }
+}
+
+impl PodWork {
+    /// Whether Terragrunt runs the tool.
+    pub(super) fn is_terragrunt(&self) -> bool {
+        self.known().tool.as_ref().is_some_and(|tool| tool.beneath.is_some())
+    }
+
+    /// How Terragrunt is called for a command of the tool. What was noted of the command before this one is forgotten.
+    pub(super) fn call_terragrunt(&self, tool: &Found, args: Vec<OsString>) -> Result<Call, Failure> {
+        let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
+        let failed = |error: io::Error| internal("Terragrunt cannot be told what to run", &error);
+        let (stack, as_plan) = {
+            let known = self.known();
+            (known.stack.clone(), known.as_plan)
+        };
+        let stands_in = self.stands_in(beneath).map_err(failed)?;
+        let notes = self.notes();
+        gone(&notes).map_err(failed)?;
+        let mut call = Call::of(tool, args, as_plan);
+        for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
+            call.env.push((name.into(), stands_in.clone().into()));
+        }
+        // Terragrunt tells units apart by the path that this variable has, where it has one.
+        for (name, path) in [("PWD", &stack), (beneath::UNIT, &stack), (beneath::TOOL, &beneath.binary), (beneath::NOTES, &notes)]
+        {
+            call.env.push((name.into(), path.into()));
+        }
+        Ok(call)
+    }
+
+    /// The link to this program by which it is called in the tool's place; named as the tool is, for what Terragrunt says of it.
+    fn stands_in(&self, beneath: &Found) -> io::Result<PathBuf> {
+        let dir = self.settings.kept.join(beneath::DIR);
+        let link = dir.join(beneath.binary.file_name().unwrap_or_default());
+        let agent = std::env::current_exe()?;
+        if fs::read_link(&link).is_ok_and(|target| target == agent) {
+            return Ok(link);
+        }
+        fs::create_dir_all(&dir)?;
+        gone(&link)?;
+        symlink(agent, &link)?;
+        Ok(link)
+    }
+
+    /// Where it is noted what ran for the unit. The stack's code can write there, as it can to what the tool reads.
+    fn notes(&self) -> PathBuf {
+        self.settings.tmp().join("ran")
+    }
+
+    /// Where the last command ran the tool for the unit; none when it ran none.
+    pub(super) fn ran_in(&self) -> Option<PathBuf> {
+        beneath::noted(&self.notes()).pop().map(|(_, dir)| dir)
+    }
+
+    /// A command that needs no value of Terragrunt's, as the tool itself runs it, where it ran for the unit. What code of Terragrunt prints
+    /// is not mixed into it, and it asks for no outputs of other units.
+    pub(super) fn plain_command(&self, args: &[&str]) -> Result<Option<Command>, Failure> {
+        let tool = self.tool()?;
+        let known = self.known();
+        let (Some(beneath), Some(dir)) = (tool.beneath, known.ran_in.clone()) else { return Ok(None) };
+        let mut env = known.env.clone();
+        env.push(("TF_DATA_DIR".into(), known.stack.join(".terraform").into()));
+        Ok(Some(Command { program: beneath.binary, args: args.iter().map(OsString::from).collect(), env, dir, role: Role::Tool }))
+    }
+
+    /// Commands that show the plan, the first one first: should it not do, so does the next.
+    pub(super) fn showing(&self, args: &[&str]) -> Result<Vec<Command>, Failure> {
+        let as_terragrunt_runs_it = self.command(args.iter().copied())?;
+        Ok(self.plain_command(args)?.into_iter().chain([as_terragrunt_runs_it]).collect())
+    }
+
+    /// Whether a command failed for want of outputs that Terragrunt replaces by mocks for `plan` alone
+    /// (`mock_outputs_allowed_terraform_commands`). From then on whatever comes before or after a plan runs as a part of that command.
+    pub(super) async fn takes_mocks(&self, said: &Said) -> bool {
+        if !self.is_terragrunt() || self.known().as_plan || !said.tail.iter().any(|line| line.contains(NO_OUTPUTS)) {
+            return false;
+        }
+        self.known().as_plan = true;
+        self.log.line("pawl: it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
+        true
+    }
+
+    /// Whether Terragrunt was told to ignore why a command failed.
+    pub(super) fn ignored(&self, said: &Said) -> bool {
+        self.is_terragrunt() && said.tail.iter().any(|line| line.contains(IGNORED))
+    }
+
+    /// A plan that there is none of: Terragrunt ended well, and the tool made none, as its configuration wants it (`exclude`,
+    /// `errors { ignore … }`). There is nothing to apply.
+    pub(super) async fn planned_nothing(&self) -> Result<PlanReport, Failure> {
+        let why = if self.ran_in().is_some() { "it was told to ignore the error above" } else { "it ran nothing in this unit" };
+        self.log
+            .line(&format!("pawl: Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply"))
+            .await;
+        // The checksum is one of a plan without a byte.
+        files::create(&self.settings.plan_file()).map_err(|error| internal("the plan cannot be kept", &error))?;
+        let (checksum, _) = self.checksum().await?;
+        let platform = self.known().facts.platform.clone();
+        Ok(PlanReport { checksum, platform, ..PlanReport::default() })
+    }
+}
+
+fn gone(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// What a command prints as JSON, without what code of Terragrunt (`run_cmd`) may have printed before it.
+pub(super) fn json<R: Read>(from: R) -> io::Result<BufReader<R>> {
+    let mut reader = BufReader::with_capacity(64 * 1024, from);
+    while reader.fill_buf()?.first().is_some_and(|byte| *byte != b'{') {
+        reader.skip_until(b'\n')?;
+    }
+    Ok(reader)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::ToolName;
+
+    fn call(version: &str, args: &[&str], as_plan: bool) -> Call {
+        let found = Found::at(ToolName::Terragrunt, version.parse().unwrap(), PathBuf::from("/t"));
+        Call::of(&found, args.iter().map(OsString::from).collect(), as_plan)
+    }
+
+    fn has(call: &Call, name: &str) -> Option<String> {
+        call.env.iter().find(|(own, _)| own == name).map(|(_, value)| value.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn each_version_is_called_as_it_understands() {
+        let old = call("0.54.0", &["workspace", "select", "a"], false);
+        assert_eq!(old.args, ["workspace", "select", "a"]);
+        let new = call("1.1.3", &["workspace", "select", "a"], false);
+        assert_eq!(new.args, ["run", "--", "workspace", "select", "a"]);
+        for call in [old, new] {
+            for name in ["TG_NON_INTERACTIVE", "TERRAGRUNT_NON_INTERACTIVE"] {
+                assert_eq!(has(&call, name).as_deref(), Some("true"), "{name}");
+            }
+            assert_eq!(has(&call, beneath::ASKED).as_deref(), Some("workspace"));
+        }
+    }
+
+    #[test]
+    fn only_an_apply_is_not_tried_again_by_terragrunt() {
+        for (name, retries) in [("init", true), ("plan", true), ("apply", false)] {
+            assert_eq!(has(&call("1.1.3", &[name], false), "TG_NO_AUTO_RETRY").is_none(), retries, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_has_values_for_plan_alone_runs_as_a_part_of_it() {
+        let init = call("1.1.3", &["init", "-json"], true);
+        assert_eq!(init.args, ["run", "--", "plan"]);
+        assert_eq!(has(&init, beneath::INSTEAD).as_deref(), Some("init\n-json"));
+        assert_eq!(has(&init, beneath::ASKED).as_deref(), Some("init"));
+        for name in ["plan", "apply"] {
+            let call = call("0.90.0", &[name, "-json"], true);
+            assert_eq!((call.args.len(), has(&call, beneath::INSTEAD)), (2, None), "{name}");
+        }
+    }
+
+    #[test]
+    fn json_begins_where_a_line_does() {
+        let read = |text: &'static str| io::read_to_string(json(text.as_bytes()).unwrap()).unwrap();
+        assert_eq!(read("noise\n  {no\n\n{\"a\":1}\n"), "{\"a\":1}\n");
+        assert_eq!(read("{}"), "{}");
+        assert_eq!(read("noise"), "");
+    }
+}

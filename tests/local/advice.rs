@@ -1,0 +1,202 @@
+//! What went wrong in the words of the tools, and what `Next` says of it: done, and the run goes well.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    process::Command,
+    thread,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{
+    Changed, Failure,
+    FailureClass::{self, Configuration, Integrity, Transient},
+    reason,
+};
+
+use crate::place::{Lab, Place, Test, ended, holds};
+
+type Body = fn(&Lab, &str) -> Result<()>;
+
+pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
+    let bodies: [(&str, Body); 9] = [
+        ("a_variable_without_a_value", missing),
+        ("a_variable_with_a_wrong_value", wrong),
+        ("wrong_code", code),
+        ("a_backend_that_does_not_answer", backend),
+        ("a_damaged_state", damaged),
+        ("a_newer_state", newer),
+        ("a_registry_that_does_not_answer", registry),
+        ("errors_of_instances", instances),
+        ("a_failing_provisioner", provisioner),
+    ];
+    let mut tests = Vec::new();
+    for tool in lab.tools() {
+        for (name, body) in bodies {
+            tests.push(Test::new(format!("advice::{name}_with_{tool}"), move |lab| body(lab, tool)));
+        }
+    }
+    tests.push(Test::new("advice::versions_that_contradict_each_other", contradiction));
+    tests
+}
+
+/// Runs a command that has to fail so; what it printed, its failure, and the next step.
+fn fails(place: &Place, command: &mut Command, class: FailureClass, reason: &str) -> Result<(String, Failure, String)> {
+    let (code, text) = ended(command)?;
+    let record = place.record()?;
+    let failure = record.failure.context("no failure")?;
+    ensure!((code, failure.class, failure.reason.as_str()) == (1, class, reason), "{code}, {failure:?}: {text}");
+    let next = record.next_step.context("no next step")?;
+    holds(&text, &failure.message)?;
+    holds(&text, &format!("Next: {next}"))?;
+    Ok((text, failure, next))
+}
+
+/// The line that comes after what a next step says first.
+fn then(next: &str) -> Result<&str> {
+    Ok(next.split_once(", then: ").with_context(|| format!("nothing follows in `{next}`"))?.1)
+}
+
+/// What was to be done has been: the line that comes then ends well.
+fn goes_well(place: &Place, line: &str) -> Result<()> {
+    let (code, text) = place.paste(line)?;
+    ensure!(code == 0, "`{line}` ended with {code}: {text}");
+    Ok(())
+}
+
+fn missing(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "variables")?;
+    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::VARIABLE_NOT_SET)?;
+    holds(&failure.message, "\"required\" is not set")?;
+    ensure!(next.ends_with(" --var required=…"), "{next}");
+    goes_well(&place, &next.replace('…', "here"))
+}
+
+fn wrong(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "variables")?;
+    let mut command = place.agent(&["plan", "--var", "required=x", "--var", "size=-1"]);
+    let (_, failure, next) = fails(&place, &mut command, Configuration, reason::VARIABLE_INVALID)?;
+    holds(&failure.message, "var.size is -1. The size must be positive.")?;
+    holds(&next, "correct the value that the message names, where it is given: --var")?;
+    goes_well(&place, &then(&next)?.replace("size=-1", "size=1"))
+}
+
+fn code(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "broken-reference")?;
+    let (_, _, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::INVALID_CONFIGURATION)?;
+    ensure!(next.starts_with("correct main.tf:6, then: "), "{next}");
+    let main = place.stack().join("main.tf");
+    let text = fs::read_to_string(&main)?;
+    fs::write(&main, text.replace("terraform_data.nowhere.output", "\"here\""))?;
+    goes_well(&place, then(&next)?)
+}
+
+fn backend(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "state-elsewhere")?;
+    // Nobody listens on the first port.
+    let address = |port: u16| format!("http://127.0.0.1:{port}/state");
+    let mut command = place.agent(&["plan"]);
+    let (_, failure, next) = fails(&place, command.env("TF_HTTP_ADDRESS", address(1)), Transient, reason::BACKEND_UNREACHABLE)?;
+    holds(&failure.message, "init failed: Error refreshing state: ")?;
+    holds(&failure.message, "connection refused")?;
+    ensure!(next.starts_with("see that the state's backend, which the message names, can be reached, then: "), "{next}");
+    // A backend that has no state yet.
+    let server = TcpListener::bind("127.0.0.1:0")?;
+    let port = server.local_addr()?.port();
+    thread::spawn(move || {
+        for connection in server.incoming() {
+            let Ok(mut connection) = connection else { return };
+            let _ = connection.read(&mut [0; 4096]);
+            let _ = connection.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    // Another address is another backend to the tool; the first has kept nothing.
+    fs::remove_dir_all(place.stack().join(".terraform"))?;
+    let mut shell = place.program("/bin/sh", &["-c", then(&next)?]);
+    let (code, text) = ended(shell.env("TF_HTTP_ADDRESS", address(port)))?;
+    ensure!(code == 0, "{code}: {text}");
+    Ok(())
+}
+
+fn damaged(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "hello")?;
+    let state = place.stack().join("terraform.tfstate");
+    fs::write(&state, "{\"version\": 4, \"terra")?;
+    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Integrity, reason::STATE_UNREADABLE)?;
+    holds(&failure.message, "could not be parsed as JSON")?;
+    holds(&next, "restore an earlier version of the state")?;
+    fs::write(
+        &state,
+        r#"{"version": 4, "terraform_version": "1.5.0", "serial": 1, "lineage": "l", "outputs": {}, "resources": []}"#,
+    )?;
+    goes_well(&place, then(&next)?)
+}
+
+fn newer(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "hello")?;
+    let state = r#"{"version": 5, "terraform_version": "9.9.9", "serial": 1, "lineage": "l", "outputs": {}, "resources": []}"#;
+    fs::write(place.stack().join("terraform.tfstate"), state)?;
+    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::STATE_TOO_NEW)?;
+    holds(&failure.message, " 9.9.9.")?;
+    holds(&next, "name a version that is not older than what the message names with --tool")
+}
+
+fn registry(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "provider-elsewhere")?;
+    let mut command = place.agent(&["plan"]);
+    // Without the mirror that all tests have.
+    command.env("TF_CLI_CONFIG_FILE", "/dev/null");
+    let (_, failure, next) = fails(&place, &mut command, Transient, reason::PROVIDER_UNREACHABLE)?;
+    holds(&failure.message, "connection refused")?;
+    ensure!(next.starts_with("see that the host that the message names can be reached, then: "), "{next}");
+    Ok(())
+}
+
+fn instances(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "instances")?;
+    let (text, failure, _) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::INVALID_CONFIGURATION)?;
+    ensure!(failure.diagnostics.len() == 3, "{failure:?}");
+    holds(&failure.message, "; 2 more errors: ")?;
+    // As the tool words it for people.
+    for part in [
+        "\n  on each/main.tf line 7, in resource \"terraform_data\" \"one_of_two\":\n   7:   input = tolist([\"the only one\"])[count.index]\n    ├──",
+        "\n    │ count.index is 1\n\nThe given key does not",
+        "\n    │ var.word is \"second\"\n\nIt is not the first.",
+    ] {
+        holds(&text, part)?;
+    }
+    let details: Vec<_> = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).collect();
+    let has = |what: &str| details.iter().any(|detail| detail.starts_with(what));
+    ensure!(has("count.index is 1. ") && has("var.word is \"second\". It"), "{details:?}");
+    Ok(())
+}
+
+fn provisioner(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "failing-provisioner")?;
+    let mut command = place.agent(&["--auto-approve"]);
+    let (text, failure, next) = fails(&place, &mut command, Configuration, reason::APPLY_FAILED)?;
+    ensure!(failure.changes == Changed::Some, "{failure:?}");
+    holds(&failure.message, "(terraform_data.made, main.tf line 2)")?;
+    holds(&text, "\n  with terraform_data.made,\n  on main.tf line 2, in resource \"terraform_data\" \"made\":")?;
+    holds(&text, "; some of the plan was carried out; 0 of 1 operations succeeded; 1 created and recorded; state serial ")?;
+    ensure!(next.starts_with("correct main.tf:2, then: "), "{next}");
+    let main = place.stack().join("main.tf");
+    let text = fs::read_to_string(&main)?;
+    fs::write(&main, text.replace("exit 3", "exit 0"))?;
+    // What failed is tainted, and the plan that makes it anew waits for an answer.
+    let (code, text) = place.paste(then(&next)?)?;
+    ensure!(code == 2 && place.record()?.plan.unwrap_or_default().counts.replace == 1, "{code}: {text}");
+    Ok(())
+}
+
+fn contradiction(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let pin = place.stack().join(".opentofu-version");
+    fs::write(&pin, "1.0.0\n")?;
+    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::VERSION_CONTRADICTION)?;
+    holds(&failure.message, ".opentofu-version:1")?;
+    holds(&next, "correct one of the places that the message names")?;
+    fs::remove_file(&pin)?;
+    goes_well(&place, then(&next)?)
+}

@@ -1,0 +1,99 @@
+//! Which tool a folder is for, and in which workspace a command works: said, and of that command alone.
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{Phase, RunResult};
+
+use crate::place::{Lab, Place, Test, approval, ended, holds};
+
+pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
+    let mut all = Vec::new();
+    for tool in lab.tools() {
+        all.push(Test::new(format!("chosen::a_workspace_is_of_one_command_with_{tool}"), move |lab| workspace(lab, tool)));
+    }
+    if lab.tools().contains(&"terraform") {
+        all.push(Test::new("chosen::code_for_terraform_has_terraform", for_terraform));
+        all.push(Test::new("chosen::what_is_on_path_does_not_say_which_tool", on_path));
+    }
+    all
+}
+
+/// Resources in the state of a workspace.
+fn resources_in(place: &Place, workspace: &str) -> Result<usize> {
+    let path = place.stack().join("terraform.tfstate.d").join(workspace).join("terraform.tfstate");
+    let state: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).with_context(|| path.display().to_string())?)?;
+    Ok(state["resources"].as_array().map_or(0, Vec::len))
+}
+
+fn workspace(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "workspaces")?;
+    for verb in ["plan", "destroy"] {
+        let (code, text) = place.run(&[verb, "--workspace", "typo"])?;
+        ensure!(code == 1 && place.record()?.result == Some(RunResult::Failed), "{code}: {text}");
+        holds(&text, "there is no workspace `typo`, and only an apply makes one; there are: default; nothing was changed")?;
+        ensure!(!place.stack().join("terraform.tfstate.d").exists(), "{verb} made a workspace: {text}");
+    }
+
+    let (code, text) = place.run(&["apply", "--workspace", "staging", "--auto-approve"])?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    holds(&text, "workspace staging (new)")?;
+    ensure!(resources_in(&place, "staging")? == 1 && place.resources()?.is_none(), "{text}");
+
+    // Nobody else works in it unawares.
+    let (_, text) = ended(&mut place.program(tool, &["workspace", "show"]))?;
+    ensure!(text.trim() == "default", "it is selected now: {text}");
+    let (code, text) = place.run(&["destroy", "--auto-approve"])?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::NoChanges), "{code}: {text}");
+    ensure!(resources_in(&place, "staging")? == 1, "the other workspace was destroyed: {text}");
+
+    // A plan that waits is applied where it was made.
+    let (code, text) = place.run(&["apply", "--workspace", "staging", "--var", "size=2"])?;
+    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    ensure!(!text.contains("(new)"), "{text}");
+    let (code, text) = place.paste(&approval(&text)?)?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    ensure!(resources_in(&place, "staging")? == 1 && place.resources()?.unwrap_or_default() == 0, "{text}");
+
+    // What a person selected by hand is what counts without the flag.
+    let (code, text) = ended(&mut place.program(tool, &["workspace", "select", "staging"]))?;
+    ensure!(code == 0, "{text}");
+    let (code, text) = place.run(&["plan", "--workspace", "default"])?;
+    ensure!(code == 0 && text.contains("1 to add"), "{code}: {text}");
+    let (code, text) = place.run(&["destroy", "--auto-approve"])?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Destroyed), "{code}: {text}");
+    ensure!(resources_in(&place, "staging")? == 0, "{text}");
+    Ok(())
+}
+
+fn for_terraform(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "for-terraform")?;
+    let (code, text) = place.run(&["plan"])?;
+    ensure!(code == 1, "{code}: {text}");
+    let why = "Terraform since `~> 1.5.0` (main.tf:2) allows no OpenTofu";
+    holds(&text, &format!("it is {why}; `--tool opentofu` asks for OpenTofu"))?;
+    lab.put_on_path(&place, "terraform")?;
+    let (code, text) = place.run(&["apply", "--auto-approve"])?;
+    ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
+    holds(&text, &format!("Terraform 1.5.7, the newest that main.tf allows; {why}"))
+}
+
+fn on_path(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("terraform", "hello")?;
+    std::fs::remove_file(place.stack().join(".terraform-version"))?;
+    let resolve = |more: &[&str]| ended(&mut place.program("runner-agent", &[&["tool", "resolve", "--offline"], more].concat()));
+    let default = "so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` says it";
+    for (code, text) in [place.run(&["plan"])?, resolve(&[])?] {
+        ensure!(code == 1, "{code}: {text}");
+        holds(&text, default)?;
+    }
+    let told = ["--tool", "terraform"];
+    for (code, text) in [place.run(&[&["plan"][..], &told].concat())?, resolve(&told)?] {
+        ensure!(code == 0, "{code}: {text}");
+        holds(&text, "Terraform 1.5.7, the newest that main.tf allows")?;
+    }
+    lab.put_on_path(&place, "tofu")?;
+    for (code, text) in [place.run(&["plan"])?, resolve(&[])?] {
+        ensure!(code == 0, "{code}: {text}");
+        holds(&text, ", the newest that main.tf allows; OpenTofu by default")?;
+    }
+    Ok(())
+}

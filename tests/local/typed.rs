@@ -1,0 +1,100 @@
+//! What fingers type for the tools, and what eyes look for: options with one dash, outputs, and lines in their order.
+
+use anyhow::{Context as _, Result, ensure};
+use crds::RunResult;
+
+use crate::place::{Lab, Place, Test, ended, holds};
+
+pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
+    let mut tests = vec![Test::new("typed::options_of_the_tools", options), Test::new("typed::a_place_that_is_none", nowhere)];
+    for tool in lab.tools() {
+        tests.push(Test::new(format!("typed::outputs_are_those_of_{tool}"), move |lab| outputs(lab, tool)));
+        tests.push(Test::new(format!("typed::lines_in_their_order_with_{tool}"), move |lab| {
+            ordered(&lab.fixture(tool, "hello")?)
+        }));
+    }
+    tests
+}
+
+fn options(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "outputs")?;
+    let (code, text) = place.run(&["apply", "-var", "word=typed", "-auto-approve", "-input=false", "-no-color"])?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    holds(&text, "\ntext = \"typed\"\n")?;
+    holds(&text, "s  by --auto-approve\n")?;
+    let runs = place.records()?.len();
+    for (typed, named) in
+        [("-out=plan", "--approve"), ("-destroy", "runner-agent local destroy"), ("-target=a.b", "TF_CLI_ARGS_plan")]
+    {
+        let (code, text) = place.run(&["plan", typed])?;
+        ensure!(code == 64 && text.lines().count() == 1, "{typed}: {code}: {text}");
+        holds(&text, named)?;
+    }
+    ensure!(place.records()?.len() == runs, "a run was begun");
+    // What that line says is so.
+    let mut command = place.agent(&["plan", "-var=word=other"]);
+    let (code, text) = ended(command.env("TF_CLI_ARGS_plan", "-target=terraform_data.nothing"))?;
+    ensure!(code == 0, "{code}: {text}");
+    let counts = place.record()?.plan.context("no plan")?.counts;
+    ensure!((counts.add, counts.change, counts.destroy) == (0, 0, 0), "{counts:?}: {text}");
+    Ok(())
+}
+
+fn nowhere(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let (code, text) = place.run(&["plan", "no/such"])?;
+    ensure!(code == 1 && text == "error: there is no directory no/such; nothing was changed\n", "{code}: {text}");
+    let (code, text) = place.run(&["apply", "main.tf"])?;
+    ensure!(code == 1, "{code}: {text}");
+    holds(&text, "--approve")
+}
+
+/// Values that are written in ways of their own.
+const VALUES: &str = r#"
+output "lines" {
+  value = "a\nb\"q"
+}
+output "nested" {
+  value = { "a b" = [], c = {}, "1x" = [1.5, [true, null], "x\ny"], big = 12345678901234567890 }
+}
+output "converted" {
+  value = [toset(["x", "y"]), tomap({ k = "v" }), tolist([1, 2])]
+}
+output "quoted" {
+  value = "$${x} tab\there é \\ \u0007"
+}
+"#;
+
+fn outputs(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "outputs")?;
+    std::fs::write(place.stack().join("values.tf"), VALUES)?;
+    let (code, text) = place.run(&["--auto-approve"])?;
+    ensure!(code == 0, "{text}");
+    let (code, bare) = ended(&mut place.program(tool, &["apply", "-auto-approve", "-no-color", "-input=false"]))?;
+    ensure!(code == 0, "{bare}");
+    let wanted = bare.find("\nOutputs:\n").map(|at| bare[at..].trim_end()).with_context(|| format!("no outputs: {bare}"))?;
+    holds(wanted, "secret = <sensitive>")?;
+    holds(&text, wanted)
+}
+
+/// What is said of a phase stands between what its tool said and what the next one says.
+fn ordered(place: &Place) -> Result<()> {
+    let (code, text) = place.run(&["--auto-approve"])?;
+    ensure!(code == 0, "{text}");
+    let mut rest = text.as_str();
+    for part in [
+        "\nSetup  ",
+        "Initializing the backend",
+        "\nInit  ",
+        "\nPlan: 2 to add",
+        "\nPlan  ",
+        "\nApproved  ",
+        "terraform_data.greeting: Creating...",
+        "\nOutputs:\n",
+        "\nApply  ",
+        "\nApplied ",
+    ] {
+        rest = rest.split_once(part).with_context(|| format!("`{part}` is not in its place:\n{text}"))?.1;
+    }
+    Ok(())
+}
