@@ -13,6 +13,7 @@
 //! | [`clock`] | the API server's clock, off its answers |
 //! | [`leader`] | which of several controllers works |
 //! | [`leases`], [`queue`], [`sharing`] | one apply at a time on a state: who has it, who waits, and among whom |
+//! | [`applied`] | whose apply came after a plan that waits |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -20,6 +21,7 @@
 
 pub mod account;
 pub mod admin;
+pub mod applied;
 pub mod clock;
 pub mod datastore;
 pub mod datastore_client;

@@ -1,4 +1,4 @@
-//! Who waits for which state, in which order, and who has it: filled by the watches, asked for no request.
+//! Who waits for which state, in which order, who has it, and who applied to it last: filled by the watches, asked for no request.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crds::TerraformRun;
 
 use crate::{
+    applied::{Applied, Applies},
     run::lease::{Want, wants},
     settings::Settings,
     sharing::SharedStates,
@@ -39,6 +40,7 @@ struct Inner {
     /// By UID; only runs that wait or have a lease.
     runs: HashMap<Box<str>, Entry>,
     line: BTreeSet<Place>,
+    applies: Applies,
     feeds: u32,
     wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
 }
@@ -110,10 +112,15 @@ impl Queue {
                 let want = wants(run, false, self.has_datastore).map(|want| (named(&want.key), want.since));
                 let moved = inner.put(feed, run, want, has);
                 inner.wake(&moved);
+                for (namespace, name) in inner.applies.put((feed.number, feed.listing), run, named) {
+                    inner.send(&namespace, &name);
+                }
             }
             watcher::Event::Delete(run) => {
                 let moved = inner.remove(&run.uid().unwrap_or_default());
                 inner.wake(&moved);
+                let namespace = run.namespace().unwrap_or_default();
+                inner.applies.remove(run, |key| self.shared.lease_name(&namespace, key).into());
             }
             watcher::Event::Init => feed.listing = feed.listing.wrapping_add(1),
             watcher::Event::InitDone => {
@@ -123,6 +130,7 @@ impl Queue {
                     let moved = inner.remove(&uid);
                     inner.wake(&moved);
                 }
+                inner.applies.retain((feed.number, feed.listing));
                 if !std::mem::replace(&mut feed.listed, true) {
                     self.unlisted.send_modify(|count| *count = count.saturating_sub(1));
                 }
@@ -145,6 +153,12 @@ impl Queue {
             (None, None) => return None,
         };
         Some(Ahead { place: before.len() + 1, first })
+    }
+
+    /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
+    pub fn applied_since(&self, run: &TerraformRun) -> Option<Applied> {
+        let namespace = run.namespace().unwrap_or_default();
+        self.lock().applies.since(run, |key| self.shared.lease_name(&namespace, key).into())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -197,13 +211,16 @@ impl Inner {
         for key in moved {
             let first: Place = (key.clone(), Timestamp::MIN, Box::default(), Box::default());
             for (_, _, namespace, name) in self.line.range(first..).take_while(|(of, ..)| of == key) {
-                for (_, waker) in
-                    self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == &**namespace))
-                {
-                    // Nobody listens any more when the controller ends.
-                    let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
-                }
+                self.send(namespace, name);
             }
+        }
+    }
+
+    /// Has a run looked at.
+    fn send(&self, namespace: &str, name: &str) {
+        for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
+            // Nobody listens any more when the controller ends.
+            let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
         }
     }
 }
@@ -277,6 +294,38 @@ mod tests {
     }
 
     #[test]
+    fn an_apply_wakes_whose_plan_of_that_state_waits() {
+        let (sender, mut receiver) = unbounded();
+        let queue = queue();
+        let mut feed = queue.feed(None, sender);
+        let planned = |name: &str| {
+            let mut run = run("x", name, 1);
+            run.spec.approval.mode = ApprovalMode::Manual;
+            let created_at = Some(whole_seconds(testing::t0()));
+            let plan = crds::PlanStatus { state_key: Some("s".into()), created_at, ..crds::PlanStatus::default() };
+            run.status = Some(TerraformRunStatus {
+                phase: Some(crds::Phase::AwaitingApproval),
+                plan: Some(plan),
+                ..TerraformRunStatus::default()
+            });
+            run
+        };
+        let (a, mut b) = (planned("a"), planned("b"));
+        for run in [&a, &b] {
+            queue.apply(&mut feed, &Apply(run.clone()));
+        }
+        assert_eq!((woken(&mut receiver), queue.applied_since(&a)), (vec![], None));
+        let at = testing::t0().checked_add(jiff::SignedDuration::from_secs(9)).unwrap();
+        let (pod_uid, nonce) = (testing::POD.into(), testing::NONCE.into());
+        let status = b.status.as_mut().unwrap();
+        status.claim = Some(crds::Claim { checksum: "sha256:1".into(), attempt: 1, pod_uid, nonce, at: whole_seconds(at) });
+        (status.phase, status.result) = (Some(crds::Phase::Succeeded), Some(crds::RunResult::Applied));
+        queue.apply(&mut feed, &Apply(b));
+        assert_eq!(woken(&mut receiver), ["x/a"]);
+        assert_eq!(queue.applied_since(&a), Some(Applied { run: "x/b".into(), at }));
+    }
+
+    #[test]
     fn a_new_listing_forgets_what_is_gone_and_wakes_who_waited_for_it() {
         let (sender, mut receiver) = unbounded();
         let (other_sender, mut other) = unbounded();
@@ -296,7 +345,7 @@ mod tests {
         assert_eq!(ahead(&queue, &b), None);
         queue.apply(&mut second, &Delete(b));
         let inner = queue.lock();
-        assert!(inner.runs.is_empty() && inner.line.is_empty());
+        assert!(inner.runs.is_empty() && inner.line.is_empty() && inner.applies.is_empty());
     }
 
     #[test]

@@ -153,6 +153,15 @@ pub fn rerun_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} tfrun/{run} {RERUN}=true")
 }
 
+/// The command that gives up a plan which waits and asks for a fresh one. A run that waits has no rerun before it has ended.
+pub fn replan_command(namespace: &str, run: &str) -> String {
+    let rerun = rerun_command(namespace, run);
+    format!(
+        "kubectl annotate -n {namespace} tfrun/{run} {CANCEL}=\"its plan is stale\" && \
+         kubectl wait -n {namespace} tfrun/{run} --for=condition=Finished --timeout=2m && {rerun}"
+    )
+}
+
 /// The line that shows the logs of all attempts.
 pub fn logs_command(namespace: &str, run: &str) -> String {
     format!("kubectl logs -n {namespace} -l {LABEL_RUN}={run} --tail=-1")

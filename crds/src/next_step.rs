@@ -167,7 +167,7 @@ const TABLE: &[(&str, Step, Step)] = &[
     (reason::OUT_OF_MEMORY, Only("create a run with more memory in spec.runner.resources"), Never),
     (reason::DISK_FULL, First("see to the disk that the message names"), First("see to the disk that the message names")),
     (reason::APPLY_UNCONFIRMED, Again, First("see that the tool no longer runs, and holds no lock")),
-    (reason::APPLY_INTERRUPTED, Again, Again),
+    (reason::APPLY_INTERRUPTED, INTERRUPTED, INTERRUPTED),
     (reason::ALREADY_EXISTS, ADOPT, ADOPT),
     (reason::AGENT_FAULT, Log, Log),
     // Datastore.
@@ -227,6 +227,7 @@ const RESTORE: Step = First("restore an earlier version of the state, or give th
 const LOCKED: Step = First("when the lock's owner has ended");
 const COMPARE: Step = First("compare the state with what exists");
 const MISMATCH: Step = First("see what changed what the message names");
+const INTERRUPTED: Step = First("see in the message and the log what was applied before it was told to end");
 const ADOPT: Step = First("add the import block of the message to the code, or remove the object");
 
 /// What to do next after a failure of this reason. A reason that is not in the table, of a newer version for one, has the same once more.
@@ -307,6 +308,9 @@ mod tests {
         let of = |inline| next_step(&failure.reason, Place::Cluster, &Facts { inline, ..facts() }.of(&failure));
         assert_eq!(of(false), "correct main.tf:7, then: pawl again");
         assert_eq!(of(true), "create a run with corrected spec.source.inline.files (a spec never changes)");
+        // What was interrupted is no error in the code, wherever it was interrupted.
+        let text = next_step(reason::APPLY_INTERRUPTED, Place::Cluster, &facts().of(&failure));
+        assert_eq!(text, "see in the message and the log what was applied before it was told to end, then: pawl again");
         // A host that does not answer is not corrected in the code, wherever it is named.
         let text = next_step(reason::PROVIDER_UNREACHABLE, Place::Laptop, &facts().of(&failure));
         assert_eq!(text, "see that the host that the message names can be reached, then: pawl again");

@@ -285,7 +285,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             }
             Done::Verified(Ok(checksum)) if checksum == self.view.checksum() => Event::ManifestMatched,
             Done::Verified(Ok(checksum)) => {
-                self.view.mismatch(&checksum);
+                self.view.mismatch(&checksum, &self.work.differs());
                 Event::ManifestDiffers
             }
             Done::Applied(Ok(report)) => {
@@ -374,7 +374,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
         self.events.extend(levels.news(&self.levels));
         let waits = levels.recorded && levels.queued != self.levels.queued || levels.recorded != self.levels.recorded;
+        let waits = waits || levels.stale != self.levels.stale;
         self.levels = levels;
+        self.view.stale(self.levels.stale.as_deref());
         if waits && self.state == State::Awaiting && !self.levels.approved {
             // Said, not decided on: a write that is lost is no loss.
             self.view.turn(self.levels.turn(), self.clock.now());

@@ -140,6 +140,10 @@ pub trait Work: Send + Sync + 'static {
     fn plan(&self, notices: Notices) -> impl Future<Output = Result<PlanReport, Failure>> + Send;
     /// Computes the checksum again from the bytes on disk, and proves that a claim of it can be recorded where it would be.
     fn verify(&self) -> impl Future<Output = Result<String, Failure>> + Send;
+    /// What the last [`Self::verify`] found otherwise than it was when the plan was made, in words; empty where that is not known.
+    fn differs(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
     /// Applies the plan file, which this process claimed.
     fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
     /// Sends the one SIGINT to what runs, and starts nothing any more.

@@ -64,6 +64,7 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         gate_live: true,
         notes,
         newer: None,
+        applied: None,
         proof: Proof::Unknown,
         taken: None,
         ahead: None,

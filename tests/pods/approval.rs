@@ -179,6 +179,8 @@ async fn changed_code(scene: Scene) -> Result<()> {
     ensure!(scene.approve("a").await?.status.success());
     let status = scene.fails("a", crds::FailureClass::Integrity, reason::CHECKSUM_MISMATCH, SOON).await?;
     ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
+    let message = status.message.unwrap_or_default();
+    ensure!(message.starts_with("changed since the plan was made: the code"), "{message}");
     Ok(())
 }
 

@@ -130,6 +130,9 @@ async fn approved(scene: Scene) -> Result<()> {
     scene.ends("a", RunResult::Applied).await?;
     // The state moved under the approved plan, which is applied as it is or not at all.
     let status = scene.fails("held", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await?;
+    // It said so before it was tried, and whose apply it was.
+    let planned = status.conditions.iter().find(|c| c.type_ == crds::conditions::PLANNED).context("no condition")?;
+    ensure!(planned.reason == reason::STALE_PLAN && planned.message.starts_with(&format!("run {first} applied")), "{planned:?}");
     ensure!(status.failure.context("no failure")?.changes == crds::Changed::None);
     given_back(&scene, "held").await
 }

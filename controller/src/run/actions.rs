@@ -11,7 +11,7 @@ use super::{
     locks::Left,
     node::NodeState,
 };
-use crate::queue::Ahead;
+use crate::{applied::Applied, queue::Ahead};
 use crds::{Journal, Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
 
 /// Everything a decision is made of, the clock and the settings apart.
@@ -33,6 +33,8 @@ pub struct Observed {
     pub notes: Notes,
     /// The newest of the newer runs of the same workspace that have made their plan.
     pub newer: Option<String>,
+    /// What another run applied to the state of its plan since that was made.
+    pub applied: Option<Applied>,
     /// What the datastore has of the end of a claimed run.
     pub proof: Proof,
     /// The state whose lease was taken for the run as it is here, and the name of that Lease.

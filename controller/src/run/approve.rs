@@ -26,6 +26,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         draft.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
         draft.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
     }
+    keep::tell_stale(&mut draft, o, plan, now);
     if !keep::annotated(run, plan) {
         take_back(&mut draft, o, plan, now);
         return settle(draft);

@@ -428,7 +428,9 @@ fn progress(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
     if let (Some(claim), Some(plan)) = (&status.claim, plan) {
         let due = after(claim.at.0, LATE_CONDITIONS);
         if now >= due {
-            draft.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
+            if conditions::status(&status.conditions, conditions::PLANNED) != Some(true) {
+                draft.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
+            }
             node::record(&mut draft, o, false);
         } else if conditions::status(&status.conditions, conditions::PLANNED) != Some(true) || attempt.node_name.is_none() {
             decision = Decision::until(due, now);

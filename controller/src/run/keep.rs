@@ -42,13 +42,39 @@ fn expires(run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timest
 /// Says that the plan waits, and how to approve it.
 pub(super) fn waits(draft: &mut Draft<'_>, run: &TerraformRun, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) {
     let until = expires(run, plan, attempt, now).to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
-    let caution = plan.caution().map(|caution| format!("; {caution}")).unwrap_or_default();
-    draft.message(&format!(
-        "plan {} waits for approval until {until}; no pod is held meanwhile: an approval starts one that applies this plan{caution}",
+    let stale = draft.said(conditions::PLANNED, reason::STALE_PLAN).map(str::to_owned);
+    let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+    let command = match stale {
+        Some(_) => names::replan_command(&namespace, &name),
+        None => names::approve_command(&namespace, &name, &plan.checksum),
+    };
+    let text = format!(
+        "plan {} waits for approval until {until}; no pod is held meanwhile: an approval starts one that applies this plan",
         plan.summary
-    ));
-    let command = names::approve_command(&run.namespace().unwrap_or_default(), &run.name_any(), &plan.checksum);
+    );
+    let text = plan.caution().into_iter().chain(stale).fold(text, |text, caution| format!("{text}; {caution}"));
+    draft.message(&text);
     draft.set("nextStep", command);
+}
+
+/// Another run applied to the state after the plan was made: says so, once, and what to do instead of an approval. The plan waits on:
+/// only the tool knows whether it can still be applied.
+pub(super) fn tell_stale(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
+    let Some(applied) = &o.applied else { return };
+    if draft.said(conditions::PLANNED, reason::STALE_PLAN).is_some() {
+        return;
+    }
+    let at = applied.at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC");
+    let text = format!(
+        "run {} applied to the same state at {at}, after this plan was made: to apply it will most likely fail as {}, with nothing \
+         changed; a fresh plan is needed",
+        applied.run,
+        reason::STALE_PLAN
+    );
+    draft.condition(conditions::PLANNED, Some(true), reason::STALE_PLAN, &text).note(reason::STALE_PLAN, true, text);
+    if o.status().approval.is_none() {
+        waits_again(draft, &o.run, plan, now);
+    }
 }
 
 /// An approval was taken back while no attempt was open: the plan waits again.

@@ -73,7 +73,7 @@ pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> O
     let node = node::name(attempt, &pod, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
     let gate = ctx.gate.state(&namespace, now);
     let newer = ctx.workspaces.newer(&uid);
-    let ahead = ahead(&run, ctx);
+    let (ahead, applied) = (ahead(&run, ctx), ctx.queue.applied_since(&run));
     Some(Observed {
         run,
         run_live: false,
@@ -83,6 +83,7 @@ pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> O
         gate_live: false,
         notes,
         newer,
+        applied,
         proof: Proof::Unknown,
         taken: None,
         ahead,
@@ -121,7 +122,8 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     };
     let gate = ctx.gate.state(&namespace, now);
     let newer = ctx.workspaces.newer(&uid);
-    let (ahead, run) = (ahead(&fresh, ctx), Arc::new(fresh));
+    let (ahead, applied) = (ahead(&fresh, ctx), ctx.queue.applied_since(&fresh));
+    let run = Arc::new(fresh);
     Ok(Some(Observed {
         run,
         run_live: true,
@@ -131,6 +133,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
         gate_live: false,
         notes,
         newer,
+        applied,
         proof: Proof::Unknown,
         taken: None,
         ahead,

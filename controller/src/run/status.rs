@@ -103,6 +103,11 @@ impl<'a> Draft<'a> {
         self
     }
 
+    /// What a condition says that has this reason.
+    pub fn said(&self, type_: &str, reason: &str) -> Option<&str> {
+        self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason).map(|c| c.message.as_str())
+    }
+
     /// Adds a line to the history.
     pub fn line(&mut self, word: &str, text: &str) -> &mut Self {
         self.history.push(clip(&format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")), 256));
@@ -166,7 +171,10 @@ impl<'a> Draft<'a> {
     pub fn ended_conditions(&mut self, result: RunResult, failure: Option<&str>, message: &str) -> &mut Self {
         let status = self.status;
         let word = if result.phase() == Phase::Failed { failure.unwrap_or(result.as_str()) } else { result.as_str() };
+        // What was said of the state before its apply failed tells whose apply it was.
+        let stale = result == RunResult::Failed && self.said(conditions::PLANNED, reason::STALE_PLAN).is_some();
         match &status.plan {
+            Some(_) if stale => &mut *self,
             Some(plan) => self.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary),
             None => self.condition_if_new(conditions::PLANNED, Some(false), word, ""),
         };

@@ -19,7 +19,7 @@ use crds::datastore::hex_digest;
 use super::sealed_inputs::SealedInputs;
 use crate::{
     files::{self, Scratch},
-    manifest::is_data_of_copy,
+    manifest::{Parts, is_data_of_copy},
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -47,6 +47,9 @@ pub struct Head {
     /// What the plan took from Secrets and ConfigMaps.
     #[serde(default)]
     pub inputs: SealedInputs,
+    /// What the plan was made with and of, part by part: for words alone.
+    #[serde(default)]
+    pub parts: Option<Parts>,
 }
 
 /// A tool that a plan was made with.
@@ -245,6 +248,7 @@ mod tests {
             stack: "live/a".into(),
             managed: true,
             inputs: SealedInputs::default(),
+            parts: Some(Parts::default()),
         }
     }
 
@@ -336,6 +340,12 @@ mod tests {
         assert_eq!(fs::read_to_string(restored.join("closed/below/file")).unwrap(), "kept");
         open(dir.path());
         open(&restored);
+    }
+
+    #[test]
+    fn the_head_of_an_older_version_is_read() {
+        let text = r#"{"layout": 1, "tool": "OpenTofu", "version": "1.10.6", "stack": "live/a", "managed": true}"#;
+        assert_eq!(serde_json::from_str::<Head>(text).unwrap(), Head { parts: None, ..head() });
     }
 
     #[test]

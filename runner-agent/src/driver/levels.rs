@@ -26,6 +26,8 @@ pub(super) struct Levels {
     pub(super) leased: bool,
     /// Behind whom the run waits for that lease.
     pub(super) queued: Option<String>,
+    /// Another run applied to the state since the plan was made, in words.
+    pub(super) stale: Option<String>,
     pub(super) approver: Option<String>,
     /// Nobody is asked for an approval.
     pub(super) automatic: bool,
@@ -50,9 +52,10 @@ impl Levels {
         let stands =
             planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
         let leased = stands && is_leased(run);
-        let conditions = run.status.iter().flat_map(|status| &status.conditions);
-        let queued =
-            conditions.filter(|c| c.type_ == conditions::STATE_LEASED && c.status == "False" && c.reason == reason::QUEUED);
+        let said = |type_: &str, is: &str, reason: &str| {
+            let mut conditions = run.status.iter().flat_map(|status| &status.conditions);
+            conditions.find(|c| c.type_ == type_ && c.status == is && c.reason == reason).map(|c| clip(&c.message, 300))
+        };
         Self {
             deleted: run.metadata.deletion_timestamp.is_some(),
             cancelled: run.cancelled(),
@@ -60,7 +63,8 @@ impl Levels {
             recorded,
             approved: recorded && leased && !leaves_the_apply(run),
             leased,
-            queued: queued.map(|c| clip(&c.message, 300)).next().filter(|_| stands && !leased),
+            queued: said(conditions::STATE_LEASED, "False", reason::QUEUED).filter(|_| stands && !leased),
+            stale: said(conditions::PLANNED, "True", reason::STALE_PLAN).filter(|_| stands),
             approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
             automatic: run.spec.approval.mode == ApprovalMode::Automatic,
             fenced: !is_own(run),
@@ -139,6 +143,23 @@ mod tests {
         assert_eq!(of(&run(Some("reader"), None)), (false, true));
         assert_eq!(of(&run(Some("reader"), Some(1))), (true, false));
         assert_eq!(of(&run(None, None)), (true, false));
+    }
+
+    #[test]
+    fn what_the_controller_says_of_the_state_counts_for_the_plan_that_stands() {
+        let mut run = TerraformRun::new("a", TerraformRunSpec::default());
+        let mut status = TerraformRunStatus {
+            plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() }),
+            ..TerraformRunStatus::default()
+        };
+        let at = jiff::Timestamp::UNIX_EPOCH;
+        conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::STALE_PLAN, "b applied", None, at);
+        run.status = Some(status);
+        assert_eq!(Levels::of(&run, Some(SUM), |_| true).stale.as_deref(), Some("b applied"));
+        assert_eq!(Levels::of(&run, Some("sha256:2"), |_| true).stale, None);
+        let status = run.status.as_mut().unwrap();
+        conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::PLANNED, "+1 ~0 -0", None, at);
+        assert_eq!(Levels::of(&run, Some(SUM), |_| true).stale, None);
     }
 
     #[test]

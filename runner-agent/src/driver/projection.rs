@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
     Adopted, Approval, Changed, Claim, Failure, FailureClass, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
-    TerraformRunStatus, reason, whole_seconds,
+    TerraformRunStatus, names, reason, whole_seconds,
 };
 use jiff::Timestamp;
 
@@ -29,6 +29,8 @@ pub(super) struct Projection {
     before_claim: Option<TerraformRunStatus>,
     checksum: String,
     approval: Approval,
+    /// Another run applied to the state since the plan was made.
+    stale: Option<String>,
     /// The code is in the spec.
     inline: bool,
     /// Nothing happens, since then, and when that comes to an end.
@@ -48,6 +50,7 @@ impl Projection {
             before_claim: None,
             checksum: String::new(),
             approval: Approval::default(),
+            stale: None,
             inline: false,
             quiet: None,
             hung: Duration::ZERO,
@@ -253,16 +256,22 @@ impl Projection {
             Held::All
         };
         self.status.message = Some(self.waits(until, held));
-        self.status.next_step = Some(self.settings.commands().approve(&self.checksum));
+        self.status.next_step = Some(match self.stale {
+            Some(_) => names::replan_command(&self.settings.namespace, &self.settings.run),
+            None => self.settings.commands().approve(&self.checksum),
+        });
     }
 
-    /// The plan waits, with a word of caution where one is due.
+    /// What the controller says of the state that the plan was made of.
+    pub(super) fn stale(&mut self, said: Option<&str>) {
+        self.stale = said.map(str::to_owned);
+    }
+
+    /// The plan waits, with words of caution where they are due.
     fn waits(&self, until: Timestamp, held: Held) -> String {
         let text = self.settings.commands().awaiting(&self.summary(), until, held);
-        match self.status.plan.as_ref().and_then(PlanStatus::caution) {
-            Some(caution) => format!("{text}; {caution}"),
-            None => text,
-        }
+        let caution = self.status.plan.as_ref().and_then(PlanStatus::caution);
+        caution.into_iter().chain(self.stale.clone()).fold(text, |text, caution| format!("{text}; {caution}"))
     }
 
     /// The plan is approved and waits for its turn on the state, or waits for its approval again.
@@ -371,11 +380,17 @@ impl Projection {
         self.failure = Some(failure);
     }
 
-    pub(super) fn mismatch(&mut self, found: &str) {
+    /// What is on disk is not what was planned: `parts` of it, as far as it is known which.
+    pub(super) fn mismatch(&mut self, found: &str, parts: &[&str]) {
+        let message = if parts.is_empty() {
+            format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum)
+        } else {
+            format!("changed since the plan was made: {}; the plan was not applied", parts.join("; "))
+        };
         self.failure = Some(Failure {
             class: FailureClass::Integrity,
             reason: reason::CHECKSUM_MISMATCH.to_owned(),
-            message: format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum),
+            message,
             changes: Changed::None,
             diagnostics: Vec::new(),
         });

@@ -6,10 +6,13 @@
 mod tree;
 mod work;
 
+use std::collections::BTreeMap;
+
 use crds::{
     datastore::hex_digest,
     state_key::{canonical, without_userinfo},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -58,6 +61,52 @@ pub struct Digests {
 
 /// The checksum: `sha256:` and 64 hexadecimal digits.
 pub fn checksum(facts: &Facts, digests: &Digests) -> String {
+    digest_of(&manifest(facts, digests))
+}
+
+/// The parts of a manifest, each with a digest: what says which of them changed. Nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Parts(BTreeMap<String, String>);
+
+/// The parts for people, in the order in which they are named.
+const PARTS: &[(&str, &str)] = &[
+    (LOCK, "the lock file .terraform.lock.hcl, and perhaps more of the code"),
+    (WORK, "the code (a file of the source, of a module, or one that the plan made)"),
+    ("planFile", "the plan file"),
+    ("tool", "the tool (its version, or its executable)"),
+    ("backend", "the backend of the state"),
+    ("workspace", "the workspace"),
+    ("operation", "what the run does"),
+    ("variables", "which variables are given, or from where"),
+    ("env", "which environment variables are given, or from where"),
+    ("runUID", "the run"),
+];
+const LOCK: &str = "lockFile";
+const WORK: &str = "workDir";
+
+impl Parts {
+    /// The parts of a manifest.
+    pub fn of(facts: &Facts, digests: &Digests) -> Self {
+        let manifest = manifest(facts, digests);
+        let parts = manifest.as_object().into_iter().flatten();
+        Self(parts.map(|(part, value)| (part.clone(), digest_of(value))).collect())
+    }
+
+    /// Which parts are others now, in words.
+    pub fn changed(&self, now: &Self) -> Vec<&'static str> {
+        let differs = |part: &str| self.0.get(part) != now.0.get(part);
+        // The lock file is a file of the work directory as well.
+        let is_named = |part: &str| differs(part) && !(part == WORK && differs(LOCK));
+        PARTS.iter().filter(|(part, _)| is_named(part)).map(|(_, words)| *words).collect()
+    }
+}
+
+fn digest_of(value: &Value) -> String {
+    hex_digest(&Sha256::digest(canonical(value).as_bytes()))
+}
+
+fn manifest(facts: &Facts, digests: &Digests) -> Value {
     let pairs = |list: &[(String, String)]| Value::Object(list.iter().map(|(k, v)| (k.clone(), json!(v))).collect());
     let mut manifest = json!({
         "version": 1,
@@ -77,7 +126,7 @@ pub fn checksum(facts: &Facts, digests: &Digests) -> String {
     if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
         tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
     }
-    hex_digest(&Sha256::digest(canonical(&manifest).as_bytes()))
+    manifest
 }
 
 /// Arguments of backends that name the place of a state. A list of what is kept, since nobody can list every credential.
@@ -165,6 +214,25 @@ mod tests {
         others.sort();
         others.dedup();
         assert_eq!(others.len(), count);
+    }
+
+    #[test]
+    fn what_changed_is_named() {
+        let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
+        let of = |digests: &Digests| Parts::of(&f, &d).changed(&Parts::of(&f, digests));
+        assert!(of(&d).is_empty());
+        assert!(of(&Digests { work: "x".into(), ..d.clone() })[0].starts_with("the code"));
+        let lock = of(&Digests { work: "x".into(), lock: Some("l".into()), ..d.clone() });
+        assert_eq!(lock, ["the lock file .terraform.lock.hcl, and perhaps more of the code"]);
+        assert_eq!(of(&Digests { plan: "x".into(), tool: "x".into(), ..d.clone() }).len(), 2);
+        let other = Facts { workspace: "prod".into(), ..facts() };
+        assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
+        // Each part of the checksum has its words, the version of the manifest apart, which another version of the agent alone has.
+        let parts = Parts::of(&f, &d);
+        assert!(parts.0.keys().all(|part| part == "version" || PARTS.iter().any(|(of, _)| of == part)), "{parts:?}");
+        assert_eq!(parts.0.len(), PARTS.len() + 1);
+        let kept: Parts = serde_json::from_str(&serde_json::to_string(&parts).unwrap()).unwrap();
+        assert_eq!(kept, parts);
     }
 
     #[test]

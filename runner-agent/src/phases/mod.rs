@@ -40,7 +40,7 @@ use crate::{
     classify,
     datastore::sealed_inputs::SealedInputs,
     files::{self, Scratch},
-    manifest::{Digests, Facts, checksum, folder_digest, source_digest},
+    manifest::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
     redact::Redactor,
@@ -85,6 +85,9 @@ struct Known {
     /// Terragrunt ran nothing for `init`, as its configuration wants it.
     idle: bool,
     facts: Facts,
+    /// What the plan was made with and of, and what of it is another now.
+    parts: Option<Parts>,
+    differs: Vec<&'static str>,
     /// The plan as the tool printed it: text, then JSON.
     texts: (Option<Scratch>, Option<Scratch>),
     /// Operations that the plan has.
@@ -180,8 +183,8 @@ impl PodWork {
             .coloured(self.settings.machine().is_some_and(|machine| machine.colour))
     }
 
-    /// The checksum of what is on disk now.
-    async fn checksum(&self) -> Result<String, Failure> {
+    /// The checksum of what is on disk now, and its parts.
+    async fn checksum(&self) -> Result<(String, Parts), Failure> {
         let failed = |error: &dyn std::fmt::Display| classify::internal("the manifest cannot be computed", error);
         let tool = self.tool_digest().await?;
         let (stack, facts) = {
@@ -198,7 +201,7 @@ impl PodWork {
                 work: if in_place { folder_digest(&stack) } else { source_digest(&root, &below) }.map_err(|e| failed(&e))?,
                 tool,
             };
-            Ok(checksum(&facts, &digests))
+            Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
         })
         .await
         .unwrap_or_else(|error| Err(failed(&error)))
@@ -303,7 +306,14 @@ impl Work for PodWork {
 
     async fn verify(&self) -> Result<String, Failure> {
         self.make_anew().await?;
-        tokio::try_join!(self.checksum(), self.prove_claim()).map(|(checksum, ())| checksum)
+        let ((checksum, found), ()) = tokio::try_join!(self.checksum(), self.prove_claim())?;
+        let mut known = self.known();
+        known.differs = known.parts.as_ref().map(|made| made.changed(&found)).unwrap_or_default();
+        Ok(checksum)
+    }
+
+    fn differs(&self) -> Vec<&'static str> {
+        self.known().differs.clone()
     }
 
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {

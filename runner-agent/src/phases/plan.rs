@@ -78,7 +78,8 @@ impl PodWork {
             return Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message));
         }
         text?;
-        let checksum = checksum?;
+        let (checksum, parts) = checksum?;
+        self.known().parts = Some(parts);
         // Nor what their reading left running what is about to be kept.
         self.kill_others().await;
         self.known().planned = facts.counts.operations();

@@ -98,9 +98,9 @@ impl PodWork {
         let tool = self.tool()?;
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
         let file = Scratch::create(&self.settings.kept).map_err(|error| internal("the plan cannot be packed", &error))?;
-        let (stack, managed, inputs) = {
+        let (stack, managed, inputs, parts) = {
             let known = self.known();
-            (known.stack.clone(), known.managed, known.inputs.clone())
+            (known.stack.clone(), known.managed, known.inputs.clone(), known.parts.clone())
         };
         let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(&stack).to_path_buf();
         let head = bundle::Head {
@@ -116,6 +116,7 @@ impl PodWork {
             stack,
             managed,
             inputs,
+            parts,
         };
         let to = file.clone();
         let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &to)).await;

@@ -62,6 +62,7 @@ impl PodWork {
         // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        self.known().parts.clone_from(&head.parts);
         if head.managed {
             self.known().managed = true;
             self.offer_state().await?;

@@ -163,7 +163,7 @@ impl PodWork {
             .await;
         // The checksum is one of a plan without a byte.
         files::create(&self.settings.plan_file()).map_err(|error| internal("the plan cannot be kept", &error))?;
-        let checksum = self.checksum().await?;
+        let (checksum, _) = self.checksum().await?;
         let platform = self.known().facts.platform.clone();
         Ok(PlanReport { checksum, platform, ..PlanReport::default() })
     }

@@ -258,9 +258,10 @@ async fn providers_are_killed_and_then_the_tool() {
 async fn what_was_changed_while_it_waited_is_not_applied() {
     let _one = crate::ONE.lock().await;
     type Change = fn(&crate::common::Attempt);
+    // Name, reason, change; the message says the name.
     let changes: [(&str, &str, Change); 4] = [
         ("plan file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.settings.plan_file(), "another plan").unwrap()),
-        ("source", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join("main.tf"), "other").unwrap()),
+        ("the code", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join("main.tf"), "other").unwrap()),
         ("lock file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join(".terraform.lock.hcl"), "other").unwrap()),
         ("tool", reason::TOOL_NOT_GENUINE, |a| {
             fs::write(a.dir.path().join("tools/opentofu/1.10.6/tofu"), "#!/bin/sh\necho evil >> $LEDGER").unwrap();
@@ -274,9 +275,27 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
         assert_eq!(a.end().await, 1, "{name}");
         let failure = a.api.status().failure.unwrap();
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, why), "{name}");
+        assert!(failure.message.contains(name), "{name}: {}", failure.message);
+        assert!(why != reason::CHECKSUM_MISMATCH || !failure.message.contains("sha256"), "{}", failure.message);
         assert_eq!((a.ran("apply"), a.ran("evil")), (0, 0));
         assert!(a.api.status().claim.is_none());
     }
+}
+
+#[tokio::test]
+async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    a.api.until("the hold", |s| s.next_step.as_ref().is_some_and(|step| step.contains("pawl.run/approve="))).await;
+    let text = "run else/b applied to the same state";
+    a.api.change(|o| crate::common::say(&mut o["status"], "Planned", "True", reason::STALE_PLAN, text));
+    a.api.until("its message", |s| s.message.as_ref().is_some_and(|message| message.ends_with(text))).await;
+    let status = a.api.status();
+    assert!(status.message.unwrap().contains("waits for approval until"));
+    assert!(status.next_step.unwrap().ends_with("pawl.run/rerun=true"));
+    // Who approves it all the same has it tried.
+    a.api.approve();
+    assert_eq!(a.end().await, 0);
 }
 
 #[tokio::test]

@@ -142,18 +142,27 @@ impl MemoryApi {
     }
 }
 
+/// A condition that the controller sets.
+pub(crate) fn say(status: &mut Value, type_: &str, is: &str, reason: &str, text: &str) {
+    let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.retain(|condition| condition["type"] != type_);
+    conditions.push(
+        json!({"type": type_, "status": is, "reason": reason, "message": text, "lastTransitionTime": "2026-11-21T10:00:00Z"}),
+    );
+    status["conditions"] = conditions.into();
+}
+
 /// What the controller does about the lease on the plan's state.
 fn lease(state: &mut State) {
     let key = state.object["status"]["plan"]["stateKey"].clone();
     if key.is_null() {
         return;
     }
-    let condition = |status: &str, reason: &str, text: &str| json!([{"type": "StateLeased", "status": status, "reason": reason, "message": text, "lastTransitionTime": "2026-11-21T10:00:00Z"}]);
     let status = &mut state.object["status"];
     if let Some(who) = &state.behind {
-        status["conditions"] = condition("False", crds::reason::QUEUED, &format!("waits for its turn on the state behind {who}"));
+        say(status, "StateLeased", "False", crds::reason::QUEUED, &format!("waits for its turn on the state behind {who}"));
     } else {
-        status["conditions"] = condition("True", crds::reason::LEASED, "");
+        say(status, "StateLeased", "True", crds::reason::LEASED, "");
         status["lease"] = json!({"stateKey": key, "name": "pawl-state-x", "at": "2026-11-21T10:00:00Z"});
     }
 }

@@ -331,6 +331,54 @@ fn a_newer_run_takes_the_place_of_one_that_nobody_approved() {
     }
 }
 
+/// Another run applied to the state of the plan that waits.
+pub(super) fn stale(mut world: World) -> World {
+    world.o.applied = Some(crate::applied::Applied { run: "else/b".into(), at: world.now });
+    world
+}
+
+#[test]
+fn a_plan_whose_state_has_changed_says_so_while_it_waits() {
+    let text = "run else/b applied to the same state at 2027-01-15 08:00:00 UTC, after this plan was made: to apply it will most \
+                likely fail as StalePlan, with nothing changed; a fresh plan is needed";
+    let said = |world: &World| {
+        let condition = world.status().conditions.iter().find(|c| c.type_ == conditions::PLANNED).cloned().unwrap();
+        (condition.status, condition.reason, condition.message)
+    };
+    for (what, mut world) in [("held", stale(held())), ("without a pod", stale(waiting()))] {
+        let (open, writes) = (world.attempt().open, world.writes.len());
+        world.settle();
+        assert_eq!(said(&world), ("True".into(), "StalePlan".into(), text.into()), "{what}");
+        assert_eq!(world.writes.len(), writes + 1, "{what}: one write");
+        assert_eq!(world.events.iter().filter(|event| **event == "StalePlan").count(), 1, "{what}");
+        if open {
+            // The message is the agent's, which reads the condition.
+            assert!(world.status().next_step.is_none(), "{what}");
+            world = world.pod_ended(Some(message(None, None)));
+            world.settle();
+        }
+        let status = world.status();
+        assert_eq!(status.phase, Some(Phase::AwaitingApproval), "{what}: it waits on");
+        assert!(status.message.as_ref().unwrap().ends_with(text), "{what}: {:?}", status.message);
+        let step = status.next_step.clone().unwrap();
+        assert!(step.contains("pawl.run/cancel=") && step.ends_with("pawl.run/rerun=true"), "{what}: {step}");
+        // Said for good, whatever this process knows later.
+        world.o.applied = None;
+        let writes = world.writes.len();
+        world.settle();
+        assert_eq!((world.writes.len(), said(&world).1.as_str()), (writes, "StalePlan"), "{what}");
+        // A person may have it tried all the same, and then its end keeps the cause.
+        let mut world = approve(world);
+        world.settle();
+        assert!(world.attempt().open && world.attempt().restores.is_some(), "{what}");
+        world = world.claimed().later(30);
+        world.status_mut().failure = Some(failure(FailureClass::StalePlan));
+        world = world.finished(RunResult::Failed).pod_ended(None);
+        world.settle();
+        assert_eq!(said(&world), ("True".into(), "StalePlan".into(), text.into()), "{what}");
+    }
+}
+
 #[test]
 fn an_approval_or_a_claim_is_not_superseded() {
     let mut recorded = approve(held());

@@ -72,6 +72,7 @@ impl World {
             gate_live: true,
             notes: Notes::default(),
             newer: None,
+            applied: None,
             proof: Proof::Unknown,
             taken: None,
             ahead: None,

@@ -27,8 +27,17 @@ pub(super) fn worlds() -> Vec<(String, World)> {
             let adopted = restoring.clone().adopted(Phase::AwaitingApproval);
             let mut superseded = held.clone();
             superseded.o.newer = Some("newer".into());
-            let kept =
-                [("held", held), ("waiting", waiting), ("restoring", restoring), ("restores", adopted), ("old", superseded)];
+            let stale = super::kept::stale(waiting.clone());
+            let held_stale = super::kept::stale(held.clone());
+            let kept = [
+                ("held", held),
+                ("waiting", waiting),
+                ("restoring", restoring),
+                ("restores", adopted),
+                ("old", superseded),
+                ("stale", stale),
+                ("held and stale", held_stale),
+            ];
             states.extend(kept.map(|(name, world)| (name.to_owned(), world)));
         }
         for result in RunResult::ALL {
