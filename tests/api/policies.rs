@@ -178,7 +178,7 @@ async fn withdrawal(world: World) -> Result<()> {
     scene.annotate(&scene.bob, "run", none).await?;
     scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
     scene.claimed("late").await?;
-    let none = json!({names::APPROVE: null, names::APPROVED_BY: null});
+    let none = json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null});
     let late = scene.annotate(&scene.bob, "late", none).await;
     refused("after the claim", late, "too late: apply was claimed at 2026-01-01T00:00:00Z; pawl.run/cancel interrupts it")
 }

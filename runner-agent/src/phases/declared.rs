@@ -28,7 +28,7 @@ pub(super) fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<I
     if unknown.is_empty() {
         return Ok(());
     }
-    let message = format!("the code does not declare {}; nothing was planned", unknown.join(", nor "));
+    let message = format!("the code does not declare {}", unknown.join(", nor "));
     Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message))
 }
 
@@ -104,7 +104,7 @@ mod tests {
         let of = |given: &[&str]| said(ToolName::OpenTofu, &files, given);
         assert_eq!(of(&["zones", "region", "size", "count_of_all", "of_tofu"]), None);
         let message = of(&["zone", "size", "x"]).unwrap();
-        assert_eq!(message, "the code does not declare variable zone (did you mean zones?), nor variable x; nothing was planned");
+        assert_eq!(message, "the code does not declare variable zone (did you mean zones?), nor variable x");
         assert!(said(ToolName::Terraform, &files, &["of_tofu"]).is_some(), "Terraform does not read that file");
         assert_eq!(of(&[]), None);
     }
