@@ -6,14 +6,25 @@ use crds::{Failure, FailureClass, ToolName, reason};
 use serde_json::Value;
 use tool_versions::{Tool, hcl, required};
 
+use super::PodWork;
 use crate::classify::simple;
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
 const ALIKE: f64 = 0.8;
 
-/// Refuses values for variables that a stack's own files do not declare. Where one of them is not understood, the tool is the judge, and
-/// under Terragrunt, which makes the files itself.
-pub(super) fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
+impl PodWork {
+    /// Refuses values for variables that the stack's own files do not declare, before anything is planned with them.
+    pub(super) fn check_variables(&self) -> Result<(), Failure> {
+        let (run, known) = (self.run(), self.known());
+        let Some(tool) = known.tool.as_ref() else { return Ok(()) };
+        let arguments = self.settings.machine().map_or(&[][..], |machine| &machine.plan_args);
+        let given = run.spec.variables.iter().map(|variable| variable.name.as_str()).chain(named(arguments));
+        check(tool.name, &known.stack, given)
+    }
+}
+
+/// Where a file is not understood, the tool is the judge, and under Terragrunt, which makes the files itself.
+fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     let mut given = given.into_iter().peekable();
     let tool = match tool {
         ToolName::OpenTofu => Tool::OpenTofu,
@@ -33,7 +44,7 @@ pub(super) fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<I
 }
 
 /// The names that a person gave by `-var NAME=VALUE`.
-pub(super) fn named(arguments: &[OsString]) -> impl Iterator<Item = &str> {
+fn named(arguments: &[OsString]) -> impl Iterator<Item = &str> {
     let values = arguments.iter().zip(arguments.iter().skip(1)).filter(|(option, _)| *option == "-var").map(|(_, value)| value);
     values.filter_map(|value| value.to_str()?.split_once('=').map(|(name, _)| name.trim()))
 }

@@ -272,6 +272,7 @@ impl Work for PodWork {
         self.log.enter("setup").await;
         self.confine(&notices).await?;
         let report = self.whose_disk(self.run_setup(&notices).await).await?;
+        self.check_variables()?;
         let notes = self.known().tool.as_ref().map(|found| found.notes.clone()).unwrap_or_default();
         for note in notes {
             self.log.line(&format!("pawl: {note}")).await;

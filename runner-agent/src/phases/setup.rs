@@ -10,7 +10,7 @@ use std::{
 use crds::{Failure, FailureClass, Operation, contract, datastore, reason};
 
 pub(super) use super::anew::make_empty;
-use super::{PodWork, declared, inputs, source, tools::Pinned};
+use super::{PodWork, inputs, source, tools::Pinned};
 use crate::{
     classify::{internal, simple},
     datastore::sealed_inputs::SealedInputs,
@@ -153,8 +153,6 @@ impl PodWork {
         let (spec, settings) = (&run.spec, &self.settings);
         let top = settings.machine().filter(|machine| machine.stack.is_some()).map_or(&origin.root, |machine| &machine.root);
         let found = self.find_tool(&spec.tool, &origin, top, notices).await?;
-        let arguments = settings.machine().map_or(&[][..], |machine| &machine.plan_args);
-        declared::check(found.name, &origin.stack, given.variables.keys().map(String::as_str).chain(declared::named(arguments)))?;
         let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
         self.prove_tool(&found)?;
         let env = self.tool_env(&given.env);
