@@ -1,6 +1,7 @@
 //! `runner-agent local`, the program itself, with the real tools, at a terminal and without one. Needs neither root nor a
 //! cluster.
 
+mod compared;
 mod documents;
 mod examples;
 mod interrupts;
@@ -31,6 +32,7 @@ fn main() -> Result<ExitCode> {
         }
     };
     let all = [
+        compared::tests(),
         documents::tests(),
         examples::tests(&lab),
         interrupts::tests(),
