@@ -191,13 +191,17 @@ mod tests {
     fn each_thing_that_differs_is_said() {
         assert_eq!(found(|_, _| ()), [""; 0]);
         assert_eq!(found(|_, rest| rest.state["serial"] = json!(9)), [""; 0]);
+        let mut late = outcome();
+        assert!(!late.is_late());
+        late.rest.as_mut().unwrap().second.end = End::TimedOut;
+        assert!(late.is_late());
         let all = found(|pawl, rest| {
             pawl.plan.counts = Some(Counts(2, 0, 0));
             rest.apply = Stage { words: "no luck, twice".to_owned(), ..stage(End::Failed, &[("no luck", 3)]) };
             rest.state["resources"][0]["instances"][0]["attributes"]["n"] = json!(2);
             rest.outputs = json!({});
             rest.second.end = End::Changes;
-            rest.destroy.end = End::TimedOut;
+            rest.destroy.end = End::Failed;
             rest.after = Value::Null;
             pawl.left = [("litter".to_owned(), String::new()), (".pawl/lock".to_owned(), String::new())].into();
         });
@@ -207,7 +211,7 @@ mod tests {
             "state.resources[0].instances[0].attributes.n: bare 1, Pawl 2",
             "outputs.n: bare {\"value\":1}, Pawl null",
             "second plan: bare NoChanges, Pawl Changes",
-            "destroy: bare Done, Pawl TimedOut",
+            "destroy: bare Done, Pawl Failed",
             "state after destroy: bare {\"resources\":[]}, Pawl null",
             "only Pawl leaves litter",
             "only bare leaves terraform.tfstate",

@@ -57,7 +57,7 @@ pub struct Tally {
     pub differ: usize,
     /// All differences are meant.
     pub deliberate: usize,
-    /// Terragrunt's units, where Terragrunt is not built.
+    /// Terragrunt's units, where Terragrunt is not built, and cases for which the time sufficed neither.
     pub left_out: usize,
 }
 
@@ -103,12 +103,21 @@ pub fn run(options: &Options, print: &(dyn Fn(&str) + Sync)) -> Result<Tally> {
 
 /// Works on one case; the words for it.
 fn one(lab: &Lab, case: &Case, tool: &Tool, number: usize, tally: &Mutex<Tally>) -> String {
-    if case.unit && !lab.has_terragrunt() {
+    let leave_out = |why: String| {
         tally.lock().unwrap_or_else(PoisonError::into_inner).left_out += 1;
-        return "left out: Terragrunt is not built".to_owned();
+        format!("left out: {why}")
+    };
+    if case.unit && !lab.has_terragrunt() {
+        return leave_out("Terragrunt is not built".to_owned());
     }
+    let late = |who: &str| format!("{who} ended within {} s", lab.limit);
     let differences = match play::both(lab, case, tool, number) {
-        Ok((bare, pawl)) => judge::compare(&bare, &pawl),
+        // Where something was interrupted, what is behind it is as chance has it.
+        Ok((bare, pawl)) => match (bare.is_late(), pawl.is_late()) {
+            (false, false) => judge::compare(&bare, &pawl),
+            (true, true) => return leave_out(late("neither side")),
+            (bare, _) => vec![Difference { what: late(if bare { "only Pawl" } else { "only the bare tool" }), why: None }],
+        },
         // One case that cannot be worked on keeps none of the others from it.
         Err(error) => vec![Difference { what: format!("cannot be compared: {error:#}"), why: None }],
     };

@@ -80,6 +80,14 @@ pub struct Outcome {
     pub left: BTreeMap<String, String>,
 }
 
+impl Outcome {
+    /// Whether anything was ended because it took too long.
+    pub fn is_late(&self) -> bool {
+        let rest = self.rest.as_ref().map(|rest| [&rest.apply, &rest.second, &rest.destroy]);
+        std::iter::once(&self.plan).chain(rest.into_iter().flatten()).any(|stage| stage.end == End::TimedOut)
+    }
+}
+
 /// A header above errors in the code, which some versions print as an error of its own.
 const HEADER: &str = "encountered problems during initiali";
 
