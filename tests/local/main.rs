@@ -3,6 +3,7 @@
 
 mod advice;
 mod chosen;
+mod compared;
 mod documents;
 mod examples;
 mod interrupts;
@@ -37,6 +38,7 @@ fn main() -> Result<ExitCode> {
     let all = [
         chosen::tests(&lab),
         advice::tests(&lab),
+        compared::tests(),
         documents::tests(),
         examples::tests(&lab),
         interrupts::tests(),

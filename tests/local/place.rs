@@ -115,20 +115,13 @@ impl Lab {
 
     /// A mirror with the one provider that stacks use, and the configuration that names it.
     fn mirror(&self) -> Result<()> {
-        let (name, dir) = ("terraform-provider-time", self.shared.path().join("providers"));
-        let version = self.tools.version(name)?;
-        for host in ["registry.opentofu.org", "registry.terraform.io"] {
-            let place = dir.join(host).join("hashicorp/time").join(version).join(platform());
-            cache::create_dir(&place)?;
-            fs::copy(self.tools.path(name)?, place.join(format!("{name}_v{version}")))?;
-        }
-        let text = format!("provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n", dir.display());
-        cache::write(&self.shared.path().join("tofurc"), text)
+        tests::compare::lab::mirror(Some(&self.tools), self.shared.path(), &self.shared.path().join("tofurc"))
     }
-}
 
-fn platform() -> String {
-    format!("linux_{}", tests::cluster::gobuild::architecture())
+    /// The agent.
+    pub(crate) fn agent(&self) -> &Path {
+        &self.agent
+    }
 }
 
 /// The stacks that the tests run.

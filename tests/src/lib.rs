@@ -2,6 +2,7 @@
 pub mod bench;
 pub mod chaos;
 pub mod cluster;
+pub mod compare;
 pub mod demo;
 pub mod history;
 #[cfg(test)]

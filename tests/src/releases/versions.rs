@@ -14,7 +14,7 @@ use crate::cluster::gobuild::Toolset;
 use crate::cluster::images;
 
 /// A tool, its version, and what it is called in [`crate::cluster::gobuild`].
-type Known = (Tool, &'static str, &'static str);
+pub type Known = (Tool, &'static str, &'static str);
 
 /// Those that CI has the real programs of.
 const BUILT: [Known; 2] = [(Tool::OpenTofu, "1.10.6", "tofu"), (Tool::Terraform, "1.5.7", "terraform")];
@@ -25,6 +25,11 @@ const OTHERS: [Known; 3] = [
     (Tool::OpenTofu, "1.12.6", "tofu-1.12.6"),
     (Tool::Terraform, "1.8.5", "terraform-1.8.5"),
 ];
+
+/// All of them, those that CI has first.
+pub fn known() -> impl Iterator<Item = Known> {
+    BUILT.into_iter().chain(OTHERS)
+}
 
 /// Which of the versions are real programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,198 @@
+//! Cases: folders with code, with as much around them as they refer to.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+/// What a tool or Pawl left when somebody worked there: it is no code, and may name a state that is in use.
+const LEFT_BEHIND: [&str; 4] = [".git", ".terraform", ".terragrunt-cache", ".pawl"];
+
+/// One configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What a person calls it: the folder that was named, and the way from there.
+    pub name: String,
+    /// The folder that all of it lies in.
+    pub top: PathBuf,
+    /// Its own folder, at or below `top`.
+    pub folder: PathBuf,
+    /// Whether it is a unit of Terragrunt.
+    pub unit: bool,
+}
+
+/// All cases at or below a folder, in the order of their names.
+pub fn find(called: &Path, top: &Path) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    let mut folders = vec![top.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = entries(&folder)?;
+        let has = |is: fn(&str) -> bool| entries.iter().any(|(path, kind)| !kind.is_dir() && is(name_of(path)));
+        let unit = has(|name| name == "terragrunt.hcl");
+        if unit || has(is_code) {
+            let name = called.join(folder.strip_prefix(top)?).display().to_string();
+            cases.push(Case { name: name.trim_end_matches('/').to_owned(), top: top.to_owned(), folder: folder.clone(), unit });
+        }
+        let below = entries.into_iter().filter(|(path, kind)| kind.is_dir() && !name_of(path).starts_with('.'));
+        folders.extend(below.map(|(path, _)| path));
+    }
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(cases)
+}
+
+fn is_code(name: &str) -> bool {
+    [".tf", ".tofu", ".tf.json", ".tofu.json"].iter().any(|end| name.ends_with(end))
+}
+
+fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+fn entries(folder: &Path) -> Result<Vec<(PathBuf, fs::FileType)>> {
+    let listed = fs::read_dir(folder).and_then(|entries| {
+        entries.map(|entry| entry.and_then(|entry| entry.file_type().map(|kind| (entry.path(), kind)))).collect()
+    });
+    listed.with_context(|| format!("cannot read {}", folder.display()))
+}
+
+/// The folder that is copied for a case: the nearest one above that holds all that the code in it names by `..`.
+pub fn extent(case: &Case) -> Result<PathBuf> {
+    let mut extent = case.folder.clone();
+    loop {
+        let levels = reach(&extent)?;
+        let above = extent.ancestors().nth(levels).filter(|folder| folder.starts_with(&case.top));
+        let wider = above.unwrap_or(&case.top).to_owned();
+        if wider == extent {
+            return Ok(extent);
+        }
+        extent = wider;
+    }
+}
+
+/// How many levels above a folder is the highest that code and links at or below it name.
+fn reach(folder: &Path) -> Result<usize> {
+    let mut most = 0;
+    for (path, kind) in entries(folder)? {
+        let name = name_of(&path);
+        if LEFT_BEHIND.contains(&name) {
+            continue;
+        }
+        let levels = if kind.is_dir() {
+            reach(&path)?.saturating_sub(1)
+        } else if kind.is_symlink() {
+            climbs(&fs::read_link(&path)?.display().to_string())
+        } else if is_code(name) || path.extension().is_some_and(|end| end == "hcl") {
+            climbs(&String::from_utf8_lossy(&fs::read(&path)?))
+        } else {
+            0
+        };
+        most = most.max(levels);
+    }
+    Ok(most)
+}
+
+/// How many levels a text climbs: the longest `../..` in it.
+fn climbs(text: &str) -> usize {
+    if text.contains("find_in_parent_folders") {
+        return usize::MAX;
+    }
+    let words = text.split(|c| !matches!(c, '.' | '/'));
+    words.map(|word| word.split('/').filter(|part| *part == "..").count()).max().unwrap_or_default()
+}
+
+/// Copies a folder: links as links, modes kept, without what was left behind by earlier work.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for (path, kind) in entries(from)? {
+        let name = name_of(&path);
+        let target = to.join(path.file_name().unwrap_or_default());
+        if LEFT_BEHIND.contains(&name) {
+            continue;
+        }
+        if kind.is_dir() {
+            copy(&path, &target)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&path)?, &target).with_context(|| format!("cannot make {}", target.display()))?;
+        } else if kind.is_file() {
+            fs::copy(&path, &target).with_context(|| format!("cannot copy {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// All files and links below a folder, as they are called from there.
+pub fn files(folder: &Path) -> Result<Vec<String>> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(next) = folders.pop() {
+        for (path, kind) in entries(&next)? {
+            if kind.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path.strip_prefix(folder)?.display().to_string());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn every_folder_with_code_is_a_case() {
+        let dir = tree(&[
+            ("a/main.tf", ""),
+            ("a/b/x.tofu.json", "{}"),
+            ("a/b/.terraform/modules/m/main.tf", ""),
+            ("live/terragrunt.hcl", ""),
+            ("docs/README.md", ""),
+        ]);
+        let found = find(Path::new("given"), dir.path()).unwrap();
+        let found: Vec<_> = found.iter().map(|case| (case.name.as_str(), case.unit)).collect();
+        assert_eq!(found, [("given/a", false), ("given/a/b", false), ("given/live", true)]);
+    }
+
+    #[test]
+    fn what_the_code_names_above_is_copied_too() {
+        let dir = tree(&[
+            ("x/y/alone/main.tf", "# ... and so on"),
+            ("x/y/root/main.tf", "module \"m\" { source = \"../../modules/m\" }"),
+            ("x/modules/m/main.tf", "locals { f = file(\"${path.module}/../../data\") }"),
+            ("live/unit/terragrunt.hcl", "include { path = find_in_parent_folders() }"),
+        ]);
+        let extent = |folder: &str| {
+            let folder = dir.path().join(folder);
+            let case = Case { name: String::new(), top: dir.path().to_owned(), folder, unit: false };
+            extent(&case).unwrap().strip_prefix(dir.path()).unwrap().display().to_string()
+        };
+        assert_eq!(extent("x/y/alone"), "x/y/alone");
+        assert_eq!((extent("x/y/root").as_str(), extent("x/modules/m").as_str()), ("x", "x"));
+        assert_eq!(extent("live/unit"), "", "it may be anywhere above");
+        assert_eq!((climbs("source = \"../..\""), climbs("a/../b/../c"), climbs("...")), (2, 1, 0));
+    }
+
+    #[test]
+    fn a_copy_is_of_code_alone() {
+        let dir = tree(&[("main.tf", "x"), ("m/.pawl/lock", ""), (".terraform/environment", "prod"), (".hidden", "")]);
+        symlink("main.tf", dir.path().join("link")).unwrap();
+        let target = tempfile::tempdir().unwrap();
+        copy(dir.path(), target.path()).unwrap();
+        assert_eq!(files(target.path()).unwrap(), [".hidden", "link", "main.tf"]);
+        assert!(target.path().join("link").is_symlink());
+    }
+}

@@ -1,0 +1,159 @@
+//! States and outputs without what differs from apply to apply, whoever applies.
+
+use serde_json::Value;
+
+/// Attributes whose values are new with each resource, in words of the providers. What has the shape of a UUID or of a time is taken
+/// for one wherever it stands, so functions such as `uuid()` and `timestamp()` are not listed.
+const NEW_EACH_TIME: &[(&str, &[&str])] = &[
+    ("null_resource", &["id"]),
+    ("random_id", &["b64_std", "b64_url", "dec", "hex", "id"]),
+    ("random_integer", &["id", "result"]),
+    ("random_password", &["bcrypt_hash", "id", "result"]),
+    ("random_pet", &["id"]),
+    ("random_shuffle", &["result"]),
+    ("random_string", &["id", "result"]),
+    ("time_offset", &["base_unix", "day", "hour", "minute", "month", "second", "unix", "year"]),
+    ("time_rotating", &["day", "hour", "minute", "month", "second", "unix", "year"]),
+    ("time_static", &["day", "hour", "minute", "month", "second", "unix", "year"]),
+];
+
+/// The shortest value that is looked for elsewhere; shorter ones stand for other things as well.
+const TELLING: usize = 6;
+
+/// A state and outputs as they can be compared. Values that are new each time are replaced where they are made, and wherever else they
+/// stand; `serial` and `lineage` are left out.
+pub fn normal(mut state: Value, mut outputs: Value) -> (Value, Value) {
+    let mut known = Vec::new();
+    if let Some(top) = state.as_object_mut() {
+        top.shift_remove("serial");
+        top.shift_remove("lineage");
+        if let Some(results) = top.get_mut("check_results") {
+            sorted(results);
+        }
+    }
+    for resource in list(&mut state, "resources") {
+        let kind = resource["type"].as_str().unwrap_or_default().to_owned();
+        let listed = NEW_EACH_TIME.iter().find(|(name, _)| *name == kind).map(|(_, names)| *names).unwrap_or_default();
+        for instance in list(resource, "instances") {
+            if let Some(sensitive) = instance.get_mut("sensitive_attributes") {
+                sorted(sensitive);
+            }
+            for name in listed {
+                let value = instance.get_mut("attributes").and_then(|attributes| attributes.get_mut(*name));
+                let Some(value) = value.filter(|value| !value.is_null()) else { continue };
+                let word = format!("<{kind}.{name}>");
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                if text.len() >= TELLING {
+                    known.push((text, word.clone()));
+                }
+                *value = Value::String(word);
+            }
+        }
+    }
+    // The longest first: one may be a part of another.
+    known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+    for value in [&mut state, &mut outputs] {
+        each(value, &|text| known.iter().fold(text.to_owned(), |text, (new, word)| text.replace(new, word)));
+        each(value, &shapeless);
+    }
+    (state, outputs)
+}
+
+/// What a list of an object holds; nothing when there is none.
+fn list<'a>(value: &'a mut Value, name: &str) -> impl Iterator<Item = &'a mut Value> {
+    value.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Lists that the tools write in any order.
+fn sorted(value: &mut Value) {
+    if let Some(list) = value.as_array_mut() {
+        list.sort_by_key(ToString::to_string);
+    }
+}
+
+/// Changes every string and number.
+fn each(value: &mut Value, change: &impl Fn(&str) -> String) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(|value| each(value, change)),
+        Value::Object(object) => object.values_mut().for_each(|value| each(value, change)),
+        Value::String(text) => *text = change(text),
+        Value::Number(number) => {
+            let (old, new) = (number.to_string(), change(&number.to_string()));
+            if old != new {
+                *value = Value::String(new);
+            }
+        }
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// A text without UUIDs and times.
+fn shapeless(text: &str) -> String {
+    let (mut rest, mut out) = (text, String::new());
+    while let Some(first) = rest.chars().next() {
+        let (length, word) = if is_like(rest, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh") {
+            (36, "<uuid>")
+        } else if is_like(rest, "dddd-dd-ddTdd:dd:dd") {
+            let fraction = rest[19..].len() - rest[19..].trim_start_matches(|c: char| c == '.' || c.is_ascii_digit()).len();
+            let zone = &rest[19 + fraction..];
+            let zone = if is_like(zone, "+dd:dd") || is_like(zone, "-dd:dd") { 6 } else { usize::from(zone.starts_with('Z')) };
+            (19 + fraction + zone, "<time>")
+        } else {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        };
+        out.push_str(word);
+        rest = &rest[length..];
+    }
+    out
+}
+
+/// Whether a text begins like a pattern: `h` is a hexadecimal digit, `d` a decimal one.
+fn is_like(text: &str, pattern: &str) -> bool {
+    let fits = |(byte, like): (u8, u8)| match like {
+        b'h' => byte.is_ascii_hexdigit(),
+        b'd' => byte.is_ascii_digit(),
+        like => byte == like,
+    };
+    text.len() >= pattern.len() && text.bytes().zip(pattern.bytes()).all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn state(id: &str, uuid: &str, word: &str) -> Value {
+        json!({"version": 4, "serial": 3, "lineage": uuid, "resources": [
+            {"type": "null_resource", "instances": [{"attributes": {"id": id}}]},
+            {"type": "terraform_data", "instances": [{
+                "attributes": {"id": uuid, "input": format!("of {id}: {word}")},
+                "sensitive_attributes": if id.ends_with('0') { json!(["a", "b"]) } else { json!(["b", "a"]) },
+            }]},
+        ]})
+    }
+
+    #[test]
+    fn what_is_new_each_time_is_the_same_and_nothing_else() {
+        let one = |id: &str, uuid: &str, word: &str| {
+            normal(state(id, uuid, word), json!({"id": id, "at": "2026-11-21T10:00:00.25+01:00", "many": [uuid, 5]}))
+        };
+        let first = one("5577006791947779410", "d5b3b9c5-467c-7b45-1f16-dd62302ec137", "word");
+        assert_eq!(first, one("8674665223082153551", "00000000-467c-7b45-1f16-dd62302ec137", "word"));
+        assert_eq!(first.1, json!({"id": "<null_resource.id>", "at": "<time>", "many": ["<uuid>", 5]}));
+        let input = |state: &Value| state["resources"][1]["instances"][0]["attributes"]["input"].clone();
+        assert_eq!(input(&first.0), "of <null_resource.id>: word");
+        assert_ne!(first, one("5577006791947779410", "d5b3b9c5-467c-7b45-1f16-dd62302ec137", "ward"));
+        assert!(first.0.get("serial").is_none() && first.0["version"] == 4);
+    }
+
+    #[test]
+    fn only_whole_shapes_are_taken_for_one() {
+        assert_eq!(shapeless("at 2026-11-21T10:00:00Z, ö"), "at <time>, ö");
+        assert_eq!(shapeless("2026-11-21 and d5b3b9c5-467c"), "2026-11-21 and d5b3b9c5-467c");
+        for odd in [Value::Null, json!("cannot be read"), json!({"resources": [5, {"type": "random_id", "instances": [{}]}]})] {
+            assert_eq!(normal(odd.clone(), json!({})), (odd, json!({})));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What a side did, read from what the tool prints and from a run's status.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crds::{RunResult, TerraformRunStatus, termination::clip};
+use serde_json::Value;
+
+/// How a stage ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A plan with nothing to do.
+    NoChanges,
+    /// A plan that changes something.
+    Changes,
+    /// An apply or destroy that did all of it, or had nothing to do.
+    Done,
+    /// An error.
+    Failed,
+    /// It took longer than a case may.
+    TimedOut,
+}
+
+/// An error of the tool, as far as it can be compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// What it is about, on one line.
+    pub summary: String,
+    /// The file, as the stack calls it.
+    pub file: Option<String>,
+    /// The line in it, from 1.
+    pub line: Option<u64>,
+    /// The resource.
+    pub address: Option<String>,
+}
+
+/// Created, updated and destroyed, as the tools count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts(pub u64, pub u64, pub u64);
+
+/// A plan, an apply or a destroy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// How it ended.
+    pub end: End,
+    /// What was planned, where that was said.
+    pub counts: Option<Counts>,
+    /// Errors.
+    pub problems: BTreeSet<Problem>,
+    /// The last words of a failure, on one line; some failures have no others.
+    pub words: String,
+    /// Pawl's reason of a failure.
+    pub reason: Option<String>,
+}
+
+/// What came behind a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rest {
+    /// The apply.
+    pub apply: Stage,
+    /// The state behind it.
+    pub state: Value,
+    /// The outputs behind it.
+    pub outputs: Value,
+    /// The plan behind it.
+    pub second: Stage,
+    /// The destroy.
+    pub destroy: Stage,
+    /// The state behind that.
+    pub after: Value,
+}
+
+/// All that one side did with a case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The first plan, with what comes before it.
+    pub plan: Stage,
+    /// What came behind it, where it did not fail.
+    pub rest: Option<Rest>,
+    /// Files that were not there before; of a lock file what it says, of others nothing.
+    pub left: BTreeMap<String, String>,
+}
+
+impl Outcome {
+    /// Whether anything was ended because it took too long.
+    pub fn is_late(&self) -> bool {
+        let rest = self.rest.as_ref().map(|rest| [&rest.apply, &rest.second, &rest.destroy]);
+        std::iter::once(&self.plan).chain(rest.into_iter().flatten()).any(|stage| stage.end == End::TimedOut)
+    }
+}
+
+/// A header above errors in the code, which some versions print as an error of its own.
+const HEADER: &str = "encountered problems during initiali";
+
+impl Stage {
+    /// Reads what a command of the bare tool said: events of JSON, or text.
+    pub fn of_tool(end: End, said: &str) -> Self {
+        let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect();
+        let mut problems: BTreeSet<Problem> = events.iter().filter_map(|event| of_event(&event["diagnostic"])).collect();
+        if problems.is_empty() && end == End::Failed {
+            problems = of_text(said);
+        }
+        let planned = events.iter().map(|event| &event["changes"]).find(|changes| changes["operation"] == "plan");
+        let count = |changes: &Value, name: &str| changes[name].as_u64().unwrap_or_default();
+        let counts = planned.map(|changes| Counts(count(changes, "add"), count(changes, "change"), count(changes, "remove")));
+        let last = said.lines().map(str::trim).rfind(|line| !line.is_empty() && !line.starts_with('{'));
+        let words = last.filter(|_| end == End::Failed).unwrap_or_default();
+        Self { end, counts, problems: listed(problems), words: clip(words, 240), reason: None }
+    }
+
+    /// Reads the status in which a run of Pawl ended; `plans` when it was to plan only.
+    pub fn of_run(status: &TerraformRunStatus, plans: bool) -> Self {
+        let end = match status.result {
+            Some(RunResult::NoChanges) if plans => End::NoChanges,
+            Some(RunResult::Planned) => End::Changes,
+            Some(RunResult::NoChanges | RunResult::Applied | RunResult::Destroyed) => End::Done,
+            _ => End::Failed,
+        };
+        let counts = status.plan.as_ref().map(|plan| &plan.counts);
+        let counts = counts.map(|counts| Counts(counts.add.into(), counts.change.into(), counts.destroy.into()));
+        let problem = |told: &crds::Diagnostic| Problem {
+            summary: told.summary.clone(),
+            file: told.file.clone(),
+            line: told.line.map(u64::from),
+            address: told.address.clone(),
+        };
+        let failure = status.failure.as_ref();
+        let told = failure.map(|failure| failure.diagnostics.as_slice()).unwrap_or_default();
+        let problems = told.iter().filter(|told| told.severity == "error").map(problem).collect();
+        let words = failure.map(|failure| clip(&failure.message, 1024)).unwrap_or_default();
+        Self { end, counts, problems: listed(problems), words, reason: failure.map(|failure| failure.reason.clone()) }
+    }
+}
+
+/// Errors in one notation.
+fn listed(problems: BTreeSet<Problem>) -> BTreeSet<Problem> {
+    let is_header = |problem: &Problem| problem.file.is_none() && problem.summary.contains(HEADER);
+    let known = problems.into_iter().filter(|problem| !is_header(problem));
+    known
+        .map(|problem| Problem {
+            // As long as a status has it.
+            summary: clip(&problem.summary, 240),
+            file: problem.file.map(|file| file.trim_start_matches("./").to_owned()),
+            ..problem
+        })
+        .collect()
+}
+
+fn of_event(told: &Value) -> Option<Problem> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    (told["severity"] == "error").then(|| Problem {
+        summary: text(&told["summary"]).unwrap_or_default(),
+        file: text(&told["range"]["filename"]),
+        line: told["range"]["start"]["line"].as_u64(),
+        address: text(&told["address"]),
+    })
+}
+
+/// `Error: …`, with or without the frame the tools draw; `with ADDRESS,` and `on FILE line N` below it.
+fn of_text(said: &str) -> BTreeSet<Problem> {
+    let mut found: Vec<Problem> = Vec::new();
+    for line in said.lines() {
+        let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
+        if let Some(summary) = line.strip_prefix("Error: ") {
+            found.push(Problem { summary: summary.to_owned(), ..Problem::default() });
+        } else if let Some(current) = found.last_mut().filter(|current| current.file.is_none()) {
+            let place = line.strip_prefix("on ").and_then(|rest| rest.split_once(" line "));
+            let number = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+            if let Some((file, Some(number))) = place.map(|(file, rest)| (file, number(rest))) {
+                (current.file, current.line) = (Some(file.to_owned()), Some(number));
+            } else if let Some(address) = line.strip_prefix("with ").and_then(|rest| rest.strip_suffix(',')) {
+                current.address = Some(address.to_owned());
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(summary: &str, place: Option<(&str, u64)>, address: Option<&str>) -> Problem {
+        Problem {
+            summary: summary.into(),
+            file: place.map(|(file, _)| file.into()),
+            line: place.map(|(_, line)| line),
+            address: address.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn events_and_text_of_the_tool_are_read_alike() {
+        let events = concat!(
+            r#"{"type":"change_summary","changes":{"add":1,"change":2,"remove":3,"operation":"plan"}}"#,
+            "\nsomething of a provider\n",
+            r#"{"diagnostic":{"severity":"warning","summary":"old"}}"#,
+            "\n",
+            r#"{"diagnostic":{"severity":"error","summary":"no luck","address":"a.b[0]","range":{"filename":"./m/x.tf","start":{"line":7}}}}"#,
+            "\n",
+            r#"{"type":"change_summary","changes":{"add":9,"change":9,"remove":9,"operation":"apply"}}"#,
+        );
+        let text = "OpenTofu encountered problems during initialization.\n\n╷\n│ Error: no luck\n│ \n│   with a.b[0],\n\
+                    │   on m/x.tf line 7, in resource \"a\" \"b\":\n│    7: with that,\n╵\n";
+        let expected: BTreeSet<_> = [problem("no luck", Some(("m/x.tf", 7)), Some("a.b[0]"))].into();
+        let read = Stage::of_tool(End::Failed, events);
+        assert_eq!((read.counts, &read.problems), (Some(Counts(1, 2, 3)), &expected));
+        assert_eq!(Stage::of_tool(End::Failed, text).problems, expected);
+        let words = Stage::of_tool(End::Failed, "Initializing...\n\nError refreshing state: 500\n").words;
+        assert_eq!(words, "Error refreshing state: 500");
+    }
+
+    #[test]
+    fn a_status_is_read_like_the_tool() {
+        let status = serde_json::from_value(serde_json::json!({
+            "result": "Failed",
+            "failure": {
+                "class": "Configuration", "reason": "InvalidConfiguration", "message": "plan failed", "changes": "None",
+                "diagnostics": [
+                    {"severity": "error", "summary": "OpenTofu encountered problems during initialization"},
+                    {"severity": "error", "summary": "no luck", "file": "x.tf", "line": 3},
+                ],
+            },
+        }))
+        .unwrap();
+        let stage = Stage::of_run(&status, true);
+        assert_eq!((stage.end, stage.reason.as_deref()), (End::Failed, Some("InvalidConfiguration")));
+        assert_eq!(stage.words, "plan failed");
+        assert_eq!(stage.problems, [problem("no luck", Some(("x.tf", 3)), None)].into());
+        for (result, plans, end) in [("NoChanges", true, End::NoChanges), ("NoChanges", false, End::Done)] {
+            let status = serde_json::from_value(serde_json::json!({"result": result})).unwrap();
+            assert_eq!(Stage::of_run(&status, plans).end, end);
+        }
+    }
+}
