@@ -33,7 +33,7 @@ async fn syntax(scene: Scene) -> Result<()> {
     let first = failure.diagnostics.first().context("no diagnostic")?;
     ensure!(first.file.as_deref() == Some("main.tf") && first.line == Some(2), "{failure:?}");
     ensure!(failure.changes == crds::Changed::None);
-    holds(&scene.kubectl(&["describe", "terraformrun", "a"])?, "main.tf:2")
+    holds(&scene.kubectl(&["describe", "terraformrun", "a"])?, "main.tf line 2")
 }
 
 async fn unreachable(scene: Scene) -> Result<()> {
