@@ -89,7 +89,7 @@ fn shown(problem: &Problem) -> String {
 fn meant(bare: &Stage, pawl: &Stage) -> Option<&'static str> {
     let refused = bare.problems.iter().any(|problem| problem.summary.ends_with("Core version"));
     // Bare fails as well, and later.
-    (refused && pawl.reason.as_deref() == Some(reason::TOOL_NOT_FOUND))
+    (refused && matches!(pawl.reason.as_deref(), Some(reason::TOOL_NOT_FOUND | reason::VERSION_CONTRADICTION)))
         .then_some("Pawl looks for a version that the code permits before it runs one (design 0017)")
 }
 

@@ -140,6 +140,8 @@ fn listed(problems: BTreeSet<Problem>) -> BTreeSet<Problem> {
             // As long as a status has it.
             summary: clip(&problem.summary, 240),
             file: problem.file.map(|file| file.trim_start_matches("./").to_owned()),
+            // The tools give a variable none, and the next step that Pawl says is about it.
+            address: problem.address.filter(|address| !address.starts_with("var.")),
             ..problem
         })
         .collect()
