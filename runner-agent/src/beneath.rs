@@ -138,16 +138,16 @@ mod tests {
 
     #[test]
     fn only_directories_of_the_unit_are_its_own() {
-        let unit = Path::new("/tmp/w-tg/x/b");
+        let unit = Path::new("/live/x/b");
         for (here, of) in [
-            ("/tmp/w-tg/x/b", true),
-            // As Terragrunt 1.1.3 made them.
-            ("/tmp/w-tg/x/b/.terragrunt-cache/WFUoOj5uwBcQUqnh_fuogw08JHA/vFrEUT0nt3anD-1z2Ql3KqSRc4Y", true),
-            ("/var/cache/WFUoOj5uwBcQUqnh_fuogw08JHA/vFrEUT0nt3anD-1z2Ql3KqSRc4Y/modules/net", true),
+            ("/live/x/b", true),
+            // As Terragrunt 1.1.3 makes them.
+            ("/live/x/b/.terragrunt-cache/kiFe37zDHueXg0Lp7im6gjl61-A/vFrEUT0nt3anD-1z2Ql3KqSRc4Y", true),
+            ("/var/cache/kiFe37zDHueXg0Lp7im6gjl61-A/vFrEUT0nt3anD-1z2Ql3KqSRc4Y/modules/net", true),
             ("/var/cache/NB30OKvkoNWCVxvkmC9-I0fJYpw/vFrEUT0nt3anD-1z2Ql3KqSRc4Y", false),
-            ("/tmp/w-tg/x/a/.terragrunt-cache/1/2", false),
-            ("/tmp/w-tg/x/b/inner", false),
-            ("/tmp/w-tg/x/bb", false),
+            ("/live/x/a/.terragrunt-cache/1/2", false),
+            ("/live/x/b/inner", false),
+            ("/live/x/bb", false),
         ] {
             assert_eq!(is_of(Path::new(here), unit), of, "{here}");
         }
