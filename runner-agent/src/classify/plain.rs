@@ -30,8 +30,8 @@ pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     let mut is_open = false;
     for line in lines {
-        // The end of a frame, or what Terragrunt says of the tool's end.
-        is_open &= !line.starts_with('╵') && terragrunt::record(line).is_none();
+        // The end of a frame, what Terragrunt says of the tool's end, or what the tool does next: of its two streams one may be read late.
+        is_open &= !line.starts_with('╵') && terragrunt::record(line).is_none() && !line.starts_with("Initializing ");
         let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
         if let Some(summary) = line.strip_prefix("Error: ") {
             found.push(Diagnostic { severity: "error".into(), summary: summary.into(), ..Diagnostic::default() });

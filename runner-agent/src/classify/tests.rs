@@ -199,6 +199,18 @@ fn plain_text_is_read_where_there_is_no_json() {
 }
 
 #[test]
+fn what_the_other_stream_says_is_no_part_of_an_error() {
+    let said =
+        ["Error: Failed to query available provider packages", "", "dial tcp 127.0.0.1:1: connect: connection refused", ""];
+    let late =
+        ["Initializing the backend...", "", "Initializing provider plugins...", "- Finding latest version of tests/none..."];
+    let tail = said.iter().chain(&late).map(|line| (*line).to_owned()).collect();
+    let f = failure("init", Exit { code: 1, signal: None, told: false }, &Said { tail, ..Said::default() });
+    assert_eq!(f.reason, reason::PROVIDER_UNREACHABLE);
+    assert!(f.message.ends_with("connection refused"), "{}", f.message);
+}
+
+#[test]
 fn files_are_called_as_the_source_calls_them() {
     for (below, file, called) in [
         ("", "main.tf", "main.tf"),
