@@ -7,7 +7,7 @@ use serde_json::Value;
 use tool_versions::{Tool, hcl, required};
 
 use super::PodWork;
-use crate::classify::simple;
+use crate::{classify::simple, tool::outfit::known};
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
 const ALIKE: f64 = 0.8;
@@ -26,11 +26,7 @@ impl PodWork {
 /// Where a file is not understood, the tool is the judge, and under Terragrunt, which makes the files itself.
 fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     let mut given = given.into_iter().peekable();
-    let tool = match tool {
-        ToolName::OpenTofu => Tool::OpenTofu,
-        ToolName::Terraform => Tool::Terraform,
-        ToolName::Terragrunt | ToolName::Unknown => return Ok(()),
-    };
+    let Some(tool) = known(tool).filter(|tool| *tool != Tool::Terragrunt) else { return Ok(()) };
     if given.peek().is_none() {
         return Ok(());
     }

@@ -103,7 +103,7 @@ impl Outfit {
 }
 
 /// The crate's word for a tool.
-pub(super) const fn known(name: ToolName) -> Option<Tool> {
+pub(crate) const fn known(name: ToolName) -> Option<Tool> {
     match name {
         ToolName::OpenTofu => Some(Tool::OpenTofu),
         ToolName::Terraform => Some(Tool::Terraform),
