@@ -14,22 +14,22 @@ use tracing_subscriber::EnvFilter;
 
 use controller::{
     admin::{self, Readiness},
-    clock::Timed,
+    cluster::{
+        clock::Timed,
+        leader::Candidate,
+        nodes::{self, Nodes},
+        pods::Pods,
+    },
     datastore,
     datastore_client::Datastore,
     events::Events,
-    gate::{self, Gatekeeper},
-    leader::Candidate,
-    locks::Released,
+    gc,
     metrics::Metrics,
-    nodes::{self, Nodes},
-    pods::Pods,
-    queue::Queue,
+    policies::{self, Gatekeeper},
     read_api::{self, Registration},
-    run::{Context, Memory},
+    run::{self, Context, Memory, execute::stale_lock::Released},
     settings::Settings,
-    sweep,
-    workspaces::Workspaces,
+    state_queue::{newer_plans::Workspaces, queue::Queue},
 };
 use crds::clock::ServerClock;
 
@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
             runtime.block_on(async {
                 let (client, clock) = client().await?;
-                run(settings, client, clock).await
+                work(settings, client, clock).await
             })
         }
         // Two: one encrypts while the other serves the rest.
@@ -89,7 +89,7 @@ async fn client() -> anyhow::Result<(Client, ServerClock)> {
     Ok((client, clock))
 }
 
-async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
+async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
     let scopes = settings.scopes();
     let registration = Registration::of(&settings).context("--read-api-service")?;
     let metrics = Arc::new(Metrics::new());
@@ -136,13 +136,13 @@ async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::
 
     let (stop, stopped) = watch::channel(false);
     let sweeps: Vec<_> =
-        scopes.iter().map(|scope| tokio::spawn(sweep::run(scope.clone(), ctx.clone(), stopped.clone()))).collect();
+        scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.clone(), stopped.clone()))).collect();
     let watches = scopes.into_iter().map(|scope| {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
-        tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
+        tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
-    let gate = gate::feed::run(ctx.clone(), readiness.clone(), stopped.clone());
+    let gate = policies::feed::run(ctx.clone(), readiness.clone(), stopped.clone());
     let nodes = nodes::run(ctx.clone(), stopped.clone());
     let others = [tokio::spawn(reading), tokio::spawn(gate), tokio::spawn(nodes)];
     let watches = futures::future::join_all(watches.chain(others).chain(sweeps));

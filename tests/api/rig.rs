@@ -10,17 +10,16 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
+    cluster::{
+        nodes::Nodes,
+        pods::{Feed, Pods},
+    },
     events::Events,
-    gate::Gatekeeper,
-    locks::Released,
     metrics::Metrics,
-    nodes::Nodes,
-    pods::{Feed, Pods},
-    queue::Queue,
-    run::{Context, Gate, Memory, reconcile},
+    policies::Gatekeeper,
+    run::{Context, Gate, Memory, execute::stale_lock::Released, reconcile, watch::prune},
     settings::Settings as ControllerSettings,
-    watch::prune,
-    workspaces::Workspaces,
+    state_queue::{newer_plans::Workspaces, queue::Queue},
 };
 use crds::{TerraformRun, clock::ServerClock, contract, names, termination::TerminationMessage};
 use k8s_openapi::api::core::v1::Pod;

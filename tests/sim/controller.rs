@@ -7,20 +7,30 @@ use std::{
 };
 
 use ::controller::{
-    clock::Timed,
+    cluster::{
+        clock::Timed,
+        nodes::{self, Nodes},
+        pods::{self, Pods},
+    },
     datastore_client::{Datastore, Unanswered},
     events::Events,
-    gate::Gatekeeper,
-    locks::Released,
+    gc::{
+        self,
+        pods::{is_left, left_by, let_go},
+    },
     metrics::Metrics,
-    nodes::{self, Nodes},
-    pods::{self, Pods},
-    queue::Queue,
-    run::{Context, Memory, PodView, is_left, left_by, let_go, on_error, reconcile},
+    policies::Gatekeeper,
+    run::{
+        Context, Memory, PodView,
+        execute::stale_lock::Released,
+        on_error, reconcile,
+        watch::{interesting, prune},
+    },
     settings::Settings,
-    sweep,
-    watch::{interesting, prune},
-    workspaces::{self, Workspaces},
+    state_queue::{
+        newer_plans::{self, Workspaces},
+        queue::Queue,
+    },
 };
 use crds::{TerraformRun, names};
 use futures::{
@@ -82,7 +92,7 @@ struct Informer {
     ctx: Arc<Context>,
     waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
     pods: pods::Feed,
-    workspaces: workspaces::Feed,
+    workspaces: newer_plans::Feed,
     cache: Arc<Mutex<Cache>>,
     woken: Arc<Notify>,
 }
@@ -208,9 +218,9 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
 /// A look for rights that nobody took back, as a controller that begins has it.
 pub(crate) async fn sweep(shared: &Shared) {
     // What lands late has landed by then, and has settled.
-    sleep(Duration::from_secs(sweep::SETTLED.unsigned_abs().as_secs() + 120)).await;
+    sleep(Duration::from_secs(gc::objects::SETTLED.unsigned_abs().as_secs() + 120)).await;
     let process = Process::new("sweeper", user());
-    let _ = sweep::once(Some(NS), &context(shared, &process)).await;
+    let _ = gc::objects::once(Some(NS), &context(shared, &process)).await;
 }
 
 fn user() -> User {

@@ -11,7 +11,7 @@ use super::{
     locks::Left,
     node::NodeState,
 };
-use crate::{applied::Applied, queue::Ahead};
+use crate::state_queue::{applied::Applied, queue::Ahead};
 use crds::{Journal, Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
 
 /// Everything a decision is made of, the clock and the settings apart.

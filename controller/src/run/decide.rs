@@ -2,6 +2,9 @@
 //! `design/0001-run-protocol.md`; [`super::close`] holds the table of endings, [`super::start`] attempts that nobody has
 //! adopted yet, [`super::approve`] approvals.
 
+pub mod recovery;
+pub mod rerun;
+
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -11,11 +14,11 @@ use super::{
     actions::{Action, Decision, Gate, Kind, Observed, PodState, PodView},
     approve, close, journal, keep, lease, locks,
     node::{self, Abandon, Fate},
-    proof, recovery, rerun, start,
+    proof, start,
     status::{Draft, End, of_tries},
     void,
 };
-use crate::settings::Settings;
+use crate::{gc::ttl, settings::Settings};
 
 /// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
 pub const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -187,7 +190,7 @@ fn at_rest(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     if let Some(decision) = proof::ask(o, settings, now).or_else(|| journal::ask(o, settings, now)) {
         return decision;
     }
-    crate::prune::decide(run, status, settings, now)
+    ttl::decide(run, status, settings, now)
 }
 
 /// Everything of the run goes, then the run.

@@ -1,5 +1,7 @@
 //! Carries out what was decided, and returns what is known afterwards.
 
+pub mod stale_lock;
+
 use std::sync::Arc;
 
 use k8s_openapi::api::{
@@ -16,6 +18,7 @@ use crds::{Attempt, TerraformRun, names, reason, termination::clip};
 
 use super::{
     actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
+    decide::{recovery, rerun},
     lease::{self, Nodes},
     locks::Left,
     node,
@@ -24,9 +27,13 @@ use super::{
     start, stored, tested, void,
 };
 use crate::{
-    account::{self, Account},
     error::{Error, ErrorKind},
-    leases, locks, pod, recovery, rerun,
+    runner_pod::{
+        self,
+        account::{self, Account},
+        tools,
+    },
+    state_queue::lease as leases,
 };
 
 /// What is known afterwards.
@@ -159,7 +166,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 
 async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(lock) = seen.status().state_lock.clone() else { return Ok(()) };
-    match Box::pin(locks::left_by(&seen.run, &lock, ctx)).await? {
+    match Box::pin(stale_lock::left_by(&seen.run, &lock, ctx)).await? {
         Ok(holder) => seen.left = Left::Behind(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }
@@ -302,13 +309,13 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
             already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
         }
         let api = ctx.pod_api(&namespace);
-        let mut wanted = pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
-        let tools = &ctx.settings.runner_tools;
-        let nodes = tools.cache.host_path.is_some() && {
+        let mut wanted = runner_pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
+        let wished = &ctx.settings.runner_tools;
+        let nodes = wished.cache.host_path.is_some() && {
             let namespaces: Api<Namespace> = Api::all(ctx.client.clone());
-            pod::tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
+            tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
         };
-        pod::tools::equip(&mut wanted, tools, nodes);
+        tools::equip(&mut wanted, wished, nodes);
         match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
             Some(pod) => Ok(pod),
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,
@@ -363,7 +370,7 @@ pub(super) fn refusal(error: &Error, namespace: &str, account: Option<&str>) -> 
     }
 }
 
-pub(super) async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<(), Error> {
+pub(crate) async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<(), Error> {
     let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), namespace);
     let roles: Api<Role> = Api::namespaced(ctx.client.clone(), namespace);
     let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), namespace);
@@ -380,7 +387,7 @@ pub(super) async fn delete_account(namespace: &str, name: &str, ctx: &Context) -
 }
 
 /// Takes our finalizer from a pod; other finalizers are others' business.
-pub(super) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Context) -> Result<(), Error> {
+pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Context) -> Result<(), Error> {
     let api = ctx.pod_api(namespace);
     // Almost always the only one: one request, which fails when it is not as expected.
     let patch = json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER]}});

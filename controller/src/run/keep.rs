@@ -17,7 +17,7 @@ use super::{
     start::{self, Opening},
     status::{Draft, End, of_tries},
 };
-use crate::{pod, settings::Settings};
+use crate::{runner_pod, settings::Settings};
 
 /// The plan that this attempt may apply: the one that it made, or the one that it restores.
 pub(super) fn plan_of<'a>(status: &'a TerraformRunStatus, attempt: &Attempt) -> Option<&'a PlanStatus> {
@@ -164,7 +164,7 @@ fn ends(o: &Observed, end: &End, now: Timestamp) -> Decision {
 fn restore(o: &Observed, plan: &PlanStatus, last: &Attempt, by: &str, settings: &Settings, now: Timestamp) -> Write {
     let run = &o.run;
     let tries = if last.restores == Some(plan.attempt) { last.tries + 1 } else { 1 };
-    let image = pod::attempt_image(run, last, settings);
+    let image = runner_pod::attempt_image(run, last, settings);
     let mut draft = Draft::new(run, o.status(), now);
     let opening = Opening { number: last.number + 1, tries, image, restores: Some(plan.attempt) };
     let name = start::begin(&mut draft, run, &opening);

@@ -19,7 +19,7 @@ use super::{
     node::{self, Abandon, Fate},
     status::Draft,
 };
-use crate::{leases::Taken, settings::Settings};
+use crate::{settings::Settings, state_queue::lease::Taken};
 
 /// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
 pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -320,7 +320,7 @@ pub fn gone_wait(run: &TerraformRun) -> SignedDuration {
 
 /// How long a pod of this run may take to end.
 pub fn grace(run: &TerraformRun) -> SignedDuration {
-    SignedDuration::from_secs(crate::pod::grace_seconds(run))
+    SignedDuration::from_secs(crate::runner_pod::grace_seconds(run))
 }
 
 /// The pod of an Automatic run ended, since another run applies to its state: nothing failed, and no try is used up.

@@ -14,20 +14,19 @@
 //! | [`tested`] | the same as patches that test fields | no |
 //! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
 //! | [`void`] | takes away what was set while the admission policies were not proven | yes |
-//! | [`orphan`] | lets go of pods whose run is gone or at a later attempt | yes |
+//! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
 
 mod actions;
 mod approve;
 mod close;
 mod decide;
-mod execute;
+pub mod execute;
 mod journal;
 mod keep;
 pub mod lease;
 pub mod locks;
 mod node;
 mod observe;
-mod orphan;
 mod podview;
 mod proof;
 mod reconcile;
@@ -38,6 +37,7 @@ mod tested;
 #[cfg(test)]
 mod tests;
 pub mod void;
+pub mod watch;
 
 pub use actions::{
     Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,
@@ -45,8 +45,5 @@ pub use actions::{
 pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
 pub use node::{NODE_WAIT, NodeState, over};
 pub use observe::Memory;
-pub use orphan::{is_left, left_by, let_go};
 pub use reconcile::{Context, on_error, reconcile};
 pub use status::{Draft, End};
-
-use crate::{recovery, rerun};

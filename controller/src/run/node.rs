@@ -11,7 +11,7 @@ use super::{
     decide::{after, unproven},
     status::Draft,
 };
-use crate::nodes::NodeView;
+use crate::cluster::nodes::NodeView;
 
 /// How long an attempt without a claim waits for its node, unless its pod tolerates less: as long as Kubernetes does.
 pub const NODE_WAIT: SignedDuration = SignedDuration::from_mins(5);

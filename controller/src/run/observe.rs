@@ -19,7 +19,7 @@ use super::{
     reconcile::Context,
     start,
 };
-use crate::{account, error::Error, nodes, queue::Ahead};
+use crate::{cluster::nodes, error::Error, runner_pod::account, state_queue::queue::Ahead};
 
 /// What this process remembers of runs that are worked on, by UID.
 #[derive(Default)]

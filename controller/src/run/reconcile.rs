@@ -15,22 +15,19 @@ use crds::{TerraformRun, TerraformRunStatus, clock::ServerClock};
 use super::{
     actions::Observed,
     decide::decide,
-    execute::{Outcome, execute},
+    execute::{Outcome, execute, stale_lock::Released},
     observe::{self, Memory},
     void,
 };
 use crate::{
+    cluster::{nodes::Nodes, pods::Pods},
     datastore_client::Datastore,
     error::{self, Error, ErrorKind},
     events::Events,
-    gate::Gatekeeper,
-    locks::Released,
     metrics::Metrics,
-    nodes::Nodes,
-    pods::Pods,
-    queue::Queue,
+    policies::Gatekeeper,
     settings::Settings,
-    workspaces::Workspaces,
+    state_queue::{newer_plans::Workspaces, queue::Queue},
 };
 
 /// The most steps of one look; a run takes four of them to its pod.

@@ -7,12 +7,13 @@ use kube::{ResourceExt, api::DeleteParams, api::Preconditions};
 
 use crds::{TerraformRun, names};
 
-use super::{
-    actions::PodView,
-    execute::{delete_account, release_pod},
-    reconcile::Context,
+use crate::{
+    error::Error,
+    run::{
+        Context, PodView,
+        execute::{delete_account, release_pod},
+    },
 };
-use crate::error::Error;
 
 /// How long to wait after each try that failed, in seconds; after the last one the next list of pods shows the pod again.
 const WAITS: [u64; 5] = [1, 5, 15, 60, 300];

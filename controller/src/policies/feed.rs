@@ -13,12 +13,14 @@ use tokio::sync::watch;
 
 use super::{
     RETRY,
-    policies::{Policies, Stands, of_binding, of_policy},
+    installed::{Policies, Stands, of_binding, of_policy},
 };
 use crate::{
     admin::Readiness,
-    run::{Context, Gate},
-    watch::{backoff, loud},
+    run::{
+        Context, Gate,
+        watch::{backoff, loud},
+    },
 };
 
 /// How many tries of the first proof a start waits for: without policies the controller is ready all the same.

@@ -10,10 +10,11 @@ use kube::ResourceExt;
 use crds::{Attempt, StateLock, TerraformRun, reason};
 
 use crate::{
-    account,
+    cluster::nodes,
     error::Error,
-    leases, nodes,
     run::{Context, Ended, PodState, PodView, locks, over},
+    runner_pod::account,
+    state_queue::lease,
 };
 
 /// Which run was told to release which lock: two at once could remove a lock that the first of them took afterwards.
@@ -42,7 +43,7 @@ pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Res
         Err(why) => return Ok(Err(why)),
         Ok(locks::Over::Ended(whose)) => whose,
         Ok(locks::Over::Gone(whose)) => {
-            match leases::node(&holder, attempt.and_then(|attempt| attempt.node_name.as_deref()), ctx).await? {
+            match lease::node(&holder, attempt.and_then(|attempt| attempt.node_name.as_deref()), ctx).await? {
                 Ok(()) => whose,
                 Err(why) => return Ok(Err(why)),
             }

@@ -15,11 +15,10 @@ use tokio::sync::watch;
 
 use crds::TerraformRun;
 
+use super::applied::{Applied, Applies};
 use crate::{
-    applied::{Applied, Applies},
     run::lease::{Want, wants},
-    settings::Settings,
-    sharing::SharedStates,
+    settings::{Settings, sharing::SharedStates},
 };
 
 type Run = ObjectRef<TerraformRun>;

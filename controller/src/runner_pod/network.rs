@@ -27,7 +27,7 @@ pub(super) fn environment(settings: &Settings) -> Vec<EnvVar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{pod::runner_pod, testing};
+    use crate::{runner_pod::runner_pod, testing};
     use crds::Attempt;
 
     fn told(settings: &Settings) -> Vec<(String, String)> {

@@ -93,7 +93,7 @@ mod tests {
         let mut wanted = stored.clone();
         wanted["stack"] = "net".into();
         assert_eq!(again, wanted);
-        let recovered = carried(&stored, &whole.spec, &crate::recovery::fresh_run(&whole).spec).unwrap();
+        let recovered = carried(&stored, &whole.spec, &super::super::recovery::fresh_run(&whole).spec).unwrap();
         wanted["recover"] = json!({"fromRun": "net"});
         wanted["approval"]["mode"] = "Manual".into();
         assert_eq!(recovered, wanted);

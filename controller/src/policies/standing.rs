@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crds::names;
 
-use super::{Gatekeeper, policies::Policies};
+use super::{Gatekeeper, installed::Policies};
 use crate::{
     error::{Error, ErrorKind},
     run::{Context, void},

@@ -14,8 +14,8 @@ use kube::{
 use crds::{TerraformRun, names};
 
 use crate::{
+    cluster::nodes,
     error::{Error, ErrorKind},
-    nodes,
     run::{Context, NodeState, PodView, lease, over},
 };
 

@@ -7,12 +7,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`policies`] | policies and bindings as they stand, and whether they stood all the time between two looks |
+//! | [`installed`] | policies and bindings as they stand, and whether they stood all the time between two looks |
 //! | [`standing`] | what was proven last, in a Lease |
 //! | [`feed`] | the watches, and the first proof |
 
 pub mod feed;
-pub mod policies;
+pub mod installed;
 pub mod standing;
 
 use std::{
@@ -33,7 +33,7 @@ use crate::{
     error::{Error, ErrorKind},
     run::{Context, Gate},
 };
-use policies::Policies;
+use installed::Policies;
 use standing::Standing;
 
 /// How long a proof is good for.
@@ -145,7 +145,7 @@ impl Gatekeeper {
             return Ok(before);
         }
         let covered = proof.asked.load(Ordering::SeqCst);
-        let found = match policies::read(ctx).await? {
+        let found = match installed::read(ctx).await? {
             Ok(policies) if before == Gate::Proven && proof.is_of(&policies) => {
                 proof.covered.store(covered, Ordering::SeqCst);
                 return Ok(Gate::Proven);

@@ -1,6 +1,6 @@
 //! Which run applied to a state last, and whose plans of that state wait for an approval: what these were made of has changed since.
 //!
-//! Part of the index of [`crate::queue`], which the watches fill.
+//! Part of the index of [`super::queue`], which the watches fill.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -1,12 +1,14 @@
 //! What `controller run` is told on its command line or by its environment.
 
+pub mod sharing;
+
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use crds::tools::ToolSettings;
 use jiff::Timestamp;
 
-use crate::sharing::SharedStates;
+use sharing::SharedStates;
 
 /// Settings of `controller run`.
 #[derive(Args, Clone, Debug)]

@@ -5,10 +5,8 @@ use kube::ResourceExt;
 
 use crds::{ApprovalMode, Recover, RunResult, TerraformRun, TerraformRunStatus, names};
 
-use crate::{
-    rerun,
-    run::{Action, Decision, Draft, Kind, Observed},
-};
+use super::rerun;
+use crate::run::{Action, Decision, Draft, Kind, Observed};
 
 /// Whether a recovery is asked for and not answered. Admission lets it be asked for only where there may be something to recover.
 pub fn is_asked(run: &TerraformRun, status: &TerraformRunStatus) -> bool {

@@ -23,8 +23,12 @@ use crds::{RunResult, Settled, TerraformRun, conditions, names, reason};
 
 use crate::{
     admin::Readiness,
-    pods::Feed,
-    run::{Context, PodView, is_left, left_by, let_go, on_error, reconcile},
+    cluster::pods::Feed,
+    gc::{
+        pods::{is_left, left_by, let_go},
+        ttl,
+    },
+    run::{Context, PodView, on_error, reconcile},
 };
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
@@ -194,14 +198,14 @@ pub fn prune(run: &mut TerraformRun) {
     let meta = run.meta_mut();
     meta.managed_fields = None;
     if let Some(labels) = &mut meta.labels {
-        labels.retain(|key, _| crate::prune::KEPT_BY.contains(&key.as_str()));
+        labels.retain(|key, _| ttl::KEPT_BY.contains(&key.as_str()));
         if labels.is_empty() {
             meta.labels = None;
         }
     }
     meta.generate_name = None;
     if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| key.starts_with("pawl.run/") || crate::prune::KEPT_BY.contains(&key.as_str()));
+        annotations.retain(|key, _| key.starts_with("pawl.run/") || ttl::KEPT_BY.contains(&key.as_str()));
         if annotations.is_empty() {
             meta.annotations = None;
         }

@@ -19,8 +19,10 @@ use crds::{TerraformRun, termination::clip};
 
 use crate::{
     error::{Error, ErrorKind},
-    run::{Context, NodeState},
-    watch::{backoff, loud},
+    run::{
+        Context, NodeState,
+        watch::{backoff, loud},
+    },
 };
 
 /// Set by a person, or by what fences machines: the node is off, and nothing runs there.

@@ -1,5 +1,6 @@
 //! The pod of an attempt: a pure function of run, attempt and settings.
 
+pub mod account;
 mod network;
 pub mod tools;
 
@@ -18,7 +19,7 @@ use kube::ResourceExt;
 
 use crds::{Attempt, TerraformRun, ValueFrom, contract, datastore, names};
 
-use crate::{account, settings::Settings};
+use crate::{datastore_client::Handout, settings::Settings};
 
 /// Seconds until a token has to be renewed, which the kubelet does in good time.
 const TOKEN_SECONDS: i64 = 3600;
@@ -38,15 +39,6 @@ pub fn image<'a>(run: &'a TerraformRun, settings: &'a Settings) -> &'a str {
 /// The image of an attempt's pod: what was recorded when it was opened.
 pub fn attempt_image<'a>(run: &'a TerraformRun, attempt: &'a Attempt, settings: &'a Settings) -> &'a str {
     attempt.image.as_deref().unwrap_or_else(|| image(run, settings))
-}
-
-/// What a pod is told of the datastore.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handout {
-    /// Its address.
-    pub url: String,
-    /// Its certificate authority, PEM.
-    pub ca: String,
 }
 
 /// Builds the pod of the run's attempt.
