@@ -9,6 +9,7 @@
 //! | [`cluster`] | watches and caches, the API server's clock, which of several controllers works |
 //! | [`runner_pod`] | what an attempt is made of: its pod and its rights |
 //! | [`datastore_client`] | what is asked of the datastore |
+//! | `requests` | what people ask of a run |
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
@@ -24,6 +25,7 @@ pub mod gc;
 pub mod metrics;
 pub mod policies;
 pub mod read_api;
+mod requests;
 pub mod run;
 pub mod runner_pod;
 pub mod settings;

@@ -2,33 +2,23 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use futures::{StreamExt, channel::mpsc::UnboundedSender};
+use futures::channel::mpsc::UnboundedSender;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, ResourceExt,
-    runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
+    ResourceExt,
+    runtime::{reflector::ObjectRef, watcher},
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
-use crds::{TerraformRun, termination::clip};
-
-use crate::{
-    error::{Error, ErrorKind},
-    run::{
-        Context, NodeState,
-        watch::{backoff, loud},
-    },
-};
+use crds::{Attempt, TerraformRun, termination::clip};
 
 /// Set by a person, or by what fences machines: the node is off, and nothing runs there.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// Nodes of one answer: each of them is large, and little of it is kept.
-const PAGE: u32 = 50;
 
 /// What matters of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,8 +54,40 @@ impl NodeView {
     }
 
     /// Whether it is Ready and nothing else is to be thought of it.
-    fn is_well(&self) -> bool {
+    pub(super) fn is_well(&self) -> bool {
         self.ready && !self.out_of_service
+    }
+}
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodeState {
+    /// Nothing: nobody asked, or it cannot be read.
+    #[default]
+    Unknown,
+    /// The API server does not have the node of this name.
+    Gone(String),
+    /// It is there.
+    There(NodeView),
+}
+
+/// The boot ID that the node had when it was lost.
+pub(crate) fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'a str> {
+    attempt.filter(|attempt| attempt.node_name.as_deref() == Some(node)).and_then(|attempt| attempt.boot_id.as_deref())
+}
+
+/// Why nothing of a pod runs any more on a node: the node is gone, out of service, or was started anew since the pod was lost.
+pub fn over(name: &str, attempt: Option<&Attempt>, node: &NodeState) -> Option<String> {
+    match node {
+        NodeState::Gone(of) if of == name => Some(format!("node {name} was deleted")),
+        NodeState::There(node) if node.name == name && node.out_of_service => {
+            Some(format!("node {name} has the taint node.kubernetes.io/out-of-service"))
+        }
+        NodeState::There(node) if node.name == name && !node.boot_id.is_empty() => {
+            let anew = boot_id(attempt, name).is_some_and(|boot_id| boot_id != node.boot_id);
+            anew.then(|| format!("node {name} was started anew"))
+        }
+        NodeState::Gone(_) | NodeState::There(_) | NodeState::Unknown => None,
     }
 }
 
@@ -151,7 +173,7 @@ impl Nodes {
     }
 
     /// Has the runs of these pods looked at.
-    fn wake(&self, runs: &[ObjectRef<TerraformRun>]) {
+    pub(super) fn wake(&self, runs: &[ObjectRef<TerraformRun>]) {
         let inner = self.lock();
         for (scope, wake) in &inner.wakers {
             for run in runs.iter().filter(|run| scope.is_none() || *scope == run.namespace) {
@@ -171,57 +193,6 @@ impl Nodes {
 fn is_news(old: Option<&NodeView>, new: &NodeView) -> bool {
     let matters = |node: &NodeView| (node.is_well(), node.out_of_service, node.boot_id.clone());
     old.map_or_else(|| !new.is_well(), |old| matters(old) != matters(new))
-}
-
-/// Watches nodes until `stop` says otherwise.
-pub async fn run(ctx: Arc<Context>, mut stop: watch::Receiver<bool>) {
-    let api: Api<Node> = Api::all(ctx.client.clone());
-    let events = watcher(api, watcher::Config::default().page_size(PAGE)).backoff(backoff());
-    let mut events = std::pin::pin!(events.filter_map(|event| async move { loud("nodes", event) }));
-    loop {
-        tokio::select! {
-            event = events.next() => match event {
-                Some(event) => heard(&event, &ctx),
-                None => return,
-            },
-            _ = stop.wait_for(|stop| *stop) => return,
-        }
-    }
-}
-
-/// Takes an event of the watch, and has the runs looked at whose pods are on that node.
-pub fn heard(event: &watcher::Event<Node>, ctx: &Context) {
-    let is_changed = ctx.nodes.apply(event);
-    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
-        ctx.nodes.wake(&ctx.pods.on(is_changed));
-    }
-}
-
-/// The node as it is now: from the cache while that says that it is well, since nothing rests on it then.
-///
-/// # Errors
-/// When an answer says nothing. A controller without the right to nodes knows nothing of them.
-pub async fn live(name: &str, boot_id: Option<&str>, ctx: &Context) -> Result<NodeState, Error> {
-    match ctx.nodes.get(name) {
-        NodeState::There(node) if node.is_well() && boot_id.is_none_or(|boot_id| boot_id == node.boot_id) => {
-            Ok(NodeState::There(node))
-        }
-        NodeState::There(_) | NodeState::Gone(_) | NodeState::Unknown => read(name, ctx).await,
-    }
-}
-
-/// Reads a node.
-///
-/// # Errors
-/// When an answer says nothing.
-pub async fn read(name: &str, ctx: &Context) -> Result<NodeState, Error> {
-    let api: Api<Node> = Api::all(ctx.client.clone());
-    match ctx.call_opt("read node", api.get(name)).await {
-        Ok(Some(node)) => Ok(NodeState::There(NodeView::of(&node))),
-        Ok(None) => Ok(NodeState::Gone(name.to_owned())),
-        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(NodeState::Unknown),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

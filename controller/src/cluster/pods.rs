@@ -1,68 +1,48 @@
 //! The pods that are still held by our finalizer, and of each only what decisions need. Ended and released pods stay in the
 //! cluster until their run goes, and cost nothing here.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crds::TerraformRun;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher},
 };
-use tokio::sync::watch;
 
-use crds::TerraformRun;
-
-use crate::run::PodView;
+use super::index::{Feed, Feeds, Index};
+use crate::runner_pod::status::PodView;
 
 type Key = (String, String);
 
 /// The cache of pods, by namespace and name.
-pub struct Pods {
-    held: Mutex<HashMap<Key, PodView>>,
-    filled: watch::Sender<usize>,
-    awaited: usize,
-}
-
-/// One watch that fills the cache. While it lists anew, what it sees is set aside and replaces its namespace at the end.
 #[derive(Default)]
-pub struct Feed {
-    scope: Option<String>,
-    fresh: HashMap<Key, PodView>,
-    was_filled: bool,
-}
-
-impl Feed {
-    /// A watch of one namespace, or of all.
-    pub fn of(scope: Option<String>) -> Self {
-        Self { scope, ..Self::default() }
-    }
+pub struct Pods {
+    held: Mutex<Index<Key, PodView>>,
+    feeds: Feeds,
 }
 
 impl Pods {
-    /// A cache that so many watches fill.
-    pub fn awaiting(watches: usize) -> Self {
-        Self { held: Mutex::default(), filled: watch::Sender::new(0), awaited: watches }
+    /// One more watch, of one namespace or of all.
+    pub fn feed(&self) -> Feed {
+        self.feeds.add()
     }
 
     /// Whether and how the pod is held, as far as the watch has come.
     pub fn get(&self, namespace: &str, name: &str) -> Option<PodView> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.get(&(namespace.to_owned(), name.to_owned())).cloned()
+        self.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     /// The runs of the held pods on these nodes.
     pub fn on(&self, is_node: impl Fn(&str) -> bool) -> Vec<ObjectRef<TerraformRun>> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.lock();
         let there = held.iter().filter(|(_, view)| view.node.as_deref().is_some_and(&is_node));
         there.map(|((namespace, _), view)| ObjectRef::new(&view.run).within(namespace)).collect()
     }
 
     /// Takes note that a pod was released, before the watch says so: it would be released a second time.
     pub fn release(&self, namespace: &str, name: &str, uid: &str) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.lock();
         let key = (namespace.to_owned(), name.to_owned());
         if held.get(&key).is_some_and(|view| view.uid == uid) {
             held.remove(&key);
@@ -71,36 +51,35 @@ impl Pods {
 
     /// Waits until every watch has listed its pods once.
     pub async fn ready(&self) {
-        let mut filled = self.filled.subscribe();
-        // The sender lives in `self`.
-        let _ = filled.wait_for(|count| *count >= self.awaited).await;
+        self.feeds.ready().await;
     }
 
     /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> bool {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        feed.hears(event);
+        let mut held = self.lock();
         match event {
-            watcher::Event::Apply(pod) => put(&mut held, pod),
+            watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
+                match PodView::of(pod).filter(|view| view.held) {
+                    Some(view) => held.put(feed.seen(), key(pod), view),
+                    None => held.remove(&key(pod)),
+                };
+            }
             watcher::Event::Delete(pod) => {
                 held.remove(&key(pod));
             }
-            watcher::Event::Init => feed.fresh.clear(),
-            watcher::Event::InitApply(pod) => put(&mut feed.fresh, pod),
+            watcher::Event::Init => {}
             watcher::Event::InitDone => {
-                match &feed.scope {
-                    Some(namespace) => held.retain(|(of, _), _| of != namespace),
-                    None => held.clear(),
-                }
-                held.extend(feed.fresh.drain());
-                feed.fresh.shrink_to_fit();
-                if !feed.was_filled {
-                    feed.was_filled = true;
-                    self.filled.send_modify(|count| *count += 1);
-                    return true;
-                }
+                held.end_listing(feed.seen());
+                return self.feeds.listed(feed);
             }
         }
         false
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index<Key, PodView>> {
+        // Whole between any two events.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -108,15 +87,10 @@ fn key(pod: &Pod) -> Key {
     (pod.namespace().unwrap_or_default(), pod.name_any())
 }
 
-fn put(held: &mut HashMap<Key, PodView>, pod: &Pod) {
-    match PodView::of(pod).filter(|view| view.held) {
-        Some(view) => held.insert(key(pod), view),
-        None => held.remove(&key(pod)),
-    };
-}
-
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     fn pod(name: &str, held: bool) -> Pod {
@@ -128,11 +102,12 @@ mod tests {
 
     #[tokio::test]
     async fn it_holds_what_is_held() {
-        let (pods, mut feed) = (Pods::awaiting(1), Feed::of(None));
+        let pods = Pods::default();
+        let mut feed = pods.feed();
         assert!(!pods.apply(&mut feed, &watcher::Event::Init));
         pods.apply(&mut feed, &watcher::Event::InitApply(pod("a", true)));
         pods.apply(&mut feed, &watcher::Event::InitApply(pod("b", false)));
-        assert!(pods.get("ns", "a").is_none(), "not before the list is complete");
+        assert!(pods.ready().now_or_never().is_none(), "not before the list is complete");
         assert!(pods.apply(&mut feed, &watcher::Event::InitDone));
         pods.ready().await;
         assert!(pods.get("ns", "a").is_some() && pods.get("ns", "b").is_none());

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Preconditions},
+    api::ListParams,
     core::{NamespaceResourceScope, PartialObjectMeta},
 };
 use serde::de::DeserializeOwned;
@@ -18,7 +18,8 @@ use tokio::sync::watch;
 
 use crds::{TerraformRun, names};
 
-use crate::{error::Error, run::Context};
+use super::{delete, owner};
+use crate::{cluster::Cluster, error::Error};
 
 /// Between two looks; the first is at the start, which is when something may have died in between.
 const EVERY: Duration = Duration::from_secs(3600);
@@ -28,7 +29,7 @@ pub const SETTLED: SignedDuration = SignedDuration::from_mins(10);
 const PAGE: u32 = 500;
 
 /// Sweeps a namespace, or all of them, until `stop` says otherwise.
-pub async fn run(scope: Option<String>, ctx: std::sync::Arc<Context>, mut stop: watch::Receiver<bool>) {
+pub async fn run(scope: Option<String>, ctx: std::sync::Arc<Cluster>, mut stop: watch::Receiver<bool>) {
     loop {
         if let Err(error) = once(scope.as_deref(), &ctx).await {
             tracing::warn!(%error, "could not look for forgotten rights of attempts; tried again in an hour");
@@ -45,7 +46,7 @@ pub async fn run(scope: Option<String>, ctx: std::sync::Arc<Context>, mut stop: 
 ///
 /// # Errors
 /// When the API server does not answer or refuses; what was found until then is removed.
-pub async fn once(scope: Option<&str>, ctx: &Context) -> Result<usize, Error> {
+pub async fn once(scope: Option<&str>, ctx: &Cluster) -> Result<usize, Error> {
     let mut runs = HashMap::new();
     // Rights before whoever has them.
     let bindings = of_kind::<RoleBinding>("RoleBindings", scope, &mut runs, ctx).await?;
@@ -57,12 +58,11 @@ pub async fn once(scope: Option<&str>, ctx: &Context) -> Result<usize, Error> {
 /// Runs that were read, by namespace and name.
 type Runs = HashMap<(String, String), Option<TerraformRun>>;
 
-async fn of_kind<K>(kind: &'static str, scope: Option<&str>, runs: &mut Runs, ctx: &Context) -> Result<usize, Error>
+async fn of_kind<K>(kind: &'static str, scope: Option<&str>, runs: &mut Runs, ctx: &Cluster) -> Result<usize, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let every: Api<K> =
-        scope.map_or_else(|| Api::all(ctx.client.clone()), |namespace| Api::namespaced(ctx.client.clone(), namespace));
+    let every: Api<K> = ctx.scoped(scope);
     let ours = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
     let mut params = ListParams::default().labels(&ours).limit(PAGE);
     let mut removed = 0;
@@ -73,10 +73,7 @@ where
                 continue;
             }
             let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-            let api: Api<K> = Api::namespaced(ctx.client.clone(), &namespace);
-            let preconditions = Preconditions { uid: object.uid(), resource_version: None };
-            let params = DeleteParams::background().preconditions(preconditions);
-            ctx.call_opt("delete what an attempt was given", api.delete(&name, &params)).await?;
+            delete::object::<K>("delete what an attempt was given", &namespace, &name, object.uid(), ctx).await?;
             tracing::info!(kind, namespace, name, "nobody had taken it back");
             removed += 1;
         }
@@ -88,7 +85,7 @@ where
 }
 
 /// Whether an object's attempt is closed, or its run gone, by a live read.
-async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &Context) -> Result<bool, Error> {
+async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &Cluster) -> Result<bool, Error> {
     let label = |name: &str| object.metadata.labels.as_ref().and_then(|labels| labels.get(name));
     // Other objects of ours, the chart's own for one, are nobody's attempt.
     let Some(((run, uid), attempt)) = label(names::LABEL_RUN).zip(label(names::LABEL_RUN_UID)).zip(label(names::LABEL_ATTEMPT))
@@ -105,9 +102,7 @@ async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &C
         let read = ctx.call_opt("read run", ctx.runs(&key.0).get(run)).await?;
         runs.insert(key.clone(), read);
     }
-    let Some(run) = runs.get(&key).and_then(Option::as_ref).filter(|run| run.uid().as_ref() == Some(uid)) else {
-        return Ok(true);
-    };
+    let Some(run) = owner(uid, runs.get(&key).and_then(Option::as_ref)) else { return Ok(true) };
     // A run with a word of a newer version is the newer version's.
     let open = run.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.open);
     Ok(run.unknown_word().is_none() && open.is_none_or(|open| open.number.to_string() != *attempt))

@@ -3,24 +3,20 @@
 
 use std::sync::Arc;
 
-use kube::{ResourceExt, api::DeleteParams, api::Preconditions};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 
 use crds::{TerraformRun, names};
 
-use crate::{
-    error::Error,
-    run::{
-        Context, PodView,
-        execute::{delete_account, release_pod},
-    },
-};
+use super::{delete, owner};
+use crate::{cluster::Cluster, error::Error, runner_pod::status::PodView};
 
 /// How long to wait after each try that failed, in seconds; after the last one the next list of pods shows the pod again.
 const WAITS: [u64; 5] = [1, 5, 15, 60, 300];
 
 /// The pod that a run left which has just gone, or the attempt before the one that it has now, as far as the watch of pods has
 /// come: a creation may be seen before the end of its attempt is.
-pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Context) -> Option<PodView> {
+pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Cluster) -> Option<PodView> {
     let number = run.status.as_ref()?.attempt.as_ref()?.number;
     let name = names::attempt_name(&run.name_any(), &run.uid()?, if is_gone { number } else { number.checked_sub(1)? });
     ctx.pods.get(&run.namespace()?, &name)
@@ -28,7 +24,7 @@ pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Context) -> Option<PodVi
 
 /// Whether no look at the run, as it is known, will see to the pod.
 pub fn is_left(pod: &PodView, run_uid: &str, known: Option<&TerraformRun>) -> bool {
-    known.is_none_or(|run| run.uid().as_deref() != Some(run_uid) || pod.attempt < number(run))
+    owner(run_uid, known).is_none_or(|run| pod.attempt < number(run))
 }
 
 fn number(run: &TerraformRun) -> u32 {
@@ -38,7 +34,7 @@ fn number(run: &TerraformRun) -> u32 {
 /// Lets go of a pod that was left, once a live read says that its run is gone or at a later attempt. A pod whose container runs is
 /// left alone until that has ended: its agent ends by itself when it finds its attempt closed, and an apply is never cut off from
 /// here. One whose container never started, for want of an image or of a node, would stay for ever, and is deleted.
-pub fn let_go(namespace: String, run: String, run_uid: String, pod: PodView, ctx: Arc<Context>) {
+pub fn let_go(namespace: String, run: String, run_uid: String, pod: PodView, ctx: Arc<Cluster>) {
     if !is_over(&pod) {
         return;
     }
@@ -58,7 +54,7 @@ fn is_over(pod: &PodView) -> bool {
     pod.held && (pod.ended.is_some() || !pod.started)
 }
 
-async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: &Context) -> Result<(), Error> {
+async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: &Cluster) -> Result<(), Error> {
     let there: Option<TerraformRun> = ctx.call_opt("read run", ctx.runs(namespace).get(run)).await?;
     if !is_left(pod, run_uid, there.as_ref()) {
         return Ok(());
@@ -69,13 +65,9 @@ async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: 
         .filter(|live| live.uid().as_deref() == Some(&pod.uid));
     let Some(pod) = pod.as_ref().and_then(PodView::of).filter(is_over) else { return Ok(()) };
     tracing::info!(pod = pod.name, run, "the pod's run is gone, or at a later attempt");
-    delete_account(namespace, &pod.name, ctx).await?;
+    delete::account(namespace, &pod.name, ctx).await?;
     if !pod.deleting {
-        let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-        let params = DeleteParams::background().preconditions(preconditions);
-        ctx.call_opt("delete pod", ctx.pod_api(namespace).delete(&pod.name, &params)).await?;
+        delete::object::<Pod>("delete pod", namespace, &pod.name, Some(pod.uid.clone()), ctx).await?;
     }
-    release_pod(namespace, &pod.name, &pod.uid, ctx).await?;
-    ctx.pods.release(namespace, &pod.name, &pod.uid);
-    Ok(())
+    delete::release_pod(namespace, &pod.name, &pod.uid, ctx).await
 }

@@ -6,10 +6,7 @@ use kube::ResourceExt as _;
 
 use crds::{RunResult, TerraformRun, TerraformRunStatus};
 
-use crate::{
-    run::{Action, Decision},
-    settings::Settings,
-};
+use crate::settings::Settings;
 
 /// Labels and annotations of tools that make again what is deleted.
 pub const KEPT_BY: [&str; 7] = [
@@ -22,17 +19,13 @@ pub const KEPT_BY: [&str; 7] = [
     "config.k8s.io/owning-inventory",
 ];
 
-/// Whether the run goes now, later or never.
-pub fn decide(run: &TerraformRun, status: &TerraformRunStatus, settings: &Settings, now: Timestamp) -> Decision {
-    let Some(ttl) = run.spec.ttl_seconds_after_finished.or(settings.default_ttl_seconds) else { return Decision::wait() };
-    let (Some(ended), Some(result)) = (&status.completion_time, status.result) else { return Decision::wait() };
+/// When a run goes; `None`: never, as far as is known now.
+pub fn due(run: &TerraformRun, status: &TerraformRunStatus, settings: &Settings) -> Option<Timestamp> {
+    let ttl = run.spec.ttl_seconds_after_finished.or(settings.default_ttl_seconds)?;
+    let (ended, result) = (status.completion_time.as_ref()?, status.result?);
     let kept = |key: &str| run.labels().contains_key(key) || run.annotations().contains_key(key);
     if result == RunResult::Indeterminate || KEPT_BY.iter().any(|key| kept(key)) {
-        return Decision::wait();
+        return None;
     }
-    match ended.0.checked_add(SignedDuration::from_secs(i64::from(ttl))) {
-        Ok(due) if now >= due => Decision::act(Action::Prune),
-        Ok(due) => Decision::until(due, now),
-        Err(_) => Decision::wait(),
-    }
+    ended.0.checked_add(SignedDuration::from_secs(i64::from(ttl))).ok()
 }

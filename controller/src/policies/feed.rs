@@ -12,15 +12,12 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
-    RETRY,
+    Gate, Gatekeeper, RETRY, Voids,
     installed::{Policies, Stands, of_binding, of_policy},
 };
 use crate::{
     admin::Readiness,
-    run::{
-        Context, Gate,
-        watch::{backoff, loud},
-    },
+    cluster::watch::{backoff, loud},
 };
 
 /// How many tries of the first proof a start waits for: without policies the controller is ready all the same.
@@ -68,32 +65,32 @@ where
 }
 
 /// Has no proof outlive a change that the watches see, and proves anew after each, until `stop` says otherwise.
-pub async fn run(ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
+pub async fn run(ctx: Arc<impl Voids>, gate: Arc<Gatekeeper>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
     let policies = changes(Api::<ValidatingAdmissionPolicy>::all(ctx.client.clone()), of_policy);
     let bindings = changes(Api::<ValidatingAdmissionPolicyBinding>::all(ctx.client.clone()), of_binding);
     let watched = stream::select(policies, bindings).for_each(|()| {
-        ctx.gate.changed();
+        gate.changed();
         ready(())
     });
     tokio::select! {
         () = watched => {}
-        () = establish(&ctx, &readiness) => {}
+        () = establish(&*ctx, &gate, &readiness) => {}
         // A sender that is gone means the end as well.
         _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 
 /// Proves the gate where no run asks for it: what is created from then on was created behind it.
-async fn establish(ctx: &Context, readiness: &Readiness) {
+async fn establish(ctx: &impl Voids, gate: &Gatekeeper, readiness: &Readiness) {
     let home = ctx.client.default_namespace().to_owned();
     let namespaces: Vec<_> = ctx.settings.scopes().into_iter().map(|scope| scope.unwrap_or_else(|| home.clone())).collect();
-    let mut changes = ctx.gate.changes();
+    let mut changes = gate.changes();
     let (mut tries, mut waiting) = (0_u32, true);
     loop {
         changes.borrow_and_update();
         let mut stands = true;
         for namespace in &namespaces {
-            let proven = ctx.gate.prove(namespace, ctx).await;
+            let proven = gate.prove(namespace, ctx).await;
             if let Err(error) = &proven {
                 tracing::warn!(%error, namespace, "the admission policies could not be proven");
             }

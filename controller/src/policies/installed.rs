@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crds::{names, termination::clip};
 
 use crate::{
+    cluster::Cluster,
     error::{Error, ErrorKind},
-    run::Context,
 };
 
 /// The UID of an object, and the generation of its spec.
@@ -65,7 +65,7 @@ pub(super) fn of_binding(binding: &ValidatingAdmissionPolicyBinding) -> Option<(
 ///
 /// # Errors
 /// When an answer says nothing.
-pub(super) async fn read(ctx: &Context) -> Result<Result<Policies, String>, Error> {
+pub(super) async fn read(ctx: &Cluster) -> Result<Result<Policies, String>, Error> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(ctx.client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(ctx.client.clone());
     let all = ListParams::default();

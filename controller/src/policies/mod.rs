@@ -17,6 +17,7 @@ pub mod standing;
 
 use std::{
     collections::HashMap,
+    ops::Deref,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -30,8 +31,8 @@ use tokio::sync::watch;
 use crds::{TerraformRun, names, termination::clip};
 
 use crate::{
+    cluster::Cluster,
     error::{Error, ErrorKind},
-    run::{Context, Gate},
 };
 use installed::Policies;
 use standing::Standing;
@@ -40,6 +41,32 @@ use standing::Standing;
 const GOOD_FOR: SignedDuration = SignedDuration::from_secs(60);
 /// When a failed proof is tried again, unless a watch sees a change before.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// Whether the admission policies stand.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gate {
+    /// Not tried within the last minute.
+    Unknown,
+    /// Proven within the last minute.
+    Proven,
+    /// Not proven.
+    Refuted {
+        /// What was missing.
+        missing: String,
+        /// When to try again.
+        retry_at: Timestamp,
+    },
+}
+
+/// Whoever decides on runs, as far as a proof needs him.
+pub trait Voids: Deref<Target = Cluster> + Send + Sync {
+    /// Takes away what stands on the runs of a namespace, or of all, that was set while the policies were not proven; with
+    /// `creations`, also what runs that have not begun ask for themselves.
+    ///
+    /// # Errors
+    /// When an answer says nothing. Then it is to be done again.
+    fn void(&self, scope: Option<&str>, creations: bool) -> impl Future<Output = Result<(), Error>> + Send;
+}
 
 /// Keeps the last proof of each namespace; bindings may differ between namespaces.
 pub struct Gatekeeper {
@@ -128,7 +155,7 @@ impl Gatekeeper {
     ///
     /// # Errors
     /// When an answer says nothing: no connection, an overloaded server.
-    pub async fn prove(&self, namespace: &str, ctx: &Context) -> Result<Gate, Error> {
+    pub async fn prove(&self, namespace: &str, ctx: &impl Voids) -> Result<Gate, Error> {
         let proof = {
             let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
             proofs.entry(namespace.to_owned()).or_default().clone()
@@ -163,7 +190,7 @@ impl Gatekeeper {
         Ok(proof.state(ctx.now(), *self.changes.borrow()))
     }
 
-    async fn attempt(&self, namespace: &str, policies: Policies, ctx: &Context) -> Result<Result<Policies, String>, Error> {
+    async fn attempt(&self, namespace: &str, policies: Policies, ctx: &impl Voids) -> Result<Result<Policies, String>, Error> {
         match attempt_all(namespace, ctx).await? {
             None => {
                 self.stands(namespace, &policies, ctx).await?;
@@ -180,7 +207,7 @@ impl Gatekeeper {
 }
 
 /// All probes at once. The first that was not refused as it must be is named.
-async fn attempt_all(namespace: &str, ctx: &Context) -> Result<Option<Missing>, Error> {
+async fn attempt_all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
     for answer in futures::future::join_all(names::POLICIES.map(|policy| probe(namespace, policy, ctx))).await {
         if let Some(missing) = answer.inspect_err(|error| ctx.metrics.failed(error))? {
             return Ok(Some(missing));
@@ -189,7 +216,7 @@ async fn attempt_all(namespace: &str, ctx: &Context) -> Result<Option<Missing>, 
     Ok(None)
 }
 
-async fn probe(namespace: &str, policy: &str, ctx: &Context) -> Result<Option<Missing>, Error> {
+async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
     let params = PostParams { dry_run: true, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
     let (api, probe) = (ctx.runs(namespace), probe_of(namespace, policy));
     match crate::error::call("prove the gate", api.create(&params, &probe)).await {

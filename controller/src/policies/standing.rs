@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crds::names;
 
-use super::{Gatekeeper, installed::Policies};
+use super::{Gatekeeper, Voids, installed::Policies};
 use crate::{
+    cluster::Cluster,
     error::{Error, ErrorKind},
-    run::{Context, void},
 };
 
 /// What the Lease says.
@@ -63,7 +63,7 @@ const TRIES: usize = 4;
 
 impl Gatekeeper {
     /// The policies were proven in a namespace: what was set while they may not have stood is taken away first.
-    pub(super) async fn stands(&self, namespace: &str, policies: &Policies, ctx: &Context) -> Result<(), Error> {
+    pub(super) async fn stands(&self, namespace: &str, policies: &Policies, ctx: &impl Voids) -> Result<(), Error> {
         let mut known = self.standing.lock().await;
         let proven = |standing: &Standing| standing.clone().proven(namespace, policies);
         if known.as_ref().is_some_and(|known| *known == proven(known)) {
@@ -84,7 +84,7 @@ impl Gatekeeper {
     }
 
     /// A policy let its probe through in a namespace, which is kept before anything else is decided.
-    pub(super) async fn falls(&self, namespace: &str, ctx: &Context) -> Result<(), Error> {
+    pub(super) async fn falls(&self, namespace: &str, ctx: &Cluster) -> Result<(), Error> {
         let mut known = self.standing.lock().await;
         if known.as_ref().is_some_and(|known| known.unproven.contains(namespace)) {
             return Ok(());
@@ -99,7 +99,7 @@ impl Gatekeeper {
 }
 
 /// Takes away what was set since the last proof, as far as the gate was open, and says that it is closed.
-async fn close(namespace: &str, policies: &Policies, ctx: &Context) -> Result<Standing, Error> {
+async fn close(namespace: &str, policies: &Policies, ctx: &impl Voids) -> Result<Standing, Error> {
     let (lease, before) = read(ctx).await?;
     // Where no proof was ever tried, nobody can have counted on a policy; what was created then is what the operator began with.
     let creations = before.as_ref().is_some_and(|standing| standing.policies.is_some());
@@ -110,7 +110,7 @@ async fn close(namespace: &str, policies: &Policies, ctx: &Context) -> Result<St
         Gap::Everywhere => ctx.settings.scopes(),
     };
     for scope in scopes {
-        Box::pin(void::all(scope.as_deref(), creations, ctx)).await?;
+        ctx.void(scope.as_deref(), creations).await?;
     }
     let after = before.proven(namespace, policies);
     write(lease, &after, ctx).await?;
@@ -118,7 +118,7 @@ async fn close(namespace: &str, policies: &Policies, ctx: &Context) -> Result<St
 }
 
 /// The Lease, and what it says. One that says nothing that can be read says that the policies are others.
-async fn read(ctx: &Context) -> Result<(Option<Lease>, Option<Standing>), Error> {
+async fn read(ctx: &Cluster) -> Result<(Option<Lease>, Option<Standing>), Error> {
     let api: Api<Lease> = Api::default_namespaced(ctx.client.clone());
     let lease = ctx.call_opt("read the lease of the gate", api.get(names::GATE_LEASE)).await?;
     let standing = lease.as_ref().map(|lease| {
@@ -129,7 +129,7 @@ async fn read(ctx: &Context) -> Result<(Option<Lease>, Option<Standing>), Error>
 }
 
 /// Writes over the Lease as it was read; any other one is left alone, and the proof is made again.
-async fn write(lease: Option<Lease>, standing: &Standing, ctx: &Context) -> Result<(), Error> {
+async fn write(lease: Option<Lease>, standing: &Standing, ctx: &Cluster) -> Result<(), Error> {
     const WHAT: &str = "write the lease of the gate";
     let api: Api<Lease> = Api::default_namespaced(ctx.client.clone());
     let text = serde_json::to_string(standing).map_err(|source| Error::Encode { what: WHAT, source })?;

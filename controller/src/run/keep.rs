@@ -17,6 +17,7 @@ use super::{
     start::{self, Opening},
     status::{Draft, End, of_tries},
 };
+pub(super) use crate::requests::annotated;
 use crate::{runner_pod, settings::Settings};
 
 /// The plan that this attempt may apply: the one that it made, or the one that it restores.
@@ -228,9 +229,4 @@ pub(super) fn close(
     draft.condition_if_new(conditions::STALLED, Some(false), reason::RETRYING, &text);
     draft.note("Retrying", true, text);
     Some(close::closing(o, attempt, draft.finish(Kind::Close)))
-}
-
-/// The annotation approves this plan.
-pub(super) fn annotated(run: &TerraformRun, plan: &PlanStatus) -> bool {
-    run.annotations().get(names::APPROVE).is_some_and(|given| *given == plan.checksum)
 }

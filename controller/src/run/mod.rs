@@ -3,7 +3,7 @@
 //! | module | does | touches the cluster |
 //! |---|---|---|
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
-//! | [`podview`] | reads what a pod says of itself | no |
+//! | [`context`] | what all of it works with, and what is remembered between two looks | no |
 //! | [`decide`] | says what is to be done | no |
 //! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
 //! | [`locks`] | its part: locks of states that dead pods left | no |
@@ -19,15 +19,15 @@
 mod actions;
 mod approve;
 mod close;
+mod context;
 mod decide;
-pub mod execute;
+mod execute;
 mod journal;
 mod keep;
 pub mod lease;
 pub mod locks;
 mod node;
 mod observe;
-mod podview;
 mod proof;
 mod reconcile;
 mod start;
@@ -42,8 +42,8 @@ pub mod watch;
 pub use actions::{
     Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,
 };
+pub use context::Context;
 pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
 pub use node::{NODE_WAIT, NodeState, over};
-pub use observe::Memory;
-pub use reconcile::{Context, on_error, reconcile};
+pub use reconcile::{on_error, reconcile};
 pub use status::{Draft, End};

@@ -3,13 +3,12 @@
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
-    time::Duration,
 };
 
 use futures::{StreamExt, TryStreamExt, channel::mpsc, stream};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Resource, ResourceExt,
     core::DeserializeGuard,
     runtime::{
         Controller, PredicateConfig, WatchStreamExt, controller,
@@ -23,7 +22,7 @@ use crds::{RunResult, Settled, TerraformRun, conditions, names, reason};
 
 use crate::{
     admin::Readiness,
-    cluster::pods::Feed,
+    cluster::watch::{backoff, loud},
     gc::{
         pods::{is_left, left_by, let_go},
         ttl,
@@ -36,11 +35,11 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let (reader, writer) = reflector::store();
     let (known, waiting) = (reader.clone(), reader.clone());
     let (runs_readiness, mut listed) = (readiness.clone(), false);
-    let (runs_ctx, mut workspaces) = (ctx.clone(), ctx.workspaces.feed());
+    let (runs_ctx, mut plans) = (ctx.clone(), ctx.newer_plans.feed());
     let (wake, woken) = mpsc::unbounded();
     let mut line = ctx.queue.feed(scope.clone(), wake.clone());
     ctx.nodes.wakes(scope.clone(), wake.clone());
-    let runs = watcher(api::<DeserializeGuard<TerraformRun>>(&ctx.client, scope.as_deref()), watcher::Config::default())
+    let runs = watcher(ctx.scoped::<DeserializeGuard<TerraformRun>>(scope.as_deref()), watcher::Config::default())
         .backoff(backoff())
         .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
         .inspect_ok(move |event| {
@@ -49,9 +48,9 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
                 && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
             {
                 let uid = run.uid().unwrap_or_default();
-                let_go(run.namespace().unwrap_or_default(), run.name_any(), uid, pod, runs_ctx.clone());
+                let_go(run.namespace().unwrap_or_default(), run.name_any(), uid, pod, runs_ctx.cluster.clone());
             }
-            for older in runs_ctx.workspaces.apply(&mut workspaces, event) {
+            for older in runs_ctx.newer_plans.apply(&mut plans, event) {
                 // Nobody listens any more when the controller ends.
                 let _ = wake.unbounded_send(older);
             }
@@ -75,9 +74,9 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
     });
 
-    let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), Feed::of(scope.clone()), readiness);
+    let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), ctx.pods.feed(), readiness);
     let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
-    let pods = watcher(api::<Pod>(&ctx.client, scope.as_deref()), ours)
+    let pods = watcher(ctx.scoped::<Pod>(scope.as_deref()), ours)
         .backoff(backoff())
         .filter_map(|event| async move { loud("pods", event).map(Ok) })
         .inspect_ok(move |event| {
@@ -121,32 +120,7 @@ fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context
     let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
     let Some(view) = PodView::of(pod) else { return };
     if is_left(&view, &uid, known.get(&run).as_deref()) {
-        let_go(run.namespace.unwrap_or_default(), run.name, uid, view, ctx.clone());
-    }
-}
-
-/// Between failures of a watch. A controller that is installed before its rights or its CRD is not to be late for a minute.
-pub(crate) fn backoff() -> watcher::ExponentialBackoff {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(Duration::from_secs(5))
-        .without_max_times()
-        .with_jitter()
-        .into()
-}
-
-/// Says that a watch failed. The watch begins again by itself; the runtime would slow all its streams down for one of them.
-pub(crate) fn loud<K>(what: &'static str, event: watcher::Result<watcher::Event<K>>) -> Option<watcher::Event<K>> {
-    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it begins again")).ok()
-}
-
-fn api<K>(client: &Client, scope: Option<&str>) -> Api<K>
-where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
-{
-    match scope {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
+        let_go(run.namespace.unwrap_or_default(), run.name, uid, view, ctx.cluster.clone());
     }
 }
 

@@ -2,10 +2,12 @@
 
 pub mod account;
 mod network;
+pub mod status;
 pub mod tools;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, ConfigMapProjection, ConfigMapVolumeSource, Container, DownwardAPIProjection, DownwardAPIVolumeFile,
@@ -26,9 +28,22 @@ const TOKEN_SECONDS: i64 = 3600;
 /// Files of Secrets and ConfigMaps: readable by whatever user the image has, writable by none.
 const FILE_MODE: i32 = 0o444;
 
+/// How long a node has to end what has no pod any more, beside the pod's own grace.
+const NODE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
+
 /// How long a pod of this run has to end, in seconds.
 pub fn grace_seconds(run: &TerraformRun) -> i64 {
     run.spec.runner.termination_grace_period_seconds
+}
+
+/// How long a pod of this run may take to end.
+pub fn grace(run: &TerraformRun) -> SignedDuration {
+    SignedDuration::from_secs(grace_seconds(run))
+}
+
+/// How long a pod of this run that is gone may still have a process on a node that is Ready.
+pub fn gone_wait(run: &TerraformRun) -> SignedDuration {
+    grace(run).checked_add(NODE_MARGIN).unwrap_or(SignedDuration::MAX)
 }
 
 /// The image of the run's pods.

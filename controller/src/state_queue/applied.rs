@@ -2,20 +2,17 @@
 //!
 //! Part of the index of [`super::queue`], which the watches fill.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    ops::Bound,
-};
+use std::{collections::BTreeSet, ops::Bound};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crds::{Changed, Phase, TerraformRun};
 
+use crate::cluster::index::{Index, Seen};
+
 /// A plan that waits: name of the Lease on its state, namespace and name.
 type Place = (Box<str>, Box<str>, Box<str>);
-/// A watch, and its listing.
-type Seen = (u32, u32);
 
 /// An apply to a state that may have changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,15 +26,14 @@ pub struct Applied {
 /// The last apply to each state, and the plans that wait.
 #[derive(Default)]
 pub(crate) struct Applies {
-    last: HashMap<Box<str>, Last>,
-    waits: HashMap<Box<str>, (Place, Seen)>,
+    last: Index<Box<str>, Last>,
+    waits: Index<Box<str>, Place>,
     line: BTreeSet<Place>,
 }
 
 struct Last {
     uid: Box<str>,
     applied: Applied,
-    seen: Seen,
 }
 
 impl Applies {
@@ -49,7 +45,7 @@ impl Applies {
         if let Some((key, _)) = waits(run) {
             let place: Place = (named(key), run.namespace().unwrap_or_default().into(), run.name_any().into());
             self.line.insert(place.clone());
-            self.waits.insert(uid.as_str().into(), (place, seen));
+            self.waits.put(seen, uid.as_str().into(), place);
         }
         let Some((key, at)) = applied(run) else { return Vec::new() };
         let key = named(key);
@@ -59,7 +55,7 @@ impl Applies {
         }
         let is_news = before.is_none_or(|last| *last.uid != *uid);
         let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
-        self.last.insert(key.clone(), Last { uid: uid.into(), applied: Applied { run: name, at }, seen });
+        self.last.put(seen, key.clone(), Last { uid: uid.into(), applied: Applied { run: name, at } });
         if !is_news {
             return Vec::new();
         }
@@ -80,17 +76,11 @@ impl Applies {
     }
 
     /// What a new listing of a watch did not show has gone.
-    pub(crate) fn retain(&mut self, (feed, listing): Seen) {
-        let stays = |seen: Seen| seen.0 != feed || seen.1 == listing;
-        self.last.retain(|_, last| stays(last.seen));
-        let line = &mut self.line;
-        self.waits.retain(|_, (place, seen)| {
-            let stays = stays(*seen);
-            if !stays {
-                line.remove(place);
-            }
-            stays
-        });
+    pub(crate) fn end_listing(&mut self, ended: Seen) {
+        self.last.end_listing(ended);
+        for (_, place) in self.waits.end_listing(ended) {
+            self.line.remove(&place);
+        }
     }
 
     /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
@@ -107,7 +97,7 @@ impl Applies {
     }
 
     fn wait_no_more(&mut self, uid: &str) {
-        if let Some((place, _)) = self.waits.remove(uid) {
+        if let Some(place) = self.waits.remove(uid) {
             self.line.remove(&place);
         }
     }
@@ -137,7 +127,7 @@ mod tests {
     use crate::testing;
     use crds::{Claim, Failure, FailureClass, PlanStatus, RunResult, Step, TerraformRunStatus, whole_seconds};
 
-    const SEEN: Seen = (1, 0);
+    const SEEN: Seen = Seen::of(1, 0);
 
     /// Every namespace shares its states.
     fn own(key: &str) -> Box<str> {
@@ -233,10 +223,10 @@ mod tests {
         let (old, b) = (run("x", "old", "s", 10), ended(run("y", "b", "s", 5), 20));
         let mut index = Applies::default();
         index.put(SEEN, &old, own);
-        index.put((2, 0), &b, own);
-        index.retain((1, 1));
-        assert!(index.put((2, 0), &ended(run("y", "c", "s", 5), 30), own).is_empty(), "nobody waits any more");
-        index.retain((2, 1));
+        index.put(Seen::of(2, 0), &b, own);
+        index.end_listing(Seen::of(1, 1));
+        assert!(index.put(Seen::of(2, 0), &ended(run("y", "c", "s", 5), 30), own).is_empty(), "nobody waits any more");
+        index.end_listing(Seen::of(2, 1));
         assert!(index.is_empty());
         index.put(SEEN, &old, own);
         index.put(SEEN, &b, own);

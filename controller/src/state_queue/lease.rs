@@ -13,10 +13,14 @@ use kube::{
 
 use crds::{TerraformRun, names};
 
+use super::want::is_entitled;
 use crate::{
-    cluster::nodes,
+    cluster::{
+        Cluster, node_watch,
+        nodes::{NodeState, over},
+    },
     error::{Error, ErrorKind},
-    run::{Context, NodeState, PodView, lease, over},
+    runner_pod::{gone_wait, status::PodView},
 };
 
 /// How often a Lease that somebody else writes at the same moment is looked at again.
@@ -43,7 +47,7 @@ pub enum Taken {
 ///
 /// # Errors
 /// When an answer says nothing.
-pub async fn take(run: &TerraformRun, name: &str, ctx: &Context) -> Result<Taken, Error> {
+pub async fn take(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken, Error> {
     match attempt(run, name, ctx).await {
         Err(error) if error.kind() == ErrorKind::Forbidden => Ok(Taken::Refused(format!(
             "the controller may not take the lease on the state: {error}; the chart's Role has the rights"
@@ -52,7 +56,7 @@ pub async fn take(run: &TerraformRun, name: &str, ctx: &Context) -> Result<Taken
     }
 }
 
-async fn attempt(run: &TerraformRun, name: &str, ctx: &Context) -> Result<Taken, Error> {
+async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken, Error> {
     let (api, own) = (api(ctx), run.namespace().unwrap_or_default());
     for _ in 0..TRIES {
         let wanted = object(run, name, ctx.now());
@@ -82,12 +86,12 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Context) -> Result<Taken,
 
 /// By whom a Lease is held, when the run that it names still has it or may still have a process. A namespace that no longer shares
 /// its states with the one that asks holds nobody up there, and is not named.
-async fn held(identity: &str, lease: &str, own: &str, ctx: &Context) -> Result<Option<String>, Error> {
+async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<Option<String>, Error> {
     let shares = |namespace: &str| ctx.settings.shared_states.scope(namespace) == ctx.settings.shared_states.scope(own);
     let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(None) };
     let found = ctx.call_opt("read the lease's holder", ctx.runs(namespace).get(name)).await?;
     if let Some(run) = found.filter(|run| run.uid().as_deref() == Some(uid)) {
-        return Ok(lease::is_entitled(&run, lease, &ctx.settings).then(|| format!("{namespace}/{name}")));
+        return Ok(is_entitled(&run, lease, &ctx.settings).then(|| format!("{namespace}/{name}")));
     }
     // The run was removed by force; its pods have their own finalizer.
     let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
@@ -100,7 +104,7 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Context) -> Result<O
         };
         let node = view.node.as_deref().filter(|_| view.ended.is_none());
         runs |= match node {
-            Some(node) => over(node, None, &nodes::live(node, None, ctx).await?).is_none(),
+            Some(node) => over(node, None, &node_watch::live(node, None, ctx).await?).is_none(),
             None => view.ended.is_none(),
         };
     }
@@ -111,7 +115,7 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Context) -> Result<O
 ///
 /// # Errors
 /// When an answer says nothing. A controller without the right to leases has none to remove.
-pub async fn remove(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
+pub async fn remove(run: &TerraformRun, ctx: &Cluster) -> Result<(), Error> {
     let api = api(ctx);
     let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
     let found = match ctx.call("list leases", api.list(&of_run)).await {
@@ -137,9 +141,9 @@ pub async fn remove(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
 ///
 /// # Errors
 /// When an answer says nothing.
-pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Context) -> Result<Result<(), String>, Error> {
+pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Cluster) -> Result<Result<(), String>, Error> {
     let Some(name) = name else { return every(ctx).await };
-    let state = nodes::read(name, ctx).await?;
+    let state = node_watch::read(name, ctx).await?;
     let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
     if over(name, attempt, &state).is_some() {
         return Ok(Ok(()));
@@ -150,7 +154,7 @@ pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Context) -> Resu
             let seen = ctx.nodes.ready_for(&node).and_then(|seen| SignedDuration::try_from(seen).ok());
             // Since when it is Ready its kubelet says, by the clock of that machine.
             let said = node.since.map(|since| ctx.now().duration_since(since) - CLOCKS_DIFFER);
-            match seen.max(said).map(|ready| lease::gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
+            match seen.max(said).map(|ready| gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
                 Some(left) => {
                     let due = ctx.now().checked_add(left).unwrap_or(Timestamp::MAX);
                     Err(format!("node {name} is Ready again, and ends what has no pod by {}", due.strftime("%H:%M:%S UTC")))
@@ -164,7 +168,7 @@ pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Context) -> Resu
 }
 
 /// What all nodes say: `Ok` when each is Ready, otherwise the name of one that is not.
-async fn every(ctx: &Context) -> Result<Result<(), String>, Error> {
+async fn every(ctx: &Cluster) -> Result<Result<(), String>, Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
     let nodes = match ctx.call("list nodes", api.list(&ListParams::default())).await {
         Ok(nodes) => nodes,
@@ -178,7 +182,7 @@ async fn every(ctx: &Context) -> Result<Result<(), String>, Error> {
     Ok(nodes.iter().find(|node| !ready(node)).map_or(Ok(()), |node| Err(format!("node {} is not Ready", node.name_any()))))
 }
 
-fn api(ctx: &Context) -> Api<Lease> {
+fn api(ctx: &Cluster) -> Api<Lease> {
     Api::default_namespaced(ctx.client.clone())
 }
 

@@ -18,52 +18,45 @@ use sha2::{Digest, Sha256};
 
 use crds::{Operation, Phase, RunResult, TerraformRun, datastore::StateId};
 
+use crate::cluster::index::{Feed, Feeds, Index, Seen};
+
 /// A workspace: half of a hash of its namespace, and of its stack or backend and workspace.
 type Workspace = u128;
 /// A run among those of its workspace, older ones first.
 type Rank = (Workspace, i64, Box<str>);
 
+/// Namespace and UID of a run that waits for an approval.
+type Waits = Box<(Box<str>, Box<str>)>;
+
 /// The runs that have made their plan, by workspace.
 #[derive(Default)]
-pub struct Workspaces(Mutex<Inner>);
+pub struct NewerPlans {
+    inner: Mutex<Inner>,
+    feeds: Feeds,
+}
 
 #[derive(Default)]
 struct Inner {
-    planned: BTreeMap<Rank, Entry>,
+    /// With those that wait for an approval.
+    planned: Index<Rank, Option<Waits>>,
     /// Runs that wait for an approval, by UID.
     waiting: HashMap<Box<str>, Rank>,
-    feeds: u32,
 }
 
-struct Entry {
-    feed: u32,
-    listing: u32,
-    /// Namespace and UID of a run that waits for an approval.
-    waits: Option<Box<(Box<str>, Box<str>)>>,
-}
-
-/// One watch that fills the index.
-#[derive(Debug, Default)]
-pub struct Feed {
-    number: u32,
-    listing: u32,
-}
-
-impl Workspaces {
+impl NewerPlans {
     /// One more watch.
     pub fn feed(&self) -> Feed {
-        let mut inner = self.lock();
-        inner.feeds += 1;
-        Feed { number: inner.feeds, listing: 0 }
+        self.feeds.add()
     }
 
     /// Takes an event of a watch, whole as the API server sent it. Returns the older runs that wait and are to be looked at.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) -> Vec<ObjectRef<TerraformRun>> {
+        feed.hears(event);
         match event {
-            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => return self.lock().put(feed, run),
+            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => return self.lock().put(feed.seen(), run),
             watcher::Event::Delete(run) => self.lock().remove(run),
-            watcher::Event::Init => feed.listing = feed.listing.wrapping_add(1),
-            watcher::Event::InitDone => self.lock().retain(feed),
+            watcher::Event::Init => {}
+            watcher::Event::InitDone => self.lock().end_listing(feed.seen()),
         }
         Vec::new()
     }
@@ -73,18 +66,18 @@ impl Workspaces {
         let inner = self.lock();
         let rank = inner.waiting.get(uid)?;
         let end = (rank.0, i64::MAX, Box::default());
-        let mut newer = inner.planned.range((Bound::Excluded(rank), Bound::Excluded(&end)));
+        let mut newer = inner.planned.range((Bound::Excluded(rank.clone()), Bound::Excluded(end)));
         newer.next_back().map(|((_, _, name), _)| name.to_string())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         // Whole between any two events.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    fn put(&mut self, feed: &Feed, run: &TerraformRun) -> Vec<ObjectRef<TerraformRun>> {
+    fn put(&mut self, seen: Seen, run: &TerraformRun) -> Vec<ObjectRef<TerraformRun>> {
         if !has_planned(run) {
             return Vec::new();
         }
@@ -96,13 +89,12 @@ impl Inner {
         } else {
             self.waiting.remove(&uid);
         }
-        let entry = Entry { feed: feed.number, listing: feed.listing, waits };
-        if self.planned.insert(rank.clone(), entry).is_some() {
+        if self.planned.put(seen, rank.clone(), waits).is_some() {
             return Vec::new();
         }
         let oldest = (rank.0, i64::MIN, Box::default());
-        let older = self.planned.range((Bound::Included(&oldest), Bound::Excluded(&rank)));
-        older.filter_map(|((_, _, name), entry)| Some(ObjectRef::new(name).within(&entry.waits.as_ref()?.0))).collect()
+        let older = self.planned.range(oldest..rank);
+        older.filter_map(|((_, _, name), waits)| Some(ObjectRef::new(name).within(&waits.as_ref()?.0))).collect()
     }
 
     fn remove(&mut self, run: &TerraformRun) {
@@ -113,15 +105,10 @@ impl Inner {
     }
 
     /// What a new listing did not show has gone.
-    fn retain(&mut self, feed: &Feed) {
-        let waiting = &mut self.waiting;
-        self.planned.retain(|_, entry| {
-            let stays = entry.feed != feed.number || entry.listing == feed.listing;
-            if let (false, Some(waits)) = (stays, &entry.waits) {
-                waiting.remove(&waits.1);
-            }
-            stays
-        });
+    fn end_listing(&mut self, ended: Seen) {
+        for (_, waits) in self.planned.end_listing(ended) {
+            waits.map(|waits| self.waiting.remove(&waits.1));
+        }
     }
 }
 
@@ -194,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_older_run_that_waits_is_woken_once_and_told_by_whom() {
-        let (index, old) = (Workspaces::default(), run("b", 0, Phase::AwaitingApproval));
+        let (index, old) = (NewerPlans::default(), run("b", 0, Phase::AwaitingApproval));
         let mut feed = index.feed();
         assert!(names(index.apply(&mut feed, &Apply(old.clone()))).is_empty());
         assert_eq!(index.newer("b"), None, "it is the newest");
@@ -213,7 +200,7 @@ mod tests {
 
     #[test]
     fn of_two_in_one_second_the_name_decides() {
-        let index = Workspaces::default();
+        let index = NewerPlans::default();
         let mut feed = index.feed();
         index.apply(&mut feed, &Apply(run("a", 0, Phase::AwaitingApproval)));
         index.apply(&mut feed, &Apply(run("b", 0, Phase::AwaitingApproval)));
@@ -241,7 +228,7 @@ mod tests {
             ("destroys", other(|run| run.spec.operation = Operation::Destroy), true),
         ];
         for (what, newer, takes) in cases {
-            let index = Workspaces::default();
+            let index = NewerPlans::default();
             let mut feed = index.feed();
             index.apply(&mut feed, &Apply(run("a", 0, Phase::AwaitingApproval)));
             index.apply(&mut feed, &Apply(newer));
@@ -260,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_restart_and_a_new_listing_see_the_same() {
-        let index = Workspaces::default();
+        let index = NewerPlans::default();
         let mut feed = index.feed();
         let mut done = run("b", 9, Phase::Succeeded);
         (done.status.as_mut().unwrap().plan, done.status.as_mut().unwrap().result) = (None, Some(RunResult::Applied));

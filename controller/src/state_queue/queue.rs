@@ -1,23 +1,24 @@
 //! Who waits for which state, in which order, who has it, and who applied to it last: filled by the watches, asked for no request.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     sync::{Mutex, PoisonError},
 };
 
+use crds::TerraformRun;
 use futures::channel::mpsc::UnboundedSender;
 use jiff::Timestamp;
 use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher},
 };
-use tokio::sync::watch;
 
-use crds::TerraformRun;
-
-use super::applied::{Applied, Applies};
+use super::{
+    applied::{Applied, Applies},
+    want::{Want, wants},
+};
 use crate::{
-    run::lease::{Want, wants},
+    cluster::index::{Feed, Feeds, Index, Seen},
     settings::{Settings, sharing::SharedStates},
 };
 
@@ -28,8 +29,7 @@ type Place = (Box<str>, Timestamp, Box<str>, Box<str>);
 /// The lines of all states that are wanted.
 pub struct Queue {
     inner: Mutex<Inner>,
-    /// How many watches have not listed their runs yet.
-    unlisted: watch::Sender<usize>,
+    feeds: Feeds,
     shared: SharedStates,
     has_datastore: bool,
 }
@@ -37,30 +37,19 @@ pub struct Queue {
 #[derive(Default)]
 struct Inner {
     /// By UID; only runs that wait or have a lease.
-    runs: HashMap<Box<str>, Entry>,
+    runs: Index<Box<str>, Entry>,
     line: BTreeSet<Place>,
     applies: Applies,
-    feeds: u32,
     wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
 }
 
 struct Entry {
-    feed: u32,
-    listing: u32,
     /// Its place, while it waits.
     waits: Option<Place>,
     /// Name of the Lease on the state that it says it has, as it is called now: whoever recorded it may have called it otherwise.
     has: Option<Box<str>>,
     namespace: Box<str>,
     name: Box<str>,
-}
-
-/// One watch that fills the lines.
-#[derive(Debug, Default)]
-pub struct Feed {
-    number: u32,
-    listing: u32,
-    listed: bool,
 }
 
 /// Who comes before a run.
@@ -77,7 +66,7 @@ impl Queue {
     pub fn new(settings: &Settings) -> Self {
         Self {
             inner: Mutex::default(),
-            unlisted: watch::Sender::new(0),
+            feeds: Feeds::default(),
             shared: settings.shared_states.clone(),
             has_datastore: settings.has_datastore(),
         }
@@ -85,23 +74,19 @@ impl Queue {
 
     /// One more watch, of one namespace or of all; `wake` is told which of its runs have come nearer to their turn.
     pub fn feed(&self, scope: Option<String>, wake: UnboundedSender<Run>) -> Feed {
-        let mut inner = self.lock();
-        inner.feeds += 1;
-        inner.wakers.push((scope, wake));
-        self.unlisted.send_modify(|count| *count += 1);
-        Feed { number: inner.feeds, listing: 0, listed: false }
+        self.lock().wakers.push((scope, wake));
+        self.feeds.add()
     }
 
     /// Waits until every watch has listed its runs once: only then the lines show each run that says it has a lease, those included
     /// whose Lease was called otherwise when they took it.
     pub async fn ready(&self) {
-        let mut unlisted = self.unlisted.subscribe();
-        // The sender lives in `self`.
-        let _ = unlisted.wait_for(|count| *count == 0).await;
+        self.feeds.ready().await;
     }
 
     /// Takes an event of a watch, whole as the API server sent it.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) {
+        feed.hears(event);
         let mut inner = self.lock();
         match event {
             watcher::Event::Apply(run) | watcher::Event::InitApply(run) => {
@@ -109,9 +94,9 @@ impl Queue {
                 let named = |key: &str| -> Box<str> { self.shared.lease_name(&namespace, key).into() };
                 let has = run.status.as_ref().and_then(|status| status.lease.as_ref()).map(|lease| named(&lease.state_key));
                 let want = wants(run, false, self.has_datastore).map(|want| (named(&want.key), want.since));
-                let moved = inner.put(feed, run, want, has);
+                let moved = inner.put(feed.seen(), run, want, has);
                 inner.wake(&moved);
-                for (namespace, name) in inner.applies.put((feed.number, feed.listing), run, named) {
+                for (namespace, name) in inner.applies.put(feed.seen(), run, named) {
                     inner.send(&namespace, &name);
                 }
             }
@@ -121,18 +106,14 @@ impl Queue {
                 let namespace = run.namespace().unwrap_or_default();
                 inner.applies.remove(run, |key| self.shared.lease_name(&namespace, key).into());
             }
-            watcher::Event::Init => feed.listing = feed.listing.wrapping_add(1),
+            watcher::Event::Init => {}
             watcher::Event::InitDone => {
-                let gone = |entry: &Entry| entry.feed == feed.number && entry.listing != feed.listing;
-                let gone: Vec<_> = inner.runs.iter().filter(|(_, e)| gone(e)).map(|(uid, _)| uid.clone()).collect();
-                for uid in gone {
-                    let moved = inner.remove(&uid);
+                for (_, gone) in inner.runs.end_listing(feed.seen()) {
+                    let moved = inner.leaves(gone);
                     inner.wake(&moved);
                 }
-                inner.applies.retain((feed.number, feed.listing));
-                if !std::mem::replace(&mut feed.listed, true) {
-                    self.unlisted.send_modify(|count| *count = count.saturating_sub(1));
-                }
+                inner.applies.end_listing(feed.seen());
+                self.feeds.listed(feed);
             }
         }
     }
@@ -170,7 +151,7 @@ impl Inner {
     /// The Leases whose lines moved.
     fn put(
         &mut self,
-        feed: &Feed,
+        seen: Seen,
         run: &TerraformRun,
         want: Option<(Box<str>, Timestamp)>,
         has: Option<Box<str>>,
@@ -192,13 +173,17 @@ impl Inner {
         }
         if has.is_some() || waits.is_some() {
             self.line.extend(waits.clone());
-            self.runs.insert(uid, Entry { feed: feed.number, listing: feed.listing, waits, has, namespace, name });
+            self.runs.put(seen, uid, Entry { waits, has, namespace, name });
         }
         moved
     }
 
     fn remove(&mut self, uid: &str) -> Vec<Box<str>> {
-        let Some(entry) = self.runs.remove(uid) else { return Vec::new() };
+        self.runs.remove(uid).map_or_else(Vec::new, |entry| self.leaves(entry))
+    }
+
+    /// The Leases whose lines move, as a run is in none of them any more.
+    fn leaves(&mut self, entry: Entry) -> Vec<Box<str>> {
         if let Some(place) = &entry.waits {
             self.line.remove(place);
         }

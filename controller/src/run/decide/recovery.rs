@@ -9,14 +9,14 @@ use super::rerun;
 use crate::run::{Action, Decision, Draft, Kind, Observed};
 
 /// Whether a recovery is asked for and not answered. Admission lets it be asked for only where there may be something to recover.
-pub fn is_asked(run: &TerraformRun, status: &TerraformRunStatus) -> bool {
+pub(crate) fn is_asked(run: &TerraformRun, status: &TerraformRunStatus) -> bool {
     let asked = run.annotations().get(names::RECOVER).is_some_and(|value| value == "true");
     let due = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate)) && status.claim.is_some();
     asked && due && status.recovery.is_none()
 }
 
 /// Creates the run and remembers its name.
-pub fn answer(o: &Observed, now: Timestamp) -> Decision {
+pub(crate) fn answer(o: &Observed, now: Timestamp) -> Decision {
     let name = names::recovery_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
     let mut draft = Draft::new(&o.run, o.status(), now);
     draft.set("recovery", &name);
@@ -26,7 +26,7 @@ pub fn answer(o: &Observed, now: Timestamp) -> Decision {
 
 /// The run: the same spec, and a person who approves. What it imports was made by an apply that did not end well, and what that apply
 /// began without an end may be there: whatever the first run's mode was, somebody has to look.
-pub fn fresh_run(run: &TerraformRun) -> TerraformRun {
+pub(crate) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     let name = names::recovery_name(&run.name_any(), &run.uid().unwrap_or_default());
     let mut fresh = rerun::same_spec(run, name, names::RECOVERY_OF);
     fresh.spec.recover = Some(Recover { from_run: run.name_any() });

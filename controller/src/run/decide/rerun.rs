@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run::{Action, Decision, Draft, Kind, Observed};
 
 /// Creates the run and remembers its name.
-pub fn answer(o: &Observed, now: Timestamp) -> Decision {
+pub(crate) fn answer(o: &Observed, now: Timestamp) -> Decision {
     let name = names::rerun_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
     let mut draft = Draft::new(&o.run, o.status(), now);
     draft.set("rerun", &name);
@@ -18,7 +18,7 @@ pub fn answer(o: &Observed, now: Timestamp) -> Decision {
 }
 
 /// The fresh run. Its name follows from the old one's UID, so asking twice makes one.
-pub fn fresh_run(run: &TerraformRun) -> TerraformRun {
+pub(crate) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     same_spec(run, names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default()), names::RERUN_OF)
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
 ///
 /// # Errors
 /// Never: both have string keys.
-pub fn carried(stored: &Value, old: &TerraformRunSpec, fresh: &TerraformRunSpec) -> serde_json::Result<Value> {
+pub(crate) fn carried(stored: &Value, old: &TerraformRunSpec, fresh: &TerraformRunSpec) -> serde_json::Result<Value> {
     let mut spec = stored.clone();
     carry(&mut spec, &serde_json::to_value(old)?, &serde_json::to_value(fresh)?);
     Ok(spec)

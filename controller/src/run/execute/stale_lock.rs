@@ -1,31 +1,24 @@
 //! Who left the lock of a state: looked up live, since a lock that is removed under a process that lives costs the state.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::sync::PoisonError;
 
 use kube::ResourceExt;
 
 use crds::{Attempt, StateLock, TerraformRun, reason};
 
 use crate::{
-    cluster::nodes,
+    cluster::node_watch,
     error::Error,
     run::{Context, Ended, PodState, PodView, locks, over},
     runner_pod::account,
     state_queue::lease,
 };
 
-/// Which run was told to release which lock: two at once could remove a lock that the first of them took afterwards.
-#[derive(Default)]
-pub struct Released(Mutex<HashMap<String, (String, String, String)>>);
-
 /// Whose the lock was, when its process has ended for certain; otherwise why it stays.
 ///
 /// # Errors
 /// When an answer says nothing.
-pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
+pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
     let Some((name, hash, number)) = locks::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
     let Some(holder) = find(run, name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
     let (namespace, uid) = (holder.namespace().unwrap_or_default(), holder.uid().unwrap_or_default());
@@ -58,7 +51,7 @@ pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Res
 /// A pod that cannot say itself that it has ended, when its node says so.
 async fn judged(mut pod: PodView, attempt: Option<&Attempt>, ctx: &Context) -> Result<PodView, Error> {
     if let (Some(node), None) = (&pod.node, &pod.ended) {
-        let state = nodes::live(node, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?;
+        let state = node_watch::live(node, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?;
         pod.ended = over(node, attempt, &state).map(|text| Ended { message: None, reason: reason::POD_LOST, text });
     }
     Ok(pod)
