@@ -1,5 +1,7 @@
 //! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods.
 //!
+//! Each room uses only those below it, which the tests read off the source (`tests/src/rooms`).
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`run`] | the reconciler: observe, decide, execute, and the loop that looks at runs |
@@ -7,13 +9,14 @@
 //! | [`state_queue`] | one apply at a time on a state: who has it, who waits, what was applied or planned since |
 //! | [`gc`] | what is deleted because nothing needs it any more |
 //! | [`cluster`] | watches and caches, the API server's clock, which of several controllers works |
-//! | [`runner_pod`] | what an attempt is made of: its pod and its rights |
-//! | [`datastore_client`] | what is asked of the datastore |
-//! | `requests` | what people ask of a run |
+//! | [`runner_pod`] | what an attempt is made of, its pod and its rights, and what its pod says of itself |
 //! | [`read_api`] | the APIService by which people read plans and logs |
+//! | `requests` | what people ask of a run |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
+//! | [`error`] | calls that failed |
+//! | [`datastore_client`] | what is asked of the datastore |
 //! | [`datastore`] | `controller datastore`: what outlives pods |
-//! | [`settings`], [`error`] | command line; calls that failed |
+//! | [`settings`] | command line |
 
 pub mod admin;
 pub mod cluster;
