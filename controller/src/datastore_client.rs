@@ -17,7 +17,7 @@ use crds::{
     termination::TerminationMessage,
 };
 
-use crate::{pod::Handout, settings::Settings};
+use crate::settings::Settings;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -57,6 +57,15 @@ impl From<reqwest::Error> for Unanswered {
     fn from(error: reqwest::Error) -> Self {
         Self::Transport(causes(&error))
     }
+}
+
+/// What a pod is told of the datastore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handout {
+    /// Its address.
+    pub url: String,
+    /// Its certificate authority, PEM.
+    pub ca: String,
 }
 
 /// The datastore, as the controller was told of it.

@@ -9,10 +9,19 @@ use kube::{
 
 use crds::{TerraformRun, names, termination::clip};
 
-use crate::run::Note;
-
 /// The most bytes of an Event's note, in characters of up to three bytes.
 const MAX_NOTE: usize = 340;
+
+/// An Event to be published when a write succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// One word.
+    pub reason: &'static str,
+    /// Whether it is a warning.
+    pub warning: bool,
+    /// For people; one line.
+    pub text: String,
+}
 
 /// Publishes Events.
 #[derive(Clone)]

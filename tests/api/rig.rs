@@ -10,17 +10,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    events::Events,
-    gate::Gatekeeper,
-    locks::Released,
-    metrics::Metrics,
-    nodes::Nodes,
-    pods::{Feed, Pods},
-    queue::Queue,
-    run::{Context, Gate, Memory, reconcile},
+    cluster::{Cluster, index::Feed},
+    run::{Context, Gate, reconcile, watch::prune},
     settings::Settings as ControllerSettings,
-    watch::prune,
-    workspaces::Workspaces,
 };
 use crds::{TerraformRun, clock::ServerClock, contract, names, termination::TerminationMessage};
 use k8s_openapi::api::core::v1::Pod;
@@ -79,22 +71,8 @@ impl Rig {
         config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
         config.default_namespace = "pawl-system".into();
         let client = Client::try_from(config)?;
-        let context = Arc::new(Context {
-            client: client.clone(),
-            pods: Pods::awaiting(1),
-            memory: Memory::default(),
-            gate: Gatekeeper::default(),
-            workspaces: Workspaces::default(),
-            queue: Queue::new(&settings),
-            released: Released::default(),
-            nodes: Nodes::default(),
-            datastore: None,
-            events: Events::new(client),
-            metrics: Arc::new(Metrics::new()),
-            clock: ServerClock::default(),
-            settings,
-        });
-        let mut feed = Feed::of(None);
+        let context = Arc::new(Context::new(Cluster::new(client, settings, ServerClock::default()), None));
+        let mut feed = context.pods.feed();
         context.pods.apply(&mut feed, &Event::Init);
         context.pods.apply(&mut feed, &Event::InitDone);
         Ok(Self { world, namespace, context, feed: Mutex::new(feed) })
@@ -104,7 +82,7 @@ impl Rig {
     pub(crate) async fn prove_the_gate(world: World) -> Result<()> {
         let (rig, started) = (Self::new(world).await?, Instant::now());
         loop {
-            match rig.context.gate.prove(&rig.namespace, &rig.context).await {
+            match rig.context.gate.prove(&rig.namespace, &*rig.context).await {
                 Ok(Gate::Proven) => return Ok(()),
                 other => ensure!(started.elapsed() < SOON, "the gate is not proven: {other:?}"),
             }

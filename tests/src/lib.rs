@@ -11,6 +11,8 @@ pub mod ledger;
 pub mod mutants;
 pub mod played;
 pub mod releases;
+#[cfg(test)]
+mod rooms;
 pub mod scripted_tool;
 pub mod servers;
 pub mod upgrade;

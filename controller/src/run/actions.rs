@@ -3,15 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
 
 use super::{
     lease::{Nodes, Waits},
     locks::Left,
-    node::NodeState,
 };
-use crate::{applied::Applied, queue::Ahead};
+use crate::{
+    cluster::nodes::NodeState,
+    state_queue::{applied::Applied, queue::Ahead},
+};
+pub use crate::{
+    events::Note,
+    policies::Gate,
+    runner_pod::status::{Ended, PodView, Trouble},
+};
 use crds::{Journal, Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
 
 /// Everything a decision is made of, the clock and the settings apart.
@@ -89,69 +95,6 @@ pub enum PodState {
     Present(PodView),
 }
 
-/// What matters of a pod.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodView {
-    /// Name.
-    pub name: String,
-    /// UID.
-    pub uid: String,
-    /// Name of its run.
-    pub run: String,
-    /// Attempt it was made for.
-    pub attempt: u32,
-    /// Node it was bound to.
-    pub node: Option<String>,
-    /// For how many seconds it tolerates a node that is not Ready, when it says so.
-    pub tolerates: Option<i64>,
-    /// Carries our finalizer.
-    pub held: bool,
-    /// Has a deletionTimestamp.
-    pub deleting: bool,
-    /// Its node says that the container was started, whatever became of it.
-    pub started: bool,
-    /// How it ended, when it did.
-    pub ended: Option<Ended>,
-    /// Why it does not start, as far as the pod says.
-    pub trouble: Option<Trouble>,
-}
-
-/// How a pod ended.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ended {
-    /// Its termination message, when it is one.
-    pub message: Option<TerminationMessage>,
-    /// Reason, from [`crds::reason`].
-    pub reason: &'static str,
-    /// For people.
-    pub text: String,
-}
-
-/// Why an attempt does not start.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Trouble {
-    /// Reason, from [`crds::reason`].
-    pub reason: &'static str,
-    /// For people.
-    pub text: String,
-}
-
-/// Whether the admission policies stand.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Gate {
-    /// Not tried within the last minute.
-    Unknown,
-    /// Proven within the last minute.
-    Proven,
-    /// Not proven.
-    Refuted {
-        /// What was missing.
-        missing: String,
-        /// When to try again.
-        retry_at: Timestamp,
-    },
-}
-
 /// What this process remembers of a run. Losing it costs time or a request, never safety.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notes {
@@ -203,17 +146,6 @@ pub struct Refused {
     pub times: u32,
     /// When to try again.
     pub retry_at: Timestamp,
-}
-
-/// An Event to be published when a write succeeded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// One word.
-    pub reason: &'static str,
-    /// Whether it is a warning.
-    pub warning: bool,
-    /// For people; one line.
-    pub text: String,
 }
 
 /// What a status write does; decides whether it needs a live read, and what is counted.
@@ -395,12 +327,5 @@ impl Decision {
     /// Whether any of the actions has to be decided on a live read.
     pub fn needs_live(&self) -> bool {
         self.actions.iter().any(Action::needs_live)
-    }
-}
-
-impl PodView {
-    /// Reads a pod. `None` when it is no attempt's pod.
-    pub fn of(pod: &Pod) -> Option<Self> {
-        super::podview::view(pod)
     }
 }

@@ -2,6 +2,9 @@
 //! `design/0001-run-protocol.md`; [`super::close`] holds the table of endings, [`super::start`] attempts that nobody has
 //! adopted yet, [`super::approve`] approvals.
 
+pub(super) mod recovery;
+pub(super) mod rerun;
+
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -11,11 +14,12 @@ use super::{
     actions::{Action, Decision, Gate, Kind, Observed, PodState, PodView},
     approve, close, journal, keep, lease, locks,
     node::{self, Abandon, Fate},
-    proof, recovery, rerun, start,
+    proof, start,
     status::{Draft, End, of_tries},
     void,
 };
-use crate::settings::Settings;
+pub(super) use crate::requests::asked;
+use crate::{gc::ttl, settings::Settings};
 
 /// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
 pub const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -46,26 +50,6 @@ pub fn decide(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
 /// `at + wait`, or the end of time.
 pub(super) fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
     at.checked_add(wait).unwrap_or(Timestamp::MAX)
-}
-
-/// A person or the API asks that the run comes to an end before its claim.
-pub(super) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
-    let annotation = |name: &str| run.annotations().get(name);
-    if let Some(denied) = run.denied() {
-        Some((RunResult::Rejected, denied))
-    } else if let Some(cancelled) = run.cancelled() {
-        Some((RunResult::Canceled, cancelled))
-    } else if run.metadata.deletion_timestamp.is_some() {
-        Some((RunResult::Canceled, "the run was deleted".into()))
-    } else {
-        let life = annotation(names::LIFE).filter(|life| run.uid().as_ref() != Some(*life))?;
-        // One that has begun has a status of its own, and was not made from anything.
-        run.status
-            .as_ref()
-            .and_then(|status| status.attempt.as_ref())
-            .is_none()
-            .then(|| (RunResult::Canceled, format!("made again from the run of UID {life}, out of a backup or a copy")))
-    }
 }
 
 /// The pod of the attempt, as far as the status knows it: the adopted one, or before that whichever has its name.
@@ -187,7 +171,11 @@ fn at_rest(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     if let Some(decision) = proof::ask(o, settings, now).or_else(|| journal::ask(o, settings, now)) {
         return decision;
     }
-    crate::prune::decide(run, status, settings, now)
+    match ttl::due(run, status, settings) {
+        Some(due) if now >= due => Decision::act(Action::Prune),
+        Some(due) => Decision::until(due, now),
+        None => Decision::wait(),
+    }
 }
 
 /// Everything of the run goes, then the run.

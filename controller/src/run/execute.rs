@@ -1,5 +1,7 @@
 //! Carries out what was decided, and returns what is known afterwards.
 
+mod stale_lock;
+
 use std::sync::Arc;
 
 use k8s_openapi::api::{
@@ -8,25 +10,31 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 
 use crds::{Attempt, TerraformRun, names, reason, termination::clip};
 
 use super::{
+    Context,
     actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},
+    decide::{recovery, rerun},
     lease::{self, Nodes},
     locks::Left,
     node,
     observe::{ahead, version},
-    reconcile::Context,
     start, stored, tested, void,
 };
 use crate::{
-    account::{self, Account},
     error::{Error, ErrorKind},
-    leases, locks, pod, recovery, rerun,
+    gc::delete,
+    runner_pod::{
+        self,
+        account::{self, Account},
+        tools,
+    },
+    state_queue::lease as leases,
 };
 
 /// What is known afterwards.
@@ -94,17 +102,16 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
                     pod.deleting = true;
                 }
             }
-            Action::DeleteAccount { name } => delete_account(&namespace, &name, ctx).await?,
+            Action::DeleteAccount { name } => delete::account(&namespace, &name, ctx).await?,
             Action::ReleasePod { name, uid } => {
-                release_pod(&namespace, &name, &uid, ctx).await?;
-                ctx.pods.release(&namespace, &name, &uid);
+                delete::release_pod(&namespace, &name, &uid, ctx).await?;
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.held = false;
                 }
             }
             Action::Cleanup => {
                 let (cleaned, leases, ()) =
-                    tokio::join!(cleanup(&seen.run, ctx), leases::remove(&seen.run, ctx), stored::forget(&seen.run, ctx));
+                    tokio::join!(delete::all_of(&seen.run, ctx), leases::remove(&seen.run, ctx), stored::forget(&seen.run, ctx));
                 cleaned?;
                 leases?;
             }
@@ -159,7 +166,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 
 async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(lock) = seen.status().state_lock.clone() else { return Ok(()) };
-    match Box::pin(locks::left_by(&seen.run, &lock, ctx)).await? {
+    match Box::pin(stale_lock::left_by(&seen.run, &lock, ctx)).await? {
         Ok(holder) => seen.left = Left::Behind(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }
@@ -302,13 +309,13 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
             already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
         }
         let api = ctx.pod_api(&namespace);
-        let mut wanted = pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
-        let tools = &ctx.settings.runner_tools;
-        let nodes = tools.cache.host_path.is_some() && {
+        let mut wanted = runner_pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
+        let wished = &ctx.settings.runner_tools;
+        let nodes = wished.cache.host_path.is_some() && {
             let namespaces: Api<Namespace> = Api::all(ctx.client.clone());
-            pod::tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
+            tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
         };
-        pod::tools::equip(&mut wanted, tools, nodes);
+        tools::equip(&mut wanted, wished, nodes);
         match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
             Some(pod) => Ok(pod),
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,
@@ -361,62 +368,4 @@ pub(super) fn refusal(error: &Error, namespace: &str, account: Option<&str>) -> 
         | ErrorKind::Timeout
         | ErrorKind::Transport => None,
     }
-}
-
-pub(super) async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<(), Error> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), namespace);
-    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), namespace);
-    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), namespace);
-    let params = DeleteParams::background();
-    let (account, role, binding) = tokio::join!(
-        ctx.call_opt("delete ServiceAccount", accounts.delete(name, &params)),
-        ctx.call_opt("delete Role", roles.delete(name, &params)),
-        ctx.call_opt("delete RoleBinding", bindings.delete(name, &params)),
-    );
-    account?;
-    role?;
-    binding?;
-    Ok(())
-}
-
-/// Takes our finalizer from a pod; other finalizers are others' business.
-pub(super) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Context) -> Result<(), Error> {
-    let api = ctx.pod_api(namespace);
-    // Almost always the only one: one request, which fails when it is not as expected.
-    let patch = json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER]}});
-    ctx.call_opt("release pod", api.patch_metadata(name, &params(), &Patch::Strategic(patch))).await?;
-    Ok(())
-}
-
-/// Everything of the run but the run: pods one by one with their UID, then the rest by label.
-async fn cleanup(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
-    let namespace = run.namespace().unwrap_or_default();
-    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
-    let pods = ctx.pod_api(&namespace);
-    let metadata = ctx.call("list pods", pods.list_metadata(&of_run)).await?;
-    for pod in &metadata.items {
-        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
-        if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
-            release_pod(&namespace, &name, &uid, ctx).await?;
-            ctx.pods.release(&namespace, &name, &uid);
-        }
-        if pod.metadata.deletion_timestamp.is_none() {
-            let preconditions = Preconditions { uid: Some(uid), resource_version: None };
-            let params = DeleteParams::background().preconditions(preconditions);
-            ctx.call_opt("delete pod", pods.delete(&name, &params)).await?;
-        }
-    }
-    let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
-    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
-    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
-    let params = DeleteParams::background();
-    let (accounts, roles, bindings) = tokio::join!(
-        ctx.call("delete ServiceAccounts", accounts.delete_collection(&params, &of_run)),
-        ctx.call("delete Roles", roles.delete_collection(&params, &of_run)),
-        ctx.call("delete RoleBindings", bindings.delete_collection(&params, &of_run)),
-    );
-    accounts?;
-    roles?;
-    bindings?;
-    Ok(())
 }

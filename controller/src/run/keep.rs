@@ -17,7 +17,8 @@ use super::{
     start::{self, Opening},
     status::{Draft, End, of_tries},
 };
-use crate::{pod, settings::Settings};
+pub(super) use crate::requests::annotated;
+use crate::{runner_pod, settings::Settings};
 
 /// The plan that this attempt may apply: the one that it made, or the one that it restores.
 pub(super) fn plan_of<'a>(status: &'a TerraformRunStatus, attempt: &Attempt) -> Option<&'a PlanStatus> {
@@ -164,7 +165,7 @@ fn ends(o: &Observed, end: &End, now: Timestamp) -> Decision {
 fn restore(o: &Observed, plan: &PlanStatus, last: &Attempt, by: &str, settings: &Settings, now: Timestamp) -> Write {
     let run = &o.run;
     let tries = if last.restores == Some(plan.attempt) { last.tries + 1 } else { 1 };
-    let image = pod::attempt_image(run, last, settings);
+    let image = runner_pod::attempt_image(run, last, settings);
     let mut draft = Draft::new(run, o.status(), now);
     let opening = Opening { number: last.number + 1, tries, image, restores: Some(plan.attempt) };
     let name = start::begin(&mut draft, run, &opening);
@@ -228,9 +229,4 @@ pub(super) fn close(
     draft.condition_if_new(conditions::STALLED, Some(false), reason::RETRYING, &text);
     draft.note("Retrying", true, text);
     Some(close::closing(o, attempt, draft.finish(Kind::Close)))
-}
-
-/// The annotation approves this plan.
-pub(super) fn annotated(run: &TerraformRun, plan: &PlanStatus) -> bool {
-    run.annotations().get(names::APPROVE).is_some_and(|given| *given == plan.checksum)
 }

@@ -3,7 +3,7 @@
 //! | module | does | touches the cluster |
 //! |---|---|---|
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
-//! | [`podview`] | reads what a pod says of itself | no |
+//! | [`context`] | what all of it works with, and what is remembered between two looks | no |
 //! | [`decide`] | says what is to be done | no |
 //! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
 //! | [`locks`] | its part: locks of states that dead pods left | no |
@@ -14,11 +14,12 @@
 //! | [`tested`] | the same as patches that test fields | no |
 //! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
 //! | [`void`] | takes away what was set while the admission policies were not proven | yes |
-//! | [`orphan`] | lets go of pods whose run is gone or at a later attempt | yes |
+//! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
 
 mod actions;
 mod approve;
 mod close;
+mod context;
 mod decide;
 mod execute;
 mod journal;
@@ -27,8 +28,6 @@ pub mod lease;
 pub mod locks;
 mod node;
 mod observe;
-mod orphan;
-mod podview;
 mod proof;
 mod reconcile;
 mod start;
@@ -38,15 +37,13 @@ mod tested;
 #[cfg(test)]
 mod tests;
 pub mod void;
+pub mod watch;
 
 pub use actions::{
     Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,
 };
+pub use context::Context;
 pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
 pub use node::{NODE_WAIT, NodeState, over};
-pub use observe::Memory;
-pub use orphan::{is_left, left_by, let_go};
-pub use reconcile::{Context, on_error, reconcile};
+pub use reconcile::{on_error, reconcile};
 pub use status::{Draft, End};
-
-use crate::{recovery, rerun};

@@ -11,22 +11,11 @@ use super::{
     decide::{after, unproven},
     status::Draft,
 };
-use crate::nodes::NodeView;
+pub use crate::cluster::nodes::{NodeState, over};
+use crate::cluster::nodes::{NodeView, boot_id};
 
 /// How long an attempt without a claim waits for its node, unless its pod tolerates less: as long as Kubernetes does.
 pub const NODE_WAIT: SignedDuration = SignedDuration::from_mins(5);
-
-/// What is known of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum NodeState {
-    /// Nothing: nobody asked, or it cannot be read.
-    #[default]
-    Unknown,
-    /// The API server does not have the node of this name.
-    Gone(String),
-    /// It is there.
-    There(NodeView),
-}
 
 /// What the node of a pod says of it.
 pub(super) enum Fate<'a> {
@@ -54,26 +43,6 @@ pub(super) fn name<'a>(attempt: Option<&'a Attempt>, pod: &'a PodState, notes: &
 
 pub(super) fn name_of(o: &Observed) -> Option<&str> {
     name(o.status().attempt.as_ref(), &o.pod, &o.notes)
-}
-
-/// The boot ID that the node had when it was lost.
-fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'a str> {
-    attempt.filter(|attempt| attempt.node_name.as_deref() == Some(node)).and_then(|attempt| attempt.boot_id.as_deref())
-}
-
-/// Why nothing of a pod runs any more on a node: the node is gone, out of service, or was started anew since the pod was lost.
-pub fn over(name: &str, attempt: Option<&Attempt>, node: &NodeState) -> Option<String> {
-    match node {
-        NodeState::Gone(of) if of == name => Some(format!("node {name} was deleted")),
-        NodeState::There(node) if node.name == name && node.out_of_service => {
-            Some(format!("node {name} has the taint node.kubernetes.io/out-of-service"))
-        }
-        NodeState::There(node) if node.name == name && !node.boot_id.is_empty() => {
-            let anew = boot_id(attempt, name).is_some_and(|boot_id| boot_id != node.boot_id);
-            anew.then(|| format!("node {name} was started anew"))
-        }
-        NodeState::Gone(_) | NodeState::There(_) | NodeState::Unknown => None,
-    }
 }
 
 pub(super) fn fate(o: &Observed) -> Fate<'_> {

@@ -1,9 +1,6 @@
 //! Reads run and pod: from the cache to see whether anything is to be done, live before it is done.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -11,41 +8,15 @@ use kube::ResourceExt;
 use crds::TerraformRun;
 
 use super::{
+    Context,
     actions::{Notes, Observed, PodState, PodView, Proof},
     decide::asked,
     lease::{self, Nodes},
     locks::Left,
     node::{self, NodeState},
-    reconcile::Context,
     start,
 };
-use crate::{account, error::Error, nodes, queue::Ahead};
-
-/// What this process remembers of runs that are worked on, by UID.
-#[derive(Default)]
-pub struct Memory(Mutex<HashMap<String, Notes>>);
-
-impl Memory {
-    /// What is remembered.
-    pub fn get(&self, uid: &str) -> Notes {
-        self.lock().get(uid).cloned().unwrap_or_default()
-    }
-
-    /// Changes what is remembered.
-    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
-        change(self.lock().entry(uid.to_owned()).or_default())
-    }
-
-    /// Forgets a run.
-    pub fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Notes>> {
-        // Notes are whole at every moment, so a panic elsewhere spoils nothing.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use crate::{cluster::node_watch, error::Error, runner_pod::account, state_queue::queue::Ahead};
 
 /// The number in a resourceVersion, 0 when it is none.
 pub(super) fn version(run: &TerraformRun) -> u64 {
@@ -72,7 +43,7 @@ pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> O
     let notes = placed(notes, &uid, &pod, ctx);
     let node = node::name(attempt, &pod, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
     let gate = ctx.gate.state(&namespace, now);
-    let newer = ctx.workspaces.newer(&uid);
+    let newer = ctx.newer_plans.newer(&uid);
     let (ahead, applied) = (ahead(&run, ctx), ctx.queue.applied_since(&run));
     Some(Observed {
         run,
@@ -117,11 +88,11 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     let matters =
         fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
     let node = match node::name(attempt, &pod, &notes).filter(|_| matters) {
-        Some(name) => nodes::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
+        Some(name) => node_watch::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
         None => NodeState::Unknown,
     };
     let gate = ctx.gate.state(&namespace, now);
-    let newer = ctx.workspaces.newer(&uid);
+    let newer = ctx.newer_plans.newer(&uid);
     let (ahead, applied) = (ahead(&fresh, ctx), ctx.queue.applied_since(&fresh));
     let run = Arc::new(fresh);
     Ok(Some(Observed {

@@ -16,7 +16,7 @@ use super::{
     keep, lease,
     status::{Draft, End, of_tries},
 };
-use crate::{pod, settings::Settings};
+use crate::{runner_pod, settings::Settings};
 
 /// What an attempt is opened with.
 pub(super) struct Opening<'a> {
@@ -50,7 +50,7 @@ pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
     let (number, tries) = status.attempt.as_ref().map_or((1, 1), |old| (old.number + 1, old.tries + 1));
     let mut draft = Draft::new(run, status, now);
     let at = whole_seconds(now);
-    let name = begin(&mut draft, run, &Opening { number, tries, image: pod::image(run, settings), restores: None });
+    let name = begin(&mut draft, run, &Opening { number, tries, image: runner_pod::image(run, settings), restores: None });
     draft.message(&opened_message(run, &name, tries));
     if status.phase.is_none() {
         draft.set("phase", Phase::Pending);
@@ -199,7 +199,7 @@ fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings:
         .or_else(|| stalled(o))
         .unwrap_or_else(|| Trouble { reason: reason::POD_NOT_STARTED, text: format!("pod {} did not report", attempt.pod_name) });
     let what = if trouble.reason == reason::IMAGE_NOT_AVAILABLE {
-        format!("image {} cannot be pulled", pod::attempt_image(&o.run, attempt, settings))
+        format!("image {} cannot be pulled", runner_pod::attempt_image(&o.run, attempt, settings))
     } else {
         "the pod did not start".to_owned()
     };

@@ -7,9 +7,9 @@ use kube::ResourceExt;
 use crds::{TerraformRun, termination::clip};
 
 use super::{
+    Context,
     actions::{Observed, Proof},
     proof,
-    reconcile::Context,
 };
 
 /// How long the deletion of a run waits for the datastore.

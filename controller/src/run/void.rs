@@ -12,13 +12,16 @@ use serde_json::{Map, Value, json};
 use crds::{ApprovalMode, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason, termination::clip};
 
 use super::{
+    Context,
     actions::{Kind, Note, Write},
     execute::report,
     keep, lease,
-    reconcile::Context,
     status::{Draft, End},
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    policies::Voids,
+};
 
 /// How many runs are read at a time.
 const PAGE: u32 = 200;
@@ -43,17 +46,20 @@ pub(super) fn words(run: &TerraformRun) -> impl Iterator<Item = Option<&String>>
 /// What is said of each.
 const WHY: &str = "while the admission policies were not proven to stand, so that nobody knows who set it";
 
+impl Voids for Context {
+    async fn void(&self, scope: Option<&str>, creations: bool) -> Result<(), Error> {
+        Box::pin(all(scope, creations, self)).await
+    }
+}
+
 /// Voids what stands on the runs of a namespace, or of all; with `creations`, also what runs that have not begun ask for themselves.
 ///
 /// Nothing of it depends on the version of a run: whoever writes all the time keeps nothing from being taken away.
 ///
 /// # Errors
 /// When an answer says nothing. Then it is to be done again.
-pub async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<(), Error> {
-    let api: Api<DeserializeGuard<TerraformRun>> = match scope {
-        Some(namespace) => Api::namespaced(ctx.client.clone(), namespace),
-        None => Api::all(ctx.client.clone()),
-    };
+async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<(), Error> {
+    let api: Api<DeserializeGuard<TerraformRun>> = ctx.scoped(scope);
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = ctx.call("list runs", api.list(&params)).await?;

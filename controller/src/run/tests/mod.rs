@@ -48,7 +48,7 @@ pub(super) struct World {
     /// How often it was asked.
     pub(super) asked: u32,
     /// What a Lease says when it is to be taken.
-    pub(super) lease: crate::leases::Taken,
+    pub(super) lease: crate::state_queue::lease::Taken,
     /// Whose lock it turns out to be.
     pub(super) left: locks::Left,
     /// What the nodes say.
@@ -91,7 +91,7 @@ impl World {
             stored: None,
             journal: Some(crds::Journal { compared: true, ..crds::Journal::default() }),
             asked: 0,
-            lease: crate::leases::Taken::Yes,
+            lease: crate::state_queue::lease::Taken::Yes,
             nodes: Ok(()),
             unlock: Ok(()),
             unlocks: 0,

@@ -1,0 +1,91 @@
+//! What the reconciler works with, and what it remembers between two looks.
+
+use std::{
+    collections::HashMap,
+    ops::Deref,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::actions::Notes;
+use crate::{
+    cluster::Cluster,
+    datastore_client::Datastore,
+    events::Events,
+    policies::Gatekeeper,
+    state_queue::{newer_plans::NewerPlans, queue::Queue},
+};
+
+/// What the reconciler works with.
+pub struct Context {
+    /// The cluster.
+    pub cluster: Arc<Cluster>,
+    /// Notes on runs.
+    pub memory: Memory,
+    /// Proofs of the admission policies.
+    pub gate: Arc<Gatekeeper>,
+    /// Runs that have made their plan, by workspace.
+    pub newer_plans: NewerPlans,
+    /// Runs by the state that they apply to.
+    pub queue: Queue,
+    /// Locks that runs were told to release.
+    pub released: Released,
+    /// The datastore, when there is one.
+    pub datastore: Option<Arc<Datastore>>,
+    /// Events.
+    pub events: Events,
+}
+
+impl Context {
+    /// Nothing is proven, seen or remembered yet.
+    pub fn new(cluster: Cluster, datastore: Option<Datastore>) -> Self {
+        Self {
+            memory: Memory::default(),
+            gate: Arc::default(),
+            newer_plans: NewerPlans::default(),
+            queue: Queue::new(&cluster.settings),
+            released: Released::default(),
+            datastore: datastore.map(Arc::new),
+            events: Events::new(cluster.client.clone()),
+            cluster: Arc::new(cluster),
+        }
+    }
+}
+
+impl Deref for Context {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+/// What this process remembers of runs that are worked on, by UID.
+#[derive(Default)]
+pub struct Memory(Mutex<HashMap<String, Notes>>);
+
+impl Memory {
+    /// What is remembered.
+    pub fn get(&self, uid: &str) -> Notes {
+        self.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Changes what is remembered.
+    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
+        change(self.lock().entry(uid.to_owned()).or_default())
+    }
+
+    /// Forgets a run.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Notes>> {
+        // Notes are whole at every moment, so a panic elsewhere spoils nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which run was told to release which lock, by namespace, name and UID: two at once could remove a lock that the first of them took
+/// afterwards.
+#[derive(Default)]
+pub struct Released(pub(super) Mutex<HashMap<String, (String, String, String)>>);

@@ -1,0 +1,54 @@
+//! Answers `pawl.run/recover=true` by a run that takes in what this one created and did not record, once.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crds::{ApprovalMode, Recover, RunResult, TerraformRun, TerraformRunStatus, names};
+
+use super::rerun;
+use crate::run::{Action, Decision, Draft, Kind, Observed};
+
+/// Whether a recovery is asked for and not answered. Admission lets it be asked for only where there may be something to recover.
+pub(crate) fn is_asked(run: &TerraformRun, status: &TerraformRunStatus) -> bool {
+    let asked = run.annotations().get(names::RECOVER).is_some_and(|value| value == "true");
+    let due = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate)) && status.claim.is_some();
+    asked && due && status.recovery.is_none()
+}
+
+/// Creates the run and remembers its name.
+pub(crate) fn answer(o: &Observed, now: Timestamp) -> Decision {
+    let name = names::recovery_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    draft.set("recovery", &name);
+    draft.note("RecoveryCreated", false, format!("run {name} imports what this one created and the state does not know"));
+    Decision::all(vec![Action::CreateRecovery, Action::Write(draft.finish(Kind::Rerun))])
+}
+
+/// The run: the same spec, and a person who approves. What it imports was made by an apply that did not end well, and what that apply
+/// began without an end may be there: whatever the first run's mode was, somebody has to look.
+pub(crate) fn fresh_run(run: &TerraformRun) -> TerraformRun {
+    let name = names::recovery_name(&run.name_any(), &run.uid().unwrap_or_default());
+    let mut fresh = rerun::same_spec(run, name, names::RECOVERY_OF);
+    fresh.spec.recover = Some(Recover { from_run: run.name_any() });
+    fresh.spec.approval.mode = ApprovalMode::Manual;
+    fresh
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_recovery_has_the_spec_its_origin_and_a_person_who_approves() {
+        let mut run = testing::run();
+        run.spec.approval.mode = ApprovalMode::Automatic;
+        let fresh = fresh_run(&run);
+        assert_eq!(fresh.spec.recover.as_ref().map(|recover| recover.from_run.as_str()), Some("net"));
+        assert_eq!(fresh.spec.approval.mode, ApprovalMode::Manual);
+        assert_eq!(fresh.spec.stack.as_deref(), Some("net"), "the same managed state");
+        assert_eq!(fresh.spec.source, run.spec.source);
+        assert_eq!(fresh.annotations().iter().collect::<Vec<_>>(), [(&names::RECOVERY_OF.to_owned(), &"net".to_owned())]);
+        assert_ne!(fresh.name_any(), rerun::fresh_run(&run).name_any());
+    }
+}

@@ -1,0 +1,117 @@
+//! Answers `pawl.run/rerun=true` by a fresh run of the same spec, once.
+
+use jiff::Timestamp;
+use kube::{ResourceExt, api::ObjectMeta};
+
+use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
+use serde_json::Value;
+
+use crate::run::{Action, Decision, Draft, Kind, Observed};
+
+/// Creates the run and remembers its name.
+pub(crate) fn answer(o: &Observed, now: Timestamp) -> Decision {
+    let name = names::rerun_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
+    let mut draft = Draft::new(&o.run, o.status(), now);
+    draft.set("rerun", &name);
+    draft.note("RerunCreated", false, format!("run {name} has the same spec"));
+    Decision::all(vec![Action::CreateRerun, Action::Write(draft.finish(Kind::Rerun))])
+}
+
+/// The fresh run. Its name follows from the old one's UID, so asking twice makes one.
+pub(crate) fn fresh_run(run: &TerraformRun) -> TerraformRun {
+    same_spec(run, names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default()), names::RERUN_OF)
+}
+
+/// A run of that name with the same spec and the same managed state; `origin` is the annotation that names this one.
+pub(crate) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
+    let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY;
+    let mut spec = run.spec.clone();
+    if spec.source.inline.is_some() {
+        // Without it the fresh run would have a state of its own, and none of what this one made.
+        spec.stack = Some(StateId::of(&run.name_any(), &spec).stack);
+    }
+    let labels = run.labels().iter().filter(|(key, _)| !own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    TerraformRun {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: run.namespace(),
+            labels: Some(labels),
+            annotations: Some([(origin.to_owned(), run.name_any())].into()),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    }
+}
+
+/// A spec as it is stored, with what distinguishes the fresh one from the old one as far as this version knows them.
+///
+/// # Errors
+/// Never: both have string keys.
+pub(crate) fn carried(stored: &Value, old: &TerraformRunSpec, fresh: &TerraformRunSpec) -> serde_json::Result<Value> {
+    let mut spec = stored.clone();
+    carry(&mut spec, &serde_json::to_value(old)?, &serde_json::to_value(fresh)?);
+    Ok(spec)
+}
+
+fn carry(to: &mut Value, old: &Value, fresh: &Value) {
+    if old == fresh {
+        return;
+    }
+    let (Some(fields), Some(before), Some(after)) = (to.as_object_mut(), old.as_object(), fresh.as_object()) else {
+        *to = fresh.clone();
+        return;
+    };
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        fields.remove(key);
+    }
+    for (key, value) in after.iter().filter(|(key, value)| before.get(*key) != Some(*value)) {
+        carry(fields.entry(key.clone()).or_insert(Value::Null), before.get(key).unwrap_or(&Value::Null), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_newer_version_put_into_the_spec_is_in_the_fresh_one_too() {
+        let run = testing::run();
+        let mut stored = serde_json::to_value(&run.spec).unwrap();
+        // What was stored by an older version lacks what is a default by now.
+        stored.as_object_mut().unwrap().remove("retry");
+        stored["newer"] = json!({"field": [1, {"a": null}]});
+        stored["approval"]["newer"] = "x".into();
+        stored["variables"] = json!([{"name": "a", "value": 1, "newer": true}]);
+        let whole: TerraformRun = serde_json::from_value(
+            json!({"metadata": {"name": "net", "namespace": "team", "uid": testing::UID}, "spec": stored}),
+        )
+        .unwrap();
+        let again = carried(&stored, &whole.spec, &fresh_run(&whole).spec).unwrap();
+        let mut wanted = stored.clone();
+        wanted["stack"] = "net".into();
+        assert_eq!(again, wanted);
+        let recovered = carried(&stored, &whole.spec, &super::super::recovery::fresh_run(&whole).spec).unwrap();
+        wanted["recover"] = json!({"fromRun": "net"});
+        wanted["approval"]["mode"] = "Manual".into();
+        assert_eq!(recovered, wanted);
+        assert_eq!(carried(&stored, &whole.spec, &whole.spec).unwrap(), stored);
+    }
+
+    #[test]
+    fn a_fresh_run_has_the_spec_and_neither_approval_nor_state() {
+        let mut run = testing::run();
+        run.metadata.labels = Some([("team".into(), "a".into()), ("pawl.run/x".into(), "y".into())].into());
+        run.metadata.annotations =
+            Some([(names::APPROVE.into(), "sha256:…".into()), (names::RERUN.into(), "true".into())].into());
+        let fresh = fresh_run(&run);
+        assert_eq!(fresh.spec, TerraformRunSpec { stack: Some("net".into()), ..run.spec.clone() }, "the same managed state");
+        let again = fresh_run(&fresh);
+        assert_eq!(again.spec.stack.as_deref(), Some("net"));
+        assert!(fresh.status.is_none() && fresh.metadata.finalizers.is_none() && fresh.metadata.uid.is_none());
+        assert_eq!(fresh.labels().len(), 1);
+        assert_eq!(fresh.annotations().iter().collect::<Vec<_>>(), [(&names::RERUN_OF.to_owned(), &"net".to_owned())]);
+    }
+}
