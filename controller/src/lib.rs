@@ -1,4 +1,5 @@
-//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods.
+//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods. What outlives pods is
+//! kept by a crate of its own, `datastore`, which this one's program runs as `controller datastore`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -16,14 +17,12 @@
 //! | [`applied`] | whose apply came after a plan that waits |
 //! | [`workspaces`] | which runs work on the same workspace |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
-//! | [`datastore`] | `controller datastore`: what outlives pods |
 //! | [`settings`], [`error`] | command line; calls that failed |
 
 pub mod account;
 pub mod admin;
 pub mod applied;
 pub mod clock;
-pub mod datastore;
 pub mod datastore_client;
 pub mod error;
 pub mod events;

@@ -15,7 +15,6 @@ use tracing_subscriber::EnvFilter;
 use controller::{
     admin::{self, Readiness},
     clock::Timed,
-    datastore,
     datastore_client::Datastore,
     events::Events,
     gate::{self, Gatekeeper},
