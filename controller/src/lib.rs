@@ -8,7 +8,6 @@
 //! | [`gate`] | the proof that the admission policies stand |
 //! | [`rerun`], [`recovery`], [`prune`] | fresh runs of the same spec, runs that recover; runs whose time is over |
 //! | [`watch`], [`pods`], [`nodes`] | watches and caches |
-//! | [`datastore_client`] | what is asked of the datastore |
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | [`locks`] | locks of states that dead pods left |
 //! | [`clock`] | the API server's clock, off its answers |
@@ -23,7 +22,6 @@ pub mod account;
 pub mod admin;
 pub mod applied;
 pub mod clock;
-pub mod datastore_client;
 pub mod error;
 pub mod events;
 pub mod gate;

@@ -15,7 +15,6 @@ use tracing_subscriber::EnvFilter;
 use controller::{
     admin::{self, Readiness},
     clock::Timed,
-    datastore_client::Datastore,
     events::Events,
     gate::{self, Gatekeeper},
     leader::Candidate,
@@ -106,7 +105,7 @@ async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::
         workspaces: Workspaces::default(),
         queue: Queue::new(&settings),
         released: Released::default(),
-        datastore: Datastore::of(&settings).map(Arc::new),
+        datastore: settings.datastore().map(Arc::new),
         events: Events::new(client.clone()),
         metrics: metrics.clone(),
         clock,

@@ -17,6 +17,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use crds::{Attempt, TerraformRun, ValueFrom, contract, datastore, names};
+use datastore_client::{RequestError, controller::Datastore};
 
 use crate::{account, settings::Settings};
 
@@ -47,6 +48,16 @@ pub struct Handout {
     pub url: String,
     /// Its certificate authority, PEM.
     pub ca: String,
+}
+
+impl Handout {
+    /// What is told of a datastore. Its certificate authority is read each time: a mounted Secret may change.
+    ///
+    /// # Errors
+    /// When the certificate authority cannot be read.
+    pub fn of(datastore: &Datastore) -> Result<Self, RequestError> {
+        Ok(Self { url: datastore.url().to_owned(), ca: datastore.authority()? })
+    }
 }
 
 /// Builds the pod of the run's attempt.

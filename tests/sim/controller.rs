@@ -8,7 +8,6 @@ use std::{
 
 use ::controller::{
     clock::Timed,
-    datastore_client::{Datastore, Unanswered},
     events::Events,
     gate::Gatekeeper,
     locks::Released,
@@ -23,6 +22,7 @@ use ::controller::{
     workspaces::{self, Workspaces},
 };
 use crds::{TerraformRun, names};
+use datastore_client::{RequestError, controller::Datastore};
 use futures::{
     FutureExt, StreamExt,
     channel::mpsc::{UnboundedReceiver, unbounded},
@@ -198,7 +198,7 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                         *answer.status_mut() = http::StatusCode::from_u16(refusal.code).unwrap();
                         Ok(answer.into())
                     }
-                    Err(Trouble::Lost) => Err(Unanswered::Transport("the connection was lost".into())),
+                    Err(Trouble::Lost) => Err(RequestError::unanswered("the connection was lost")),
                 }
             })
         }),

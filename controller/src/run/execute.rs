@@ -295,7 +295,7 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
     let namespace = run.namespace().unwrap_or_default();
     let Account { service_account, role, binding } = account::account(run, attempt);
     let params = create_params();
-    let datastore = ctx.datastore.as_ref().map(|datastore| datastore.handout()).transpose()?;
+    let datastore = ctx.datastore.as_ref().map(|datastore| pod::Handout::of(datastore)).transpose()?;
     let pod = async {
         if let Some(account) = &service_account {
             let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);

@@ -11,6 +11,7 @@ use kube::{Api, Client, ResourceExt, runtime::controller};
 use tracing::Instrument;
 
 use crds::{TerraformRun, TerraformRunStatus, clock::ServerClock};
+use datastore_client::controller::Datastore;
 
 use super::{
     actions::Observed,
@@ -20,7 +21,6 @@ use super::{
     void,
 };
 use crate::{
-    datastore_client::Datastore,
     error::{self, Error, ErrorKind},
     events::Events,
     gate::Gatekeeper,
