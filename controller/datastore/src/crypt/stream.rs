@@ -8,6 +8,11 @@
 //! The key is HKDF-SHA256(master key, salt, name of the object). The nonce of a segment is its number and whether it is the last.
 //! Header and name are associated data of every segment. So nothing opens that was changed, reordered, cut off at any byte,
 //! continued, or moved to another name.
+//!
+//! This is STREAM (Hoang, Reyhanitabar, Rogaway, Vizár 2015) in the layout of RustCrypto's `aead-stream`, `EncryptorBE32`: a prefix of
+//! seven bytes, which are zero here as every object has a key of its own, four bytes of counter, one that is 1 for the last segment.
+//! That crate does not do it here because it takes ciphers of RustCrypto only, which would be a second AES-GCM beside ring's; and
+//! the cutting into segments, which is most of this file, it leaves to its caller.
 
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
