@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Body;
+use axum::{Router, body::Body};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
@@ -19,8 +19,12 @@ use tokio::{
     time::{Instant, Sleep},
 };
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
 
-use super::{auth::front_proxy, service::Service};
+use super::{
+    auth::front_proxy,
+    service::{CommonName, Service},
+};
 
 /// The most connections at a time; further ones wait.
 const CONNECTIONS: usize = 512;
@@ -45,6 +49,7 @@ pub async fn serve(
     mut stopped: watch::Receiver<bool>,
 ) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let router = service.router();
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -62,10 +67,10 @@ pub async fn serve(
             continue;
         };
         let config = configs.borrow().clone();
-        let (service, stopped) = (service.clone(), stopped.clone());
+        let (router, open, stopped) = (router.clone(), service.metrics.connection(), stopped.clone());
         connections.spawn(async move {
-            let _open = service.metrics.connection();
-            connection(service, stream, config, stopped).await;
+            let _open = open;
+            connection(router, stream, config, stopped).await;
             drop(slot);
         });
     }
@@ -76,7 +81,7 @@ pub async fn serve(
     }
 }
 
-async fn connection(service: Arc<Service>, stream: TcpStream, config: Arc<ServerConfig>, mut stopped: watch::Receiver<bool>) {
+async fn connection(router: Router, stream: TcpStream, config: Arc<ServerConfig>, mut stopped: watch::Receiver<bool>) {
     // Answers are short; none waits for the next packet.
     let _ = stream.set_nodelay(true);
     let accepting = TlsAcceptor::from(config).accept(Patient::new(stream));
@@ -87,9 +92,9 @@ async fn connection(service: Arc<Service>, stream: TcpStream, config: Arc<Server
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let name: Option<Arc<str>> = certificate.and_then(|certificate| front_proxy::common_name(certificate)).map(Into::into);
-    let answer = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-        let (service, name) = (service.clone(), name.clone());
-        async move { Ok::<_, std::convert::Infallible>(service.answer(request.map(Body::new), name.as_deref()).await) }
+    let answer = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(CommonName(name.clone()));
+        router.clone().oneshot(request.map(Body::new))
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER).max_headers(HEADERS);

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use axum::{body::Body, http::StatusCode, response::Response};
+use axum::{Router, body::Body, extract::Request, http::StatusCode, response::Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crds::datastore::{ObjectKind, Problem, UNAVAILABLE};
@@ -73,6 +73,10 @@ pub struct Service {
     probe: String,
 }
 
+/// The common name of a connection's client certificate, when it has one that was verified.
+#[derive(Clone)]
+pub struct CommonName(pub Option<Arc<str>>);
+
 /// A request of a pod that is under way.
 pub struct Admitted {
     pods: Arc<Mutex<HashMap<String, usize>>>,
@@ -117,13 +121,21 @@ impl Service {
         }
     }
 
-    /// Answers a request. `common_name` is of the client's certificate, when it has one that was verified.
-    pub async fn answer(self: &Arc<Self>, request: axum::http::Request<Body>, common_name: Option<&str>) -> Response {
+    /// The way in for requests, each with the [`CommonName`] of its connection.
+    pub fn router(self: &Arc<Self>) -> Router {
+        let service = self.clone();
+        route::router(move |route, request| {
+            let service = service.clone();
+            Box::pin(async move { service.answer(route, request).await })
+        })
+    }
+
+    async fn answer(self: &Arc<Self>, route: Result<Route, Problem>, request: Request) -> Response {
         let (parts, body) = request.into_parts();
         // Of anything but a Status, `kubectl` tells nobody what it says.
         let by_api_server = parts.uri.path().starts_with("/apis");
         let refuse = |problem: &Problem| if by_api_server { read::failure(problem) } else { problem::response(problem) };
-        let route = match route::parse(&parts.method, parts.uri.path(), parts.uri.query()) {
+        let route = match route {
             Ok(route) => route,
             Err(problem) => {
                 self.metrics.answered("none", problem::status(&problem.reason));
@@ -160,7 +172,7 @@ impl Service {
                 let answered = controller::answer(self, run, *ask, &parts).await;
                 answered.unwrap_or_else(|problem| problem::response(&problem))
             }
-            Route::Read(reading) => read::answer(self, reading, &parts, body, common_name).await,
+            Route::Read(reading) => read::answer(self, reading, &parts, body).await,
         };
         self.metrics.answered(kind, response.status());
         tracing::debug!(kind, code = response.status().as_u16(), path = parts.uri.path(), "answered");

@@ -24,7 +24,7 @@ use crate::{
 
 use super::{
     body::Incoming,
-    route::{Query, limit},
+    route::{Parameters, limit},
 };
 
 /// A pod's request whose path was understood.
@@ -38,7 +38,7 @@ pub struct Request<'a> {
     /// What is asked.
     pub ask: Ask,
     /// Its parameters.
-    pub query: &'a Query,
+    pub query: &'a Parameters,
 }
 
 /// Answers it.

@@ -1,7 +1,15 @@
-//! What a request asks for: a pure function of its method and path. Every segment is checked here; a segment with a percent
-//! escape is no segment.
+//! What a request asks for: a pure function of its method and path. Every segment is checked here, without its escapes.
 
-use axum::http::Method;
+use std::collections::BTreeMap;
+
+use axum::{
+    Router,
+    extract::{Query, RawPathParams, Request, rejection::RawPathParamsRejection},
+    http::Uri,
+    response::Response,
+    routing::any,
+};
+use futures::future::BoxFuture;
 
 use crds::datastore::{MAX_APPEND, MAX_LOG, ObjectKind, Problem};
 
@@ -33,7 +41,7 @@ pub enum Route {
         /// What.
         ask: Ask,
         /// With which parameters.
-        query: Query,
+        query: Parameters,
     },
     /// Something of a run by its UID, by the controller.
     Uid {
@@ -65,7 +73,7 @@ pub enum UidAsk {
 
 /// Parameters of a pod's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query {
+pub struct Parameters {
     /// Where a piece of a log belongs.
     pub offset: u64,
     /// Whether the log ends with it.
@@ -92,48 +100,94 @@ impl Route {
     }
 }
 
-/// Reads method, path and query.
+/// The segments that a path was matched by, and its parameters; the library decodes both.
+pub struct Asked<'a> {
+    segments: &'a RawPathParams,
+    uri: &'a Uri,
+}
+
+/// Reads what a request asks for.
+pub type Read = fn(&Asked<'_>) -> Result<Route, Problem>;
+/// Verb and path of a request, the path below a base, and how the rest is read.
+pub type Row = (&'static str, &'static str, Read);
+
+const PROBES: [Row; 3] = [
+    ("GET", "/healthz", |_| Ok(Route::Health)),
+    ("GET", "/livez", |_| Ok(Route::Health)),
+    ("GET", "/readyz", |_| Ok(Route::Ready)),
+];
+
+const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
+const OF_ATTEMPT: [Row; 11] = [
+    ("PUT", "/objects/{kind}", |asked| asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)),
+    ("GET", "/objects/{kind}", |asked| asked.of_pod(Ask::Get(asked.kind()?), Wants::Nothing)),
+    ("GET", "/objects/{kind}/digest", |asked| asked.of_pod(Ask::Digest(asked.kind()?), Wants::Nothing)),
+    ("PUT", "/log/{stream}", |asked| asked.of_pod(Ask::Log(names::stream(asked.segment("stream"))?), Wants::Offset)),
+    ("GET", "/recover", |asked| asked.of_pod(Ask::Recover, Wants::Nothing)),
+    ("PUT", "/intent", |asked| asked.of_pod(Ask::Intent, Wants::Nothing)),
+    ("PUT", "/claim", |asked| asked.of_pod(Ask::Claim, Wants::Nothing)),
+    ("GET", "/state", |asked| asked.of_pod(Ask::ReadState, Wants::Nothing)),
+    ("PUT", "/state", |asked| asked.of_pod(Ask::WriteState, Wants::Lock)),
+    ("PUT", "/lock", |asked| asked.of_pod(Ask::Lock, Wants::Nothing)),
+    ("DELETE", "/lock", |asked| asked.of_pod(Ask::Unlock, Wants::Lock)),
+];
+
+const UID: &str = "/v1/namespaces/{namespace}/uids/{uid}";
+const OF_UID: [Row; 5] = [
+    ("GET", "/attempts/{attempt}/objects/result", |asked| asked.of_controller(UidAsk::Result(asked.attempt()?))),
+    ("GET", "/attempts/{attempt}/journal", |asked| asked.of_controller(UidAsk::Journal(asked.attempt()?))),
+    ("GET", "/claim", |asked| asked.of_controller(UidAsk::Claim)),
+    ("DELETE", "/lock", |asked| asked.of_controller(UidAsk::ReleaseLock)),
+    ("DELETE", "", |asked| {
+        let ask = match asked.uri.query() {
+            None => UidAsk::Delete,
+            Some("only=bundle") => UidAsk::DeleteBundles,
+            // A parameter that is not understood must not become the deletion of everything.
+            Some(_) => return Err(invalid("`only=bundle` is the one parameter")),
+        };
+        Ok(Route::Uid { run: asked.run_key()?, ask })
+    }),
+];
+
+/// A router that hands each request to `carry`, with what it asks for, or why that is nothing: `NotFound` for a path that is none or
+/// not for this verb, `Invalid` for one with a part that is no name, number or parameter.
 ///
-/// # Errors
-/// `NotFound` for a path that is none, `Invalid` for one with a part that is no name, number or parameter.
-pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Result<Route, Problem> {
-    if path.len() + query.map_or(0, str::len) > LONGEST {
+/// Verbs are matched here: the library would answer a wrong one with 405, and `HEAD` in place of `GET`.
+pub fn router<C>(carry: C) -> Router
+where
+    C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
+{
+    let mut rows: BTreeMap<String, Vec<(&str, Read)>> = BTreeMap::new();
+    let all = [("", &PROBES[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), ("/apis", &read::DISCOVERY), (read::BASE, &read::ROWS)];
+    for (base, (verb, path, read)) in all.into_iter().flat_map(|(base, rows)| rows.iter().map(move |row| (base, *row))) {
+        rows.entry(format!("{base}{path}")).or_default().push((verb, read));
+    }
+    let mut router = Router::new();
+    for (path, verbs) in rows {
+        let carry = carry.clone();
+        let handler = async move |segments: Result<RawPathParams, RawPathParamsRejection>, request: Request| {
+            let route = understood(&verbs, segments.as_ref().ok(), &request);
+            carry(route, request).await
+        };
+        router = router.route(&path, any(handler));
+    }
+    router.fallback(async move |request: Request| carry(understood(&[], None, &request), request).await)
+}
+
+fn understood(verbs: &[(&str, Read)], segments: Option<&RawPathParams>, request: &Request) -> Result<Route, Problem> {
+    let uri = request.uri();
+    if uri.path().len() + uri.query().map_or(0, str::len) > LONGEST {
         return Err(invalid("the path is too long"));
     }
-    let nothing = || not_found("there is no such path, or not for this method");
-    let segments: Vec<&str> = path.strip_prefix('/').ok_or_else(nothing)?.split('/').collect();
-    let verb = method.as_str();
-    match segments.as_slice() {
-        ["healthz" | "livez"] if verb == "GET" => Ok(Route::Health),
-        ["readyz"] if verb == "GET" => Ok(Route::Ready),
-        ["v1", "namespaces", namespace, "runs", run, "attempts", attempt, rest @ ..] => {
-            let (ask, wants) = pod_ask(verb, rest).ok_or_else(nothing)??;
-            Ok(Route::Attempt {
-                namespace: names::namespace(namespace)?,
-                run: names::run(run)?,
-                attempt: names::attempt(attempt)?,
-                ask,
-                query: pod_query(query.unwrap_or_default(), wants)?,
-            })
-        }
-        ["v1", "namespaces", namespace, "uids", uid, rest @ ..] => {
-            let run = RunKey::new(namespace, uid)?;
-            let ask = match (verb, rest, query) {
-                ("GET", ["attempts", attempt, "objects", "result"], None) => UidAsk::Result(names::attempt(attempt)?),
-                ("GET", ["attempts", attempt, "journal"], None) => UidAsk::Journal(names::attempt(attempt)?),
-                ("GET", ["claim"], None) => UidAsk::Claim,
-                ("DELETE", ["lock"], None) => UidAsk::ReleaseLock,
-                ("DELETE", [], None) => UidAsk::Delete,
-                ("DELETE", [], Some("only=bundle")) => UidAsk::DeleteBundles,
-                // A parameter that is not understood must not become the deletion of everything.
-                ("DELETE", [], Some(_)) => return Err(invalid("`only=bundle` is the one parameter")),
-                _ => return Err(nothing()),
-            };
-            Ok(Route::Uid { run, ask })
-        }
-        ["apis", rest @ ..] => read::parse(verb, rest, query.unwrap_or_default()).map(Route::Read),
-        _ => Err(nothing()),
-    }
+    let verb = request.method().as_str();
+    let (_, read) = verbs.iter().find(|(of, _)| *of == verb).ok_or_else(nothing)?;
+    let segments = segments.ok_or_else(|| invalid("the path is no text"))?;
+    read(&Asked { segments, uri })
+}
+
+/// There is no such path.
+pub fn nothing() -> Problem {
+    not_found("there is no such path, or not for this method")
 }
 
 /// Which parameters a request has.
@@ -144,28 +198,58 @@ enum Wants {
     Lock,
 }
 
-fn pod_ask(verb: &str, rest: &[&str]) -> Option<Result<(Ask, Wants), Problem>> {
-    let kind = |word: &str| ObjectKind::of(word).ok_or_else(|| invalid("that is no kind of object"));
-    Some(match (verb, rest) {
-        ("PUT", ["objects", word]) => kind(word).map(|kind| (Ask::Put(kind), Wants::Nothing)),
-        ("GET", ["objects", word]) => kind(word).map(|kind| (Ask::Get(kind), Wants::Nothing)),
-        ("GET", ["objects", word, "digest"]) => kind(word).map(|kind| (Ask::Digest(kind), Wants::Nothing)),
-        ("PUT", ["log", stream]) => names::stream(stream).map(|stream| (Ask::Log(stream), Wants::Offset)),
-        ("GET", ["recover"]) => Ok((Ask::Recover, Wants::Nothing)),
-        ("PUT", ["intent"]) => Ok((Ask::Intent, Wants::Nothing)),
-        ("PUT", ["claim"]) => Ok((Ask::Claim, Wants::Nothing)),
-        ("GET", ["state"]) => Ok((Ask::ReadState, Wants::Nothing)),
-        ("PUT", ["state"]) => Ok((Ask::WriteState, Wants::Lock)),
-        ("PUT", ["lock"]) => Ok((Ask::Lock, Wants::Nothing)),
-        ("DELETE", ["lock"]) => Ok((Ask::Unlock, Wants::Lock)),
-        _ => return None,
-    })
+impl Asked<'_> {
+    /// A segment of the path by its name there; it holds whatever was sent.
+    pub fn segment(&self, name: &str) -> &str {
+        self.segments.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| value)
+    }
+
+    fn kind(&self) -> Result<ObjectKind, Problem> {
+        ObjectKind::of(self.segment("kind")).ok_or_else(|| invalid("that is no kind of object"))
+    }
+
+    fn attempt(&self) -> Result<u32, Problem> {
+        names::attempt(self.segment("attempt"))
+    }
+
+    fn run_key(&self) -> Result<RunKey, Problem> {
+        RunKey::new(self.segment("namespace"), self.segment("uid"))
+    }
+
+    fn of_pod(&self, ask: Ask, wants: Wants) -> Result<Route, Problem> {
+        Ok(Route::Attempt {
+            namespace: names::namespace(self.segment("namespace"))?,
+            run: names::run(self.segment("run"))?,
+            attempt: self.attempt()?,
+            ask,
+            query: pod_query(self.parameters()?, wants)?,
+        })
+    }
+
+    fn of_controller(&self, ask: UidAsk) -> Result<Route, Problem> {
+        let run = self.run_key()?;
+        if self.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Uid { run, ask }) }
+    }
+
+    /// The parameters.
+    ///
+    /// # Errors
+    /// `Invalid` for escapes that are none, and for values that are no UTF-8 or hold control characters: the library would take the
+    /// former as they stand, and put `U+FFFD` in place of the latter.
+    pub fn parameters(&self) -> Result<Vec<(String, String)>, Problem> {
+        let refused = || invalid("a parameter is no text");
+        let is_escape = |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let is_text = |text: &str| !text.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER);
+        let Query(pairs): Query<Vec<(String, String)>> = Query::try_from_uri(self.uri).map_err(|_| refused())?;
+        let whole = self.uri.query().unwrap_or_default().split('%').skip(1).all(is_escape);
+        if whole && pairs.iter().all(|(_, value)| is_text(value)) { Ok(pairs) } else { Err(refused()) }
+    }
 }
 
-fn pod_query(query: &str, wants: Wants) -> Result<Query, Problem> {
-    let (mut found, mut offset) = (Query::default(), None);
-    for (key, value) in pairs(query)? {
-        match (key, wants) {
+fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Parameters, Problem> {
+    let (mut found, mut offset) = (Parameters::default(), None);
+    for (key, value) in parameters {
+        match (key.as_str(), wants) {
             ("offset", Wants::Offset) if offset.is_none() => offset = Some(number(&value, MAX_LOG)?),
             ("end", Wants::Offset) => found.end = boolean(&value)?,
             ("lock", Wants::Lock) if found.lock.is_none() && !value.is_empty() && value.len() <= 128 => found.lock = Some(value),
@@ -178,34 +262,6 @@ fn pod_query(query: &str, wants: Wants) -> Result<Query, Problem> {
         Wants::Nothing | Wants::Lock => {}
     }
     Ok(found)
-}
-
-/// The parameters of a query, their values without escapes.
-///
-/// # Errors
-/// `Invalid` for escapes that are none, values that are no UTF-8 or hold control characters.
-pub fn pairs(query: &str) -> Result<Vec<(&str, String)>, Problem> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Ok((key, unescape(value).ok_or_else(|| invalid("a parameter is no text"))?))
-    });
-    pairs.collect()
-}
-
-fn unescape(value: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(value.len());
-    let mut bytes = value.bytes();
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-                (digit(bytes.next())? << 4) | digit(bytes.next())?
-            }
-            b'+' => b' ',
-            other => other,
-        });
-    }
-    String::from_utf8(out).ok().filter(|text| !text.chars().any(char::is_control))
 }
 
 /// A number of at most `most`.
@@ -241,16 +297,34 @@ pub const fn limit(ask: Ask) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+pub(crate) mod tests {
+    use std::sync::LazyLock;
 
-    use crds::datastore::attempt_path;
+    use axum::{body::Body, http::Method};
+    use futures::FutureExt as _;
+    use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+    use tower::ServiceExt as _;
+
+    use crds::datastore::{NOT_FOUND, attempt_path};
 
     use super::*;
 
+    /// What a request asks for; `Invalid` when its path is not even one of HTTP.
+    pub(crate) fn asked(method: &Method, path: &str) -> Result<Route, Problem> {
+        static ROUTER: LazyLock<Router> = LazyLock::new(|| {
+            router(|route, _| {
+                let mut answer = Response::default();
+                answer.extensions_mut().insert(route);
+                Box::pin(std::future::ready(answer))
+            })
+        });
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).map_err(|_| invalid("no path"))?;
+        let answer = ROUTER.clone().oneshot(request).now_or_never().unwrap().unwrap();
+        answer.extensions().get::<Result<Route, Problem>>().unwrap().clone()
+    }
+
     fn of(method: &Method, path: &str) -> Result<Route, String> {
-        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-        parse(method, path, query).map_err(|problem| problem.reason)
+        asked(method, path).map_err(|problem| problem.reason)
     }
 
     #[test]
@@ -315,7 +389,12 @@ mod tests {
         }
         assert_eq!(of(&Method::DELETE, "/v1/namespaces/team/uids/u1?only=bundles"), Err("Invalid".into()));
         assert_eq!(of(&Method::DELETE, "/v1/namespaces/team/uids/u1?"), Err("Invalid".into()));
-        assert!(of(&Method::GET, &format!("/{}", "x".repeat(5000))).is_err());
+        let long = asked(&Method::GET, &format!("/{}", "x".repeat(5000))).unwrap_err();
+        assert_eq!(long.message, "the path is too long");
+        for method in [Method::HEAD, Method::POST, Method::OPTIONS] {
+            let wrong = asked(&method, "/healthz").unwrap_err();
+            assert_eq!((wrong.reason.as_str(), wrong.message.as_str()), (NOT_FOUND, nothing().message.as_str()), "{method}");
+        }
     }
 
     /// Thousands of paths made of what paths are made of: none panics, and what is understood holds names only.

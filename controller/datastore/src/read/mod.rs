@@ -25,7 +25,7 @@ use super::{
     auth::front_proxy,
     http::body::Incoming,
     problem::{self, problem},
-    service::Service,
+    service::{CommonName, Service},
 };
 use route::Reading;
 
@@ -35,13 +35,13 @@ pub const GROUP: &str = "read.pawl.run";
 pub const VERSION: &str = "v1alpha1";
 
 /// Answers what the API server passes on, in its own format.
-pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, body: Body, common_name: Option<&str>) -> Response {
+pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, body: Body) -> Response {
     let answered = match reading {
         // What there is to read is no secret, and the API server asks before it trusts anything.
         Reading::Groups => Ok(problem::json(StatusCode::OK, &discovery::groups())),
         Reading::Group => Ok(problem::json(StatusCode::OK, &discovery::group())),
         Reading::Resources => Ok(problem::json(StatusCode::OK, &discovery::resources())),
-        _ => match user(service, parts, common_name) {
+        _ => match user(service, parts) {
             Ok(user) => read(service, reading, &user, body).await,
             Err(problem) => Err(problem),
         },
@@ -49,10 +49,11 @@ pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, bo
     answered.unwrap_or_else(|problem| failure(&problem))
 }
 
-fn user(service: &Service, parts: &Parts, common_name: Option<&str>) -> Result<String, Problem> {
+fn user(service: &Service, parts: &Parts) -> Result<String, Problem> {
     let refused = || problem(UNAUTHENTICATED, "this is read through the API server only");
     let config = service.front_proxy.borrow().clone().ok_or_else(refused)?;
-    front_proxy::user(&config, common_name, &parts.headers).ok_or_else(refused)
+    let name = parts.extensions.get::<CommonName>().and_then(|name| name.0.as_deref());
+    front_proxy::user(&config, name, &parts.headers).ok_or_else(refused)
 }
 
 async fn read(service: &Arc<Service>, reading: &Reading, user: &str, body: Body) -> Result<Response, Problem> {

@@ -3,12 +3,10 @@
 use crds::datastore::{JOURNAL, ObjectKind, Problem, StateId};
 
 use crate::{
-    http::route::{boolean, number, pairs},
+    http::route::{Asked, Route, Row, boolean, number},
     names::{self, StateKey},
-    problem::{invalid, not_found},
+    problem::invalid,
 };
-
-use super::{GROUP, VERSION};
 
 /// The most lines that can be asked for from the end of a log.
 const MOST_LINES: u64 = 100_000;
@@ -111,98 +109,143 @@ impl Reading {
     }
 }
 
-/// Reads the segments behind `/apis` and the query.
-///
-/// # Errors
-/// `NotFound`, `Invalid`.
-pub fn parse(verb: &str, rest: &[&str], query: &str) -> Result<Reading, Problem> {
-    let nothing = || not_found("there is no such path, or not for this method");
-    match (verb, rest) {
-        ("GET", [] | [""]) => return Ok(Reading::Groups),
-        ("GET", [GROUP]) => return Ok(Reading::Group),
-        ("GET", [GROUP, VERSION]) => return Ok(Reading::Resources),
-        _ => {}
+/// The paths of the API server's questions what there is, below `/apis`.
+pub const DISCOVERY: [Row; 4] = [
+    ("GET", "", |_| Ok(Route::Read(Reading::Groups))),
+    ("GET", "/", |_| Ok(Route::Read(Reading::Groups))),
+    ("GET", "/read.pawl.run", |_| Ok(Route::Read(Reading::Group))),
+    ("GET", "/read.pawl.run/v1alpha1", |_| Ok(Route::Read(Reading::Resources))),
+];
+
+/// Where everything else is.
+pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
+
+/// The paths below [`BASE`].
+pub const ROWS: [Row; 11] = [
+    ("GET", "/terraformruns/{run}/plan", |asked| object(asked, ObjectKind::Plan)),
+    ("GET", "/terraformruns/{run}/planjson", |asked| object(asked, ObjectKind::PlanJson)),
+    ("GET", "/terraformruns/{run}/erroredstate", |asked| object(asked, ObjectKind::ErroredState)),
+    ("GET", "/terraformruns/{run}/journal", |asked| {
+        let asked = Question::of(asked, &["attempt"])?;
+        let query = LogQuery { phase: Some(JOURNAL), attempt: asked.attempt()?, ..LogQuery::default() };
+        Ok(Route::Read(Reading::Log { run: asked.run()?, query, namespace: asked.namespace }))
+    }),
+    ("GET", "/terraformruns/{run}/log", |asked| {
+        let asked = Question::of(asked, &["phase", "attempt", "follow", "tail"])?;
+        let query = LogQuery {
+            phase: asked.get("phase").map(names::phase).transpose()?,
+            attempt: asked.attempt()?,
+            follow: asked.get("follow").map(boolean).transpose()?.unwrap_or_default(),
+            tail: asked.get("tail").map(|lines| number(lines, MOST_LINES)).transpose()?,
+        };
+        if query.tail.is_some() && query.phase.is_none() {
+            return Err(invalid("`tail` needs a phase"));
+        }
+        Ok(Route::Read(Reading::Log { run: asked.run()?, query, namespace: asked.namespace }))
+    }),
+    ("GET", "/states", |asked| {
+        let asked = Question::of(asked, &["limit", "resourceVersion"])?;
+        Ok(Route::Read(Reading::States { namespace: asked.namespace }))
+    }),
+    ("GET", "/states/{stack}", |asked| Ok(Route::Read(Reading::Versions(Question::of(asked, &["workspace"])?.state()?)))),
+    ("GET", "/states/{stack}/download", |asked| {
+        let asked = Question::of(asked, &["workspace", "version"])?;
+        let version = asked.get("version").map(|text| number(text, u64::MAX)).transpose()?;
+        Ok(Route::Read(Reading::Download { key: asked.state()?, version }))
+    }),
+    ("POST", "/states/{stack}/restore", |asked| {
+        let asked = Question::of(asked, &CREATION)?;
+        Ok(Route::Read(Reading::Restore { stack: asked.stack()?, namespace: asked.namespace }))
+    }),
+    ("POST", "/states/{stack}/unlock", |asked| {
+        let asked = Question::of(asked, &CREATION)?;
+        Ok(Route::Read(Reading::Unlock { stack: asked.stack()?, namespace: asked.namespace }))
+    }),
+    ("POST", "/states/{stack}/handover", |asked| {
+        let asked = Question::of(asked, &CREATION)?;
+        let stack = if asked.asked.segment("stack") == ALL { None } else { Some(asked.stack()?) };
+        Ok(Route::Read(Reading::HandOver { namespace: asked.namespace, stack }))
+    }),
+];
+
+/// What a client adds to creations.
+const CREATION: [&str; 2] = ["fieldManager", "fieldValidation"];
+
+/// A request whose namespace is one, with known parameters only.
+struct Question<'a> {
+    asked: &'a Asked<'a>,
+    namespace: String,
+    parameters: Vec<(String, String)>,
+}
+
+impl<'a> Question<'a> {
+    fn of(asked: &'a Asked<'a>, known: &[&str]) -> Result<Self, Problem> {
+        let namespace = names::namespace(asked.segment("namespace"))?;
+        let mut parameters = asked.parameters()?;
+        // What clients of the API server add to any request.
+        parameters.retain(|(key, _)| !matches!(key.as_str(), "timeout" | "pretty"));
+        if parameters.iter().any(|(key, _)| !known.contains(&key.as_str())) {
+            return Err(invalid(format!("the parameters are: {}", known.join(", "))));
+        }
+        Ok(Self { asked, namespace, parameters })
     }
-    let [GROUP, VERSION, "namespaces", namespace, rest @ ..] = rest else { return Err(nothing()) };
-    let namespace = names::namespace(namespace)?;
-    // What clients of the API server add to any request.
-    let query: Vec<(&str, String)> = pairs(query)?.into_iter().filter(|(key, _)| !matches!(*key, "timeout" | "pretty")).collect();
-    let only = |known: &[&str]| match query.iter().find(|(key, _)| !known.contains(key)) {
-        Some(_) => {
-            Err(invalid(format!("the parameters are: {}", if known.is_empty() { "none".into() } else { known.join(", ") })))
-        }
-        None => Ok(()),
-    };
-    let get = |name: &str| query.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
-    let state = |stack: &str| {
-        let workspace = get("workspace").unwrap_or("default").to_owned();
-        StateKey::new(&namespace, StateId { stack: stack.to_owned(), workspace })
-    };
-    match (verb, rest) {
-        ("GET", ["terraformruns", run, JOURNAL]) => {
-            only(&["attempt"])?;
-            let attempt = get("attempt").map(names::attempt).transpose()?;
-            let query = LogQuery { phase: Some(JOURNAL), attempt, ..LogQuery::default() };
-            Ok(Reading::Log { run: names::run(run)?, namespace, query })
-        }
-        ("GET", ["terraformruns", run, word @ ("plan" | "planjson" | "erroredstate")]) => {
-            only(&["attempt"])?;
-            let kind = ObjectKind::of(word).ok_or_else(nothing)?;
-            let attempt = get("attempt").map(names::attempt).transpose()?;
-            Ok(Reading::Object { run: names::run(run)?, namespace, kind, attempt })
-        }
-        ("GET", ["terraformruns", run, "log"]) => {
-            only(&["phase", "attempt", "follow", "tail"])?;
-            let query = LogQuery {
-                phase: get("phase").map(names::phase).transpose()?,
-                attempt: get("attempt").map(names::attempt).transpose()?,
-                follow: get("follow").map(boolean).transpose()?.unwrap_or_default(),
-                tail: get("tail").map(|lines| number(lines, MOST_LINES)).transpose()?,
-            };
-            if query.tail.is_some() && query.phase.is_none() {
-                return Err(invalid("`tail` needs a phase"));
-            }
-            Ok(Reading::Log { run: names::run(run)?, namespace, query })
-        }
-        ("GET", ["states"]) => {
-            only(&["limit", "resourceVersion"])?;
-            Ok(Reading::States { namespace })
-        }
-        ("GET", ["states", stack]) => {
-            only(&["workspace"])?;
-            Ok(Reading::Versions(state(stack)?))
-        }
-        ("GET", ["states", stack, "download"]) => {
-            only(&["workspace", "version"])?;
-            let version = get("version").map(|text| number(text, u64::MAX)).transpose()?;
-            Ok(Reading::Download { key: state(stack)?, version })
-        }
-        ("POST", ["states", stack, "handover"]) => {
-            only(&["fieldManager", "fieldValidation"])?;
-            let stack = if *stack == ALL { None } else { Some(state(stack)?.id().stack.clone()) };
-            Ok(Reading::HandOver { namespace, stack })
-        }
-        ("POST", ["states", stack, word @ ("restore" | "unlock")]) => {
-            // What a client adds to creations.
-            only(&["fieldManager", "fieldValidation"])?;
-            state(stack)?;
-            let stack = (*stack).to_owned();
-            Ok(if *word == "restore" { Reading::Restore { namespace, stack } } else { Reading::Unlock { namespace, stack } })
-        }
-        _ => Err(nothing()),
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
+
+    fn attempt(&self) -> Result<Option<u32>, Problem> {
+        self.get("attempt").map(names::attempt).transpose()
+    }
+
+    fn run(&self) -> Result<String, Problem> {
+        names::run(self.asked.segment("run"))
+    }
+
+    fn state(&self) -> Result<StateKey, Problem> {
+        let workspace = self.get("workspace").unwrap_or("default").to_owned();
+        StateKey::new(&self.namespace, StateId { stack: self.asked.segment("stack").to_owned(), workspace })
+    }
+
+    fn stack(&self) -> Result<String, Problem> {
+        Ok(self.state()?.id().stack.clone())
+    }
+}
+
+fn object(asked: &Asked<'_>, kind: ObjectKind) -> Result<Route, Problem> {
+    let asked = Question::of(asked, &["attempt"])?;
+    Ok(Route::Read(Reading::Object { run: asked.run()?, kind, attempt: asked.attempt()?, namespace: asked.namespace }))
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::Method;
     use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
     use super::*;
+    use crate::{
+        http::route::tests::asked,
+        read::{GROUP, VERSION},
+    };
 
-    const BASE: [&str; 4] = [GROUP, VERSION, "namespaces", "team"];
+    fn parse(method: &Method, rest: &[&str], query: &str) -> Result<Reading, Problem> {
+        let path = format!("{}/{}?{query}", BASE.replace("{namespace}", "team"), rest.join("/"));
+        match asked(method, &path)? {
+            Route::Read(reading) => Ok(reading),
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn get(rest: &[&str], query: &str) -> Result<Reading, Problem> {
-        parse("GET", &[&BASE, rest].concat(), query)
+        parse(&Method::GET, rest, query)
+    }
+
+    #[test]
+    fn the_paths_are_those_of_the_group() {
+        assert_eq!(BASE, format!("/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}"));
+        assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}/{VERSION}")), Ok(Route::Read(Reading::Resources)));
+        assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}")), Ok(Route::Read(Reading::Group)));
+        assert_eq!(asked(&Method::GET, "/apis/"), Ok(Route::Read(Reading::Groups)));
     }
 
     #[test]
@@ -234,9 +277,9 @@ mod tests {
             assert!(get(&["states", "net"], query).is_err(), "{query}");
         }
         assert!(get(&["states", ".."], "").is_err());
-        assert!(parse("POST", &[&BASE[..], &["states", "net", "restore"]].concat(), "").is_ok());
-        assert!(parse("DELETE", &[&BASE[..], &["states", "net"]].concat(), "").is_err());
-        let over = |stack| parse("POST", &[&BASE[..], &["states", stack, "handover"]].concat(), "fieldManager=kubectl");
+        assert!(parse(&Method::POST, &["states", "net", "restore"], "").is_ok());
+        assert!(parse(&Method::DELETE, &["states", "net"], "").is_err());
+        let over = |stack| parse(&Method::POST, &["states", stack, "handover"], "fieldManager=kubectl");
         let of = |stack: Option<&str>| Reading::HandOver { namespace: "team".into(), stack: stack.map(str::to_owned) };
         assert_eq!((over("net"), over("-")), (Ok(of(Some("net"))), Ok(of(None))));
         assert!(over("..").is_err() && over("--").is_err());

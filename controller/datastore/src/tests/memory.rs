@@ -40,7 +40,7 @@ async fn a_gibibyte_does_not_show() {
     for (name, value) in headers {
         request = request.header(name, value);
     }
-    let mut stream = lab.service.answer(request.body(Body::empty()).unwrap(), None).await.into_body().into_data_stream();
+    let mut stream = super::answer(&lab.service, request.body(Body::empty()).unwrap(), None).await.into_body().into_data_stream();
     let mut read = 0;
     while let Some(piece) = stream.next().await {
         read += piece.unwrap().len();

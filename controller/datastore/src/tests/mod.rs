@@ -25,6 +25,7 @@ use std::{
 use axum::{
     body::Body,
     http::{HeaderMap, Request},
+    response::Response,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -33,6 +34,7 @@ use http_body_util::BodyExt as _;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::sync::watch;
+use tower::ServiceExt as _;
 
 use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest};
 
@@ -41,7 +43,7 @@ use super::{
     cluster::{CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView},
     crypt::keys::Keys,
     sealed::Sealed,
-    service::Service,
+    service::{CommonName, Service},
     settings::SecretName,
     store::Store,
 };
@@ -193,7 +195,7 @@ impl Lab {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.service.answer(request.body(body.into()).unwrap(), None).await;
+        let response = answer(&self.service, request.body(body.into()).unwrap(), None).await;
         Answer::of(response).await
     }
 
@@ -227,7 +229,7 @@ impl Lab {
         self.service.front_proxy.send_replace(Some(Arc::new(proxy)));
         let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/team/{rest}");
         let request = Request::builder().method(method).uri(path).header("X-Remote-User", "ada");
-        let response = self.service.answer(request.body(Body::from(body.to_vec())).unwrap(), Some("front-proxy")).await;
+        let response = answer(&self.service, request.body(Body::from(body.to_vec())).unwrap(), Some("front-proxy")).await;
         Answer::of(response).await
     }
 
@@ -261,6 +263,12 @@ fn service(folder: &Path, keys: &Path, cluster: &Arc<FakeCluster>) -> (Arc<Servi
     (Arc::new(Service::new(open(folder, keys), cluster.clone(), CONTROLLER.into(), stopped)), stop)
 }
 
+/// Sends a request by a connection whose client's certificate has that common name.
+pub(super) async fn answer(service: &Arc<Service>, mut request: Request<Body>, name: Option<&str>) -> Response {
+    request.extensions_mut().insert(CommonName(name.map(Arc::from)));
+    service.router().oneshot(request).await.unwrap()
+}
+
 /// An answer, read to its end.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -271,7 +279,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    async fn of(response: axum::response::Response) -> Self {
+    async fn of(response: Response) -> Self {
         let (parts, body) = response.into_parts();
         Self {
             code: parts.status.as_u16(),

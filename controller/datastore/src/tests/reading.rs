@@ -20,8 +20,8 @@ async fn nothing_is_read_but_through_the_api_server() {
     let refused = lab.send("GET", path, &headers, Body::empty()).await;
     assert_eq!((refused.code, refused.json()["kind"].clone()), (401, json!("Status")), "no certificate");
     let request = || Request::builder().uri(path).header("X-Remote-User", "ada").body(Body::empty()).unwrap();
-    assert_eq!(lab.service.answer(request(), Some("somebody")).await.status(), 401, "another certificate");
-    assert_eq!(lab.service.answer(request(), Some("front-proxy")).await.status(), 200);
+    assert_eq!(super::answer(&lab.service, request(), Some("somebody")).await.status(), 401, "another certificate");
+    assert_eq!(super::answer(&lab.service, request(), Some("front-proxy")).await.status(), 200);
     for path in ["/apis", "/apis/read.pawl.run", "/apis/read.pawl.run/v1alpha1"] {
         assert_eq!(lab.send("GET", path, &[], Body::empty()).await.code, 200);
     }
@@ -102,7 +102,7 @@ async fn follow(lab: &Lab, query: &str) -> impl futures::Stream<Item = Result<by
     assert_eq!(lab.of_person("GET", "terraformruns/net/log", b"").await.code, 200);
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/log?follow=true&{query}");
     let request = Request::builder().uri(path).header("X-Remote-User", "ada").body(Body::empty()).unwrap();
-    let response = lab.service.answer(request, Some("front-proxy")).await;
+    let response = super::answer(&lab.service, request, Some("front-proxy")).await;
     assert_eq!(response.status(), 200);
     response.into_body().into_data_stream()
 }
