@@ -1,4 +1,5 @@
-//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods.
+//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods. What outlives pods is
+//! kept by a crate of its own, `datastore`, which this one's program runs as `controller datastore`.
 //!
 //! Each room uses only those below it, which the tests read off the source (`tests/src/rooms`).
 //!
@@ -14,14 +15,10 @@
 //! | `requests` | what people ask of a run |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`error`] | calls that failed |
-//! | [`datastore_client`] | what is asked of the datastore |
-//! | [`datastore`] | `controller datastore`: what outlives pods |
 //! | [`settings`] | command line |
 
 pub mod admin;
 pub mod cluster;
-pub mod datastore;
-pub mod datastore_client;
 pub mod error;
 pub mod events;
 pub mod gc;

@@ -15,8 +15,6 @@ use tracing_subscriber::EnvFilter;
 use controller::{
     admin::{self, Readiness},
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
-    datastore,
-    datastore_client::Datastore,
     gc, policies,
     read_api::{self, Registration},
     run::{self, Context},
@@ -83,7 +81,7 @@ async fn client() -> anyhow::Result<(Client, ServerClock)> {
 async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
     let scopes = settings.scopes();
     let registration = Registration::of(&settings).context("--read-api-service")?;
-    let datastore = Datastore::of(&settings);
+    let datastore = settings.datastore();
     let ctx = Arc::new(Context::new(Cluster::new(client.clone(), settings, clock), datastore));
     let (settings, metrics) = (&ctx.settings, ctx.metrics.clone());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));

@@ -9,7 +9,7 @@ use runner_agent::{
     api::KubeApi,
     beneath,
     datastore::{
-        Client,
+        client,
         spool::{Both, Spool, SpoolWriter},
     },
     driver::Driver,
@@ -224,7 +224,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
 /// The log, on standard output and, where there is a datastore, on its way there.
 fn log_and_datastore(settings: &Settings) -> anyhow::Result<(Log, Option<Remote>)> {
     let Some(store) = &settings.store else { return Ok((Log::to(std::io::stdout()), None)) };
-    let client = Client::new(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
+    let client = client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
     let spool = Spool::create(settings.kept.clone())?;
     let log = Log::to(Both { out: std::io::stdout(), spool: SpoolWriter(spool.clone()) });
     Ok((log, Some(Remote::start(client, spool))))

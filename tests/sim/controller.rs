@@ -8,7 +8,6 @@ use std::{
 
 use ::controller::{
     cluster::{Cluster, clock::Timed, index::Feed, node_watch},
-    datastore_client::{Datastore, Unanswered},
     gc::{
         self,
         pods::{is_left, left_by, let_go},
@@ -20,6 +19,7 @@ use ::controller::{
     settings::Settings,
 };
 use crds::{TerraformRun, names};
+use datastore_client::{RequestError, controller::Datastore};
 use futures::{
     FutureExt, StreamExt,
     channel::mpsc::{UnboundedReceiver, unbounded},
@@ -195,7 +195,7 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                         *answer.status_mut() = http::StatusCode::from_u16(refusal.code).unwrap();
                         Ok(answer.into())
                     }
-                    Err(Trouble::Lost) => Err(Unanswered::Transport("the connection was lost".into())),
+                    Err(Trouble::Lost) => Err(RequestError::unanswered("the connection was lost")),
                 }
             })
         }),

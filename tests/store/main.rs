@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use bucket::Bucket;
-use controller::datastore::{crypt::keys::Keys, sealed::Sealed, store::Store};
+use datastore::{crypt::keys::Keys, sealed::Sealed, store::Store};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use tests::cluster::{

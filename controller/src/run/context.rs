@@ -6,10 +6,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use datastore_client::controller::Datastore;
+
 use super::actions::Notes;
 use crate::{
     cluster::Cluster,
-    datastore_client::Datastore,
     events::Events,
     policies::Gatekeeper,
     state_queue::{newer_plans::NewerPlans, queue::Queue},

@@ -30,7 +30,7 @@ use crate::{
     error::{Error, ErrorKind},
     gc::delete,
     runner_pod::{
-        self,
+        self, Handout,
         account::{self, Account},
         tools,
     },
@@ -302,7 +302,7 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
     let namespace = run.namespace().unwrap_or_default();
     let Account { service_account, role, binding } = account::account(run, attempt);
     let params = create_params();
-    let datastore = ctx.datastore.as_ref().map(|datastore| datastore.handout()).transpose()?;
+    let datastore = ctx.datastore.as_ref().map(|datastore| Handout::of(datastore)).transpose()?;
     let pod = async {
         if let Some(account) = &service_account {
             let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);

@@ -20,8 +20,9 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use crds::{Attempt, TerraformRun, ValueFrom, contract, datastore, names};
+use datastore_client::{RequestError, controller::Datastore};
 
-use crate::{datastore_client::Handout, settings::Settings};
+use crate::settings::Settings;
 
 /// Seconds until a token has to be renewed, which the kubelet does in good time.
 const TOKEN_SECONDS: i64 = 3600;
@@ -54,6 +55,25 @@ pub fn image<'a>(run: &'a TerraformRun, settings: &'a Settings) -> &'a str {
 /// The image of an attempt's pod: what was recorded when it was opened.
 pub fn attempt_image<'a>(run: &'a TerraformRun, attempt: &'a Attempt, settings: &'a Settings) -> &'a str {
     attempt.image.as_deref().unwrap_or_else(|| image(run, settings))
+}
+
+/// What a pod is told of the datastore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handout {
+    /// Its address.
+    pub url: String,
+    /// Its certificate authority, PEM.
+    pub ca: String,
+}
+
+impl Handout {
+    /// What is told of a datastore. Its certificate authority is read each time: a mounted Secret may change.
+    ///
+    /// # Errors
+    /// When the certificate authority cannot be read.
+    pub fn of(datastore: &Datastore) -> Result<Self, RequestError> {
+        Ok(Self { url: datastore.url().to_owned(), ca: datastore.authority()? })
+    }
 }
 
 /// Builds the pod of the run's attempt.

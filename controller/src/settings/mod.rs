@@ -6,6 +6,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use crds::tools::ToolSettings;
+use datastore_client::controller::Datastore;
 use jiff::Timestamp;
 
 use sharing::SharedStates;
@@ -92,6 +93,13 @@ impl Settings {
     /// Whether there is a datastore.
     pub fn has_datastore(&self) -> bool {
         self.datastore_url.as_ref().is_some_and(|url| !url.is_empty())
+    }
+
+    /// The datastore; `None` when there is none.
+    pub fn datastore(&self) -> Option<Datastore> {
+        let url = self.datastore_url.as_deref().filter(|_| self.has_datastore())?;
+        let (authority, token) = (self.datastore_ca.clone(), self.datastore_token.clone());
+        Some(Datastore::new(url, authority.unwrap_or_default(), token.unwrap_or_default()))
     }
 
     /// The namespaces to watch; none means all.

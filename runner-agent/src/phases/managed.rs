@@ -7,7 +7,7 @@ use crds::{Failure, FailureClass, datastore::StateId, reason};
 use super::{BACKEND_FILE, PodWork, inputs};
 use crate::{
     classify::{internal, simple},
-    datastore::{self, Trouble, state},
+    datastore::{self, RequestError, state},
 };
 
 impl PodWork {
@@ -45,7 +45,7 @@ impl PodWork {
     pub(super) fn for_want_of_state(&self, failure: Failure) -> Failure {
         let Some(remote) = self.remote.as_ref().filter(|_| self.known().managed) else { return failure };
         let refusal = remote.state.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(state::StateServer::refusal);
-        refusal.map_or(failure, |problem| datastore::failure("the managed state", &Trouble::Refused(problem)))
+        refusal.map_or(failure, |problem| datastore::failure("the managed state", &RequestError::Refused(problem)))
     }
 }
 

@@ -255,7 +255,7 @@ impl PodWork {
             return Err(missing("without a datastore its journal is in the log of its pod only".to_owned()));
         };
         patiently(PATIENCE, || remote.client.recovered_journal()).await.map_err(|trouble| match trouble {
-            trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.to_string()),
+            trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.why()),
             trouble => failure(&format!("the journal of run {from} could not be read"), &trouble),
         })
     }

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::PodWork;
 use crate::{
     classify::{internal, simple},
-    datastore::{Client, Trouble, bundle, failure, patiently, shipper::Shipper, spool::Spool, state::StateServer},
+    datastore::{Client, RequestError, bundle, failure, patiently, put_file, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
     process::RunError,
 };
@@ -123,7 +123,7 @@ impl PodWork {
         let sum = packed
             .map_err(|error| internal("the plan cannot be packed", &error))?
             .map_err(|error| internal("the plan cannot be packed", &error))?;
-        let put = patiently(PATIENCE, || remote.client.put_file(ObjectKind::Bundle, &file, &sum)).await;
+        let put = patiently(PATIENCE, || put_file(&remote.client, ObjectKind::Bundle, &file, &sum)).await;
         drop(file);
         put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
         let stored = patiently(PATIENCE, || remote.client.stored(ObjectKind::Bundle))
@@ -194,7 +194,7 @@ impl PodWork {
             Ok(taken) => taken,
             Err(error) => return format!("{here} of the pod, which ends with it, and cannot be taken from there: {error}"),
         };
-        match patiently(RESCUE_PATIENCE, || remote.client.put_file(ObjectKind::ErroredState, &state, &sum)).await {
+        match patiently(RESCUE_PATIENCE, || put_file(&remote.client, ObjectKind::ErroredState, &state, &sum)).await {
             Ok(()) => {
                 // It holds secrets, and is where it is wanted.
                 let _ = std::fs::remove_file(path);
@@ -208,8 +208,8 @@ impl PodWork {
         }
     }
 
-    async fn missing(&self, what: &str, trouble: &Trouble) {
-        self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {trouble}"))).await;
+    async fn missing(&self, what: &str, trouble: &RequestError) {
+        self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {}", trouble.why()))).await;
     }
 
     /// The log is at its end: waits until the datastore has it, for a while.
@@ -228,7 +228,9 @@ impl PodWork {
         remote.spool.seal();
         if let Err(trouble) = remote.shipper.flush(END_PATIENCE).await {
             let (bytes, _) = remote.spool.waiting();
-            self.log.line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {trouble}")).await;
+            self.log
+                .line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {}", trouble.why()))
+                .await;
         }
     }
 }
@@ -245,7 +247,7 @@ impl PodWork {
 }
 
 /// The failure to record a claim. A record of another process means that the plan may have been applied.
-fn unclaimed(what: &str, trouble: &Trouble) -> Failure {
+fn unclaimed(what: &str, trouble: &RequestError) -> Failure {
     let mut failure = failure(what, trouble);
     if trouble.is(crds::datastore::ALREADY_CLAIMED) {
         failure.changes = Changed::Unknown;
@@ -264,7 +266,7 @@ async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), F
         .await
         .map_err(|error| internal("the plan's text cannot be read", &error))?
         .map_err(|error| internal("the plan's text cannot be read", &error))?;
-    let put = patiently(PATIENCE, || client.put_file(kind, &text, &sum)).await;
+    let put = patiently(PATIENCE, || put_file(client, kind, &text, &sum)).await;
     put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
 }
 
@@ -283,7 +285,7 @@ mod tests {
         let token = dir.join("token");
         std::fs::write(&token, "token").unwrap();
         let store = Store { url: "https://127.0.0.1:1".into(), ca: String::new(), token };
-        let client = Client::new(&store, "team", "vpc", 1, "nonce").unwrap();
+        let client = crate::datastore::client(&store, "team", "vpc", 1, "nonce").unwrap();
         let remote = Remote::start(client, Spool::create(dir.join("spool")).unwrap());
         PodWork::new(Arc::new(settings(dir)), Children::default(), Log::to(std::io::sink())).with_datastore(remote)
     }

@@ -7,7 +7,7 @@ use crate::{
     classify::{internal, simple},
     datastore::{
         bundle::{self, BundleError},
-        failure, patiently,
+        failure, get_file, patiently,
     },
     ports::{Notices, SetupReport},
 };
@@ -28,7 +28,7 @@ impl PodWork {
         };
         self.make_places([settings.source_dir()])?;
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
-        let taken = patiently(PATIENCE, || remote.client.get_file(ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
+        let taken = patiently(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
         let file = match taken {
             Ok(file) => file,
             Err(trouble) => {

@@ -21,7 +21,7 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("runner-agent", &["datastore", "driver", "local", "manifest", "phases", "tool"]),
     ("runner-agent::phases", &["setup", "tools"]),
     ("runner-agent::tool", &["find", "outfit"]),
-    ("controller::datastore", &["http", "journal", "read", "service"]),
+    ("datastore", &["http", "journal", "read", "service"]),
     (
         "controller::run",
         &[
