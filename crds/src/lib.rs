@@ -17,6 +17,7 @@
 //! | [`clock`] | the API server's clock, told by its answers |
 //! | [`next_step`] | what a person does after a failure, reason by reason |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
+//! | [`guide`] | pages of the guide that are made from the types |
 //! | [`fit`] | keeps a status below its size |
 //! | [`duration`] | durations as people write them |
 
@@ -27,6 +28,7 @@ pub mod crd;
 pub mod datastore;
 pub mod duration;
 pub mod fit;
+pub mod guide;
 pub mod journal;
 pub mod names;
 pub mod next_step;

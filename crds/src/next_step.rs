@@ -248,6 +248,12 @@ pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
     }
 }
 
+/// Whether runs fail for this reason in this place, or are held up there before they do.
+pub fn is_of(reason: &str, place: Place) -> bool {
+    let row = TABLE.iter().find(|(of, ..)| *of == reason);
+    row.is_some_and(|(_, cluster, laptop)| (if place == Place::Cluster { cluster } else { laptop }) != &Never)
+}
+
 fn variables(place: Place, facts: &Facts) -> String {
     match (place, facts.variables.as_slice()) {
         (Place::Cluster, []) => {

@@ -1,10 +1,12 @@
 //! Reasons: one word for each way a run fails, waits or is held up. Used in `status.failure`, conditions, Events and metrics.
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $value:literal;)*) => {
-        $($(#[$doc])* pub const $name: &str = $value;)*
+    ($($(#[doc = $doc:literal])* $name:ident = $value:literal;)*) => {
+        $($(#[doc = $doc])* pub const $name: &str = $value;)*
         /// All reasons.
         pub const ALL: &[&str] = &[$($value),*];
+        /// All reasons, and what each means.
+        pub const TEXTS: &[(&str, &str)] = &[$(($value, concat!($($doc),*))),*];
     };
 }
 
