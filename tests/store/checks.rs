@@ -10,12 +10,12 @@ use bytes::Bytes;
 use crds::datastore::{LOCKED, ObjectKind, Problem, StateId, UNAVAILABLE, WRONG_DIGEST};
 use datastore::{
     auth::lookup::Lookup,
+    blob::store::collect,
     cluster::{CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView},
     names::{LogKey, RunKey, StateKey, below, top},
     objects::{Objects, Wrote},
     settings::SecretName,
     state::{States, lock::Holder},
-    store::collect,
 };
 use futures::{StreamExt as _, future::BoxFuture, stream};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
@@ -196,7 +196,7 @@ async fn once(place: Arc<Place>) -> Result<()> {
 }
 
 async fn log(place: Arc<Place>) -> Result<()> {
-    let open = || anyhow::Ok(Arc::new(datastore::log::Logs::new(place.open()?)));
+    let open = || anyhow::Ok(Arc::new(datastore::objects::log::Logs::new(place.open()?)));
     let (one, two) = (open()?, open()?);
     let (key, whole) = (LogKey { run: key()?, attempt: 1, phase: "plan" }, noise(900_000, 2));
     for (n, piece) in whole.chunks(90_000).enumerate() {

@@ -9,7 +9,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-use super::{
+use crate::{
     cluster::Cluster,
     settings::{SecretName, Settings},
     tls::Files,

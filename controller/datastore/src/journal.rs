@@ -20,14 +20,13 @@ use crds::{
     journal::{Comparison, Replay, StateFacts, state, uncompared},
 };
 
-use super::{
+use crate::{
+    blob::store::ByteStream,
     cluster::RunView,
-    log::Index,
     names::{LogKey, RunKey, StateKey},
-    objects::Named,
+    objects::{Named, log::Index},
     problem::{not_found, problem, unavailable},
     service::Service,
-    store::ByteStream,
 };
 
 /// What is said of a claimed attempt that left no journal.

@@ -5,40 +5,35 @@
 //! | [`settings`] | command line | no |
 //! | [`serve`], [`tls`] | connections | no |
 //! | [`certificate`] | the certificate, made where nobody brings one | its Secret |
-//! | [`service`], [`http`] | requests: paths, bodies, answers | through the others |
+//! | [`http`] | requests: paths, bodies, answers; [`http::read`] is what people see, through the API server | through the others |
+//! | [`service`] | everything that a request needs | through the others |
 //! | [`auth`] | who asks ([`auth::token`], [`auth::front_proxy`]), and whether they may ([`auth::caller`]) | token reviews |
 //! | [`cluster`] | all that is asked of the API server | yes |
 //! | [`names`] | names of objects; no trick gets past it | no |
 //! | [`crypt`] | keys and sealed streams | no |
-//! | [`keyring`] | whether the keys are those of the store; filled once | yes |
-//! | [`store`], [`sealed`] | bytes; records and blobs that are sealed | yes |
-//! | [`objects`], [`log`], [`claim`], [`state`] | what is kept | through `sealed` |
+//! | [`blob`] | bytes; records and blobs that are sealed; whether the keys are those of the store | yes |
+//! | [`objects`] | what is kept of runs: objects, [logs](objects::log), [claims](objects::claim) | through `blob` |
+//! | [`state`] | managed states: versions, locks | through `blob` |
 //! | [`journal`] | journals, compared and read by the runs that recover | through the others |
-//! | [`sweep`] | what runs left that are gone | yes |
-//! | [`read`] | what people see, through the API server | through the others |
+//! | [`gc`] | what runs left that are gone | yes |
 //! | [`metrics`], [`problem`] | what is counted; what is no success | no |
 
 pub mod auth;
+pub mod blob;
 pub mod certificate;
-pub mod claim;
 pub mod cluster;
 pub mod crypt;
+pub mod gc;
 pub mod http;
 pub mod journal;
-pub mod keyring;
-pub mod log;
 pub mod metrics;
 pub mod names;
 pub mod objects;
 pub mod problem;
-pub mod read;
-pub mod sealed;
 pub mod serve;
 pub mod service;
 pub mod settings;
 pub mod state;
-pub mod store;
-pub mod sweep;
 pub mod tls;
 
 #[cfg(test)]
@@ -62,12 +57,11 @@ use tokio::{
 
 use crds::{clock::ServerClock, datastore::UNAVAILABLE};
 
+use blob::{keyring, sealed::Sealed, store::Store};
 use cluster::Kube;
 use crypt::keys::Keys;
-use sealed::Sealed;
 use service::Service;
 use settings::{SecretName, Settings};
-use store::Store;
 
 /// Runs until a signal ends it.
 ///
@@ -92,7 +86,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let (configs, config) = watch::channel(Arc::new(config));
     let paths = (settings.tls_cert.clone(), settings.tls_key.clone());
     tokio::spawn(tls::refresh(service.clone(), paths, !settings.no_read_api, files, configs));
-    tokio::spawn(sweep::run(service.clone(), Duration::from_secs(settings.sweep_interval)));
+    tokio::spawn(gc::run(service.clone(), Duration::from_secs(settings.sweep_interval)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
     // The kubelet's questions come here as well: connections that wait for a transfer take no place of theirs.

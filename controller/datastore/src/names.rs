@@ -7,7 +7,7 @@ use object_store::path::Path;
 
 use crds::datastore::{JOURNAL, LOG_PHASES, ObjectKind, Problem, StateId};
 
-use super::problem::invalid;
+use crate::problem::invalid;
 
 /// A name in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

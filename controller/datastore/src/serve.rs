@@ -21,8 +21,9 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
-use super::{
+use crate::{
     auth::front_proxy,
+    http,
     service::{CommonName, Service},
 };
 
@@ -49,7 +50,7 @@ pub async fn serve(
     mut stopped: watch::Receiver<bool>,
 ) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    let router = service.router();
+    let router = http::router(service.clone());
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {

@@ -1,30 +1,25 @@
-//! The service: everything that a request needs, and the one place where requests come in.
+//! The service: everything that a request needs.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use axum::{Router, body::Body, extract::Request, http::StatusCode, response::Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crds::datastore::{ObjectKind, Problem, UNAVAILABLE};
 
-use super::{
+use crate::{
     auth::{lookup::Lookup, token::Tokens},
-    cluster::{Cluster, FrontProxyConfig},
-    http::{
-        attempt, controller,
-        route::{self, Route},
+    blob::{
+        keyring,
+        sealed::{INLINE, Sealed},
     },
-    keyring,
-    log::Logs,
+    cluster::{Cluster, FrontProxyConfig},
     metrics::Metrics,
     names,
-    objects::Objects,
-    problem::{self, problem, unavailable},
-    read,
-    sealed::{INLINE, Sealed},
+    objects::{Objects, log::Logs},
+    problem::{problem, unavailable},
     state::States,
 };
 
@@ -64,7 +59,7 @@ pub struct Service {
     /// Turns true when the process is to end.
     pub stopped: watch::Receiver<bool>,
     pub(super) follows: Arc<Semaphore>,
-    requests: Semaphore,
+    pub(super) requests: Semaphore,
     transfers: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     pods: Arc<Mutex<HashMap<String, usize>>>,
@@ -119,64 +114,6 @@ impl Service {
             probe: names::random(),
             sealed,
         }
-    }
-
-    /// The way in for requests, each with the [`CommonName`] of its connection.
-    pub fn router(self: &Arc<Self>) -> Router {
-        let service = self.clone();
-        route::router(move |route, request| {
-            let service = service.clone();
-            Box::pin(async move { service.answer(route, request).await })
-        })
-    }
-
-    async fn answer(self: &Arc<Self>, route: Result<Route, Problem>, request: Request) -> Response {
-        let (parts, body) = request.into_parts();
-        // Of anything but a Status, `kubectl` tells nobody what it says.
-        let by_api_server = parts.uri.path().starts_with("/apis");
-        let refuse = |problem: &Problem| if by_api_server { read::failure(problem) } else { problem::response(problem) };
-        let route = match route {
-            Ok(route) => route,
-            Err(problem) => {
-                self.metrics.answered("none", problem::status(&problem.reason));
-                return refuse(&problem);
-            }
-        };
-        let kind = route.kind();
-        // Whoever asks how it is gets an answer however many wait.
-        let probe = matches!(route, Route::Health | Route::Ready);
-        let permit = self.requests.try_acquire();
-        let refused = match (&*self.unfit.borrow(), &permit) {
-            _ if probe => None,
-            (Some(unfit), _) => Some(unfit.clone()),
-            (None, Err(_)) => Some(busy()),
-            (None, Ok(_)) => None,
-        };
-        if let Some(problem) = refused {
-            let response = refuse(&problem);
-            self.metrics.answered(kind, response.status());
-            return response;
-        }
-        let response = match &route {
-            Route::Health => text(StatusCode::OK, "ok\n"),
-            Route::Ready => match self.ready().await {
-                Ok(()) => text(StatusCode::OK, "ok\n"),
-                Err(problem) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{problem}\n")),
-            },
-            Route::Attempt { namespace, run, attempt, ask, query } => {
-                let request = attempt::Request { namespace, run, attempt: *attempt, ask: *ask, query };
-                let answered = attempt::answer(self, &request, &parts, body).await;
-                answered.unwrap_or_else(|problem| problem::response(&problem))
-            }
-            Route::Uid { run, ask } => {
-                let answered = controller::answer(self, run, *ask, &parts).await;
-                answered.unwrap_or_else(|problem| problem::response(&problem))
-            }
-            Route::Read(reading) => read::answer(self, reading, &parts, body).await,
-        };
-        self.metrics.answered(kind, response.status());
-        tracing::debug!(kind, code = response.status().as_u16(), path = parts.uri.path(), "answered");
-        response
     }
 
     /// Lets a pod in, unless it has too many requests under way.
@@ -243,19 +180,17 @@ impl Service {
     }
 }
 
-fn busy() -> Problem {
+/// There is no place for another request.
+pub(super) fn busy() -> Problem {
     problem(UNAVAILABLE, "too many requests at a time; try again")
-}
-
-fn text(status: StatusCode, body: &str) -> Response {
-    let mut response = Response::new(Body::from(body.to_owned()));
-    *response.status_mut() = status;
-    response
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::Lab, *};
+    use axum::body::Body;
+
+    use super::*;
+    use crate::tests::Lab;
 
     #[tokio::test]
     async fn it_says_how_it_is_however_many_wait() {

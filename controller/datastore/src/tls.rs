@@ -10,7 +10,7 @@ use rustls::{
 };
 use tokio::sync::watch;
 
-use super::{cluster::FrontProxyConfig, service::Service};
+use crate::{cluster::FrontProxyConfig, service::Service};
 
 /// How often the files are read again.
 const FILES: Duration = Duration::from_secs(30);

@@ -8,15 +8,15 @@ use axum::{
 use crds::datastore::{FORBIDDEN, ObjectKind, Problem};
 
 use crate::{
-    claim, journal,
+    journal,
     names::RunKey,
-    objects,
+    objects::{self, claim},
     problem::{self, not_found, problem},
     service::Service,
 };
 
 use super::{
-    attempt::{content, empty},
+    answer::{content, empty},
     route::UidAsk,
 };
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::{
     Router,
-    extract::{Query, RawPathParams, Request, rejection::RawPathParamsRejection},
-    http::Uri,
+    extract::{RawPathParams, Request, rejection::RawPathParamsRejection},
     response::Response,
     routing::any,
 };
@@ -16,7 +15,11 @@ use crds::datastore::{MAX_APPEND, MAX_LOG, ObjectKind, Problem};
 use crate::{
     auth::caller::Ask,
     names::{self, RunKey},
-    problem::{invalid, not_found},
+    problem::invalid,
+};
+
+use super::{
+    asked::{Asked, Read, Row, boolean, nothing, number},
     read::route::{self as read, Reading},
 };
 
@@ -100,25 +103,14 @@ impl Route {
     }
 }
 
-/// The segments that a path was matched by, and its parameters; the library decodes both.
-pub struct Asked<'a> {
-    segments: &'a RawPathParams,
-    uri: &'a Uri,
-}
-
-/// Reads what a request asks for.
-pub type Read = fn(&Asked<'_>) -> Result<Route, Problem>;
-/// Verb and path of a request, the path below a base, and how the rest is read.
-pub type Row = (&'static str, &'static str, Read);
-
-const PROBES: [Row; 3] = [
+const PROBES: [Row<Route>; 3] = [
     ("GET", "/healthz", |_| Ok(Route::Health)),
     ("GET", "/livez", |_| Ok(Route::Health)),
     ("GET", "/readyz", |_| Ok(Route::Ready)),
 ];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
-const OF_ATTEMPT: [Row; 11] = [
+const OF_ATTEMPT: [Row<Route>; 11] = [
     ("PUT", "/objects/{kind}", |asked| asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)),
     ("GET", "/objects/{kind}", |asked| asked.of_pod(Ask::Get(asked.kind()?), Wants::Nothing)),
     ("GET", "/objects/{kind}/digest", |asked| asked.of_pod(Ask::Digest(asked.kind()?), Wants::Nothing)),
@@ -133,7 +125,7 @@ const OF_ATTEMPT: [Row; 11] = [
 ];
 
 const UID: &str = "/v1/namespaces/{namespace}/uids/{uid}";
-const OF_UID: [Row; 5] = [
+const OF_UID: [Row<Route>; 5] = [
     ("GET", "/attempts/{attempt}/objects/result", |asked| asked.of_controller(UidAsk::Result(asked.attempt()?))),
     ("GET", "/attempts/{attempt}/journal", |asked| asked.of_controller(UidAsk::Journal(asked.attempt()?))),
     ("GET", "/claim", |asked| asked.of_controller(UidAsk::Claim)),
@@ -157,10 +149,16 @@ pub fn router<C>(carry: C) -> Router
 where
     C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
 {
-    let mut rows: BTreeMap<String, Vec<(&str, Read)>> = BTreeMap::new();
-    let all = [("", &PROBES[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), ("/apis", &read::DISCOVERY), (read::BASE, &read::ROWS)];
-    for (base, (verb, path, read)) in all.into_iter().flat_map(|(base, rows)| rows.iter().map(move |row| (base, *row))) {
-        rows.entry(format!("{base}{path}")).or_default().push((verb, read));
+    let mut rows: BTreeMap<String, Vec<(&str, Reader)>> = BTreeMap::new();
+    for (base, table) in [("", &PROBES[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID)] {
+        for &(verb, path, read) in table {
+            rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::Own(read)));
+        }
+    }
+    for (base, table) in [("/apis", &read::DISCOVERY[..]), (read::BASE, &read::ROWS)] {
+        for &(verb, path, read) in table {
+            rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::PassedOn(read)));
+        }
     }
     let mut router = Router::new();
     for (path, verbs) in rows {
@@ -174,20 +172,25 @@ where
     router.fallback(async move |request: Request| carry(understood(&[], None, &request), request).await)
 }
 
-fn understood(verbs: &[(&str, Read)], segments: Option<&RawPathParams>, request: &Request) -> Result<Route, Problem> {
+#[derive(Clone, Copy)]
+enum Reader {
+    Own(Read<Route>),
+    PassedOn(Read<Reading>),
+}
+
+fn understood(verbs: &[(&str, Reader)], segments: Option<&RawPathParams>, request: &Request) -> Result<Route, Problem> {
     let uri = request.uri();
     if uri.path().len() + uri.query().map_or(0, str::len) > LONGEST {
         return Err(invalid("the path is too long"));
     }
     let verb = request.method().as_str();
-    let (_, read) = verbs.iter().find(|(of, _)| *of == verb).ok_or_else(nothing)?;
+    let &(_, read) = verbs.iter().find(|(of, _)| *of == verb).ok_or_else(nothing)?;
     let segments = segments.ok_or_else(|| invalid("the path is no text"))?;
-    read(&Asked { segments, uri })
-}
-
-/// There is no such path.
-pub fn nothing() -> Problem {
-    not_found("there is no such path, or not for this method")
+    let asked = Asked { segments, uri };
+    match read {
+        Reader::Own(read) => read(&asked),
+        Reader::PassedOn(read) => read(&asked).map(Route::Read),
+    }
 }
 
 /// Which parameters a request has.
@@ -199,11 +202,6 @@ enum Wants {
 }
 
 impl Asked<'_> {
-    /// A segment of the path by its name there; it holds whatever was sent.
-    pub fn segment(&self, name: &str) -> &str {
-        self.segments.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| value)
-    }
-
     fn kind(&self) -> Result<ObjectKind, Problem> {
         ObjectKind::of(self.segment("kind")).ok_or_else(|| invalid("that is no kind of object"))
     }
@@ -230,20 +228,6 @@ impl Asked<'_> {
         let run = self.run_key()?;
         if self.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Uid { run, ask }) }
     }
-
-    /// The parameters.
-    ///
-    /// # Errors
-    /// `Invalid` for escapes that are none, and for values that are no UTF-8 or hold control characters: the library would take the
-    /// former as they stand, and put `U+FFFD` in place of the latter.
-    pub fn parameters(&self) -> Result<Vec<(String, String)>, Problem> {
-        let refused = || invalid("a parameter is no text");
-        let is_escape = |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
-        let is_text = |text: &str| !text.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER);
-        let Query(pairs): Query<Vec<(String, String)>> = Query::try_from_uri(self.uri).map_err(|_| refused())?;
-        let whole = self.uri.query().unwrap_or_default().split('%').skip(1).all(is_escape);
-        if whole && pairs.iter().all(|(_, value)| is_text(value)) { Ok(pairs) } else { Err(refused()) }
-    }
 }
 
 fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Parameters, Problem> {
@@ -262,27 +246,6 @@ fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Paramete
         Wants::Nothing | Wants::Lock => {}
     }
     Ok(found)
-}
-
-/// A number of at most `most`.
-///
-/// # Errors
-/// `Invalid`.
-pub fn number(text: &str, most: u64) -> Result<u64, Problem> {
-    let legal = text.len() <= 19 && text.bytes().all(|b| b.is_ascii_digit());
-    text.parse().ok().filter(|n| legal && *n <= most).ok_or_else(|| invalid(format!("that is no number up to {most}")))
-}
-
-/// `true` or `false`; nothing means `true`.
-///
-/// # Errors
-/// `Invalid`.
-pub fn boolean(text: &str) -> Result<bool, Problem> {
-    match text {
-        "true" | "" => Ok(true),
-        "false" => Ok(false),
-        _ => Err(invalid("that is neither true nor false")),
-    }
 }
 
 /// The largest body of a request, in bytes.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crds::datastore::Problem;
 
-use crate::{names::StateKey, store::ByteStream};
+use crate::{blob::store::ByteStream, names::StateKey};
 
 use super::{Head, Newest, Note, States, TRIES, Version, lock::busy};
 

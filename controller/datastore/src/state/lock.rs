@@ -9,9 +9,9 @@ use crds::datastore::{Problem, UNAVAILABLE};
 
 use crate::{
     auth::lookup::Lookup,
-    claim,
     cluster::RunView,
     names::{RunKey, StateKey},
+    objects::claim,
     problem::{invalid, problem},
 };
 

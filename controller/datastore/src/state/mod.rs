@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use crds::datastore::{FORMER_NAMESPACE, LOCKED, Problem, UNAVAILABLE};
 
-use super::{
+use crate::{
+    blob::sealed::Sealed,
     names::{self, StateKey},
     problem::{corrupt, problem},
-    sealed::Sealed,
 };
 
 /// Versions that are kept.

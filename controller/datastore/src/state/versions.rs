@@ -7,10 +7,12 @@ use jiff::Timestamp;
 use crds::datastore::{MAX_STATE, Problem, WRONG_DIGEST};
 
 use crate::{
+    blob::{
+        sealed::{Content, Sealed},
+        store::ByteStream,
+    },
     names::{self, StateKey},
     problem::{corrupt, not_found, problem},
-    sealed::{Content, Sealed},
-    store::ByteStream,
 };
 
 use super::{
@@ -179,7 +181,7 @@ impl States {
 /// The first bytes with another serial, the rest as it is.
 async fn with_serial(mut content: ByteStream, serial: u64) -> Result<ByteStream, Problem> {
     let mut head = Vec::new();
-    while head.len() < crate::sealed::INLINE {
+    while head.len() < crate::blob::sealed::INLINE {
         match content.next().await {
             Some(piece) => head.extend_from_slice(&piece?),
             None => break,

@@ -118,7 +118,7 @@ async fn a_changed_claim_log_or_state_is_corrupt_as_well() {
     let begun = std::time::Instant::now();
     let log = lab.of_person("GET", "terraformruns/net/log?phase=plan", b"").await;
     // What is not known so soon is said by breaking off.
-    let broken = log.body.is_none() && begun.elapsed() >= crate::read::runs::FIRST;
+    let broken = log.body.is_none() && begun.elapsed() >= crate::http::read::runs::FIRST;
     assert!(broken || log.json()["code"] == 500, "{log:?}");
     let sealed = open(lab.folder.path(), lab.keys.path());
     assert!(sealed.store().list(&crate::names::top("states")).await.unwrap().len() >= 2);

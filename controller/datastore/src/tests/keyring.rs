@@ -10,14 +10,16 @@ use crds::datastore::{KEY_MISSING, Problem};
 
 use super::{FakeCluster, Lab, write_key};
 use crate::{
+    blob::{
+        keyring::settle,
+        sealed::{Fit, Sealed},
+        store::Store,
+    },
     certificate,
     cluster::Entries,
     crypt::keys::Keys,
-    keyring::settle,
     names::{below, top},
-    sealed::{Fit, Sealed},
     settings::SecretName,
-    store::Store,
 };
 
 fn secret() -> SecretName {

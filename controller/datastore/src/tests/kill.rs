@@ -17,9 +17,9 @@ use crds::datastore::StateId;
 use super::{digest, open, view, write_key};
 use crate::{
     auth::lookup::Lookup,
+    blob::store::collect,
     names::StateKey,
     state::{States, lock::Holder},
-    store::collect,
 };
 
 const FOLDER: &str = "PAWL_TEST_KILL_FOLDER";

@@ -76,9 +76,9 @@ async fn another_replica_that_knew_less_takes_nothing_away() {
     one.0.logs.append(&key, 500_000, &whole[500_000..], true).await.unwrap();
     let index = two.0.logs.index(&key).await.unwrap();
     assert_eq!((index.length, index.gap, index.ended), (600_000, false, true));
-    let read = crate::store::collect(two.0.logs.read(&key, &index, 0)).await.unwrap();
+    let read = crate::blob::store::collect(two.0.logs.read(&key, &index, 0)).await.unwrap();
     assert!(read == whole);
-    let middle = crate::store::collect(two.0.logs.read(&key, &index, 123_456)).await.unwrap();
+    let middle = crate::blob::store::collect(two.0.logs.read(&key, &index, 123_456)).await.unwrap();
     assert!(middle == whole[123_456..]);
 }
 

@@ -38,14 +38,13 @@ use tower::ServiceExt as _;
 
 use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest};
 
-use super::{
+use crate::{
     auth::caller::tests::{NONCE, claim, pod, view},
+    blob::{sealed::Sealed, store::Store},
     cluster::{CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView},
     crypt::keys::Keys,
-    sealed::Sealed,
     service::{CommonName, Service},
     settings::SecretName,
-    store::Store,
 };
 
 /// The UID of the namespace `team`, until a test makes it again.
@@ -266,7 +265,7 @@ fn service(folder: &Path, keys: &Path, cluster: &Arc<FakeCluster>) -> (Arc<Servi
 /// Sends a request by a connection whose client's certificate has that common name.
 pub(super) async fn answer(service: &Arc<Service>, mut request: Request<Body>, name: Option<&str>) -> Response {
     request.extensions_mut().insert(CommonName(name.map(Arc::from)));
-    service.router().oneshot(request).await.unwrap()
+    crate::http::router(service.clone()).oneshot(request).await.unwrap()
 }
 
 /// An answer, read to its end.

@@ -8,7 +8,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Lab, noise, view};
-use crate::{auth::caller::tests::claim, cluster::RunView, sweep::sweep};
+use crate::{auth::caller::tests::claim, cluster::RunView, gc::sweep};
 
 async fn filled() -> Lab {
     let lab = Lab::claimed();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crds::datastore::{Problem, StateId, Stored};
 
 use crate::{
-    http::attempt::content,
+    http::answer::content,
     names::StateKey,
     problem::{self, invalid, not_found},
     service::Service,

@@ -3,7 +3,7 @@
 use crds::datastore::{JOURNAL, ObjectKind, Problem, StateId};
 
 use crate::{
-    http::route::{Asked, Route, Row, boolean, number},
+    http::asked::{Asked, Row, boolean, number},
     names::{self, StateKey},
     problem::invalid,
 };
@@ -110,25 +110,25 @@ impl Reading {
 }
 
 /// The paths of the API server's questions what there is, below `/apis`.
-pub const DISCOVERY: [Row; 4] = [
-    ("GET", "", |_| Ok(Route::Read(Reading::Groups))),
-    ("GET", "/", |_| Ok(Route::Read(Reading::Groups))),
-    ("GET", "/read.pawl.run", |_| Ok(Route::Read(Reading::Group))),
-    ("GET", "/read.pawl.run/v1alpha1", |_| Ok(Route::Read(Reading::Resources))),
+pub const DISCOVERY: [Row<Reading>; 4] = [
+    ("GET", "", |_| Ok(Reading::Groups)),
+    ("GET", "/", |_| Ok(Reading::Groups)),
+    ("GET", "/read.pawl.run", |_| Ok(Reading::Group)),
+    ("GET", "/read.pawl.run/v1alpha1", |_| Ok(Reading::Resources)),
 ];
 
 /// Where everything else is.
 pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
 
 /// The paths below [`BASE`].
-pub const ROWS: [Row; 11] = [
+pub const ROWS: [Row<Reading>; 11] = [
     ("GET", "/terraformruns/{run}/plan", |asked| object(asked, ObjectKind::Plan)),
     ("GET", "/terraformruns/{run}/planjson", |asked| object(asked, ObjectKind::PlanJson)),
     ("GET", "/terraformruns/{run}/erroredstate", |asked| object(asked, ObjectKind::ErroredState)),
     ("GET", "/terraformruns/{run}/journal", |asked| {
         let asked = Question::of(asked, &["attempt"])?;
         let query = LogQuery { phase: Some(JOURNAL), attempt: asked.attempt()?, ..LogQuery::default() };
-        Ok(Route::Read(Reading::Log { run: asked.run()?, query, namespace: asked.namespace }))
+        Ok(Reading::Log { run: asked.run()?, query, namespace: asked.namespace })
     }),
     ("GET", "/terraformruns/{run}/log", |asked| {
         let asked = Question::of(asked, &["phase", "attempt", "follow", "tail"])?;
@@ -141,30 +141,30 @@ pub const ROWS: [Row; 11] = [
         if query.tail.is_some() && query.phase.is_none() {
             return Err(invalid("`tail` needs a phase"));
         }
-        Ok(Route::Read(Reading::Log { run: asked.run()?, query, namespace: asked.namespace }))
+        Ok(Reading::Log { run: asked.run()?, query, namespace: asked.namespace })
     }),
     ("GET", "/states", |asked| {
         let asked = Question::of(asked, &["limit", "resourceVersion"])?;
-        Ok(Route::Read(Reading::States { namespace: asked.namespace }))
+        Ok(Reading::States { namespace: asked.namespace })
     }),
-    ("GET", "/states/{stack}", |asked| Ok(Route::Read(Reading::Versions(Question::of(asked, &["workspace"])?.state()?)))),
+    ("GET", "/states/{stack}", |asked| Ok(Reading::Versions(Question::of(asked, &["workspace"])?.state()?))),
     ("GET", "/states/{stack}/download", |asked| {
         let asked = Question::of(asked, &["workspace", "version"])?;
         let version = asked.get("version").map(|text| number(text, u64::MAX)).transpose()?;
-        Ok(Route::Read(Reading::Download { key: asked.state()?, version }))
+        Ok(Reading::Download { key: asked.state()?, version })
     }),
     ("POST", "/states/{stack}/restore", |asked| {
         let asked = Question::of(asked, &CREATION)?;
-        Ok(Route::Read(Reading::Restore { stack: asked.stack()?, namespace: asked.namespace }))
+        Ok(Reading::Restore { stack: asked.stack()?, namespace: asked.namespace })
     }),
     ("POST", "/states/{stack}/unlock", |asked| {
         let asked = Question::of(asked, &CREATION)?;
-        Ok(Route::Read(Reading::Unlock { stack: asked.stack()?, namespace: asked.namespace }))
+        Ok(Reading::Unlock { stack: asked.stack()?, namespace: asked.namespace })
     }),
     ("POST", "/states/{stack}/handover", |asked| {
         let asked = Question::of(asked, &CREATION)?;
         let stack = if asked.asked.segment("stack") == ALL { None } else { Some(asked.stack()?) };
-        Ok(Route::Read(Reading::HandOver { namespace: asked.namespace, stack }))
+        Ok(Reading::HandOver { namespace: asked.namespace, stack })
     }),
 ];
 
@@ -212,9 +212,9 @@ impl<'a> Question<'a> {
     }
 }
 
-fn object(asked: &Asked<'_>, kind: ObjectKind) -> Result<Route, Problem> {
+fn object(asked: &Asked<'_>, kind: ObjectKind) -> Result<Reading, Problem> {
     let asked = Question::of(asked, &["attempt"])?;
-    Ok(Route::Read(Reading::Object { run: asked.run()?, kind, attempt: asked.attempt()?, namespace: asked.namespace }))
+    Ok(Reading::Object { run: asked.run()?, kind, attempt: asked.attempt()?, namespace: asked.namespace })
 }
 
 #[cfg(test)]
@@ -223,9 +223,9 @@ mod tests {
     use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
     use super::*;
-    use crate::{
-        http::route::tests::asked,
+    use crate::http::{
         read::{GROUP, VERSION},
+        route::{Route, tests::asked},
     };
 
     fn parse(method: &Method, rest: &[&str], query: &str) -> Result<Reading, Problem> {

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crds::datastore::{KEY_MISSING, Problem};
 
-use super::{
+use crate::{
+    blob::{
+        sealed::{Fit, Sealed},
+        store::Store,
+    },
     cluster::Cluster,
     crypt::keys::Keys,
     names::{self, Name},
     problem::{problem, unavailable},
-    sealed::{Fit, Sealed},
     settings::SecretName,
-    store::Store,
 };
 
 /// What runs leave in a store. Probes and marks are not among it.

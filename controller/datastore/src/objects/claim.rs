@@ -8,12 +8,12 @@ use crds::{
     datastore::{ALREADY_CLAIMED, FORBIDDEN, Problem},
 };
 
-use super::{
+use crate::{
+    blob::sealed::Sealed,
     cluster::RunView,
     names::RunKey,
     objects::Wrote,
     problem::{not_found, problem},
-    sealed::Sealed,
 };
 
 /// What stands in the store.

@@ -19,7 +19,7 @@ use url::Url;
 
 use crds::datastore::Problem;
 
-use super::{
+use crate::{
     names::Name,
     problem::{corrupt, unavailable},
 };

@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 
 use crds::datastore::{KEY_MISSING, Problem, TOO_LARGE, hex_digest};
 
-use super::{
+use crate::{
+    blob::store::{ByteStream, Store},
     crypt::{
         CryptError,
         keys::{Keys, MasterKey},
@@ -18,7 +19,6 @@ use super::{
     },
     names::Name,
     problem::{corrupt, problem},
-    store::{ByteStream, Store},
 };
 
 /// The largest content that stands in its record: one write, and one read, in place of two.

@@ -1,5 +1,8 @@
 //! What an attempt writes once: bundle, plan, plan as JSON, result.
 
+pub mod claim;
+pub mod log;
+
 use std::{
     collections::HashSet,
     sync::{Mutex, PoisonError},
@@ -13,11 +16,10 @@ use sha2::{Digest as _, Sha256};
 
 use crds::datastore::{ALREADY_EXISTS, ObjectKind, Problem, Stored, WRONG_DIGEST, hex_digest};
 
-use super::{
+use crate::{
+    blob::{sealed::Sealed, store::ByteStream},
     names::{self, RunKey},
     problem::{corrupt, not_found, problem},
-    sealed::Sealed,
-    store::ByteStream,
 };
 
 /// How many runs are remembered whose name is in the store.

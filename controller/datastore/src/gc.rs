@@ -12,13 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crds::datastore::{ObjectKind, Problem};
 
-use super::{
-    claim,
+use crate::{
+    blob::store::Entry,
     names::{self, RunKey},
-    objects::{Named, Record},
-    problem::unavailable,
+    objects::{Named, Record, claim},
+    problem::{not_found, unavailable},
     service::Service,
-    store::Entry,
 };
 
 /// How long after it was first found gone a run's objects stay.
@@ -142,7 +141,7 @@ async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp
         Some((named, _)) => Some(named.name),
         None => claim::get(sealed, key).await?.map(|claim| claim.run),
     };
-    let Some(name) = name else { return Err(super::problem::not_found("the run's name is not known")) };
+    let Some(name) = name else { return Err(not_found("the run's name is not known")) };
     let gone = service.lookup.find(key.namespace(), &name).await?.is_none_or(|run| run.uid != key.uid());
     let mark = if marked { sealed.read::<Mark>(&key.mark()).await?.map(|(mark, _)| mark.at) } else { None };
     match verdict(gone, mark, now) {

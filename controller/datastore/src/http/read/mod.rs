@@ -21,7 +21,7 @@ use crds::datastore::{
     UNAVAILABLE, WRONG_OFFSET,
 };
 
-use super::{
+use crate::{
     auth::front_proxy,
     http::body::Incoming,
     problem::{self, problem},

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crds::datastore::{LOG_PHASES, ObjectKind, Problem, UNAVAILABLE};
 
 use crate::{
-    http::attempt::content,
+    http::answer::content,
     names::RunKey,
     problem::{not_found, problem},
     service::Service,

@@ -16,10 +16,10 @@ use tokio::sync::watch;
 
 use crds::datastore::{ALREADY_EXISTS, Length, MAX_APPEND, MAX_LOG, Problem, TOO_LARGE, WRONG_OFFSET};
 
-use super::{
+use crate::{
+    blob::sealed::Sealed,
     names::{LogKey, RunKey},
     problem::{corrupt, invalid, problem},
-    sealed::Sealed,
 };
 
 /// The most that the last segment grows to, in bytes.
