@@ -21,6 +21,7 @@
 //! | [`classify`], [`exists`] | from the tool's words to a class of failure |
 //! | [`neutral`] | makes the words of strangers harmless to read |
 //! | [`redact`] | keeps secrets out of texts |
+//! | [`tool_cli`] | `runner-agent tool` |
 //! | [`termination`] | the termination message |
 
 pub mod api;
@@ -45,6 +46,7 @@ pub mod report;
 pub mod settings;
 pub mod termination;
 pub mod tool;
+pub mod tool_cli;
 
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {

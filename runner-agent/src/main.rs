@@ -18,8 +18,7 @@ use runner_agent::{
     phases::{PodWork, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
-    termination,
-    tool::cli,
+    termination, tool_cli,
 };
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
@@ -37,7 +36,7 @@ enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
     Run,
     Local(Box<Arguments>),
-    Tool(Box<cli::Arguments>),
+    Tool(Box<tool_cli::Arguments>),
     /// Print the completion for a shell
     #[command(after_help = COMPLETION_HELP)]
     Completion {
@@ -99,7 +98,7 @@ fn printed(result: &std::io::Result<()>) -> u8 {
 }
 
 /// What `tool` asks for; it may take a download.
-fn tool(arguments: &cli::Arguments) -> u8 {
+fn tool(arguments: &tool_cli::Arguments) -> u8 {
     if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
     }
@@ -110,7 +109,7 @@ fn tool(arguments: &cli::Arguments) -> u8 {
             return contract::EXIT_NO_RESULT;
         }
     };
-    match runtime.block_on(cli::run(arguments, &mut std::io::stdout())) {
+    match runtime.block_on(tool_cli::run(arguments, &mut std::io::stdout())) {
         Ok(code) => code,
         Err(error) => printed(&Err(error)),
     }

@@ -4,10 +4,11 @@ use std::{fs, path::Path, sync::PoisonError};
 
 use crds::{Failure, FailureClass, datastore::StateId, reason};
 
-use super::{BACKEND_FILE, PodWork, inputs};
+use super::{PodWork, inputs};
 use crate::{
     classify::{internal, simple},
     datastore::{self, Trouble, state},
+    manifest::BACKEND_FILE,
 };
 
 impl PodWork {

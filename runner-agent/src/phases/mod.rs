@@ -60,11 +60,6 @@ const MAX_PLAN: u64 = 8 << 30;
 /// The largest lock file of providers, in bytes.
 const MAX_LOCK: u64 = 16 << 20;
 
-/// Name of the file in which variables are given to the tool.
-pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
-/// Name of the file that replaces the backend of the code.
-pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
-
 /// What later phases need to know of earlier ones.
 #[derive(Debug, Default)]
 struct Known {

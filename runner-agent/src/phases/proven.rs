@@ -13,8 +13,7 @@ use tokio::task::JoinHandle;
 use super::PodWork;
 use crate::{
     classify::{internal, simple},
-    local,
-    tool::{Found, Stamp, digest},
+    tool::{Found, Stamp, digest, path},
 };
 
 /// An executable of the tool, as it was at Setup. Of Terragrunt there is that of the tool beneath as well.
@@ -85,13 +84,13 @@ impl PodWork {
         let proven = all.map_err(|error| internal("the tool cannot be looked at", &error))?;
         let remembers = self.settings.machine().is_some() && !self.settings.restores;
         let unknown: Vec<_> = proven.iter().filter(|one| one.digest.get().is_none()).cloned().collect();
-        let read = move |path: &Path| {
+        let read = move |binary: &Path| {
             if remembers {
-                return local::tools::digest(path);
+                return path::digest(binary);
             }
             // The stamp from before: a file that changes while it is read has another one afterwards.
-            let stamp = Stamp::of(path)?;
-            Ok((stamp, digest(path)?))
+            let stamp = Stamp::of(binary)?;
+            Ok((stamp, digest(binary)?))
         };
         let task: JoinHandle<_> = tokio::task::spawn_blocking(move || unknown.iter().try_for_each(|one| one.compute(read)));
         let mut known = self.known();
