@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     api::{Kind, Outcome, Writer, follow},
     machine::{Event, Stage, State, Terms, begin, next},
-    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Work},
+    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Verified, Work},
     settings::Settings,
     termination,
 };
@@ -39,7 +39,7 @@ enum Done {
     Setup(StepResult<SetupReport>),
     Init(StepResult<InitReport>),
     Plan(StepResult<PlanReport>),
-    Verified(StepResult<String>),
+    Verified(StepResult<Verified>),
     Claimed(Outcome),
     Applied(StepResult<ApplyReport>),
     /// Whether it stands in the API.
@@ -283,9 +283,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.view.planned(report, now);
                 Event::PlanDone { changes }
             }
-            Done::Verified(Ok(checksum)) if checksum == self.view.checksum() => Event::ManifestMatched,
-            Done::Verified(Ok(checksum)) => {
-                self.view.mismatch(&checksum, &self.work.differs());
+            Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => Event::ManifestMatched,
+            Done::Verified(Ok(found)) => {
+                self.view.mismatch(&found.checksum, &found.differs);
                 Event::ManifestDiffers
             }
             Done::Applied(Ok(report)) => {

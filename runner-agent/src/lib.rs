@@ -5,6 +5,7 @@
 //! | [`machine`] | the pure state machine |
 //! | [`datastore`] | what outlives the pod |
 //! | [`driver`] | events in, effects out |
+//! | [`host`] | where an attempt works: a pod, or a person's machine |
 //! | [`local`] | the same machine with a terminal and a folder |
 //! | [`ports`] | what the driver needs from the world |
 //! | [`api`] | reading, watching and writing the run |
@@ -31,6 +32,7 @@ pub mod datastore;
 pub mod driver;
 pub mod exists;
 pub mod files;
+pub mod host;
 pub mod local;
 pub mod machine;
 pub mod manifest;

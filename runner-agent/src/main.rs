@@ -13,6 +13,7 @@ use runner_agent::{
         spool::{Both, Spool, SpoolWriter},
     },
     driver::Driver,
+    host::Pod,
     local::{arguments::Arguments, typed},
     manual, own_lines,
     phases::{PodWork, Remote},
@@ -196,7 +197,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
             return contract::EXIT_NO_RESULT;
         }
     };
-    let mut work = PodWork::new(settings.clone(), children.clone(), log.clone());
+    let mut work = PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), log.clone());
     if let Some(remote) = remote {
         work = work.with_datastore(remote);
     }

@@ -291,10 +291,11 @@ impl Projection {
 
     pub(super) fn claim(&mut self, claim: Claim, now: Timestamp, approver: Option<&str>) {
         self.before_claim = Some(self.status.clone());
-        match approver {
-            Some(by) => self.history("Approved", &format!("by {by}"), now),
-            None if self.settings.machine().is_some() => self.history("Approved", "by --auto-approve", now),
-            None => self.history("Claimed", "automatic", now),
+        if let Some(by) = approver {
+            self.history("Approved", &format!("by {by}"), now);
+        } else {
+            let (title, text) = self.settings.commands().unasked();
+            self.history(title, text, now);
         }
         self.status.phase = Some(Phase::Apply);
         self.status.message = Some("apply runs".to_owned());
