@@ -71,7 +71,7 @@ pub struct Settings {
     /// The least time between writes of progress, and the shortest phase that has any.
     pub progress_every: Duration,
     /// How long nothing may happen before the status says so.
-    pub quiet_after: Duration,
+    pub stall_after: Duration,
 }
 
 /// How the datastore is reached.
@@ -93,7 +93,7 @@ pub const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// How long nothing may happen before the status says so: 60 s. Longer than a provider's usual silence, shorter than a person waits
 /// before he asks.
-pub const QUIET_AFTER: Duration = Duration::from_secs(60);
+pub const STALL_AFTER: Duration = Duration::from_secs(60);
 
 /// Something the pod should have been given is missing or makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -174,7 +174,7 @@ impl Settings {
             restores: false,
             store: store()?,
             progress_every: PROGRESS_EVERY,
-            quiet_after: QUIET_AFTER,
+            stall_after: STALL_AFTER,
         })
     }
 
@@ -210,7 +210,7 @@ impl Settings {
             restores: false,
             store: None,
             progress_every: PROGRESS_EVERY,
-            quiet_after: QUIET_AFTER,
+            stall_after: STALL_AFTER,
         }
     }
 

@@ -115,7 +115,7 @@ mod tests {
         }
         let host = Arc::new(Laptop::new(settings.clone(), Vec::new(), false));
         let work = PodWork::new(settings, host, Children::default(), Log::to(std::io::sink()));
-        work.make_anew().await.unwrap();
+        work.empty_home().await.unwrap();
         assert!(files.iter().all(|file| file.exists()));
     }
 }

@@ -1,10 +1,10 @@
 //! The work of an attempt, phase by phase: build the command, run it, read what it says.
 
-mod anew;
 mod apply;
-mod authorities;
-mod declared;
+mod ca;
+mod diagnostic;
 mod disk;
+mod empty_home;
 mod events;
 mod git;
 mod init;
@@ -13,18 +13,18 @@ mod journal;
 mod locked;
 mod managed;
 mod plan;
+mod plan_json;
 mod proven;
 mod providers;
 mod recover;
 mod remote;
 mod restore;
 mod setup;
-mod show;
 mod source;
 mod stage;
 mod terragrunt;
-mod told;
 mod tools;
+mod variables;
 
 use std::{
     ffi::OsString,
@@ -47,9 +47,9 @@ use crate::{
     settings::Settings,
 };
 pub use events::{Events, Render};
+pub use plan_json::{PlanFacts, read_plan};
 pub use recover::RECOVER_FILE;
 pub use remote::Remote;
-pub use show::{PlanFacts, read_plan};
 use stage::{Initialised, Planned, Shell, Stage};
 
 /// How much longer than a killed command its step may take, before it is no longer waited for.
@@ -269,7 +269,7 @@ impl Work for PodWork {
 
     async fn verify(&self) -> Result<Verified, Failure> {
         let planned = self.stage().planned()?;
-        self.make_anew().await?;
+        self.empty_home().await?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::{
 
 use crds::{Failure, FailureClass, Operation, TerraformRun, reason};
 
-pub(super) use super::anew::make_empty;
+pub(super) use super::empty_home::make_empty;
 use super::{
     PodWork, inputs,
     proven::ProvenTool,

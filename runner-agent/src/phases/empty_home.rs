@@ -34,7 +34,7 @@ impl PodWork {
 
     /// Ends whatever runs, which could put it back, and empties `HOME`, `TMPDIR` and what else the pod's code may write to but its source,
     /// its tool and its providers. Where these are a person's own, nothing is done.
-    pub(crate) async fn make_anew(&self) -> Result<(), Failure> {
+    pub(crate) async fn empty_home(&self) -> Result<(), Failure> {
         let (settings, Some(dirs)) = (&self.settings, self.host.emptied()) else { return Ok(()) };
         let failed = |error: &dyn std::fmt::Display| {
             internal("what the plan left in the home and temporary directories cannot be removed; nothing was applied", error)
@@ -110,7 +110,7 @@ fn remove(path: &Path, own: u32) -> io::Result<()> {
 }
 
 /// A provider of the stack that is a link into a directory that is made anew before the claim: the apply would not find it.
-fn borrowed(data: &Path, anew: &[PathBuf]) -> Option<PathBuf> {
+fn borrowed(data: &Path, emptied: &[PathBuf]) -> Option<PathBuf> {
     let mut dirs = vec![data.join("providers")];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -119,7 +119,7 @@ fn borrowed(data: &Path, anew: &[PathBuf]) -> Option<PathBuf> {
                 Ok(kind) if kind.is_dir() => dirs.push(path),
                 Ok(kind) if kind.is_symlink() => {
                     let to = fs::canonicalize(&path).unwrap_or_default();
-                    if anew.iter().filter_map(|dir| dir.canonicalize().ok()).any(|dir| to.starts_with(dir)) {
+                    if emptied.iter().filter_map(|dir| dir.canonicalize().ok()).any(|dir| to.starts_with(dir)) {
                         return Some(path);
                     }
                 }
