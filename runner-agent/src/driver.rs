@@ -5,9 +5,9 @@
 
 mod deadlines;
 mod effects;
-mod levels;
-mod projection;
-mod quiet;
+mod requests;
+mod stall;
+mod status;
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -21,13 +21,13 @@ use tokio::{
 use crate::{
     api::{Kind, Outcome, Writer, follow},
     machine::{Event, Stage, State, Terms, begin, next},
-    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Work},
+    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Verified, Work},
     settings::Settings,
     termination,
 };
-use levels::{Levels, hold_for};
-use projection::Projection;
-use quiet::Quiet;
+use requests::{Requests, hold_for};
+use stall::Stall;
+use status::StatusView;
 
 type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
 type StepResult<T> = Result<T, crds::Failure>;
@@ -39,7 +39,7 @@ enum Done {
     Setup(StepResult<SetupReport>),
     Init(StepResult<InitReport>),
     Plan(StepResult<PlanReport>),
-    Verified(StepResult<String>),
+    Verified(StepResult<Verified>),
     Claimed(Outcome),
     Applied(StepResult<ApplyReport>),
     /// Whether it stands in the API.
@@ -56,8 +56,8 @@ pub struct Driver<A, W, C> {
     settings: Arc<Settings>,
     writer: Arc<Writer<A>>,
     run: Option<Arc<TerraformRun>>,
-    view: Projection,
-    levels: Levels,
+    view: StatusView,
+    requests: Requests,
     state: State,
     events: VecDeque<Event>,
     /// Outcomes are numbered: one of something that was given up is dropped.
@@ -75,7 +75,7 @@ pub struct Driver<A, W, C> {
     hold_until: Option<Instant>,
     progress_written: Instant,
     progress_due: bool,
-    quiet: Quiet,
+    stall: Stall,
     /// The lock that the work was told of last.
     released: Option<String>,
     exit: u8,
@@ -87,14 +87,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let now = Instant::now();
         Self {
             writer: Arc::new(Writer::new(api.clone(), settings.clone())),
-            quiet: Quiet::new(settings.quiet_after, now, clock.now()),
+            stall: Stall::new(settings.stall_after, now, clock.now()),
             api,
             work,
             clock,
-            view: Projection::new(settings.clone()),
+            view: StatusView::new(settings.clone()),
             settings,
             run: None,
-            levels: Levels::default(),
+            requests: Requests::default(),
             state: State::Ended,
             events: VecDeque::new(),
             turn: 0,
@@ -152,7 +152,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     async fn wait(&mut self, stops: &mut mpsc::UnboundedReceiver<()>) -> Option<Event> {
         let deadline = self.deadline();
         let progress = self.progress_at();
-        let quiet = self.quiet_at();
+        let stall = self.stall_at();
         tokio::select! {
             biased;
             Some(notice) = self.notices.1.recv() => {
@@ -176,8 +176,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.write_progress();
                 None
             }
-            () = sleep_until(quiet.unwrap_or_else(Instant::now)), if quiet.is_some() => {
-                self.write_quiet();
+            () = sleep_until(stall.unwrap_or_else(Instant::now)), if stall.is_some() => {
+                self.write_stall();
                 None
             }
         }
@@ -203,7 +203,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     self.hold_until.get_or_insert_with(|| Instant::now() + hold_for(run));
                 }
                 // An approval may have come before the acknowledgement of the plan.
-                if self.levels.approved {
+                if self.requests.approved {
                     self.events.push_back(Event::Approved);
                 }
             }
@@ -213,9 +213,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 let left = std::time::Duration::try_from(left).unwrap_or_default();
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
                 // What was said of the lease before the acknowledgement of the plan.
-                if self.levels.leased {
+                if self.requests.leased {
                     self.events.push_back(Event::Leased);
-                } else if self.levels.queued.is_some() {
+                } else if self.requests.queued.is_some() {
                     self.events.push_back(Event::Queued);
                 }
             }
@@ -245,8 +245,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     /// What an outcome means to the machine.
     fn finished(&mut self, turn: u64, done: Done) -> Option<Event> {
         if let Done::Progress(landed) = done {
-            if !landed && self.view.is_quiet() {
-                self.quiet.missed(Instant::now());
+            if !landed && self.view.is_stalled() {
+                self.stall.missed(Instant::now());
             }
             return None;
         }
@@ -283,9 +283,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.view.planned(report, now);
                 Event::PlanDone { changes }
             }
-            Done::Verified(Ok(checksum)) if checksum == self.view.checksum() => Event::ManifestMatched,
-            Done::Verified(Ok(checksum)) => {
-                self.view.mismatch(&checksum, &self.work.differs());
+            Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => Event::ManifestMatched,
+            Done::Verified(Ok(found)) => {
+                self.view.mismatch(&found.checksum, &found.differs);
                 Event::ManifestDiffers
             }
             Done::Applied(Ok(report)) => {
@@ -360,9 +360,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         if let Some(Seen::Run(run)) = seen {
             self.writer.saw(run);
         }
-        let levels = match seen {
-            Some(Seen::Run(run)) => Levels::of(run, Some(&checksum), |run| self.writer.is_own(run)),
-            Some(Seen::Gone) => Levels { fenced: true, ..self.levels.clone() },
+        let requests = match seen {
+            Some(Seen::Run(run)) => Requests::of(run, Some(&checksum), |run| self.writer.is_own(run)),
+            Some(Seen::Gone) => Requests { fenced: true, ..self.requests.clone() },
             Some(Seen::Lost) | None => return,
         };
         if let Some(Seen::Run(run)) = seen
@@ -372,14 +372,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             self.released = Some(release.id.clone());
             self.work.may_unlock(&release.id, &release.holder);
         }
-        self.events.extend(levels.news(&self.levels));
-        let waits = levels.recorded && levels.queued != self.levels.queued || levels.recorded != self.levels.recorded;
-        let waits = waits || levels.stale != self.levels.stale;
-        self.levels = levels;
-        self.view.stale(self.levels.stale.as_deref());
-        if waits && self.state == State::Awaiting && !self.levels.approved {
+        self.events.extend(requests.news(&self.requests));
+        let waits = requests.recorded && requests.queued != self.requests.queued || requests.recorded != self.requests.recorded;
+        let waits = waits || requests.stale != self.requests.stale;
+        self.requests = requests;
+        self.view.stale(self.requests.stale.as_deref());
+        if waits && self.state == State::Awaiting && !self.requests.approved {
             // Said, not decided on: a write that is lost is no loss.
-            self.view.turn(self.levels.turn(), self.clock.now());
+            self.view.turn(self.requests.turn(), self.clock.now());
             self.write_progress();
         }
     }
@@ -410,7 +410,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn progress_at(&self) -> Option<Instant> {
-        (quiet::works(self.state) && self.progress_due && !self.writer.is_busy())
+        (stall::works(self.state) && self.progress_due && !self.writer.is_busy())
             .then(|| self.progress_written + self.settings.progress_every)
     }
 

@@ -5,6 +5,7 @@
 //! | [`machine`] | the pure state machine |
 //! | [`datastore`] | what outlives the pod |
 //! | [`driver`] | events in, effects out |
+//! | [`host`] | where an attempt works: a pod, or a person's machine |
 //! | [`local`] | the same machine with a terminal and a folder |
 //! | [`ports`] | what the driver needs from the world |
 //! | [`api`] | reading, watching and writing the run |
@@ -21,6 +22,7 @@
 //! | [`classify`], [`exists`] | from the tool's words to a class of failure |
 //! | [`neutral`] | makes the words of strangers harmless to read |
 //! | [`redact`] | keeps secrets out of texts |
+//! | [`tool_cli`] | `runner-agent tool` |
 //! | [`termination`] | the termination message |
 
 pub mod api;
@@ -30,6 +32,7 @@ pub mod datastore;
 pub mod driver;
 pub mod exists;
 pub mod files;
+pub mod host;
 pub mod local;
 pub mod machine;
 pub mod manifest;
@@ -45,6 +48,7 @@ pub mod report;
 pub mod settings;
 pub mod termination;
 pub mod tool;
+pub mod tool_cli;
 
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {

@@ -13,13 +13,13 @@ use runner_agent::{
         spool::{Both, Spool, SpoolWriter},
     },
     driver::Driver,
+    host::Pod,
     local::{arguments::Arguments, typed},
     manual, own_lines,
     phases::{PodWork, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
-    termination,
-    tool::cli,
+    termination, tool_cli,
 };
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
@@ -37,7 +37,7 @@ enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
     Run,
     Local(Box<Arguments>),
-    Tool(Box<cli::Arguments>),
+    Tool(Box<tool_cli::Arguments>),
     /// Print the completion for a shell
     #[command(after_help = COMPLETION_HELP)]
     Completion {
@@ -99,7 +99,7 @@ fn printed(result: &std::io::Result<()>) -> u8 {
 }
 
 /// What `tool` asks for; it may take a download.
-fn tool(arguments: &cli::Arguments) -> u8 {
+fn tool(arguments: &tool_cli::Arguments) -> u8 {
     if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
     }
@@ -110,7 +110,7 @@ fn tool(arguments: &cli::Arguments) -> u8 {
             return contract::EXIT_NO_RESULT;
         }
     };
-    match runtime.block_on(cli::run(arguments, &mut std::io::stdout())) {
+    match runtime.block_on(tool_cli::run(arguments, &mut std::io::stdout())) {
         Ok(code) => code,
         Err(error) => printed(&Err(error)),
     }
@@ -197,7 +197,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
             return contract::EXIT_NO_RESULT;
         }
     };
-    let mut work = PodWork::new(settings.clone(), children.clone(), log.clone());
+    let mut work = PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), log.clone());
     if let Some(remote) = remote {
         work = work.with_datastore(remote);
     }

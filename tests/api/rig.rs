@@ -21,11 +21,7 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::watcher::Event,
 };
-use runner_agent::{
-    driver::Driver,
-    ports::SystemClock,
-    settings::{PROGRESS_EVERY, Place, Settings},
-};
+use runner_agent::{driver::Driver, ports::SystemClock, settings::Settings};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -185,34 +181,15 @@ impl Rig {
         let attempt = run.status.as_ref().and_then(|status| status.attempt.clone()).context("no attempt")?;
         let log = tempfile::NamedTempFile::new()?;
         let settings = Arc::new(Settings {
-            tool_settings: None,
-            cache: None,
-            mirrors: "/nonexistent".into(),
             namespace: self.namespace.clone(),
             run: RUN.into(),
             run_uid: run.uid().context("no UID")?,
             attempt: attempt.number,
             pod_name: attempt.pod_name,
             pod_uid: token.uid.clone(),
-            nonce: runner_agent::settings::nonce(),
             grace: Duration::from_secs(30),
-            tools: Vec::new(),
-            providers: "/nowhere".into(),
-            provider_cache: None,
-            work: "/nowhere".into(),
-            kept: "/nowhere".into(),
-            scratch: Vec::new(),
-            secrets: "/nowhere".into(),
-            config_maps: "/nowhere".into(),
-            require_confinement: false,
             termination_log: log.path().to_path_buf(),
-            ca: None,
-            inherited: Vec::new(),
-            place: Place::Pod,
-            restores: false,
-            quiet_after: runner_agent::settings::QUIET_AFTER,
-            store: None,
-            progress_every: PROGRESS_EVERY,
+            ..Settings::below("/nowhere".as_ref())
         });
         let gets = Arc::new(AtomicU32::new(0));
         let server = agent::Server { runs: kube::Api::namespaced(token.client, &self.namespace), gets: gets.clone() };

@@ -7,7 +7,7 @@ use std::{
 
 use crds::{Changed, Changes, Claim, Failure, FailureClass, Progress, TerraformRun, reason, termination::TerminationMessage};
 use runner_agent::{
-    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
+    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
     settings::Settings,
 };
 use sha2::{Digest, Sha256};
@@ -273,7 +273,7 @@ impl Work for PlayedWork {
         })
     }
 
-    async fn verify(&self) -> Result<String, Failure> {
+    async fn verify(&self) -> Result<Verified, Failure> {
         self.shared.pause(5).await;
         self.process.live().await;
         if self.has_store {
@@ -284,7 +284,7 @@ impl Work for PlayedWork {
             });
             proof.await.map_err(unrecorded)?;
         }
-        Ok(self.mine().disk.clone())
+        Ok(Verified { checksum: self.mine().disk.clone(), differs: Vec::new() })
     }
 
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {

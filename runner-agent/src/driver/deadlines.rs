@@ -40,7 +40,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             State::Awaiting => {
                 let hold = self.hold_until.map(|at| (at, Event::HoldOver));
                 // An approval that is recorded does not expire while it waits for its turn.
-                let expiry = self.expires_at.filter(|_| !self.levels.recorded).map(|at| (at, Event::Expired));
+                let expiry = self.expires_at.filter(|_| !self.requests.recorded).map(|at| (at, Event::Expired));
                 [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
             }
             // An answer that does not come soon is not waited for when the process is wanted to end.

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    Prepared, end_untold, log_file,
+    Ready, end_untold, log_file,
     screen::{Screen, Tee, Teller},
 };
 use crate::{
@@ -47,8 +47,8 @@ pub(super) fn person() -> String {
 }
 
 /// Works on a run until it ends or waits; the exit code.
-pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
-    let Prepared { api, settings } = prepared;
+pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
+    let Ready { api, settings, host } = ready;
     let mut changes = api.changes();
     let children = Children::default();
     let reaper = tokio::spawn(reap_strangers(children.clone()));
@@ -56,7 +56,7 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
     let teller = Teller::new(screen.clone(), log.clone());
     teller.tell(&api.status()).await;
     api.told_by(teller.clone());
-    let work = Arc::new(PodWork::new(settings.clone(), children.clone(), log.clone()));
+    let work = Arc::new(PodWork::new(settings.clone(), host, children.clone(), log.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     // The person's words reach the machine through the run, as they do in a cluster; the process has no other end.
     let (_stop, stops) = mpsc::unbounded_channel();
@@ -223,7 +223,7 @@ fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
 /// Says which files are other ones than those of the plan, where the checksum alone says that something is.
 fn name_changed(api: &super::FileApi, settings: &Settings) -> Result<()> {
     let is_other = api.status().failure.is_some_and(|failure| failure.reason == reason::CHECKSUM_MISMATCH);
-    let (Some(stack), true) = (settings.in_place(), is_other) else { return Ok(()) };
+    let (Some(stack), true) = (&settings.folder, is_other) else { return Ok(()) };
     let planned = std::fs::metadata(settings.plan_file()).and_then(|plan| plan.modified());
     let changed = planned.map(|at| manifest::changed_since(stack, at)).unwrap_or_default();
     let names = match changed.as_slice() {

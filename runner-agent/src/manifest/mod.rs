@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 pub use tree::TreeError;
-pub use work::{changed_since, folder_digest, is_data_of_copy, source_digest};
+pub use work::{BACKEND_FILE, VARIABLES_FILE, changed_since, folder_digest, is_data_of_copy, source_digest};
 
 /// What a manifest says besides the digests of files.
 #[derive(Clone, Debug, Default, PartialEq)]

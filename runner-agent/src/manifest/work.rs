@@ -12,7 +12,11 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::tree::{TreeError, digest};
-use crate::phases::{BACKEND_FILE, VARIABLES_FILE};
+
+/// Name of the file in which variables are given to the tool.
+pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
+/// Name of the file that replaces the backend of the code.
+pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
 
 /// What is never counted of a stack. Provider binaries are covered by the lock file; the others hold values of variables or
 /// of the backend's credentials, of which not even a hash may be shown.

@@ -16,8 +16,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
+    diagnostic::ToolDiagnostic,
     journal::{Journal, Touched},
-    told::Told,
 };
 use crate::{
     classify::Said,
@@ -50,7 +50,7 @@ struct Line {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
-    diagnostic: Option<Told>,
+    diagnostic: Option<ToolDiagnostic>,
     #[serde(default)]
     hook: Option<Hook>,
     #[serde(default)]
@@ -342,7 +342,7 @@ impl Events {
         journal.told(&event.kind, touched);
     }
 
-    fn diagnostic(&mut self, told: &Told) {
+    fn diagnostic(&mut self, told: &ToolDiagnostic) {
         // Line by line, since secrets of several lines are masked so.
         for line in told.text().lines() {
             self.show(line);

@@ -55,7 +55,7 @@ impl PodWork {
                 role: Role::Other,
             };
             let (notices, _) = tokio::sync::mpsc::unbounded_channel();
-            let mut events = self.events(&notices).quiet();
+            let mut events = self.events(root, &notices).quiet();
             let exit = self.children.run(&command, &mut events).await.map_err(|e| not_run("git", &e))?;
             Ok((exit, events.said().tail.join("\n")))
         };

@@ -11,9 +11,9 @@ use std::{
 use crds::{Failure, FailureClass, TerraformRunSpec, ValueFrom, reason};
 use serde_json::{Map, Value, json};
 
-use super::{BACKEND_FILE, VARIABLES_FILE};
 use crate::{
     classify::{internal, simple},
+    manifest::{BACKEND_FILE, VARIABLES_FILE},
     redact::Redactor,
     settings::Settings,
 };

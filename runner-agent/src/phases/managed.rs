@@ -2,23 +2,23 @@
 
 use std::{fs, path::Path, sync::PoisonError};
 
-use crds::{Failure, FailureClass, datastore::StateId, reason};
+use crds::{Failure, FailureClass, TerraformRun, datastore::StateId, reason};
 
-use super::{BACKEND_FILE, PodWork, inputs};
+use super::{PodWork, Shell, inputs};
 use crate::{
     classify::{internal, simple},
     datastore::{self, RequestError, state},
+    manifest::BACKEND_FILE,
 };
 
 impl PodWork {
     /// Whether the stack's state is the datastore's, as far as its files say before `init`.
-    pub(super) fn wants_managed_state(&self, stack: &Path) -> bool {
-        self.remote.is_some() && self.run().spec.backend.is_none() && !mentions_backend(stack)
+    pub(super) fn wants_managed_state(&self, run: &TerraformRun, stack: &Path) -> bool {
+        self.remote.is_some() && run.spec.backend.is_none() && !mentions_backend(stack)
     }
 
     /// Names the managed state as the stack's backend.
-    pub(super) async fn name_managed_state(&self, stack: &Path) -> Result<(), Failure> {
-        let run = self.run();
+    pub(super) async fn name_managed_state(&self, run: &TerraformRun, stack: &Path) -> Result<(), Failure> {
         if stack.join("terraform.tfstate").exists() {
             let message = "the source holds a terraform.tfstate and names no backend, so it would be left behind; name a backend, or \
                            move that state and remove the file";
@@ -26,7 +26,6 @@ impl PodWork {
         }
         let id = StateId::of(&self.settings.run, &run.spec);
         inputs::put(&stack.join(BACKEND_FILE), &state::backend(&self.settings.namespace, &id))?;
-        self.known().managed = true;
         self.offer_state().await
     }
 
@@ -42,8 +41,8 @@ impl PodWork {
     }
 
     /// A failure of the tool, or why the datastore did not give out the state that it asked for: the tool passes on a number.
-    pub(super) fn for_want_of_state(&self, failure: Failure) -> Failure {
-        let Some(remote) = self.remote.as_ref().filter(|_| self.known().managed) else { return failure };
+    pub(super) fn for_want_of_state(&self, shell: &Shell, failure: Failure) -> Failure {
+        let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return failure };
         let refusal = remote.state.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(state::StateServer::refusal);
         refusal.map_or(failure, |problem| datastore::failure("the managed state", &RequestError::Refused(problem)))
     }

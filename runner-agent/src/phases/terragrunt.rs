@@ -6,11 +6,12 @@ use std::{
     io::{self, BufRead as _, BufReader, Read},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
 };
 
 use crds::Failure;
 
-use super::PodWork;
+use super::{Initialised, Planned, PodWork, Shell};
 use crate::{
     beneath,
     classify::{Said, internal},
@@ -68,30 +69,43 @@ impl Call {
     }
 }
 
-impl PodWork {
+impl Shell {
     /// Whether Terragrunt runs the tool.
     pub(super) fn is_terragrunt(&self) -> bool {
-        self.known().tool.as_ref().is_some_and(|tool| tool.beneath.is_some())
+        self.tool.found.beneath.is_some()
     }
 
+    /// Whether Terragrunt was told to ignore why a command failed.
+    pub(super) fn ignored(&self, said: &Said) -> bool {
+        self.is_terragrunt() && said.tail.iter().any(|line| line.contains(IGNORED))
+    }
+
+    /// A command that needs no value of Terragrunt's, as the tool itself runs it, where it ran for the unit. What code of Terragrunt prints
+    /// is not mixed into it, and it asks for no outputs of other units.
+    fn plain_command(&self, ran_in: Option<&Path>, args: &[&str]) -> Option<Command> {
+        let (beneath, dir) = (self.tool.found.beneath.as_ref()?, ran_in?);
+        let mut env = self.env.clone();
+        env.push(("TF_DATA_DIR".into(), self.stack.join(".terraform").into()));
+        let args = args.iter().map(OsString::from).collect();
+        Some(Command { program: beneath.binary.clone(), args, env, dir: dir.to_path_buf(), role: Role::Tool })
+    }
+}
+
+impl PodWork {
     /// How Terragrunt is called for a command of the tool. What was noted of the command before this one is forgotten.
-    pub(super) fn call_terragrunt(&self, tool: &Found, args: Vec<OsString>) -> Result<Call, Failure> {
+    pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
+        let (stack, tool) = (&shell.stack, &shell.tool.found);
         let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
         let failed = |error: io::Error| internal("Terragrunt cannot be told what to run", &error);
-        let (stack, as_plan) = {
-            let known = self.known();
-            (known.stack.clone(), known.as_plan)
-        };
         let stands_in = self.stands_in(beneath).map_err(failed)?;
         let notes = self.notes();
         gone(&notes).map_err(failed)?;
-        let mut call = Call::of(tool, args, as_plan);
+        let mut call = Call::of(tool, args, shell.as_plan.load(Ordering::Relaxed));
         for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
             call.env.push((name.into(), stands_in.clone().into()));
         }
         // Terragrunt tells units apart by the path that this variable has, where it has one.
-        for (name, path) in [("PWD", &stack), (beneath::UNIT, &stack), (beneath::TOOL, &beneath.binary), (beneath::NOTES, &notes)]
-        {
+        for (name, path) in [("PWD", stack), (beneath::UNIT, stack), (beneath::TOOL, &beneath.binary), (beneath::NOTES, &notes)] {
             call.env.push((name.into(), path.into()));
         }
         Ok(call)
@@ -121,51 +135,36 @@ impl PodWork {
         beneath::noted(&self.notes()).pop().map(|(_, dir)| dir)
     }
 
-    /// A command that needs no value of Terragrunt's, as the tool itself runs it, where it ran for the unit. What code of Terragrunt prints
-    /// is not mixed into it, and it asks for no outputs of other units.
-    pub(super) fn plain_command(&self, args: &[&str]) -> Result<Option<Command>, Failure> {
-        let tool = self.tool()?;
-        let known = self.known();
-        let (Some(beneath), Some(dir)) = (tool.beneath, known.ran_in.clone()) else { return Ok(None) };
-        let mut env = known.env.clone();
-        env.push(("TF_DATA_DIR".into(), known.stack.join(".terraform").into()));
-        Ok(Some(Command { program: beneath.binary, args: args.iter().map(OsString::from).collect(), env, dir, role: Role::Tool }))
-    }
-
-    /// Commands that show the plan, the first one first: should it not do, so does the next.
-    pub(super) fn showing(&self, args: &[&str]) -> Result<Vec<Command>, Failure> {
-        let as_terragrunt_runs_it = self.command(args.iter().copied())?;
-        Ok(self.plain_command(args)?.into_iter().chain([as_terragrunt_runs_it]).collect())
+    /// Commands that show the plan, the first one first: should it not do, so does the next. `ran_in` is where Terragrunt made the plan.
+    pub(super) fn showing(&self, shell: &Shell, ran_in: Option<&Path>, args: &[&str]) -> Result<Vec<Command>, Failure> {
+        let as_terragrunt_runs_it = self.command(shell, args.iter().copied())?;
+        Ok(shell.plain_command(ran_in, args).into_iter().chain([as_terragrunt_runs_it]).collect())
     }
 
     /// Whether a command failed for want of outputs that Terragrunt replaces by mocks for `plan` alone
     /// (`mock_outputs_allowed_terraform_commands`). From then on whatever comes before or after a plan runs as a part of that command.
-    pub(super) async fn takes_mocks(&self, said: &Said) -> bool {
-        if !self.is_terragrunt() || self.known().as_plan || !said.tail.iter().any(|line| line.contains(NO_OUTPUTS)) {
+    pub(super) async fn takes_mocks(&self, shell: &Shell, said: &Said) -> bool {
+        let lacks_outputs = || said.tail.iter().any(|line| line.contains(NO_OUTPUTS));
+        if !shell.is_terragrunt() || shell.as_plan.load(Ordering::Relaxed) || !lacks_outputs() {
             return false;
         }
-        self.known().as_plan = true;
+        shell.as_plan.store(true, Ordering::Relaxed);
         self.log.line("pawl: it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
         true
     }
 
-    /// Whether Terragrunt was told to ignore why a command failed.
-    pub(super) fn ignored(&self, said: &Said) -> bool {
-        self.is_terragrunt() && said.tail.iter().any(|line| line.contains(IGNORED))
-    }
-
     /// A plan that there is none of: Terragrunt ended well, and the tool made none, as its configuration wants it (`exclude`,
     /// `errors { ignore … }`). There is nothing to apply.
-    pub(super) async fn planned_nothing(&self) -> Result<PlanReport, Failure> {
+    pub(super) async fn planned_nothing(&self, made: Initialised) -> Result<(PlanReport, Planned), Failure> {
         let why = if self.ran_in().is_some() { "it was told to ignore the error above" } else { "it ran nothing in this unit" };
         self.log
             .line(&format!("pawl: Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply"))
             .await;
         // The checksum is one of a plan without a byte.
         files::create(&self.settings.plan_file()).map_err(|error| internal("the plan cannot be kept", &error))?;
-        let (checksum, _) = self.checksum().await?;
-        let platform = self.known().facts.platform.clone();
-        Ok(PlanReport { checksum, platform, ..PlanReport::default() })
+        let (checksum, parts) = self.checksum(&made.shell, &made.facts).await?;
+        let platform = made.facts.platform.clone();
+        Ok((PlanReport { checksum, platform, ..PlanReport::default() }, Planned::of(made, Some(parts), 0)))
     }
 }
 

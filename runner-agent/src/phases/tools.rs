@@ -127,8 +127,7 @@ impl PodWork {
         let find = async move {
             let search = |tool, origin_of| Search { tool, origin: origin_of, stack: &origin.stack, root: top };
             let Some(pinned) = &origin.pinned else {
-                let origin = if self.settings.machine().is_some() { "--tool" } else { "spec.tool.version" };
-                return outfit.find(search(tool, origin), &say).await;
+                return outfit.find(search(tool, self.host.version_option()), &say).await;
             };
             let mut found = outfit.pinned(search(&pinned.tool, "the plan"), &say).await?;
             if let Some(beneath) = &pinned.beneath {

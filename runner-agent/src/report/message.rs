@@ -105,6 +105,14 @@ impl Commands {
         format!("plan {summary} waits for approval until {}{pod}", time(until))
     }
 
+    /// What the history says of a plan that nobody had to approve.
+    pub const fn unasked(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Cluster { .. } => ("Claimed", "automatic"),
+            Self::Folder { .. } => ("Approved", "by --auto-approve"),
+        }
+    }
+
     /// What an attempt runs in.
     pub const fn process(&self) -> &'static str {
         match self {

@@ -245,7 +245,7 @@ impl Outfit {
     }
 
     /// The versions of a tool that are there without the cache.
-    pub(super) fn at_hand(&self, name: ToolName) -> Vec<AtHand> {
+    pub fn at_hand(&self, name: ToolName) -> Vec<AtHand> {
         let mut all: Vec<_> = self.others.iter().filter(|one| one.name == name).cloned().collect();
         all.extend(at_hand(name, &self.dirs));
         all

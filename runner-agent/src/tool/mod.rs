@@ -5,11 +5,11 @@
 //! |---|---|
 //! | [`outfit`] | where tools are from, as the operator says |
 //! | [`find`] | the tool for a stack |
-//! | [`cli`] | `runner-agent tool` |
+//! | [`path`] | the tools on PATH, and what is remembered of them |
 
-pub mod cli;
 pub mod find;
 pub mod outfit;
+pub mod path;
 
 pub use find::{AtHand, Found, Search, evidence};
 pub use outfit::Outfit;

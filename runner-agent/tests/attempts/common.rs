@@ -13,10 +13,11 @@ use crds::{TerraformRun, TerraformRunStatus, names};
 use futures::{Stream, stream};
 use runner_agent::{
     driver::Driver,
+    host::Pod,
     phases::PodWork,
     ports::{Api, ApiError, Seen, SystemClock},
     process::{Children, Log},
-    settings::{Place, QUIET_AFTER, Settings},
+    settings::Settings,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -329,35 +330,21 @@ impl std::io::Write for Shared {
 
 pub(crate) fn settings(dir: &Path) -> Settings {
     Settings {
-        tool_settings: None,
-        cache: None,
-        mirrors: PathBuf::from("/nonexistent"),
         namespace: "team".into(),
         run: "vpc".into(),
         run_uid: "uid-1".into(),
-        attempt: 1,
         pod_name: "vpc-xxxxx-a1".into(),
         pod_uid: "pod-1".into(),
-        nonce: runner_agent::settings::nonce(),
         grace: Duration::from_secs(30),
         tools: vec![dir.join("tools")],
         providers: dir.join("providers"),
-        provider_cache: None,
-        work: dir.join("work"),
-        kept: dir.join("work/plan"),
-        scratch: Vec::new(),
         secrets: dir.join("secrets"),
         config_maps: dir.join("configmaps"),
-        require_confinement: false,
         termination_log: dir.join("termination-log"),
-        ca: None,
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
-        place: Place::Pod,
-        restores: false,
-        store: None,
         // Longer than any phase, so that writes can be counted.
         progress_every: Duration::from_secs(3600),
-        quiet_after: QUIET_AFTER,
+        ..Settings::below(&dir.join("work"))
     }
 }
 
@@ -411,7 +398,7 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
     let writer = Log::to(Shared(log.clone()));
-    let work = Arc::new(PodWork::new(settings.clone(), children, writer.clone()));
+    let work = Arc::new(PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children, writer.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {

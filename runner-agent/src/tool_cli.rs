@@ -11,12 +11,15 @@ use crds::{ToolName, contract, tools::ToolSettings};
 use serde_json::json;
 use tool_versions::{Error, Result as ToolResult};
 
-use super::{
-    Outfit, Search,
-    find::{Found, Resolved, Told},
-    outfit::name_of,
+use crate::{
+    local::{arguments, target},
+    tool::{
+        Outfit, Search,
+        find::{Found, Resolved, Told},
+        outfit::name_of,
+        path,
+    },
 };
-use crate::local::{arguments, target, tools};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -148,14 +151,14 @@ fn outfit(dir: &Path, offline: bool) -> ToolResult<Outfit> {
     settings.offline |= offline;
     let dirs = std::env::var_os(contract::ENV_TOOLS).map(PathBuf::from);
     let mut outfit = Outfit::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(contract::MIRRORS_DIR))?;
-    outfit.others = tools::at_hand(None, dir);
+    outfit.others = path::at_hand(None, dir);
     Ok(outfit)
 }
 
 /// The cache of this machine.
 fn cache() -> ToolResult<PathBuf> {
     let said = std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from);
-    said.or_else(tools::cache)
+    said.or_else(path::cache)
         .ok_or_else(|| Error::configuration(format!("there is no place for a cache: set {} or HOME", contract::ENV_TOOLS_CACHE)))
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crds::ToolName;
 use serde::Deserialize;
 
-use crate::tool::{self, AtHand, Outfit, Stamp, Version, outfit::name_of};
+use super::{AtHand, Outfit, Stamp, Version, outfit::name_of};
 
 /// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
 pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
@@ -142,7 +142,7 @@ impl Remembered {
         if let Some(digest) = self.known.get(&key) {
             return Ok((stamp, digest.clone()));
         }
-        let digest = tool::digest(binary)?;
+        let digest = super::digest(binary)?;
         // A file that changed while it was read is not remembered.
         if Stamp::of(binary)? == stamp {
             self.remember(key, digest.clone());
@@ -207,7 +207,7 @@ mod tests {
             known.keep();
             (digest, known.changed)
         };
-        let real = tool::digest(&binary).unwrap();
+        let real = crate::tool::digest(&binary).unwrap();
         assert_eq!((digest(), digest()), ((real.clone(), true), (real.clone(), false)));
         fs::OpenOptions::new().append(true).open(&binary).unwrap().set_len(WHOLE + 2).unwrap();
         assert!(digest().1 && digest().0 != real, "its bytes are other ones now");

@@ -20,7 +20,7 @@ const UNCONFINED: &str = "code of the stack is not confined (this node has no La
 
 /// The agent's copy of the status.
 #[derive(Clone, Debug)]
-pub(super) struct Projection {
+pub(super) struct StatusView {
     settings: Arc<Settings>,
     status: TerraformRunStatus,
     setup: SetupReport,
@@ -34,12 +34,12 @@ pub(super) struct Projection {
     /// The code is in the spec.
     inline: bool,
     /// Nothing happens, since then, and when that comes to an end.
-    quiet: Option<(Timestamp, Option<Ends>)>,
+    stalled: Option<(Timestamp, Option<Ends>)>,
     /// For how long nothing had happened when the command was told to end.
-    hung: Duration,
+    stalled_for: Duration,
 }
 
-impl Projection {
+impl StatusView {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
         Self {
             settings,
@@ -52,15 +52,15 @@ impl Projection {
             approval: Approval::default(),
             stale: None,
             inline: false,
-            quiet: None,
-            hung: Duration::ZERO,
+            stalled: None,
+            stalled_for: Duration::ZERO,
         }
     }
 
     /// The status to write, its free texts without secrets.
     pub(super) fn status(&self, redact: impl Fn(&str) -> String) -> TerraformRunStatus {
         let mut status = self.status.clone();
-        if let Some((since, ends)) = self.quiet {
+        if let Some((since, ends)) = self.stalled {
             let progress = status.progress.get_or_insert_default();
             progress.quiet_since = Some(whole_seconds(since));
             status.message = Some(report::quiet(status.phase.unwrap_or(Phase::Setup), since, progress.current.as_deref(), ends));
@@ -156,26 +156,26 @@ impl Projection {
     pub(super) fn begin(&mut self, now: Timestamp) {
         self.since = Some(now);
         self.status.progress = None;
-        self.quiet = None;
-        self.hung = Duration::ZERO;
+        self.stalled = None;
+        self.stalled_for = Duration::ZERO;
     }
 
     /// Nothing happens. What the status said besides is kept, and stands there again when something does.
-    pub(super) fn quiet(&mut self, since: Timestamp, ends: Option<Ends>) {
-        self.quiet = Some((since, ends));
+    pub(super) fn stalled(&mut self, since: Timestamp, ends: Option<Ends>) {
+        self.stalled = Some((since, ends));
     }
 
-    pub(super) const fn is_quiet(&self) -> bool {
-        self.quiet.is_some()
+    pub(super) const fn is_stalled(&self) -> bool {
+        self.stalled.is_some()
     }
 
     pub(super) fn heard(&mut self) {
-        self.quiet = None;
+        self.stalled = None;
     }
 
     /// The command is told to end, and nothing had happened for so long.
-    pub(super) fn hung(&mut self, lasted: Duration) {
-        self.hung = lasted;
+    pub(super) fn stalled_for(&mut self, lasted: Duration) {
+        self.stalled_for = lasted;
     }
 
     fn clocked(&self, now: Timestamp) -> Clocked {
@@ -291,10 +291,11 @@ impl Projection {
 
     pub(super) fn claim(&mut self, claim: Claim, now: Timestamp, approver: Option<&str>) {
         self.before_claim = Some(self.status.clone());
-        match approver {
-            Some(by) => self.history("Approved", &format!("by {by}"), now),
-            None if self.settings.machine().is_some() => self.history("Approved", "by --auto-approve", now),
-            None => self.history("Claimed", "automatic", now),
+        if let Some(by) = approver {
+            self.history("Approved", &format!("by {by}"), now);
+        } else {
+            let (title, text) = self.settings.commands().unasked();
+            self.history(title, text, now);
         }
         self.status.phase = Some(Phase::Apply);
         self.status.message = Some("apply runs".to_owned());
@@ -398,7 +399,7 @@ impl Projection {
 
     /// The end, or the end of the attempt when there is no result.
     pub(super) fn end(&mut self, ending: Ending, result: Option<RunResult>, why: &str, changed: Changed, now: Timestamp) {
-        self.quiet = None;
+        self.stalled = None;
         let commands = self.settings.commands();
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let claimed = phase == Phase::Apply;
@@ -489,9 +490,9 @@ impl Projection {
                     (FailureClass::StateLocked, reason::STATE_LOCKED, text)
                 });
                 let took = report::span(self.clocked(now).took);
-                let quiet = Some(self.hung).filter(|hung| hung.as_secs() > 0).map(report::span);
-                let quiet = quiet.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
-                let text = format!("phase {phase} passed its deadline after {took}{quiet}");
+                let stalled = Some(self.stalled_for).filter(|lasted| lasted.as_secs() > 0).map(report::span);
+                let stalled = stalled.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
+                let text = format!("phase {phase} passed its deadline after {took}{stalled}");
                 locked.unwrap_or((FailureClass::Timeout, reason::DEADLINE_EXCEEDED, text))
             }
             Cause::Terminated if claimed => (

@@ -14,7 +14,7 @@ const NO_LEASE: &str = "waits for the lease on its state, which the controller h
 
 /// What stands in the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Levels {
+pub(super) struct Requests {
     pub(super) deleted: bool,
     pub(super) cancelled: Option<String>,
     pub(super) denied: Option<String>,
@@ -45,7 +45,7 @@ pub(super) fn hold_for(run: &TerraformRun) -> Duration {
     if leaves_the_apply(run) { Duration::ZERO } else { run.spec.approval.hold_for.0 }
 }
 
-impl Levels {
+impl Requests {
     pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
         let planned = checksum.filter(|sum| !sum.is_empty());
         let recorded = planned.is_some_and(|sum| is_approved(run, sum));
@@ -139,7 +139,7 @@ mod tests {
             });
             run
         };
-        let of = |run: &TerraformRun| (Levels::of(run, Some(SUM), |_| true).approved, hold_for(run).is_zero());
+        let of = |run: &TerraformRun| (Requests::of(run, Some(SUM), |_| true).approved, hold_for(run).is_zero());
         assert_eq!(of(&run(Some("reader"), None)), (false, true));
         assert_eq!(of(&run(Some("reader"), Some(1))), (true, false));
         assert_eq!(of(&run(None, None)), (true, false));
@@ -155,33 +155,33 @@ mod tests {
         let at = jiff::Timestamp::UNIX_EPOCH;
         conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::STALE_PLAN, "b applied", None, at);
         run.status = Some(status);
-        assert_eq!(Levels::of(&run, Some(SUM), |_| true).stale.as_deref(), Some("b applied"));
-        assert_eq!(Levels::of(&run, Some("sha256:2"), |_| true).stale, None);
+        assert_eq!(Requests::of(&run, Some(SUM), |_| true).stale.as_deref(), Some("b applied"));
+        assert_eq!(Requests::of(&run, Some("sha256:2"), |_| true).stale, None);
         let status = run.status.as_mut().unwrap();
         conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::PLANNED, "+1 ~0 -0", None, at);
-        assert_eq!(Levels::of(&run, Some(SUM), |_| true).stale, None);
+        assert_eq!(Requests::of(&run, Some(SUM), |_| true).stale, None);
     }
 
     #[test]
     fn a_change_is_told_once() {
-        let (before, mut after) = (Levels::default(), Levels::default());
+        let (before, mut after) = (Requests::default(), Requests::default());
         after.cancelled = Some("cancelled: why".into());
         after.approved = true;
         after.queued = Some("behind b".into());
         assert_eq!(after.news(&before), [Event::CancelRequested, Event::Approved, Event::Queued]);
         assert!(after.news(&after).is_empty());
-        assert_eq!(before.news(&Levels { cancelled: None, ..after.clone() }), [Event::Withdrawn]);
+        assert_eq!(before.news(&Requests { cancelled: None, ..after.clone() }), [Event::Withdrawn]);
         assert_eq!(after.words(Ending::Canceled), "cancelled: why");
         assert_eq!((after.turn(), after.words(Ending::Released)), (None, String::new()));
     }
 
     #[test]
     fn an_approved_plan_says_what_it_waits_for() {
-        let mut levels = Levels { recorded: true, queued: Some("behind b".into()), ..Levels::default() };
-        assert_eq!((levels.turn(), levels.words(Ending::Released).as_str()), (Some("behind b"), "behind b"));
-        levels.queued = None;
-        assert_eq!((levels.turn(), levels.words(Ending::Released).as_str()), (Some(NO_LEASE), NO_LEASE));
-        assert!(Levels { automatic: true, ..Levels::default() }.words(Ending::Expired).starts_with("the lease"));
-        assert!(Levels::default().words(Ending::Expired).starts_with("nobody approved"));
+        let mut requests = Requests { recorded: true, queued: Some("behind b".into()), ..Requests::default() };
+        assert_eq!((requests.turn(), requests.words(Ending::Released).as_str()), (Some("behind b"), "behind b"));
+        requests.queued = None;
+        assert_eq!((requests.turn(), requests.words(Ending::Released).as_str()), (Some(NO_LEASE), NO_LEASE));
+        assert!(Requests { automatic: true, ..Requests::default() }.words(Ending::Expired).starts_with("the lease"));
+        assert!(Requests::default().words(Ending::Expired).starts_with("nobody approved"));
     }
 }

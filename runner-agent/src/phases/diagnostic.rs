@@ -8,7 +8,7 @@ use serde::Deserialize;
 const VALUES: usize = 6;
 
 #[derive(Deserialize, Debug)]
-pub(super) struct Told {
+pub(super) struct ToolDiagnostic {
     #[serde(default)]
     pub(super) severity: String,
     #[serde(default)]
@@ -65,7 +65,7 @@ struct Call {
     called_as: String,
 }
 
-impl Told {
+impl ToolDiagnostic {
     /// As the tool prints it where it does not print JSON.
     pub(super) fn text(&self) -> String {
         let head = if self.severity == "warning" { "Warning" } else { "Error" };

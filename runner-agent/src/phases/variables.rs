@@ -6,7 +6,7 @@ use crds::{Failure, FailureClass, ToolName, reason};
 use serde_json::Value;
 use tool_versions::{Tool, hcl, required};
 
-use super::PodWork;
+use super::{PodWork, stage::Prepared};
 use crate::{classify::simple, tool::outfit::known};
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
@@ -14,12 +14,10 @@ const ALIKE: f64 = 0.8;
 
 impl PodWork {
     /// Refuses values for variables that the stack's own files do not declare, before anything is planned with them.
-    pub(super) fn check_variables(&self) -> Result<(), Failure> {
-        let (run, known) = (self.run(), self.known());
-        let Some(tool) = known.tool.as_ref() else { return Ok(()) };
-        let arguments = self.settings.machine().map_or(&[][..], |machine| &machine.plan_args);
-        let given = run.spec.variables.iter().map(|variable| variable.name.as_str()).chain(named(arguments));
-        check(tool.name, &known.stack, given)
+    pub(super) fn check_variables(&self, prepared: &Prepared) -> Result<(), Failure> {
+        let Prepared { run, shell, .. } = prepared;
+        let given = run.spec.variables.iter().map(|variable| variable.name.as_str()).chain(named(self.host.plan_args()));
+        check(shell.tool.found.name, &shell.stack, given)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 
 /// What was heard of a command that runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quiet {
+pub(super) struct Stall {
     heard: Instant,
     at: Timestamp,
     /// When the status is due; none when it has been told.
@@ -23,7 +23,7 @@ pub(super) struct Quiet {
     after: Duration,
 }
 
-impl Quiet {
+impl Stall {
     /// From now on, with silence after so long.
     pub(super) fn new(after: Duration, now: Instant, at: Timestamp) -> Self {
         Self { heard: now, at, due: Some(now + after), after }
@@ -69,7 +69,7 @@ pub(super) const fn works(state: State) -> bool {
 impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     /// Something happened: what the status says of silence goes with the next write, which is due.
     pub(super) fn happened(&mut self) {
-        let told = self.quiet.happened(Instant::now(), self.clock.now());
+        let told = self.stall.happened(Instant::now(), self.clock.now());
         self.view.heard();
         self.progress_due |= told;
     }
@@ -78,27 +78,27 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     pub(super) fn listens(&mut self, before: State) {
         let told_to_end = matches!(self.state, State::Stopping { .. } | State::Interrupting { .. });
         if told_to_end && works(before) && !matches!(before, State::Interrupting { .. }) {
-            self.view.hung(self.quiet.lasted(Instant::now()));
+            self.view.stalled_for(self.stall.lasted(Instant::now()));
         }
         if std::mem::discriminant(&self.state) != std::mem::discriminant(&before) {
             self.happened();
         }
     }
 
-    pub(super) fn quiet_at(&self) -> Option<Instant> {
-        self.quiet.due().filter(|_| works(self.state) && !self.writer.is_busy())
+    pub(super) fn stall_at(&self) -> Option<Instant> {
+        self.stall.due().filter(|_| works(self.state) && !self.writer.is_busy())
     }
 
     /// Nothing happened for so long that people are told.
-    pub(super) fn write_quiet(&mut self) {
+    pub(super) fn write_stall(&mut self) {
         let at = |instant: Instant| self.clock.now().checked_add(instant.saturating_duration_since(Instant::now())).ok();
         let ends = match self.deadline() {
             Some((instant, Event::DeadlinePassed)) => at(instant).map(Ends::Deadline),
             Some((instant, Event::GraceOver)) => at(instant).map(Ends::Killed),
             Some(_) | None => None,
         };
-        let since = self.quiet.tell();
-        self.view.quiet(since, ends);
+        let since = self.stall.tell();
+        self.view.stalled(since, ends);
         self.write_progress();
     }
 }
@@ -117,29 +117,29 @@ mod tests {
     fn silence_is_told_once_and_its_end_once() {
         let start = Instant::now();
         let second = |n: u64| start + Duration::from_secs(n);
-        let mut quiet = Quiet::new(AFTER, start, at(0));
-        assert_eq!(quiet.due(), Some(second(60)));
+        let mut stall = Stall::new(AFTER, start, at(0));
+        assert_eq!(stall.due(), Some(second(60)));
         // What happens in time puts it off, and is no news to the status.
-        assert!(!quiet.happened(second(59), at(59)));
-        assert_eq!(quiet.due(), Some(second(119)));
-        assert_eq!(quiet.tell(), at(59));
-        assert_eq!((quiet.due(), quiet.lasted(second(200))), (None, Duration::from_secs(141)), "no further write");
-        assert!(quiet.happened(second(300), at(300)), "the status has to be corrected");
-        assert!(!quiet.happened(second(301), at(301)), "once");
-        assert_eq!((quiet.due(), quiet.lasted(second(311))), (Some(second(361)), Duration::from_secs(10)));
+        assert!(!stall.happened(second(59), at(59)));
+        assert_eq!(stall.due(), Some(second(119)));
+        assert_eq!(stall.tell(), at(59));
+        assert_eq!((stall.due(), stall.lasted(second(200))), (None, Duration::from_secs(141)), "no further write");
+        assert!(stall.happened(second(300), at(300)), "the status has to be corrected");
+        assert!(!stall.happened(second(301), at(301)), "once");
+        assert_eq!((stall.due(), stall.lasted(second(311))), (Some(second(361)), Duration::from_secs(10)));
     }
 
     #[test]
     fn what_did_not_arrive_is_told_again_but_not_at_once() {
         let start = Instant::now();
-        let mut quiet = Quiet::new(AFTER, start, at(0));
-        quiet.tell();
-        quiet.missed(start + Duration::from_secs(61));
-        assert_eq!(quiet.due(), Some(start + Duration::from_secs(121)));
+        let mut stall = Stall::new(AFTER, start, at(0));
+        stall.tell();
+        stall.missed(start + Duration::from_secs(61));
+        assert_eq!(stall.due(), Some(start + Duration::from_secs(121)));
         // Something that happened meanwhile counts, not the write that was missed.
-        quiet.happened(start + Duration::from_secs(70), at(70));
-        quiet.missed(start + Duration::from_secs(75));
-        assert_eq!((quiet.due(), quiet.tell()), (Some(start + Duration::from_secs(130)), at(70)));
+        stall.happened(start + Duration::from_secs(70), at(70));
+        stall.missed(start + Duration::from_secs(75));
+        assert_eq!((stall.due(), stall.tell()), (Some(start + Duration::from_secs(130)), at(70)));
     }
 
     #[test]

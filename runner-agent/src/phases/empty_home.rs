@@ -21,41 +21,27 @@ const GONE: Duration = Duration::from_secs(5);
 
 impl PodWork {
     /// Refuses a plan whose providers lie where nothing is left of them when it is applied, before anybody approves it.
-    pub(super) fn keeps_its_providers(&self) -> Result<(), Failure> {
-        if self.settings.machine().is_some() {
-            return Ok(());
-        }
-        let stack = self.known().stack.clone();
-        let Some(provider) = borrowed(&stack.join(".terraform"), &self.made_anew()) else { return Ok(()) };
+    pub(super) fn keeps_its_providers(&self, stack: &Path) -> Result<(), Failure> {
+        let emptied = self.host.emptied().unwrap_or_default();
+        let Some(provider) = borrowed(&stack.join(".terraform"), &emptied) else { return Ok(()) };
         let text = format!(
             "{} is a link into a home or temporary directory, which is emptied before the plan is applied; nothing was changed. \
              Keep providers elsewhere: TF_PLUGIN_CACHE_DIR and what Terragrunt has in its place are not needed, since Pawl caches providers",
-            provider.strip_prefix(&stack).unwrap_or(&provider).display()
+            provider.strip_prefix(stack).unwrap_or(&provider).display()
         );
         Err(simple(FailureClass::Configuration, reason::INIT_FAILED, text))
     }
 
-    /// The directories besides the work directory that are made anew.
-    fn made_anew(&self) -> Vec<PathBuf> {
-        let settings = &self.settings;
-        let scratch = settings.scratch.iter().filter(|dir| dir.is_dir()).cloned();
-        [settings.home(), settings.tmp()].into_iter().chain(scratch).collect()
-    }
-
     /// Ends whatever runs, which could put it back, and empties `HOME`, `TMPDIR` and what else the pod's code may write to but its source,
-    /// its tool and its providers. On a person's machine these are the person's own, and nothing is done.
-    pub(super) async fn make_anew(&self) -> Result<(), Failure> {
-        let settings = &self.settings;
-        if settings.machine().is_some() {
-            return Ok(());
-        }
+    /// its tool and its providers. Where these are a person's own, nothing is done.
+    pub(crate) async fn empty_home(&self) -> Result<(), Failure> {
+        let (settings, Some(dirs)) = (&self.settings, self.host.emptied()) else { return Ok(()) };
         let failed = |error: &dyn std::fmt::Display| {
             internal("what the plan left in the home and temporary directories cannot be removed; nothing was applied", error)
         };
         if !kill_others(&self.children, GONE).await {
             return Err(failed(&"processes that it left do not end"));
         }
-        let dirs = self.made_anew();
         // Tools look for their files also in the directories above the source.
         let work = settings.work.clone();
         let stay = [
@@ -124,7 +110,7 @@ fn remove(path: &Path, own: u32) -> io::Result<()> {
 }
 
 /// A provider of the stack that is a link into a directory that is made anew before the claim: the apply would not find it.
-fn borrowed(data: &Path, anew: &[PathBuf]) -> Option<PathBuf> {
+fn borrowed(data: &Path, emptied: &[PathBuf]) -> Option<PathBuf> {
     let mut dirs = vec![data.join("providers")];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -133,7 +119,7 @@ fn borrowed(data: &Path, anew: &[PathBuf]) -> Option<PathBuf> {
                 Ok(kind) if kind.is_dir() => dirs.push(path),
                 Ok(kind) if kind.is_symlink() => {
                     let to = fs::canonicalize(&path).unwrap_or_default();
-                    if anew.iter().filter_map(|dir| dir.canonicalize().ok()).any(|dir| to.starts_with(dir)) {
+                    if emptied.iter().filter_map(|dir| dir.canonicalize().ok()).any(|dir| to.starts_with(dir)) {
                         return Some(path);
                     }
                 }
@@ -162,12 +148,7 @@ fn take_rights(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        phases::tests::settings,
-        process::{Children, Log},
-        settings::{Machine, Place},
-    };
-    use std::{os::unix::fs::symlink, sync::Arc};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn all_goes_but_the_directory_itself_and_what_links_lead_to() {
@@ -196,21 +177,5 @@ mod tests {
         make_empty(&home).unwrap();
         assert!(fs::symlink_metadata(&home).unwrap().is_dir() && fs::read_dir(&home).unwrap().count() == 0);
         assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "stays");
-    }
-
-    #[tokio::test]
-    async fn on_a_machine_all_stays_as_it_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut settings = settings(dir.path());
-        settings.place = Place::Machine(Machine::default());
-        settings.scratch = vec![dir.path().join("tmp")];
-        let files = [settings.home(), settings.tmp(), settings.scratch[0].clone()].map(|dir| dir.join("file"));
-        for file in &files {
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, "").unwrap();
-        }
-        let work = PodWork::new(Arc::new(settings), Children::default(), Log::to(io::sink()));
-        work.make_anew().await.unwrap();
-        assert!(files.iter().all(|file| file.exists()));
     }
 }
