@@ -190,11 +190,9 @@ impl World {
         let Some(run) = self.run.clone() else { return false };
         let mut new = (*run.object).clone();
         merge(&mut new, &json!({"status": patch}));
-        let Ok(after) = schema::shape_status(&mut new) else { return false };
-        let old = run.typed.status.as_ref();
-        let fine = schema::holds("net", after.as_ref()).is_ok()
-            && schema::follows(old, after.as_ref()).is_ok()
-            && admission::status(user, &run.object, &new).is_ok();
+        let fine = schema::shape_status(&mut new).is_ok()
+            && schema::rules(Some(&run.object), &new).is_ok()
+            && admission::admit(user, Some(&run.object), &new, true).is_ok();
         if fine {
             self.put(new);
         }

@@ -140,10 +140,8 @@ impl Store {
                 object.remove("status");
             }
             schema::shape(&mut object)?;
-            schema::holds(&name, None)?;
-            if !self.lacks_policies {
-                admission::run(user, None, &object)?;
-            }
+            schema::rules(None, &object)?;
+            self.admit(user, None, &object, false)?;
         }
         if resource == PODS {
             object["status"] = json!({"phase": "Pending"});
@@ -202,7 +200,11 @@ impl Store {
             }
         }
         if key.resource == RUNS {
-            self.judge_run(user, key, &old, &mut whole, status)?;
+            if status {
+                schema::shape_status(&mut whole)?;
+            }
+            schema::rules(Some(&old), &whole)?;
+            self.admit(user, Some(&old), &whole, status)?;
         }
         let count = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
         let leaving = !whole["metadata"]["deletionTimestamp"].is_null();
@@ -220,18 +222,8 @@ impl Store {
         Ok(self.put(key.clone(), whole))
     }
 
-    fn judge_run(&self, user: &User, key: &Key, old: &Value, new: &mut Value, status: bool) -> Result<(), Refusal> {
-        if !status {
-            if old["spec"] != new["spec"] {
-                return Err(Refusal::invalid("spec is immutable"));
-            }
-            return if self.lacks_policies { Ok(()) } else { admission::run(user, Some(old), new) };
-        }
-        let after = schema::shape_status(new)?;
-        let before = schema::read_status(old)?;
-        schema::holds(&key.name, after.as_ref())?;
-        schema::follows(before.as_ref(), after.as_ref())?;
-        if self.lacks_policies { Ok(()) } else { admission::status(user, old, new) }
+    fn admit(&self, user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
+        if self.lacks_policies { Ok(()) } else { admission::admit(user, old, new, status) }
     }
 
     /// Deletes an object; with finalizers, or with `grace` seconds for a pod that is on a node, it is marked.
