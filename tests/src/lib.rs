@@ -13,4 +13,5 @@ pub mod played;
 pub mod releases;
 pub mod scripted_tool;
 pub mod servers;
+pub mod trace;
 pub mod upgrade;

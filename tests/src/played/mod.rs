@@ -18,6 +18,8 @@ pub mod store;
 
 use std::collections::BTreeSet;
 
+use crate::trace::Writer;
+
 /// Who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
@@ -40,6 +42,12 @@ impl User {
     pub fn pod(namespace: &str, pod: &str, uid: &str) -> Self {
         let name = format!("system:serviceaccount:{namespace}:{pod}");
         Self { name, verbs: BTreeSet::new(), pod: Some((pod.to_owned(), uid.to_owned())) }
+    }
+
+    /// As a trace names it.
+    pub fn writer(&self) -> Writer {
+        let (pod, pod_uid) = self.pod.clone().unwrap_or_default();
+        Writer { user: self.name.clone(), pod, pod_uid }
     }
 
     /// Whether it holds a verb.

@@ -11,6 +11,7 @@ use super::{
     patch::{is_absent, merge},
     schema,
 };
+use crate::trace::Writer;
 
 /// The plural word for runs.
 pub const RUNS: &str = "terraformruns";
@@ -46,6 +47,8 @@ pub struct Change {
     pub object: Arc<Value>,
     /// Whether it is gone.
     pub deleted: bool,
+    /// Who wrote it, where that was a status.
+    pub by: Option<Writer>,
 }
 
 /// What is done to an object.
@@ -153,7 +156,7 @@ impl Store {
             return Ok(Arc::new(object));
         }
         self.made += 1;
-        Ok(self.put(key, object))
+        Ok(self.put(key, object, None))
     }
 
     /// Changes an object, or with `status` its status and nothing else.
@@ -219,7 +222,7 @@ impl Store {
         if let_go && (key.resource != PODS || whole["metadata"]["deletionGracePeriodSeconds"] == 0) {
             return Ok(self.remove(key, whole));
         }
-        Ok(self.put(key.clone(), whole))
+        Ok(self.put(key.clone(), whole, status.then(|| user.writer())))
     }
 
     fn admit(&self, user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
@@ -256,7 +259,7 @@ impl Store {
         } else {
             new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
         }
-        Ok(self.put(key.clone(), new))
+        Ok(self.put(key.clone(), new, None))
     }
 
     /// What a kubelet writes of a pod; nothing when the pod is gone or another has its name.
@@ -271,16 +274,16 @@ impl Store {
         if new["metadata"]["deletionGracePeriodSeconds"] == 0 && !held {
             self.remove(key, new);
         } else if new != *old {
-            self.put(key.clone(), new);
+            self.put(key.clone(), new, None);
         }
     }
 
-    fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+    fn put(&mut self, key: Key, mut object: Value, by: Option<Writer>) -> Arc<Value> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         self.objects.insert(key.clone(), object.clone());
-        self.changes.push(Change { version: self.version, key, object: object.clone(), deleted: false });
+        self.changes.push(Change { version: self.version, key, object: object.clone(), deleted: false, by });
         object
     }
 
@@ -289,7 +292,7 @@ impl Store {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         self.objects.remove(key);
-        self.changes.push(Change { version: self.version, key: key.clone(), object: object.clone(), deleted: true });
+        self.changes.push(Change { version: self.version, key: key.clone(), object: object.clone(), deleted: true, by: None });
         object
     }
 }
