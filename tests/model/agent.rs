@@ -7,7 +7,7 @@ use runner_agent::{
 };
 use serde_json::{Value, json};
 
-use crate::state::{Agent, Levels, Said, World, agent_user, failure, nonce, sum};
+use crate::state::{Agent, Levels, Said, World, agent_user, failure, nonce, state_key, sum};
 
 /// How a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ fn wanted(world: &World, index: usize, effect: Effect) -> Value {
             let planned = matches!(world.agents[index].as_ref().map(|agent| agent.state), Some(State::RecordingResult(_)));
             if planned && !restores {
                 json!({"phase": phase, "plan": {"checksum": sum(index), "attempt": number, "summary": "+1 ~0 -0", "add": 1, "change": 0,
-                    "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "t", "bundle": sum(index),
+                    "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "t", "bundle": sum(index), "stateKey": state_key(),
                     "createdAt": "2027-01-15T08:00:00Z"}})
             } else {
                 json!({"phase": phase})

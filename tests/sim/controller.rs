@@ -41,6 +41,7 @@ use tokio::{
 
 use crate::{
     http::Server,
+    invariants,
     world::{NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
 };
 
@@ -80,12 +81,14 @@ struct Informer {
     waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
     pods: Feed,
     plans: Feed,
+    line: Feed,
     cache: Arc<Mutex<Cache>>,
     woken: Arc<Notify>,
 }
 
 impl Informer {
     fn run(&mut self, event: &Event<TerraformRun>) {
+        self.ctx.queue.apply(&mut self.line, event);
         let older = self.ctx.newer_plans.apply(&mut self.plans, event);
         if let Event::Apply(run) | Event::Delete(run) = event
             && let Some(pod) = left_by(run, matches!(event, Event::Delete(_)), &self.ctx)
@@ -115,6 +118,14 @@ impl Informer {
             Event::Init | Event::InitDone => {}
         }
         drop(cache);
+        self.wake();
+    }
+
+    /// Runs whose turn has come nearer, or whose node has changed.
+    fn wake(&mut self) {
+        while let Some(Some(run)) = self.waking.next().now_or_never() {
+            self.cache.lock().unwrap().soon(&run.name, Instant::now());
+        }
         self.woken.notify_one();
     }
 
@@ -141,10 +152,7 @@ impl Informer {
 
     fn node(&mut self, event: &Event<Node>) {
         node_watch::heard(event, &self.ctx);
-        while let Some(Some(run)) = self.waking.next().now_or_never() {
-            self.cache.lock().unwrap().soon(&run.name, Instant::now());
-        }
-        self.woken.notify_one();
+        self.wake();
     }
 
     fn change(&mut self, change: &Change) {
@@ -178,6 +186,10 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                             return Err(Trouble::Lost);
                         }
                         let uid = parts.get(5).cloned().unwrap_or_default();
+                        if !read && parts.get(6).is_some_and(|part| part == "lock") {
+                            invariants::unlock(world, |lock| lock.uid == uid);
+                            return Ok(Vec::new());
+                        }
                         if !read {
                             world.data.bundles.retain(|(of, _), _| *of != uid);
                             return Ok(Vec::new());
@@ -233,8 +245,9 @@ async fn live(shared: Shared, process: Process, index: u8) {
     let (cache, woken) = (Arc::new(Mutex::new(Cache::default())), Arc::new(Notify::new()));
     let (pods, plans) = (ctx.pods.feed(), ctx.newer_plans.feed());
     let (wake, waking) = unbounded();
-    ctx.nodes.wakes(None, wake);
-    let informer = Informer { waking, ctx: ctx.clone(), pods, plans, cache: cache.clone(), woken: woken.clone() };
+    ctx.nodes.wakes(None, wake.clone());
+    let line = ctx.queue.feed(None, wake);
+    let informer = Informer { waking, ctx: ctx.clone(), pods, plans, line, cache: cache.clone(), woken: woken.clone() };
     tokio::join!(inform(&shared, &process, index, informer), work(&process, &ctx, &cache, &woken));
 }
 

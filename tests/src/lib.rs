@@ -16,4 +16,5 @@ pub mod releases;
 mod rooms;
 pub mod scripted_tool;
 pub mod servers;
+pub mod trace;
 pub mod upgrade;

@@ -26,6 +26,7 @@ const BROKEN: &str = "**does not compile**";
 enum Suite {
     Lib,
     Sim,
+    Model,
     Api,
     Agent,
     Versions,
@@ -135,6 +136,7 @@ fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
     let suite: &[&str] = match fault.suite {
         Suite::Lib => &["--lib"],
         Suite::Sim => &["--test", "sim"],
+        Suite::Model => &["--test", "model"],
         Suite::Api => &["--test", "api"],
         Suite::Agent => &["--test", "attempts"],
         Suite::Versions => &["--test", "versions"],
