@@ -1,6 +1,6 @@
 //! What the guide says of local mode, done; completion and manual, as shells and people use them.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use tests::guide;

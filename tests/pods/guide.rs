@@ -10,18 +10,16 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use crds::RunResult;
 use tempfile::TempDir;
-use tests::{
-    cluster::images::root,
-    guide::{self, Mark},
-};
+use tests::guide::{self, Mark};
+use xtask::root;
 
 use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("guide::its_first_runs_end_as_it_says", first_runs),
-        Test::new("guide::its_manifests_are_accepted", manifests),
-        Test::new("guide::the_chart_takes_its_values", values),
+        Test::new("guide::its_manifests_are_accepted", |scene| async move { manifests(&scene) }),
+        Test::new("guide::the_chart_takes_its_values", |scene| async move { values(&scene) }),
     ]
 }
 
@@ -131,7 +129,7 @@ fn created(text: &str) -> Result<String> {
     name.map(str::to_owned).context("it has no name")
 }
 
-async fn manifests(scene: Scene) -> Result<()> {
+fn manifests(scene: &Scene) -> Result<()> {
     let mut seen = 0;
     for block in guide::all()?.into_iter().filter(|block| block.mark == Some(Mark::Accepted)) {
         // Of the guide's namespace nothing is needed but a namespace.
@@ -153,14 +151,14 @@ fn fed(command: &mut Command, text: &str) -> Result<Output> {
     Ok(child.wait_with_output()?)
 }
 
-async fn values(scene: Scene) -> Result<()> {
+fn values(scene: &Scene) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut seen = 0;
     for block in guide::all()? {
         let Some(Mark::Values(name)) = &block.mark else { continue };
         let file = dir.path().join("values.yaml");
         std::fs::write(&file, &block.text)?;
-        let output = rendered(&scene, &file)?;
+        let output = rendered(scene, &file)?;
         ensure!(output.status.success(), "{name} at {}: {}", block.place, said(&output));
         seen += 1;
     }

@@ -16,10 +16,12 @@ use tokio::runtime::Handle;
 use crate::suite::{Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("images::one_command_builds_and_pushes_them", |_: Scene| async {
-        // It works for a while, and asks nobody else of this program for anything.
-        tokio::task::spawn_blocking(pushed).await?
-    })]
+    vec![Test::new("images::one_command_builds_and_pushes_them", apart)]
+}
+
+/// Beside the other tests: it works for a while, and waits for nobody.
+async fn apart(_: Scene) -> Result<()> {
+    tokio::task::spawn_blocking(pushed).await?
 }
 
 const USER: &str = "pusher";
