@@ -87,7 +87,7 @@ fn mount(spec: &mut PodSpec, volume: Volume, path: &str, read_only: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{pod::runner_pod, settings::Settings, testing};
+    use crate::{runner_pod::runner_pod, settings::Settings, testing};
     use crds::Attempt;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 

@@ -318,10 +318,10 @@ mod tests {
         let (a, b) = (has(run("x", "a", 1)), run("y", "b", 2));
         queue.apply(&mut feed, &Apply(a));
         queue.apply(&mut second, &Apply(b.clone()));
-        for feed in [&mut second, &mut feed] {
+        for (feed, shown) in [(&mut second, Some(b.clone())), (&mut feed, None)] {
             queue.apply(feed, &Init);
-            if feed.number == 2 {
-                queue.apply(feed, &InitApply(b.clone()));
+            if let Some(run) = shown {
+                queue.apply(feed, &InitApply(run));
             }
             queue.apply(feed, &InitDone);
         }

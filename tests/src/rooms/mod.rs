@@ -208,7 +208,7 @@ fn read(folder: &Path, below: &str, files: &mut BTreeMap<String, String>) -> io:
         let name = format!("{below}{}", entry.file_name().to_string_lossy());
         if entry.file_type()?.is_dir() {
             read(&entry.path(), &format!("{name}/"), files)?;
-        } else if name.ends_with(".rs") {
+        } else if entry.path().extension().is_some_and(|end| end == "rs") {
             files.insert(name, fs::read_to_string(entry.path())?);
         }
     }

@@ -50,7 +50,7 @@ pub(super) fn tokens(text: &str) -> Vec<String> {
                     let rest: String = text.iter().skip(i + hashes + 1).collect();
                     let inside = rest.find(&end).map_or(rest.chars().count(), |at| rest[..at].chars().count());
                     i += hashes + 1 + inside + end.len();
-                } else if !(is_prefix && matches!(at(i), '"' | '\'')) && !c.is_numeric() {
+                } else if !(c.is_numeric() || is_prefix && matches!(at(i), '"' | '\'')) {
                     found.push(word);
                 }
             }

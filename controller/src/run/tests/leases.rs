@@ -1,7 +1,7 @@
 //! One apply at a time on a state: who takes the lease, who waits, and when it is given back.
 
 use super::*;
-use crate::{leases::Taken, queue::Ahead};
+use crate::state_queue::{lease::Taken, queue::Ahead};
 use crds::StateLease;
 
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
