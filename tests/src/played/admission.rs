@@ -177,9 +177,7 @@ pub fn status(user: &User, old: &Value, new: &Value) -> Verdict {
     if !(control || adopted || adopts) {
         return no("only the pod of the open attempt writes the status of a run");
     }
-    let controllers =
-        ["attempt", "approval", "conditions", "rerun", "observedGeneration", "settled", "lease", "lockRelease", "recovery"];
-    if !control && !controllers.iter().all(|field| same(field)) {
+    if !control && !crds::fields::Owner::Controller.fields().all(same) {
         return no("these fields are written by the controller");
     }
     let planner = number(was, "/attempt/restores").unwrap_or(attempt);
