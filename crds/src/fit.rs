@@ -1,6 +1,6 @@
 //! Keeps a status below its size, whatever the stack prints.
 
-use crate::{TerraformRunStatus, termination::clip};
+use crate::{TerraformRunStatus, fields, termination::clip};
 
 /// The most bytes a status may have as JSON.
 pub const MAX_STATUS_BYTES: usize = 16 * 1024;
@@ -46,49 +46,12 @@ pub fn size(status: &TerraformRunStatus) -> usize {
 }
 
 fn clip_texts(status: &mut TerraformRunStatus) {
-    for text in [&mut status.message, &mut status.next_step].into_iter().flatten() {
-        *text = clip(text, 1024);
-    }
-    status.history.iter_mut().for_each(|line| *line = clip(line, 256));
+    fields::texts(status, |text, max, _| *text = clip(text, max));
     keep_last(&mut status.history, 48);
     keep_last(&mut status.steps, 32);
-    if let Some(current) = status.progress.as_mut().and_then(|p| p.current.as_mut()) {
-        *current = clip(current, 256);
-    }
-    if let Some(plan) = &mut status.plan {
-        plan.changes.iter_mut().for_each(|line| *line = clip(line, 256));
-        plan.tool = clip(&plan.tool, 64);
-    }
     shorten_changes(status, 50);
-    if let Some(lock) = &mut status.state_lock {
-        lock.id = clip(&lock.id, 128);
-        lock.who = clip(&lock.who, 256);
-        for text in [&mut lock.operation, &mut lock.created].into_iter().flatten() {
-            *text = clip(text, 64);
-        }
-    }
-    if let Some(journal) = &mut status.journal {
-        journal.summary = clip(&journal.summary, 512);
-        for list in [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded] {
-            for line in list {
-                *line = clip(line, 256);
-            }
-        }
-    }
     shorten_journal(status, 20);
-    if let Some(failure) = &mut status.failure {
-        failure.message = clip(&failure.message, 1024);
-        failure.diagnostics.truncate(5);
-        for d in &mut failure.diagnostics {
-            d.severity = clip(&d.severity, 16);
-            d.summary = clip(&d.summary, 512);
-            for (text, limit) in [(&mut d.detail, 1024), (&mut d.address, 256), (&mut d.file, 512)] {
-                if let Some(text) = text {
-                    *text = clip(text, limit);
-                }
-            }
-        }
-    }
+    status.failure.iter_mut().for_each(|failure| failure.diagnostics.truncate(5));
 }
 
 fn clip_details(status: &mut TerraformRunStatus, limit: usize) {

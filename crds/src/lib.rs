@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`v1alpha1`] | `TerraformRun`: spec, status, phases and results |
 //! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
+//! | [`fields`] | the fields of the status: who writes each, what is cached, what wakes, which texts they hold |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`contract`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
@@ -27,6 +28,7 @@ pub mod contract;
 pub mod crd;
 pub mod datastore;
 pub mod duration;
+pub mod fields;
 pub mod fit;
 pub mod guide;
 pub mod journal;

@@ -18,7 +18,11 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crds::{RunResult, Settled, TerraformRun, conditions, names, reason};
+use crds::{
+    RunResult, Settled, TerraformRun, conditions,
+    fields::{self, Cached},
+    names, reason,
+};
 
 use crate::{
     admin::Readiness,
@@ -195,11 +199,6 @@ pub fn prune(run: &mut TerraformRun) {
     spec.stack = None;
     spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };
     let Some(status) = &mut run.status else { return };
-    status.message = None;
-    status.next_step = None;
-    status.history = Vec::new();
-    status.steps = Vec::new();
-    status.progress = None;
     if let Some(plan) = &mut status.plan {
         plan.changes = Vec::new();
     }
@@ -207,15 +206,19 @@ pub fn prune(run: &mut TerraformRun) {
         failure.diagnostics = Vec::new();
     }
     let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
-    if status.is_terminal() && !open && conditions::status(&status.conditions, conditions::FINISHED) == Some(true) {
+    let finished = status.is_terminal() && !open && conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
+    // Proof of how an Indeterminate apply ended may still arrive.
+    let settled = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
+    fields::clear(status, |field| match field.cached {
+        Cached::Never => true,
+        Cached::UntilFinished => finished,
+        Cached::UntilSettled => finished && settled,
+        Cached::Always => false,
+    });
+    if finished {
         status.conditions.retain(|c| c.type_ == conditions::FINISHED);
         status.conditions.iter_mut().for_each(|c| c.message = String::new());
         status.conditions.shrink_to_fit();
-        (status.plan, status.failure, status.adopted, status.approval) = (None, None, None, None);
-        if status.result != Some(RunResult::Indeterminate) || status.settled.is_some() {
-            // Otherwise proof of how it ended may still arrive.
-            status.claim = None;
-        }
         status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
         status.attempt.iter_mut().for_each(|attempt| attempt.image = None);
         run.spec.runner.image = None;
@@ -229,20 +232,7 @@ pub fn interesting(run: &TerraformRun) -> u64 {
     (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
     (&meta.finalizers, &meta.annotations).hash(&mut hasher);
     if let Some(status) = &run.status {
-        (status.phase, status.result, status.rerun.as_deref(), status.settled.is_some()).hash(&mut hasher);
-        if let Some(attempt) = &status.attempt {
-            (attempt.number, attempt.open).hash(&mut hasher);
-        }
-        if let Some(adopted) = &status.adopted {
-            (adopted.attempt, &adopted.nonce).hash(&mut hasher);
-        }
-        if let Some(approval) = &status.approval {
-            (&approval.checksum, &approval.by, &approval.comment).hash(&mut hasher);
-        }
-        status.claim.is_some().hash(&mut hasher);
-        status.lease.as_ref().map(|lease| &lease.name).hash(&mut hasher);
-        status.state_lock.as_ref().map(|lock| &lock.id).hash(&mut hasher);
-        status.plan.as_ref().map(|plan| (plan.attempt, &plan.checksum)).hash(&mut hasher);
+        fields::hash_what_wakes(status, &mut hasher);
     }
     hasher.finish()
 }

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
     Adopted, Approval, Changed, Claim, Failure, FailureClass, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
-    TerraformRunStatus, names, reason, whole_seconds,
+    TerraformRunStatus,
+    fields::{self, Origin},
+    names, reason, whole_seconds,
 };
 use jiff::Timestamp;
 
@@ -65,22 +67,11 @@ impl StatusView {
             progress.quiet_since = Some(whole_seconds(since));
             status.message = Some(report::quiet(status.phase.unwrap_or(Phase::Setup), since, progress.current.as_deref(), ends));
         }
-        let lists = status.history.iter_mut().chain(status.plan.iter_mut().flat_map(|plan| &mut plan.changes));
-        let texts = lists.chain(status.message.iter_mut()).chain(status.progress.iter_mut().filter_map(|p| p.current.as_mut()));
-        texts.for_each(|text| *text = redact(text));
-        if let Some(journal) = &mut status.journal {
-            let lists = [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded];
-            lists.into_iter().flatten().chain([&mut journal.summary]).for_each(|text| *text = redact(text));
-        }
-        if let Some(failure) = &mut status.failure {
-            failure.message = redact(&failure.message);
-            for d in &mut failure.diagnostics {
-                d.summary = redact(&d.summary);
-                for text in [&mut d.detail, &mut d.address, &mut d.file].into_iter().flatten() {
-                    *text = redact(text);
-                }
+        fields::texts(&mut status, |text, _, origin| {
+            if origin == Origin::Printed {
+                *text = redact(text);
             }
-        }
+        });
         status
     }
 
