@@ -1,6 +1,6 @@
 //! Keeps a status below its size, whatever the stack prints.
 
-use crate::{TerraformRunStatus, fields, termination::clip};
+use crate::{TerraformRunStatus, fields, text::clip};
 
 /// The most bytes a status may have as JSON.
 pub const MAX_STATUS_BYTES: usize = 16 * 1024;

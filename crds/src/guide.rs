@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use crate::{
     crd,
-    next_step::{self, Facts, Place},
-    reason,
+    reason::{
+        Reason,
+        next_step::{self, Facts, Place},
+    },
 };
 
 const HEAD: &str = "<!-- Generated from crds/src by `cargo run --release --bin crdgen`; `cargo ci` holds it equal. -->\n";
@@ -75,16 +77,20 @@ fn cell(text: &str) -> String {
 /// The page of all reasons: `design/guide/reasons.md`.
 pub fn reasons() -> String {
     let facts = Facts { again: "run again".into(), logs: "read the log".into(), ..Facts::default() };
-    let step = |word: &str, place| {
-        if next_step::is_of(word, place) { cell(&next_step::next_step(word, place, &facts)) } else { "–".to_owned() }
+    let step = |reason: Reason, place| {
+        if next_step::is_of(reason, place) {
+            cell(&next_step::next_step(reason.as_str(), place, &facts))
+        } else {
+            "–".to_owned()
+        }
     };
     let mut failures = "| reason | meaning | next step in a cluster | next step on a laptop |\n|---|---|---|---|\n".to_owned();
     let mut others = "| reason | meaning |\n|---|---|\n".to_owned();
-    for (word, text) in reason::TEXTS {
-        let text = cell(text);
+    for reason in Reason::ALL {
+        let (reason, word, text) = (*reason, reason.as_str(), cell(reason.text()));
         // Writing to a String cannot fail.
-        let _ = if next_step::is_of(word, Place::Cluster) {
-            writeln!(failures, "| `{word}` | {text} | {} | {} |", step(word, Place::Cluster), step(word, Place::Laptop))
+        let _ = if next_step::is_of(reason, Place::Cluster) {
+            writeln!(failures, "| `{word}` | {text} | {} | {} |", step(reason, Place::Cluster), step(reason, Place::Laptop))
         } else {
             writeln!(others, "| `{word}` | {text} |")
         };
@@ -117,7 +123,7 @@ mod tests {
     #[test]
     fn every_reason_and_every_field_has_its_row() {
         let reasons = reasons();
-        for word in reason::ALL {
+        for word in Reason::ALL.iter().map(|reason| reason.as_str()) {
             assert_eq!(reasons.matches(&format!("| `{word}` | ")).count(), 1, "{word}");
         }
         let fields = fields();

@@ -13,10 +13,10 @@
 //! | [`journal`] | what an apply did to each object, compared with a state |
 //! | [`state_key`] | which runs have the same state |
 //! | [`termination`] | the termination message |
+//! | [`text`] | texts on one line, of a bounded length |
 //! | [`tools`] | what an operator says about tools |
-//! | [`reason`] | the reasons of failures and conditions |
+//! | [`reason`] | the reasons of failures and conditions: word, class, text and next step of each |
 //! | [`clock`] | the API server's clock, told by its answers |
-//! | [`next_step`] | what a person does after a failure, reason by reason |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
 //! | [`guide`] | pages of the guide that are made from the types |
 //! | [`fit`] | keeps a status below its size |
@@ -33,10 +33,10 @@ pub mod fit;
 pub mod guide;
 pub mod journal;
 pub mod names;
-pub mod next_step;
 pub mod reason;
 pub mod state_key;
 pub mod termination;
+pub mod text;
 pub mod tools;
 pub mod v1alpha1;
 

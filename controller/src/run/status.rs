@@ -9,8 +9,10 @@ use serde_json::{Map, Value, json};
 use crds::{
     ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit,
     names,
-    next_step::{Facts, Place},
-    reason,
+    reason::{
+        self,
+        next_step::{Facts, Place},
+    },
     termination::clip,
     whole_seconds,
 };
@@ -296,7 +298,7 @@ pub(super) fn next_step(run: &TerraformRun, result: RunResult, failure: Option<&
         (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
             let inline = run.spec.source.inline.is_some();
             let facts = Facts { again, logs: names::logs_command(&namespace, &name), inline, ..Facts::default() }.of(failure);
-            Some(crds::next_step::next_step(&failure.reason, Place::Cluster, &facts))
+            Some(reason::next_step::next_step(&failure.reason, Place::Cluster, &facts))
         }
         (
             RunResult::Failed

@@ -8,7 +8,7 @@ use super::{
     replay::{Place, Replay},
     state::{Recorded, StateFacts},
 };
-use crate::{Changed, Journal, PlanStatus, termination::clip};
+use crate::{Changed, Journal, PlanStatus, text::clip};
 
 /// Stands in the line of each change that creates what may be there already.
 pub const MAY_EXIST: &str = "may exist already";

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crds::{
     Changed, Failure, Journal, Phase, Progress, names,
-    next_step::{Facts, Place, next_step},
+    reason::next_step::{Facts, Place, next_step},
     termination::clip,
 };
 use jiff::{Timestamp, tz::TimeZone};
