@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     api::{Kind, Outcome, Writer, follow},
-    machine::{Event, Stage, State, Terms, begin, next},
+    machine::{Event, Permission, Stage, State, Stop, Task, Terms, Write, begin, next},
     ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Verified, Work},
     settings::Settings,
     termination,
@@ -161,7 +161,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             }
             Some(()) = stops.recv() => {
                 self.terminated_at.get_or_insert_with(Instant::now);
-                Some(Event::StopRequested)
+                Some(Event::Stop(Stop::Terminated))
             }
             Some((turn, done)) = self.done.1.recv() => self.finished(turn, done),
             Ok(()) = self.seen.1.changed() => {
@@ -204,7 +204,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
                 // An approval may have come before the acknowledgement of the plan.
                 if self.requests.approved {
-                    self.events.push_back(Event::Approved);
+                    self.events.push_back(Event::Permission(Permission::Approved));
                 }
             }
             State::Leasing => {
@@ -214,9 +214,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
                 // What was said of the lease before the acknowledgement of the plan.
                 if self.requests.leased {
-                    self.events.push_back(Event::Leased);
+                    self.events.push_back(Event::Permission(Permission::Leased));
                 } else if self.requests.queued.is_some() {
-                    self.events.push_back(Event::Queued);
+                    self.events.push_back(Event::Permission(Permission::Queued));
                 }
             }
             State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
@@ -260,66 +260,66 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
         let now = self.clock.now();
         let event = match done {
-            Done::Adopted(None) => Event::AdoptionRefused,
+            Done::Adopted(None) => Event::Write(Write::AdoptionRefused),
             Done::Adopted(Some(run)) => self.adopted(run),
             Done::Wrote(Outcome::Landed(run)) => {
                 // What the acknowledgement shows comes first: a cancel in it keeps the next phase from starting.
                 self.look(Some(&Seen::Run(run)));
-                self.events.push_back(Event::Recorded);
+                self.events.push_back(Event::Write(Write::Recorded));
                 return None;
             }
             Done::Wrote(Outcome::Refused(_) | Outcome::Fenced | Outcome::GivenUp)
-            | Done::Claimed(Outcome::Fenced | Outcome::GivenUp) => Event::Fenced,
+            | Done::Claimed(Outcome::Fenced | Outcome::GivenUp) => Event::Stop(Stop::Fenced),
             Done::Setup(Ok(report)) => {
                 self.view.setup_done(report, now);
-                Event::SetupDone
+                Event::Task(Task::SetupDone)
             }
             Done::Init(Ok(report)) => {
                 self.view.init_done(&report, now);
-                Event::InitDone
+                Event::Task(Task::InitDone)
             }
             Done::Plan(Ok(report)) => {
                 let changes = report.has_changes;
                 self.view.planned(report, now);
-                Event::PlanDone { changes }
+                Event::Task(Task::PlanDone { changes })
             }
-            Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => Event::ManifestMatched,
+            Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => Event::Task(Task::ManifestMatched),
             Done::Verified(Ok(found)) => {
                 self.view.mismatch(&found.checksum, &found.differs);
-                Event::ManifestDiffers
+                Event::Task(Task::ManifestDiffers)
             }
             Done::Applied(Ok(report)) => {
                 self.view.applied(&report);
-                Event::ApplyDone
+                Event::Task(Task::ApplyDone)
             }
             Done::Setup(Err(f)) | Done::Init(Err(f)) | Done::Plan(Err(f)) | Done::Verified(Err(f)) | Done::Applied(Err(f)) => {
                 let retried = f.class.is_retried();
                 self.view.failed(f);
-                Event::StepFailed { retried }
+                Event::Task(Task::StepFailed { retried })
             }
-            Done::Claimed(Outcome::Landed(_)) => Event::ClaimGranted,
+            Done::Claimed(Outcome::Landed(_)) => Event::Write(Write::ClaimGranted),
             Done::Claimed(Outcome::Refused(run)) => {
                 self.view.unclaim();
                 // Why it was refused, first.
                 self.look(Some(&Seen::Run(run)));
-                self.events.push_back(Event::ClaimRefused);
+                self.events.push_back(Event::Write(Write::ClaimRefused));
                 return None;
             }
-            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_)) => Event::Reported,
+            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_)) => Event::Write(Write::Reported),
             Done::Ended(Outcome::Fenced) => {
                 tracing::error!("the end could not be delivered: the attempt is closed; it is in the termination message");
-                Event::Reported
+                Event::Write(Write::Reported)
             }
             Done::Panicked => {
                 let mut fault = termination::fault("the agent has a fault; see the log of the pod");
                 fault.changes = self.work.changed();
                 self.view.failed(fault);
                 match self.state {
-                    State::Ending(_) => Event::Reported,
-                    State::Adopting => Event::AdoptionRefused,
+                    State::Ending(_) => Event::Write(Write::Reported),
+                    State::Adopting => Event::Write(Write::AdoptionRefused),
                     // A writer that has a fault leaves it open what stands in the API.
                     State::RecordingInit(_) | State::RecordingPlan(_) | State::RecordingResult(_) | State::Claiming(..) => {
-                        Event::Fenced
+                        Event::Stop(Stop::Fenced)
                     }
                     State::Setup(_)
                     | State::Restoring
@@ -331,7 +331,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     | State::Stopping { .. }
                     | State::Applying
                     | State::Interrupting { .. }
-                    | State::Ended => Event::StepFailed { retried: false },
+                    | State::Ended => Event::Task(Task::StepFailed { retried: false }),
                 }
             }
             Done::Progress(_) => return None,
@@ -349,9 +349,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.run = Some(run);
         if self.settings.restores || self.view.restores() {
             self.view.restore();
-            return Event::AdoptedPlan;
+            return Event::Write(Write::AdoptedPlan);
         }
-        Event::Adopted(Terms { plan_only: self.operation() == Operation::Plan, mode: self.mode() })
+        Event::Write(Write::Adopted(Terms { plan_only: self.operation() == Operation::Plan, mode: self.mode() }))
     }
 
     /// Looks at the run and tells the machine what changed.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crds::{Phase, names};
-use runner_agent::machine::{Effect, Event, State};
+use runner_agent::machine::{Effect, Event, State, Stop, Task, Timer};
 use serde_json::{Value, json};
 use tests::played::User;
 
@@ -148,9 +148,9 @@ pub(crate) fn after(world: &World, step: Step) -> World {
             if let Some(agent) = world.agents[index].as_mut() {
                 agent.told = true;
             }
-            agent::feed(&mut world, index, Event::StopRequested);
+            agent::feed(&mut world, index, Event::Stop(Stop::Terminated));
         }
-        Step::HoldOver(index) => agent::feed(&mut world, index, Event::HoldOver),
+        Step::HoldOver(index) => agent::feed(&mut world, index, Event::Timer(Timer::HoldOver)),
         Step::Crash(index) => {
             world.left.crash -= 1;
             if let Some(agent) = world.agents[index].as_mut() {
@@ -199,12 +199,12 @@ fn work(world: &mut World, index: usize, fine: bool) {
     let Some(agent) = world.agents[index].as_mut() else { return };
     let Some(running) = agent.running.take() else { return };
     let event = match running {
-        _ if !fine => Event::StepFailed { retried: true },
-        Effect::RunSetup | Effect::RunRestore => Event::SetupDone,
-        Effect::RunInit => Event::InitDone,
-        Effect::RunPlan => Event::PlanDone { changes: true },
-        Effect::VerifyManifest => Event::ManifestMatched,
-        _ => Event::ApplyDone,
+        _ if !fine => Event::Task(Task::StepFailed { retried: true }),
+        Effect::RunSetup | Effect::RunRestore => Event::Task(Task::SetupDone),
+        Effect::RunInit => Event::Task(Task::InitDone),
+        Effect::RunPlan => Event::Task(Task::PlanDone { changes: true }),
+        Effect::VerifyManifest => Event::Task(Task::ManifestMatched),
+        _ => Event::Task(Task::ApplyDone),
     };
     if !fine {
         world.left.crash -= 1;

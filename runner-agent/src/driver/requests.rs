@@ -6,7 +6,7 @@ use crds::{ApprovalMode, TerraformRun, conditions, reason, termination::clip};
 
 use crate::{
     api::{is_approved, is_leased},
-    machine::{Cause, Ending, Event},
+    machine::{Cause, Ending, Event, Permission, Stop},
 };
 
 /// The controller may not have the lease, or knows of none.
@@ -89,14 +89,14 @@ impl Requests {
                 events.push(event);
             }
         };
-        when(self.fenced && !before.fenced, Event::Fenced);
-        when(self.denied.is_some() && before.denied.is_none(), Event::Denied);
-        when(self.cancelled.is_some() && before.cancelled.is_none(), Event::CancelRequested);
-        when(self.deleted && !before.deleted, Event::DeletionRequested);
-        when(!self.approved && before.approved, Event::Withdrawn);
-        when(self.approved && !before.approved, Event::Approved);
-        when(self.leased && !before.leased, Event::Leased);
-        when(self.queued.is_some() && before.queued.is_none(), Event::Queued);
+        when(self.fenced && !before.fenced, Event::Stop(Stop::Fenced));
+        when(self.denied.is_some() && before.denied.is_none(), Event::Stop(Stop::Denied));
+        when(self.cancelled.is_some() && before.cancelled.is_none(), Event::Stop(Stop::Cancelled));
+        when(self.deleted && !before.deleted, Event::Stop(Stop::Deleted));
+        when(!self.approved && before.approved, Event::Permission(Permission::Withdrawn));
+        when(self.approved && !before.approved, Event::Permission(Permission::Approved));
+        when(self.leased && !before.leased, Event::Permission(Permission::Leased));
+        when(self.queued.is_some() && before.queued.is_none(), Event::Permission(Permission::Queued));
         events
     }
 
@@ -168,9 +168,12 @@ mod tests {
         after.cancelled = Some("cancelled: why".into());
         after.approved = true;
         after.queued = Some("behind b".into());
-        assert_eq!(after.news(&before), [Event::CancelRequested, Event::Approved, Event::Queued]);
+        assert_eq!(
+            after.news(&before),
+            [Event::Stop(Stop::Cancelled), Event::Permission(Permission::Approved), Event::Permission(Permission::Queued)]
+        );
         assert!(after.news(&after).is_empty());
-        assert_eq!(before.news(&Requests { cancelled: None, ..after.clone() }), [Event::Withdrawn]);
+        assert_eq!(before.news(&Requests { cancelled: None, ..after.clone() }), [Event::Permission(Permission::Withdrawn)]);
         assert_eq!(after.words(Ending::Canceled), "cancelled: why");
         assert_eq!((after.turn(), after.words(Ending::Released)), (None, String::new()));
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Driver;
 use crate::{
-    machine::{Event, State},
+    machine::{Event, State, Stop, Timer},
     ports::{Api, Clock, Work},
     report::Ends,
 };
@@ -93,8 +93,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     pub(super) fn write_stall(&mut self) {
         let at = |instant: Instant| self.clock.now().checked_add(instant.saturating_duration_since(Instant::now())).ok();
         let ends = match self.deadline() {
-            Some((instant, Event::DeadlinePassed)) => at(instant).map(Ends::Deadline),
-            Some((instant, Event::GraceOver)) => at(instant).map(Ends::Killed),
+            Some((instant, Event::Stop(Stop::Deadline))) => at(instant).map(Ends::Deadline),
+            Some((instant, Event::Timer(Timer::GraceOver))) => at(instant).map(Ends::Killed),
             Some(_) | None => None,
         };
         let since = self.stall.tell();
