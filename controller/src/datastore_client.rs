@@ -219,6 +219,6 @@ async fn accepted(mut answer: Response) -> Result<Vec<u8>, Unanswered> {
     if status.is_success() {
         return Ok(body);
     }
-    let said = crds::termination::clip(&String::from_utf8_lossy(&body), 300);
+    let said = crds::text::clip(&String::from_utf8_lossy(&body), 300);
     Err(Unanswered::Refused { status, said })
 }

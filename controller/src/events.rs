@@ -7,7 +7,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crds::{TerraformRun, names, termination::clip};
+use crds::{TerraformRun, names, text::clip};
 
 use crate::run::Note;
 

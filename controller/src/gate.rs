@@ -27,7 +27,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::PostParams;
 use tokio::sync::watch;
 
-use crds::{TerraformRun, names, termination::clip};
+use crds::{TerraformRun, names, text::clip};
 
 use crate::{
     error::{Error, ErrorKind},

@@ -15,7 +15,7 @@ use kube::{
 };
 use tokio::{sync::watch, time::Instant};
 
-use crds::{TerraformRun, termination::clip};
+use crds::{TerraformRun, text::clip};
 
 use crate::{
     error::{Error, ErrorKind},

@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crds::{Attempt, TerraformRun, names, reason, termination::clip};
+use crds::{Attempt, TerraformRun, names, reason, text::clip};
 
 use super::{
     actions::{Action, Kind, Observed, PodState, PodView, Trouble, Write},

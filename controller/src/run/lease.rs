@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use crds::{
-    ApprovalMode, Operation, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, termination::clip,
+    ApprovalMode, Operation, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, text::clip,
 };
 
 use super::{

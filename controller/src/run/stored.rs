@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use crds::{TerraformRun, termination::clip};
+use crds::{TerraformRun, text::clip};
 
 use super::{
     actions::{Observed, Proof},

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use crds::{
     Claim,
+    apply_log::Replay,
     datastore::{self as words, HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Problem, Stored},
-    journal::Replay,
     termination::TerminationMessage,
 };
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, header};
@@ -245,7 +245,7 @@ async fn answer(request: RequestBuilder) -> Result<Response, Trouble> {
     let text = response.bytes().await.unwrap_or_default();
     let problem = serde_json::from_slice::<Problem>(&text).unwrap_or_else(|_| Problem {
         reason: words::INVALID.to_owned(),
-        message: format!("{status}: {}", crds::termination::clip(&String::from_utf8_lossy(&text), 200)),
+        message: format!("{status}: {}", crds::text::clip(&String::from_utf8_lossy(&text), 200)),
         ..Problem::default()
     });
     let definite = [words::CORRUPT, words::KEY_MISSING].contains(&problem.reason.as_str());

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crds::{Failure, FailureClass, Operation, contract, datastore, reason};
+use crds::{Failure, FailureClass, Operation, datastore, pod_env, reason};
 
 pub(super) use super::anew::make_empty;
 use super::{PodWork, inputs, source, tools::Pinned};
@@ -41,8 +41,8 @@ impl PodWork {
         }
         let run = self.run();
         let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
-        let own = run.spec.runner.account(restores).is_none().then_some(contract::TOKEN_DIR);
-        let fixed = [datastore::TOKEN_DIR, contract::TERMINATION_LOG];
+        let own = run.spec.runner.account(restores).is_none().then_some(pod_env::TOKEN_DIR);
+        let fixed = [datastore::TOKEN_DIR, pod_env::TERMINATION_LOG];
         let mut hidden: Vec<PathBuf> = fixed.into_iter().chain(own).map(PathBuf::from).collect();
         // Of Secrets the agent gives the code what the run says; a credential for the source is none of that.
         hidden.extend([self.settings.mirrors.clone(), self.settings.secrets.clone()]);

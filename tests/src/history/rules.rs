@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crds::{ApprovalMode, Changed, Phase, RunResult, TerraformRunStatus, fit::MAX_STATUS_BYTES, names};
+use crds::{ApprovalMode, Changed, Phase, RunResult, TerraformRunStatus, names, status_limit::MAX_STATUS_BYTES};
 use kube::ResourceExt as _;
 
 use super::{History, Missing, Version, Versions, check::entries};
