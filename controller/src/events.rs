@@ -7,7 +7,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crds::{TerraformRun, names, termination::clip};
+use crds::{TerraformRun, names, text::clip};
 
 /// The most bytes of an Event's note, in characters of up to three bytes.
 const MAX_NOTE: usize = 340;

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::{
         crd,
-        fit::{MAX_STATUS_BYTES, fit, size},
+        status_limit::{MAX_STATUS_BYTES, fit, size},
     };
     use serde_json::json;
 

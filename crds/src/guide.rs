@@ -78,7 +78,7 @@ fn cell(text: &str) -> String {
 pub fn reasons() -> String {
     let facts = Facts { again: "run again".into(), logs: "read the log".into(), ..Facts::default() };
     let step = |reason: Reason, place| {
-        if next_step::is_of(reason, place) {
+        if next_step::is_of(reason.as_str(), place) {
             cell(&next_step::next_step(reason.as_str(), place, &facts))
         } else {
             "–".to_owned()
@@ -89,7 +89,7 @@ pub fn reasons() -> String {
     for reason in Reason::ALL {
         let (reason, word, text) = (*reason, reason.as_str(), cell(reason.text()));
         // Writing to a String cannot fail.
-        let _ = if next_step::is_of(reason, Place::Cluster) {
+        let _ = if next_step::is_of(reason.as_str(), Place::Cluster) {
             writeln!(failures, "| `{word}` | {text} | {} | {} |", step(reason, Place::Cluster), step(reason, Place::Laptop))
         } else {
             writeln!(others, "| `{word}` | {text} |")

@@ -8,9 +8,9 @@
 //! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
 //! | [`fields`] | the fields of the status: who writes each, what is cached, what wakes, which texts they hold |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
-//! | [`contract`] | environment, paths and exit codes of an attempt's pod |
+//! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
-//! | [`journal`] | what an apply did to each object, compared with a state |
+//! | [`apply_log`] | what an apply did to each object, compared with a state |
 //! | [`state_key`] | which runs have the same state |
 //! | [`termination`] | the termination message |
 //! | [`text`] | texts on one line, of a bounded length |
@@ -19,22 +19,24 @@
 //! | [`clock`] | the API server's clock, told by its answers |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
 //! | [`guide`] | pages of the guide that are made from the types |
-//! | [`fit`] | keeps a status below its size |
+//! | [`status_limit`] | keeps a status below its size |
+//! | [`digest`] | digests as text |
 //! | [`duration`] | durations as people write them |
 
+pub mod apply_log;
 pub mod clock;
 pub mod conditions;
-pub mod contract;
 pub mod crd;
 pub mod datastore;
+pub mod digest;
 pub mod duration;
 pub mod fields;
-pub mod fit;
 pub mod guide;
-pub mod journal;
 pub mod names;
+pub mod pod_env;
 pub mod reason;
 pub mod state_key;
+pub mod status_limit;
 pub mod termination;
 pub mod text;
 pub mod tools;

@@ -5,8 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::text::{clip, reorders};
-use crate::{Failure, RunResult};
+use crate::{Failure, RunResult, text::clip};
 
 /// The most bytes the kubelet keeps.
 pub const MAX_BYTES: usize = 4096;

@@ -11,7 +11,7 @@ mod status;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crds::{Approval, Operation, TerraformRun, contract, duration::Span};
+use crds::{Approval, Operation, TerraformRun, duration::Span, pod_env};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -111,7 +111,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             progress_written: now,
             progress_due: false,
             released: None,
-            exit: contract::EXIT_NO_RESULT,
+            exit: pod_env::EXIT_NO_RESULT,
         }
     }
 

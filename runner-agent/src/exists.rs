@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crds::{Diagnostic, Failure, FailureClass, journal::address::quoted, reason, termination::clip};
+use crds::{Diagnostic, Failure, FailureClass, apply_log::address::quoted, reason, text::clip};
 
 /// Texts, in lower case.
 const TEXTS: [&str; 5] = ["already exists", "alreadyexists", "already_exists", "alreadyownedbyyou", "has already been taken"];

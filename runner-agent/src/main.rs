@@ -4,7 +4,7 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use crds::contract;
+use crds::pod_env;
 use runner_agent::{
     api::KubeApi,
     beneath,
@@ -68,11 +68,11 @@ fn main() {
     }
     let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
         eprintln!("error: {text}");
-        leave(contract::EXIT_USAGE);
+        leave(pod_env::EXIT_USAGE);
     });
     let arguments = Line::try_parse_from(words).unwrap_or_else(|error| {
         let _ = error.print();
-        leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });
+        leave(if error.use_stderr() { pod_env::EXIT_USAGE } else { 0 });
     });
     let code = match arguments.command {
         Command::Run => run(),
@@ -92,7 +92,7 @@ fn printed(result: &std::io::Result<()>) -> u8 {
     match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             eprintln!("error: {error}");
-            contract::exit_code(crds::RunResult::Failed)
+            pod_env::exit_code(crds::RunResult::Failed)
         }
         Ok(()) | Err(_) => 0,
     }
@@ -107,7 +107,7 @@ fn tool(arguments: &tool_cli::Arguments) -> u8 {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: no runtime: {error}");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     match runtime.block_on(tool_cli::run(arguments, &mut std::io::stdout())) {
@@ -127,7 +127,7 @@ fn local(arguments: &Arguments) -> u8 {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: no runtime: {error}");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let code = runtime.block_on(runner_agent::local::run(arguments));
@@ -146,7 +146,7 @@ fn run() -> u8 {
         Ok(settings) => Arc::new(settings),
         Err(error) => {
             eprintln!("error: {error}\nhint: `runner-agent run` is the entrypoint of a pod that Pawl makes");
-            return contract::EXIT_USAGE;
+            return pod_env::EXIT_USAGE;
         }
     };
     // Nothing else is there yet that could have set one.
@@ -164,7 +164,7 @@ fn run() -> u8 {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "no runtime");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let code = runtime.block_on(work(settings));
@@ -178,14 +178,14 @@ async fn work(settings: Arc<Settings>) -> u8 {
         Ok(stops) => stops,
         Err(error) => {
             tracing::error!(%error, "no signals");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let api = match KubeApi::connect(&settings.namespace, &settings.run).await {
         Ok(api) => Arc::new(api),
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "no way to the API");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let children = Children::default();
@@ -194,7 +194,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
         Ok(both) => both,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "no way to the datastore");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let mut work = PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), log.clone());
@@ -209,7 +209,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
         Ok(code) => code,
         Err(error) => {
             tracing::error!(%error, "the driver ended");
-            contract::EXIT_NO_RESULT
+            pod_env::EXIT_NO_RESULT
         }
     };
     kill_others(&children, Duration::from_secs(2)).await;

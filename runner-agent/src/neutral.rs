@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
-use crds::termination::reorders;
+use crds::text::reorders;
 
 /// The text with what steers a terminal or a reader written out: `^[` for an escape, `<U+202E>` for a change of direction. Sequences
 /// that do no more than set colours are left out, or stay where `colour` says that somebody wants them. Tabs and line ends stay.

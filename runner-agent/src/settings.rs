@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{contract, datastore, tools::ToolSettings};
+use crds::{datastore, pod_env, tools::ToolSettings};
 
 use crate::report::Commands;
 
@@ -130,43 +130,43 @@ impl Settings {
         let number = |name: &'static str, text: String| {
             text.parse::<u32>().map_err(|_| SettingsError { name, problem: "is not a number" })
         };
-        let grace = std::env::var(contract::ENV_GRACE).unwrap_or_else(|_| GRACE.as_secs().to_string());
-        let said = std::env::var(contract::ENV_TOOL_SETTINGS).unwrap_or_default();
+        let grace = std::env::var(pod_env::ENV_GRACE).unwrap_or_else(|_| GRACE.as_secs().to_string());
+        let said = std::env::var(pod_env::ENV_TOOL_SETTINGS).unwrap_or_default();
         let tool_settings = said
             .parse()
-            .map_err(|_| SettingsError { name: contract::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
+            .map_err(|_| SettingsError { name: pod_env::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
         // A controller of the version before mounts no such volume.
-        let kept = Some(PathBuf::from(contract::KEPT_DIR))
+        let kept = Some(PathBuf::from(pod_env::KEPT_DIR))
             .filter(|dir| dir.is_dir())
-            .unwrap_or_else(|| PathBuf::from(contract::WORK_DIR).join("plan"));
-        let ca = std::env::var(contract::ENV_CA).ok().filter(|pem| !pem.is_empty());
+            .unwrap_or_else(|| PathBuf::from(pod_env::WORK_DIR).join("plan"));
+        let ca = std::env::var(pod_env::ENV_CA).ok().filter(|pem| !pem.is_empty());
         let mut inherited: Vec<(OsString, OsString)> =
             INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
         if ca.is_some() {
             trust(&mut inherited, &ca_file(&kept));
         }
         Ok(Self {
-            namespace: text(contract::ENV_NAMESPACE)?,
-            run: text(contract::ENV_RUN)?,
-            run_uid: text(contract::ENV_RUN_UID)?,
-            attempt: number(contract::ENV_ATTEMPT, text(contract::ENV_ATTEMPT)?)?,
-            pod_name: text(contract::ENV_POD_NAME)?,
-            pod_uid: text(contract::ENV_POD_UID)?,
+            namespace: text(pod_env::ENV_NAMESPACE)?,
+            run: text(pod_env::ENV_RUN)?,
+            run_uid: text(pod_env::ENV_RUN_UID)?,
+            attempt: number(pod_env::ENV_ATTEMPT, text(pod_env::ENV_ATTEMPT)?)?,
+            pod_name: text(pod_env::ENV_POD_NAME)?,
+            pod_uid: text(pod_env::ENV_POD_UID)?,
             nonce: nonce(),
-            grace: Duration::from_secs(number(contract::ENV_GRACE, grace)?.into()),
-            tools: vec![dir(contract::ENV_TOOLS, contract::TOOLS_DIR)],
+            grace: Duration::from_secs(number(pod_env::ENV_GRACE, grace)?.into()),
+            tools: vec![dir(pod_env::ENV_TOOLS, pod_env::TOOLS_DIR)],
             tool_settings: Some(tool_settings),
-            cache: std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from),
-            mirrors: contract::MIRRORS_DIR.into(),
-            providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
-            provider_cache: std::env::var_os(contract::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
-            work: contract::WORK_DIR.into(),
+            cache: std::env::var_os(pod_env::ENV_TOOLS_CACHE).map(PathBuf::from),
+            mirrors: pod_env::MIRRORS_DIR.into(),
+            providers: dir(pod_env::ENV_PROVIDERS, pod_env::PROVIDERS_DIR),
+            provider_cache: std::env::var_os(pod_env::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            work: pod_env::WORK_DIR.into(),
             kept,
             scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
-            secrets: contract::SECRETS_DIR.into(),
-            config_maps: contract::CONFIG_MAPS_DIR.into(),
-            require_confinement: std::env::var_os(contract::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
-            termination_log: contract::TERMINATION_LOG.into(),
+            secrets: pod_env::SECRETS_DIR.into(),
+            config_maps: pod_env::CONFIG_MAPS_DIR.into(),
+            require_confinement: std::env::var_os(pod_env::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
+            termination_log: pod_env::TERMINATION_LOG.into(),
             ca,
             inherited,
             folder: None,

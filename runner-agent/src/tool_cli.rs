@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand, ValueHint};
-use crds::{ToolName, contract, tools::ToolSettings};
+use crds::{ToolName, pod_env, tools::ToolSettings};
 use serde_json::json;
 use tool_versions::{Error, Result as ToolResult};
 
@@ -139,27 +139,27 @@ pub async fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> 
         Err(Trouble::Output(error)) => Err(error),
         Err(Trouble::Tool(error)) => {
             eprintln!("error: {error}");
-            Ok(contract::exit_code(crds::RunResult::Failed))
+            Ok(pod_env::exit_code(crds::RunResult::Failed))
         }
     }
 }
 
 /// Where tools are from on this machine, for a stack in `dir`.
 fn outfit(dir: &Path, offline: bool) -> ToolResult<Outfit> {
-    let said = std::env::var(contract::ENV_TOOL_SETTINGS).unwrap_or_default();
+    let said = std::env::var(pod_env::ENV_TOOL_SETTINGS).unwrap_or_default();
     let mut settings: ToolSettings = said.parse().map_err(|error: String| Error::configuration(error))?;
     settings.offline |= offline;
-    let dirs = std::env::var_os(contract::ENV_TOOLS).map(PathBuf::from);
-    let mut outfit = Outfit::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(contract::MIRRORS_DIR))?;
+    let dirs = std::env::var_os(pod_env::ENV_TOOLS).map(PathBuf::from);
+    let mut outfit = Outfit::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(pod_env::MIRRORS_DIR))?;
     outfit.others = path::at_hand(None, dir);
     Ok(outfit)
 }
 
 /// The cache of this machine.
 fn cache() -> ToolResult<PathBuf> {
-    let said = std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from);
+    let said = std::env::var_os(pod_env::ENV_TOOLS_CACHE).map(PathBuf::from);
     said.or_else(path::cache)
-        .ok_or_else(|| Error::configuration(format!("there is no place for a cache: set {} or HOME", contract::ENV_TOOLS_CACHE)))
+        .ok_or_else(|| Error::configuration(format!("there is no place for a cache: set {} or HOME", pod_env::ENV_TOOLS_CACHE)))
 }
 
 async fn find(which: &Which, gets: bool) -> ToolResult<Resolved> {

@@ -14,7 +14,7 @@ use controller::{
     run::{Context, Gate, reconcile, watch::prune},
     settings::Settings as ControllerSettings,
 };
-use crds::{TerraformRun, clock::ServerClock, contract, names, termination::TerminationMessage};
+use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Client, ResourceExt,
@@ -169,7 +169,7 @@ impl Rig {
         let text = String::from_utf8(message.to_bytes())?;
         let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed", "message": text}});
         let container =
-            json!({"name": contract::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
+            json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
         let patch = Patch::Merge(json!({"status": {"phase": "Succeeded", "containerStatuses": [container]}}));
         pods.patch_status(&attempt.pod_name, &PatchParams::default(), &patch).await?;
         Ok(())

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256};
 
 use crds::{
     Claim,
+    apply_log::Replay,
     datastore::{HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Stored, attempt_path, hex_digest},
-    journal::Replay,
     termination::TerminationMessage,
 };
 

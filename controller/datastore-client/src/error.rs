@@ -6,7 +6,7 @@ use reqwest::{Response, StatusCode};
 
 use crds::{
     datastore::{CORRUPT, INVALID, KEY_MISSING, Problem, causes},
-    termination::clip,
+    text::clip,
 };
 
 /// The longest answer that is read at once, in bytes.

@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 
 use crds::{
     Journal,
+    apply_log::{Comparison, Replay, StateFacts, state, uncompared},
     datastore::{FORBIDDEN, JOURNAL, NOT_ENDED, Problem},
-    journal::{Comparison, Replay, StateFacts, state, uncompared},
 };
 
 use crate::{

@@ -15,7 +15,7 @@ use kube::{
 };
 use tokio::time::Instant;
 
-use crds::{Attempt, TerraformRun, termination::clip};
+use crds::{Attempt, TerraformRun, text::clip};
 
 /// Set by a person, or by what fences machines: the node is off, and nothing runs there.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";

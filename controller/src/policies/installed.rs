@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Val
 use kube::{Api, Resource, ResourceExt as _, api::ListParams};
 use serde::{Deserialize, Serialize};
 
-use crds::{names, termination::clip};
+use crds::{names, text::clip};
 
 use crate::{
     cluster::Cluster,

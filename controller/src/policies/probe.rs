@@ -2,7 +2,7 @@
 
 use kube::api::PostParams;
 
-use crds::{TerraformRun, names, termination::clip};
+use crds::{TerraformRun, names, text::clip};
 
 use crate::{
     cluster::Cluster,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crds::{PlanStatus, conditions, names, reason, termination::clip, whole_seconds};
+use crds::{PlanStatus, conditions, names, reason, text::clip, whole_seconds};
 
 use super::{
     actions::{Action, Decision, Gate, Kind, Observed},

@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crds::{Attempt, TerraformRun, names, reason, termination::clip};
+use crds::{Attempt, TerraformRun, names, reason, text::clip};
 
 use super::{
     Context,

@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crds::{Journal, RunResult, fit, names};
+use crds::{Journal, RunResult, names, status_limit};
 
 use super::{
     actions::{Action, Decision, Kind, Observed, Write},
@@ -54,7 +54,7 @@ fn write(draft: &mut Draft<'_>, o: &Observed, journal: Journal, result: RunResul
         draft.line("Journal", &journal.summary);
     }
     whole.journal = Some(journal);
-    fit::fit_journal(&mut whole);
+    status_limit::fit_journal(&mut whole);
     draft.set("journal", whole.journal);
     if let Some(step) = step {
         draft.set("nextStep", step);

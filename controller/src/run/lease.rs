@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, termination::clip};
+use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, text::clip};
 
 use super::{
     actions::{Action, Decision, Kind, Observed, PodState, Write},

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crds::{StateLock, TerraformRun, names, termination::clip};
+use crds::{StateLock, TerraformRun, names, text::clip};
 
 use super::{
     actions::{Action, Decision, Kind, Observed, PodState},

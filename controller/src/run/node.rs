@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crds::{Attempt, TerraformRun, conditions, names, reason, termination::clip};
+use crds::{Attempt, TerraformRun, conditions, names, reason, text::clip};
 
 use super::{
     actions::{Decision, Kind, Notes, Observed, PodState, PodView, Write},

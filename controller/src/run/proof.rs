@@ -3,11 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crds::{
-    Phase, RunResult, Settled,
-    termination::{TerminationMessage, clip},
-    whole_seconds,
-};
+use crds::{Phase, RunResult, Settled, termination::TerminationMessage, text::clip, whole_seconds};
 
 use super::{
     actions::{Action, Decision, Kind, Observed, PodState, Proof, ProofAsked, Write},

@@ -7,13 +7,14 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, fit,
+    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions,
     names,
     reason::{
         self,
         next_step::{Facts, Place},
     },
-    termination::clip,
+    status_limit,
+    text::clip,
     whole_seconds,
 };
 
@@ -285,7 +286,7 @@ impl<'a> Draft<'a> {
         whole.message = text("message").or(whole.message);
         whole.next_step = text("nextStep").or(whole.next_step);
         whole.history = std::mem::take(&mut self.history);
-        fit::fit(&mut whole);
+        status_limit::fit(&mut whole);
         whole.history
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use crds::{TerraformRun, datastore::causes, termination::clip};
+use crds::{TerraformRun, datastore::causes, text::clip};
 
 use super::{
     Context,

@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
-use crds::{ApprovalMode, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason, termination::clip};
+use crds::{ApprovalMode, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason, text::clip};
 
 use super::{
     Context,

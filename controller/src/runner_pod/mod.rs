@@ -19,7 +19,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crds::{Attempt, TerraformRun, ValueFrom, contract, datastore, names};
+use crds::{Attempt, TerraformRun, ValueFrom, datastore, names, pod_env};
 use datastore_client::{RequestError, controller::Datastore};
 
 use crate::settings::Settings;
@@ -86,7 +86,7 @@ pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, da
     let mut annotations = runner.annotations.clone();
     annotations.insert("cluster-autoscaler.kubernetes.io/safe-to-evict".into(), "false".into());
     annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
-    annotations.insert("kubectl.kubernetes.io/default-container".into(), contract::CONTAINER.into());
+    annotations.insert("kubectl.kubernetes.io/default-container".into(), pod_env::CONTAINER.into());
 
     let (volumes, mounts) = volumes(run, datastore.is_some());
     let mut node_selector = runner.node_selector.clone();
@@ -158,7 +158,7 @@ fn container(
     let mut env = environment(run, attempt.number, settings, datastore);
     env.extend(network::environment(settings));
     Container {
-        name: contract::CONTAINER.into(),
+        name: pod_env::CONTAINER.into(),
         image: Some(attempt_image(run, attempt, settings).to_owned()),
         image_pull_policy: runner.image_pull_policy.clone().or(default_policy),
         args: Some(vec!["run".into()]),
@@ -173,7 +173,7 @@ fn container(
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
             ..SecurityContext::default()
         }),
-        termination_message_path: Some(contract::TERMINATION_LOG.into()),
+        termination_message_path: Some(pod_env::TERMINATION_LOG.into()),
         termination_message_policy: Some("File".into()),
         volume_mounts: Some(mounts),
         ..Container::default()
@@ -199,19 +199,19 @@ fn environment(run: &TerraformRun, attempt: u32, settings: &Settings, store: Opt
         }),
     };
     let mut env = vec![
-        value(contract::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
-        value(contract::ENV_RUN, run.name_any()),
-        value(contract::ENV_RUN_UID, run.uid().unwrap_or_default()),
-        value(contract::ENV_ATTEMPT, attempt.to_string()),
-        field(contract::ENV_POD_NAME, "metadata.name"),
-        field(contract::ENV_POD_UID, "metadata.uid"),
-        value(contract::ENV_GRACE, grace_seconds(run).to_string()),
+        value(pod_env::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
+        value(pod_env::ENV_RUN, run.name_any()),
+        value(pod_env::ENV_RUN_UID, run.uid().unwrap_or_default()),
+        value(pod_env::ENV_ATTEMPT, attempt.to_string()),
+        field(pod_env::ENV_POD_NAME, "metadata.name"),
+        field(pod_env::ENV_POD_UID, "metadata.uid"),
+        value(pod_env::ENV_GRACE, grace_seconds(run).to_string()),
     ];
     if let Some(Handout { url, ca }) = store {
         env.extend([value(datastore::ENV_URL, url.clone()), value(datastore::ENV_CA, ca.clone())]);
     }
     if settings.runner_require_confinement {
-        env.push(value(contract::ENV_REQUIRE_CONFINEMENT, "true".into()));
+        env.push(value(pod_env::ENV_REQUIRE_CONFINEMENT, "true".into()));
     }
     env
 }
@@ -270,10 +270,10 @@ fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount
         |name: &str| Volume { name: name.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
     let mut volumes = vec![scratch("work"), scratch("kept"), scratch("tmp"), token_volume()];
     let mut mounts = vec![
-        mount("work", contract::WORK_DIR, false),
-        mount("kept", contract::KEPT_DIR, false),
+        mount("work", pod_env::WORK_DIR, false),
+        mount("kept", pod_env::KEPT_DIR, false),
         mount("tmp", "/tmp", false),
-        mount("token", contract::TOKEN_DIR, true),
+        mount("token", pod_env::TOKEN_DIR, true),
     ];
 
     if datastore {
@@ -295,7 +295,7 @@ fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount
     let (secrets, config_maps) = references(run);
     for (n, (secret, keys)) in secrets.into_iter().enumerate() {
         let name = format!("secret-{n}");
-        mounts.push(mount(&name, &format!("{}/{secret}", contract::SECRETS_DIR), true));
+        mounts.push(mount(&name, &format!("{}/{secret}", pod_env::SECRETS_DIR), true));
         volumes.push(Volume {
             name,
             secret: Some(SecretVolumeSource {
@@ -309,7 +309,7 @@ fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount
     }
     for (n, (config_map, keys)) in config_maps.into_iter().enumerate() {
         let name = format!("config-map-{n}");
-        mounts.push(mount(&name, &format!("{}/{config_map}", contract::CONFIG_MAPS_DIR), true));
+        mounts.push(mount(&name, &format!("{}/{config_map}", pod_env::CONFIG_MAPS_DIR), true));
         volumes.push(Volume {
             name,
             config_map: Some(ConfigMapVolumeSource {
@@ -488,10 +488,10 @@ mod tests {
         let run = testing::run();
         let env = spec_of(&run).containers[0].env.clone().unwrap();
         let value = |name: &str| env.iter().find(|e| e.name == name).unwrap().value.clone();
-        assert_eq!(value(contract::ENV_RUN), Some(run.name_any()));
-        assert_eq!(value(contract::ENV_ATTEMPT), Some("1".into()));
-        assert_eq!(value(contract::ENV_GRACE), Some("600".into()));
-        assert_eq!(value(contract::ENV_POD_UID), None, "by downward API");
+        assert_eq!(value(pod_env::ENV_RUN), Some(run.name_any()));
+        assert_eq!(value(pod_env::ENV_ATTEMPT), Some("1".into()));
+        assert_eq!(value(pod_env::ENV_GRACE), Some("600".into()));
+        assert_eq!(value(pod_env::ENV_POD_UID), None, "by downward API");
     }
 
     #[test]
@@ -500,7 +500,7 @@ mod tests {
             let settings = Settings { runner_require_confinement, ..Settings::default() };
             let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, &settings, None);
             let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
-            env.into_iter().find(|e| e.name == contract::ENV_REQUIRE_CONFINEMENT).and_then(|e| e.value)
+            env.into_iter().find(|e| e.name == pod_env::ENV_REQUIRE_CONFINEMENT).and_then(|e| e.value)
         };
         assert_eq!((said(false), said(true).as_deref()), (None, Some("true")));
     }

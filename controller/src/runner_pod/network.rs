@@ -1,6 +1,6 @@
 //! What a pod is told of the network: proxies, and whom it trusts besides.
 
-use crds::contract;
+use crds::pod_env;
 use k8s_openapi::api::core::v1::EnvVar;
 
 use crate::settings::Settings;
@@ -20,7 +20,7 @@ pub(super) fn environment(settings: &Settings) -> Vec<EnvVar> {
     let proxies = [("HTTP_PROXY", http), ("HTTPS_PROXY", https), ("NO_PROXY", direct)];
     let proxies = proxies.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let proxies = proxies.flat_map(|(name, value)| [(name.to_owned(), value.clone()), (name.to_ascii_lowercase(), value)]);
-    let authorities = said(settings.runner_ca.as_ref()).map(|pem| (contract::ENV_CA.to_owned(), pem));
+    let authorities = said(settings.runner_ca.as_ref()).map(|pem| (pod_env::ENV_CA.to_owned(), pem));
     proxies.chain(authorities).map(|(name, value)| EnvVar { name, value: Some(value), value_from: None }).collect()
 }
 
@@ -33,7 +33,7 @@ mod tests {
     fn told(settings: &Settings) -> Vec<(String, String)> {
         let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, settings, None);
         let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
-        let is_ours = |env: &EnvVar| env.name == contract::ENV_CA || env.name.to_ascii_lowercase().ends_with("_proxy");
+        let is_ours = |env: &EnvVar| env.name == pod_env::ENV_CA || env.name.to_ascii_lowercase().ends_with("_proxy");
         env.into_iter().filter(is_ours).map(|env| (env.name, env.value.unwrap())).collect()
     }
 
@@ -62,7 +62,7 @@ mod tests {
         settings.runner_ca = Some("PEM".into());
         let told = told(&settings);
         let value = |name: &str| told.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str());
-        assert_eq!((value("http_proxy"), value(contract::ENV_CA)), (Some(proxy), Some("PEM")));
+        assert_eq!((value("http_proxy"), value(pod_env::ENV_CA)), (Some(proxy), Some("PEM")));
         let direct: Vec<_> = value("no_proxy").unwrap().split(',').collect();
         for name in
             ["localhost", "127.0.0.1", ".svc", ".cluster.local", "$(KUBERNETES_SERVICE_HOST)", ".example.org", "10.0.0.0/8"]

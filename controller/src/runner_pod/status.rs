@@ -3,10 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
 
-use crds::{
-    contract, names, reason,
-    termination::{TerminationMessage, clip},
-};
+use crds::{names, pod_env, reason, termination::TerminationMessage, text::clip};
 
 /// What matters of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -87,7 +84,7 @@ fn tolerates(spec: &PodSpec) -> Option<i64> {
 
 /// What the kubelet said last of the agent's container.
 fn container(status: &PodStatus) -> Option<&ContainerState> {
-    status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER)?.state.as_ref()
+    status.container_statuses.iter().flatten().find(|c| c.name == pod_env::CONTAINER)?.state.as_ref()
 }
 
 fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
@@ -141,7 +138,7 @@ fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
 }
 
 fn trouble(status: &PodStatus) -> Option<Trouble> {
-    let container = status.container_statuses.iter().flatten().find(|c| c.name == contract::CONTAINER);
+    let container = status.container_statuses.iter().flatten().find(|c| c.name == pod_env::CONTAINER);
     let waiting = container.and_then(|c| c.state.as_ref()).and_then(|s| s.waiting.as_ref());
     if let Some((waiting, why)) = waiting.and_then(|w| Some((w, w.reason.as_deref()?))) {
         let reason = match why {

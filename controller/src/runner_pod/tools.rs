@@ -1,6 +1,6 @@
 //! What a pod is given for its tools: what the operator says about them, the cache, and the credentials of mirrors.
 
-use crds::{contract, tools::ToolSettings};
+use crds::{pod_env, tools::ToolSettings};
 use k8s_openapi::api::core::v1::{
     EnvVar, HostPathVolumeSource, Namespace, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec,
     SecretVolumeSource, Volume, VolumeMount,
@@ -21,13 +21,13 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
     let Some(spec) = &mut pod.spec else { return };
     let mut env = Vec::new();
     if *settings != ToolSettings::default() {
-        env.push((contract::ENV_TOOL_SETTINGS, settings.to_json()));
+        env.push((pod_env::ENV_TOOL_SETTINGS, settings.to_json()));
     }
     if let Some(volume) = cache(settings, nodes) {
-        mount(spec, volume, contract::CACHE_DIR, false);
-        env.push((contract::ENV_TOOLS_CACHE, contract::CACHE_DIR.to_owned()));
+        mount(spec, volume, pod_env::CACHE_DIR, false);
+        env.push((pod_env::ENV_TOOLS_CACHE, pod_env::CACHE_DIR.to_owned()));
         if settings.cache.providers {
-            env.push((contract::ENV_PROVIDERS_CACHE, format!("{}/providers", contract::CACHE_DIR)));
+            env.push((pod_env::ENV_PROVIDERS_CACHE, format!("{}/providers", pod_env::CACHE_DIR)));
         }
         let security = spec.security_context.get_or_insert_with(PodSecurityContext::default);
         if let (None, Some(group)) = (security.fs_group, settings.cache.fs_group) {
@@ -46,7 +46,7 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
             ..SecretVolumeSource::default()
         };
         let volume = Volume { name: format!("mirror-{name}"), secret: Some(source), ..Volume::default() };
-        mount(spec, volume, &format!("{}/{name}", contract::MIRRORS_DIR), true);
+        mount(spec, volume, &format!("{}/{name}", pod_env::MIRRORS_DIR), true);
     }
     let env = env.into_iter().map(|(name, value)| EnvVar { name: name.into(), value: Some(value), value_from: None });
     if let Some(container) = spec.containers.first_mut() {
@@ -118,11 +118,11 @@ mod tests {
         let spec = equipped(r#"{"cache":{"claimName":"tools","fsGroup":65532}}"#, false);
         let source = volume(&spec, "cache").unwrap().persistent_volume_claim.clone().unwrap();
         assert_eq!((source.claim_name.as_str(), source.read_only), ("tools", None));
-        assert_eq!(value(&spec, contract::ENV_TOOLS_CACHE).as_deref(), Some(contract::CACHE_DIR));
-        assert_eq!(value(&spec, contract::ENV_PROVIDERS_CACHE).as_deref(), Some("/pawl/cache/providers"));
+        assert_eq!(value(&spec, pod_env::ENV_TOOLS_CACHE).as_deref(), Some(pod_env::CACHE_DIR));
+        assert_eq!(value(&spec, pod_env::ENV_PROVIDERS_CACHE).as_deref(), Some("/pawl/cache/providers"));
         assert_eq!(spec.security_context.unwrap().fs_group, Some(65532));
         let without = equipped(r#"{"cache":{"claimName":"tools","providers":false}}"#, false);
-        assert_eq!(value(&without, contract::ENV_PROVIDERS_CACHE), None);
+        assert_eq!(value(&without, pod_env::ENV_PROVIDERS_CACHE), None);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let source = volume(&spec, "cache").unwrap().host_path.clone().unwrap();
         assert_eq!((source.path.as_str(), source.type_.as_deref()), ("/var/cache/pawl", Some("Directory")));
         let spec = equipped(said, false);
-        assert!(volume(&spec, "cache").is_none() && value(&spec, contract::ENV_TOOLS_CACHE).is_none());
+        assert!(volume(&spec, "cache").is_none() && value(&spec, pod_env::ENV_TOOLS_CACHE).is_none());
         let of = |labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
             may_mount_nodes(&Namespace {
@@ -156,7 +156,7 @@ mod tests {
         let mount = mounts.iter().find(|mount| mount.name == "mirror-terraform").unwrap();
         assert_eq!((mount.mount_path.as_str(), mount.read_only), ("/pawl/mirrors/terraform", Some(true)));
         assert!(volume(&spec, "mirror-opentofu").is_none());
-        let said: ToolSettings = value(&spec, contract::ENV_TOOL_SETTINGS).unwrap().parse().unwrap();
+        let said: ToolSettings = value(&spec, pod_env::ENV_TOOL_SETTINGS).unwrap().parse().unwrap();
         assert_eq!(said.mirrors.len(), 2);
     }
 }

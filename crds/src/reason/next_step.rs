@@ -62,18 +62,9 @@ pub(super) enum Step {
     Log,
 }
 
-/// Whether runs fail for this reason in this place, or are held up there before they do.
-pub fn is_of(reason: Reason, place: Place) -> bool {
-    let (cluster, laptop) = reason.steps();
-    (if place == Place::Cluster { cluster } else { laptop }) != Step::Never
-}
-
 /// What to do next after a failure of this reason. A reason that is not in the table, of a newer version for one, has the same once more.
 pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
-    let step = Reason::parse(reason).map_or(Step::Again, |reason| {
-        let (cluster, laptop) = reason.steps();
-        if place == Place::Cluster { cluster } else { laptop }
-    });
+    let step = step(reason, place).unwrap_or(Step::Again);
     let then = |first: &str| format!("{first}, then: {}", facts.again);
     match step {
         Step::Never | Step::Again => facts.again.clone(),
@@ -86,6 +77,16 @@ pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
         Step::Variables => variables(place, facts),
         Step::Log => facts.logs.clone(),
     }
+}
+
+/// Whether runs fail for this reason in this place, or are held up there before they do.
+pub fn is_of(reason: &str, place: Place) -> bool {
+    step(reason, place).is_some_and(|step| step != Step::Never)
+}
+
+fn step(reason: &str, place: Place) -> Option<Step> {
+    let (cluster, laptop) = Reason::parse(reason)?.steps();
+    Some(if place == Place::Cluster { cluster } else { laptop })
 }
 
 fn variables(place: Place, facts: &Facts) -> String {
@@ -111,6 +112,7 @@ mod tests {
     #[test]
     fn a_step_is_a_sentence_that_leads_on_and_a_laptop_has_no_spec() {
         for reason in reason::ALL {
+            assert!(is_of(reason, Place::Cluster) || !is_of(reason, Place::Laptop), "{reason} is of a laptop alone");
             for place in [Place::Cluster, Place::Laptop] {
                 let text = next_step(reason, place, &facts());
                 assert!(

@@ -9,8 +9,8 @@ use std::{
 use crds::{
     TerraformRun, TerraformRunStatus,
     fields::{self, Owner},
-    fit::fit,
     names,
+    status_limit::fit,
 };
 use serde_json::{Value, json};
 

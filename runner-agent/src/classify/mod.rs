@@ -22,7 +22,7 @@ use crds::{
     Changed, Diagnostic, Failure,
     FailureClass::{self, Configuration, Transient},
     reason,
-    termination::clip,
+    text::clip,
 };
 
 use lock::lock_owner;

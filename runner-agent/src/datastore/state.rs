@@ -29,7 +29,7 @@ use axum::{
 use crds::{
     StateLock,
     datastore::{CORRUPT, FORMER_NAMESPACE, KEY_MISSING, LOCKED, MAX_SMALL, MAX_STATE, Problem, STATE_PORT, StateId, hex_digest},
-    termination::clip,
+    text::clip,
 };
 use futures::StreamExt as _;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! What the machine orders, carried out.
 
-use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, contract, whole_seconds};
+use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, pod_env, whole_seconds};
 use tokio::time::Instant;
 
 use super::{Done, Driver, requests::Requests};
@@ -211,8 +211,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let text = status.message.clone().unwrap_or_default();
         let message = termination::message(&self.settings, result, &text, status.failure.clone());
         termination::write(&self.settings.termination_log, &message);
-        let without = if self.view.is_released(ending) { 0 } else { contract::EXIT_NO_RESULT };
-        self.exit = result.map_or(without, contract::pod_exit_code);
+        let without = if self.view.is_released(ending) { 0 } else { pod_env::EXIT_NO_RESULT };
+        self.exit = result.map_or(without, pod_env::pod_exit_code);
         let (writer, work) = (self.writer.clone(), self.work.clone());
         let claimed = self.view.claimed().is_some();
         self.start(async move {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crds::{ApprovalMode, TerraformRun, conditions, reason, termination::clip};
+use crds::{ApprovalMode, TerraformRun, conditions, reason, text::clip};
 
 use crate::{
     api::{is_approved, is_leased},

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, contract, datastore};
+use crds::{Failure, datastore, pod_env};
 
 use super::{Host, Terminal, UNATTENDED};
 use crate::settings::Settings;
@@ -27,8 +27,8 @@ impl Host for Pod {
     /// The pod's tokens, its Secrets, and the message that the agent leaves for the kubelet. Of Secrets the agent gives the code what the
     /// run says; a credential for the source is none of that.
     fn hidden(&self, has_account: bool) -> Option<Vec<PathBuf>> {
-        let own = (!has_account).then_some(contract::TOKEN_DIR);
-        let fixed = [datastore::TOKEN_DIR, contract::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from);
+        let own = (!has_account).then_some(pod_env::TOKEN_DIR);
+        let fixed = [datastore::TOKEN_DIR, pod_env::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from);
         Some(fixed.chain([self.0.mirrors.clone(), self.0.secrets.clone()]).collect())
     }
 

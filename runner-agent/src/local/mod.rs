@@ -34,7 +34,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use crds::{
-    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, ToolName, contract, names,
+    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, ToolName, names, pod_env,
     reason, whole_seconds,
 };
 use jiff::Timestamp;
@@ -60,7 +60,7 @@ pub async fn run(arguments: &Arguments) -> u8 {
         Ok(read) => read,
         Err(error) => {
             complain(&format!("{error}\nhint: runner-agent local --help"));
-            return contract::EXIT_USAGE;
+            return pod_env::EXIT_USAGE;
         }
     };
     let screen = Screen::new(arguments.json, arguments.no_color);
@@ -69,7 +69,7 @@ pub async fn run(arguments: &Arguments) -> u8 {
         Err(error) => {
             screen.rest();
             complain(&format!("{error:#}"));
-            contract::exit_code(RunResult::Failed)
+            pod_env::exit_code(RunResult::Failed)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use crds::{Changed, Phase, RunResult, TerraformRunStatus, contract, names, reason, whole_seconds};
+use crds::{Changed, Phase, RunResult, TerraformRunStatus, names, pod_env, reason, whole_seconds};
 use jiff::Timestamp;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -264,8 +264,8 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
     }
     match status.failure.as_ref().map(|failure| failure.changes) {
         // What the exit codes say of a result is less than what is known of this one.
-        Some(Changed::Unknown) => contract::exit_code(RunResult::Indeterminate),
-        Some(Changed::None | Changed::Some) | None => contract::exit_code(result),
+        Some(Changed::Unknown) => pod_env::exit_code(RunResult::Indeterminate),
+        Some(Changed::None | Changed::Some) | None => pod_env::exit_code(result),
     }
 }
 

@@ -28,7 +28,7 @@ fn judged(failure: Failure, own: bool) -> Failure {
     if !own {
         return failure;
     }
-    let message = crds::termination::clip(&format!("{}; {OWN}", failure.message), 1024);
+    let message = crds::text::clip(&format!("{}; {OWN}", failure.message), 1024);
     Failure { class: FailureClass::Configuration, message, ..failure }
 }
 

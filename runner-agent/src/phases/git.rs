@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, fs, path::Path};
 
-use crds::{Failure, FailureClass, GitSource, reason, termination::clip};
+use crds::{Failure, FailureClass, GitSource, reason, text::clip};
 
 use super::{PodWork, inputs};
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::{io::Write as _, sync::PoisonError};
 
-use crds::journal::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
+use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
 use super::{Planned, PodWork, Shell, remote::Journaling};
 use crate::{classify, datastore::spool::SpoolWriter, process::Exit, redact::Redactor};

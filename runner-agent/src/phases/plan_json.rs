@@ -69,7 +69,7 @@ impl PlanFacts {
         let list = &mut self.lists[kind as usize];
         list.count += 1;
         if list.lines.len() < LINES {
-            list.lines.push(crds::termination::clip(line, 256));
+            list.lines.push(crds::text::clip(line, 256));
         }
     }
 

@@ -6,11 +6,11 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path
 
 use crds::{
     ApprovalMode, Failure, FailureClass, Operation as Does, TerraformRun,
-    datastore::{NOT_ENDED, NOT_FOUND},
-    journal::{
+    apply_log::{
         Action, Comparison, Line, MAY_EXIST, Object, Operation, Replay,
         address::{is_address, quoted},
     },
+    datastore::{NOT_ENDED, NOT_FOUND},
     reason,
 };
 
@@ -124,7 +124,7 @@ impl Recovery {
         let mut found = Vec::new();
         for told in &failure.diagnostics {
             let words = format!("{}\n{}", told.summary, told.detail.as_deref().unwrap_or_default());
-            let said = crds::termination::clip(&words, 120);
+            let said = crds::text::clip(&words, 120);
             let line = told.line.and_then(|line| usize::try_from(line).ok());
             let block = line
                 .filter(|_| told.file.as_deref().is_some_and(|file| file.rsplit('/').next() == Some(RECOVER_FILE)))
@@ -301,7 +301,7 @@ impl PodWork {
             trial.imports = recovery.imports.iter().filter(|object| object.kind == kind).cloned().collect();
             if let Some(why) = self.try_plan(shell, &trial, notices).await? {
                 let of_kind = recovery.imports.iter().enumerate().filter(|(_, object)| object.kind == kind);
-                blamed.extend(of_kind.map(|(at, _)| (at, crds::termination::clip(&why.message, 120))));
+                blamed.extend(of_kind.map(|(at, _)| (at, crds::text::clip(&why.message, 120))));
             }
         }
         Ok(blamed)
@@ -358,7 +358,7 @@ mod tests {
     use crds::{Changed, Diagnostic};
 
     fn object(address: &str, id: Option<&str>, action: Option<Action>) -> Object {
-        let kind = crds::journal::address::kind(address).unwrap_or_default().to_owned();
+        let kind = crds::apply_log::address::kind(address).unwrap_or_default().to_owned();
         Object { address: address.into(), kind, id: id.map(Into::into), action, occupied: false }
     }
 
@@ -418,7 +418,7 @@ mod tests {
         for line in lines {
             replay.push(line);
         }
-        let again = Recovery::of("second", Comparison::of(&replay, &crds::journal::StateFacts::default()));
+        let again = Recovery::of("second", Comparison::of(&replay, &crds::apply_log::StateFacts::default()));
         assert_eq!(again.imports.len(), 3, "the one whose address is free now is imported as well: {again:?}");
         assert_eq!(again.uncertain.len(), 2);
     }

@@ -5,7 +5,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crds::{Failure, FailureClass, InlineSource, reason, termination::clip};
+use crds::{Failure, FailureClass, InlineSource, reason, text::clip};
 
 use crate::classify::{internal, simple};
 

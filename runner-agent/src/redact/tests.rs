@@ -145,7 +145,7 @@ fn a_status_has_no_half_of_a_secret_that_joins_when_it_is_shown() {
     }
     // Written out, the two halves never become one.
     for text in ["hun\u{1}ter22", "hun\u{202e}ter22", "hun\u{2066}ter22"] {
-        let shown = crds::termination::clip(&redactor.clean(text), 100);
+        let shown = crds::text::clip(&redactor.clean(text), 100);
         assert!(!shown.contains("hunter22"), "{shown}");
     }
 }

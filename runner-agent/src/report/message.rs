@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crds::{
     Changed, Failure, Journal, Phase, Progress, names,
     reason::next_step::{Facts, Place, next_step},
-    termination::clip,
+    text::clip,
 };
 use jiff::{Timestamp, tz::TimeZone};
 

@@ -246,7 +246,7 @@ impl Api for MemoryApi {
         admit(&state.object, &object)?;
         // A typed reading, as the server prunes and validates.
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
-        assert!(object["status"].to_string().len() <= crds::fit::MAX_STATUS_BYTES, "the status grows too large");
+        assert!(object["status"].to_string().len() <= crds::status_limit::MAX_STATUS_BYTES, "the status grows too large");
         state.object = object;
         lease(&mut state);
         state.writes.push(Value::Array(operations.into_iter().filter(|o| o["op"] != "test").collect()));

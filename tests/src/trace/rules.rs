@@ -3,7 +3,8 @@
 use std::{collections::HashSet, sync::LazyLock};
 
 use crds::{
-    ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, fit::MAX_STATUS_BYTES, names,
+    ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, names,
+    status_limit::MAX_STATUS_BYTES,
 };
 use kube::ResourceExt as _;
 

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crds::{
+    apply_log::{Action, Head, Line, Operation},
     datastore::{FORBIDDEN, NOT_ENDED, NOT_FOUND, StateId},
-    journal::{Action, Head, Line, Operation},
 };
 
 use super::{Lab, view};

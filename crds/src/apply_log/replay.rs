@@ -168,11 +168,11 @@ impl Place {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::journal) fn operation(action: Action, address: &str, id: Option<&str>) -> Operation {
+    pub(in crate::apply_log) fn operation(action: Action, address: &str, id: Option<&str>) -> Operation {
         Operation {
             action,
             address: address.into(),
-            kind: crate::journal::address::kind(address).unwrap_or_default().into(),
+            kind: crate::apply_log::address::kind(address).unwrap_or_default().into(),
             provider: String::new(),
             id: id.map(Into::into),
             at: String::new(),
@@ -180,7 +180,7 @@ pub(super) mod tests {
     }
 
     /// A replay of lines like `start create a.b`, `complete create a.b 7`.
-    pub(in crate::journal) fn replay(lines: &[&str]) -> Replay {
+    pub(in crate::apply_log) fn replay(lines: &[&str]) -> Replay {
         let mut replay = Replay::default();
         for line in lines {
             let words: Vec<_> = line.split(' ').collect();

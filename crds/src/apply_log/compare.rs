@@ -213,7 +213,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::replay::tests::replay;
+    use crate::apply_log::replay::tests::replay;
 
     fn state(objects: &[&str]) -> StateFacts {
         let recorded = |text: &&str| {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// Whether a text is the address of one managed object: `module.a["x"].aws_vpc.main[0]`.
 ///
 /// ```
-/// use crds::journal::address::is_address;
+/// use crds::apply_log::address::is_address;
 /// assert!(is_address("module.net[\"a.b\"].aws_vpc.main[0]"));
 /// assert!(!is_address("data.aws_vpc.main") && !is_address("aws_vpc.main\nid = \"x\""));
 /// ```
@@ -63,7 +63,7 @@ fn key(text: &str) -> Option<&str> {
 /// A text as a string of the tools' language, quotes included; nothing in it is a template.
 ///
 /// ```
-/// assert_eq!(crds::journal::address::quoted("a\"${b}\n"), r#""a\"$${b}\n""#);
+/// assert_eq!(crds::apply_log::address::quoted("a\"${b}\n"), r#""a\"$${b}\n""#);
 /// ```
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
