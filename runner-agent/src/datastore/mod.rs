@@ -18,35 +18,34 @@ pub mod state;
 
 pub use client::{Client, Trouble, patiently};
 
-use crds::{Failure, FailureClass, datastore as words, reason};
+use crds::{Failure, FailureClass, Reason, datastore as words};
 
-use crate::classify::{is_disk_full, simple};
+use crate::classify::is_disk_full;
 
 /// The failure of a request before the claim: nothing was changed.
 pub fn failure(what: &str, trouble: &Trouble) -> Failure {
     match trouble {
         // Of the pod, or of the datastore: the text says whose.
-        Trouble::Unavailable(text) if is_disk_full(text) => {
-            simple(FailureClass::Transient, reason::DISK_FULL, format!("{what}: {text}"))
+        Trouble::Unavailable(text) if is_disk_full(text) => Reason::DiskFull.failure(format!("{what}: {text}")),
+        Trouble::Unavailable(text) => {
+            Reason::DatastoreUnavailable.failure(format!("{what}: the datastore does not answer: {text}"))
         }
-        Trouble::Unavailable(text) => simple(
-            FailureClass::Transient,
-            reason::DATASTORE_UNAVAILABLE,
-            format!("{what}: the datastore does not answer: {text}"),
-        ),
         Trouble::Refused(problem) => {
-            let (class, reason) = match problem.reason.as_str() {
-                words::CORRUPT | words::WRONG_DIGEST => (FailureClass::Integrity, reason::STORED_PLAN_CORRUPT),
-                words::KEY_MISSING => (FailureClass::Integrity, reason::KEY_MISSING),
-                words::FORMER_NAMESPACE => (FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE),
-                words::NOT_FOUND => (FailureClass::Integrity, reason::STORED_PLAN_MISSING),
-                words::ALREADY_CLAIMED | words::ALREADY_EXISTS => (FailureClass::Integrity, reason::ALREADY_CLAIMED),
-                words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED => {
-                    (FailureClass::Credentials, reason::DATASTORE_REFUSED)
-                }
-                _ => (FailureClass::Internal, reason::DATASTORE_REFUSED),
+            let reason = match problem.reason.as_str() {
+                words::CORRUPT | words::WRONG_DIGEST => Reason::StoredPlanCorrupt,
+                words::KEY_MISSING => Reason::KeyMissing,
+                words::FORMER_NAMESPACE => Reason::StateOfFormerNamespace,
+                words::NOT_FOUND => Reason::StoredPlanMissing,
+                words::ALREADY_CLAIMED | words::ALREADY_EXISTS => Reason::AlreadyClaimed,
+                _ => Reason::DatastoreRefused,
             };
-            simple(class, reason, format!("{what}: the datastore refuses: {problem}"))
+            let failure = reason.failure(format!("{what}: the datastore refuses: {problem}"));
+            match problem.reason.as_str() {
+                words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED => {
+                    Failure { class: FailureClass::Credentials, ..failure }
+                }
+                _ => failure,
+            }
         }
     }
 }

@@ -8,9 +8,8 @@ use std::{
 };
 
 use crds::{
-    ApprovalMode, Changed, Claim, Failure, FailureClass, Operation,
+    ApprovalMode, Changed, Claim, Failure, Operation, Reason,
     datastore::{JOURNAL, MAX_STATE, ObjectKind},
-    reason,
     termination::TerminationMessage,
 };
 
@@ -18,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::PodWork;
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     datastore::{Client, Trouble, bundle, failure, patiently, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
     process::RunError,
@@ -131,7 +130,7 @@ impl PodWork {
             .map_err(|trouble| failure("the plan that was kept could not be read back", &trouble))?;
         if stored.digest != sum {
             let message = format!("the datastore keeps {} in place of the plan {sum}", stored.digest);
-            return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, message));
+            return Err(Reason::StoredPlanCorrupt.failure(message));
         }
         Ok(sum)
     }
@@ -276,6 +275,7 @@ mod tests {
         process::{Children, Log},
         settings::Store,
     };
+    use crds::{FailureClass, reason};
 
     /// Work whose datastore answers nobody.
     fn work(dir: &Path) -> PodWork {

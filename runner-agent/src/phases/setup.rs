@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crds::{Failure, FailureClass, Operation, datastore, pod_env, reason};
+use crds::{Failure, Operation, Reason, datastore, pod_env};
 
 pub(super) use super::anew::make_empty;
 use super::{PodWork, inputs, source, tools::Pinned};
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     datastore::sealed_inputs::SealedInputs,
     files,
     manifest::Facts,
@@ -61,7 +61,7 @@ impl PodWork {
                 let message = format!(
                     "nothing was run, since code of the stack would not be confined: this node has no Landlock ({error})"
                 );
-                return Err(simple(FailureClass::Policy, reason::NO_CONFINEMENT, message));
+                return Err(Reason::NoConfinement.failure(message));
             }
             Err(error) => {
                 let _ = notices.send(Notice::Unconfined);
@@ -82,7 +82,7 @@ impl PodWork {
         self.make_places(settings.in_place().is_none().then(|| settings.source_dir()))?;
         if spec.runner.plan_service_account_name.is_some() && self.remote.is_none() && settings.machine().is_none() {
             let message = "runner.planServiceAccountName needs a datastore: a plan is applied in another pod than made it";
-            return Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message));
+            return Err(Reason::InvalidSpec.failure(message));
         }
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;
@@ -103,11 +103,7 @@ impl PodWork {
                 (format!("inline, {count} file{}", if count == 1 { "" } else { "s" }), None, ".".to_owned())
             }
             (Some(_), Some(_)) | (None, None) => {
-                return Err(simple(
-                    FailureClass::Configuration,
-                    reason::INVALID_SPEC,
-                    "the source needs exactly one of git and inline",
-                ));
+                return Err(Reason::InvalidSpec.failure("the source needs exactly one of git and inline"));
             }
         };
         source::check_links(&root)?;
