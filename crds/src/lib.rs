@@ -42,4 +42,5 @@ pub mod text;
 pub mod tools;
 pub mod v1alpha1;
 
+pub use reason::Reason;
 pub use v1alpha1::*;

@@ -8,13 +8,10 @@ use std::{
     time::Duration,
 };
 
-use crds::{Failure, FailureClass, reason};
+use crds::{Failure, Reason};
 
 use super::PodWork;
-use crate::{
-    classify::{internal, simple},
-    process::kill_others,
-};
+use crate::{classify::internal, process::kill_others};
 
 /// How long what still runs may take to be gone once it is killed.
 const GONE: Duration = Duration::from_secs(5);
@@ -29,7 +26,7 @@ impl PodWork {
              Keep providers elsewhere: TF_PLUGIN_CACHE_DIR and what Terragrunt has in its place are not needed, since Pawl caches providers",
             provider.strip_prefix(stack).unwrap_or(&provider).display()
         );
-        Err(simple(FailureClass::Configuration, reason::INIT_FAILED, text))
+        Err(Reason::InitFailed.failure(text))
     }
 
     /// Ends whatever runs, which could put it back, and empties `HOME`, `TMPDIR` and what else the pod's code may write to but its source,

@@ -3,11 +3,11 @@
 
 use std::{ffi::OsString, fs, path::Path};
 
-use crds::{Failure, FailureClass, GitSource, reason, text::clip};
+use crds::{Failure, GitSource, Reason, text::clip};
 
 use super::{PodWork, inputs};
 use crate::{
-    classify::{internal, not_run, simple},
+    classify::{internal, not_run},
     ports::{Notice, Notices},
     process::{Command, Exit, Role},
     redact::base64,
@@ -24,18 +24,10 @@ impl PodWork {
     /// Fetches one revision into the source directory.
     pub(super) async fn fetch_git(&self, git: &GitSource, notices: &Notices) -> Result<Checkout, Failure> {
         if !is_legal_url(&git.url) {
-            return Err(simple(
-                FailureClass::Configuration,
-                reason::INVALID_SPEC,
-                "source.git.url is not an http or https URL without credentials",
-            ));
+            return Err(Reason::InvalidSpec.failure("source.git.url is not an http or https URL without credentials"));
         }
         if !is_legal_revision(&git.revision) {
-            return Err(simple(
-                FailureClass::Configuration,
-                reason::REVISION_NOT_FOUND,
-                format!("{} is not a branch, tag or commit", clip(&git.revision, 100)),
-            ));
+            return Err(Reason::RevisionNotFound.failure(format!("{} is not a branch, tag or commit", clip(&git.revision, 100))));
         }
         let env = self.git_env(git)?;
         let root = self.settings.source_dir();
@@ -91,11 +83,7 @@ impl PodWork {
         let checkout = run(&["checkout", "--quiet", "--detach", "--force", target, "--"]).await?;
         if checkout.0.code != 0 {
             return Err(if is_commit(target) && !checkout.0.told {
-                simple(
-                    FailureClass::Configuration,
-                    reason::REVISION_NOT_FOUND,
-                    format!("there is no commit {target} in {}", git.url),
-                )
+                Reason::RevisionNotFound.failure(format!("there is no commit {target} in {}", git.url))
             } else {
                 fail(checkout)
             });
@@ -129,11 +117,8 @@ impl PodWork {
         if let Some(secret) = &git.secret_ref {
             let dir = self.settings.secrets.join(&secret.name);
             if inputs::is_empty(&dir) {
-                return Err(simple(
-                    FailureClass::Configuration,
-                    reason::SECRET_NOT_FOUND,
-                    format!("Secret {} does not exist or is empty; source.git.secretRef wants it", secret.name),
-                ));
+                return Err(Reason::SecretNotFound
+                    .failure(format!("Secret {} does not exist or is empty; source.git.secretRef wants it", secret.name)));
             }
             let key = |name| inputs::mounted(&dir, name).map(|v: String| v.trim_end_matches(['\n', '\r']).to_owned());
             let header = match (key("bearerToken"), key("username"), key("password")) {
@@ -151,19 +136,13 @@ impl PodWork {
             };
             let has_ca = dir.join("ca.crt").is_file();
             if header.is_none() && !has_ca {
-                return Err(simple(
-                    FailureClass::Configuration,
-                    reason::SECRET_NOT_FOUND,
-                    format!("Secret {} has none of the keys username and password, bearerToken, ca.crt", secret.name),
-                ));
+                return Err(Reason::SecretNotFound
+                    .failure(format!("Secret {} has none of the keys username and password, bearerToken, ca.crt", secret.name)));
             }
             if let Some(header) = header {
                 if header.contains(['\n', '\r', '\0']) {
-                    return Err(simple(
-                        FailureClass::Credentials,
-                        reason::SOURCE_UNAUTHORIZED,
-                        format!("Secret {} holds a line break within a credential", secret.name),
-                    ));
+                    return Err(Reason::SourceUnauthorized
+                        .failure(format!("Secret {} holds a line break within a credential", secret.name)));
                 }
                 config.push((format!("http.{}.extraHeader", origin(&git.url)), header));
                 // Git would send the header to wherever the server redirects it.
@@ -236,8 +215,7 @@ fn is_refused(text: &str) -> bool {
 
 /// What git's words say about the run. The first row of which a text is found decides.
 fn classify(git: &GitSource, exit: Exit, text: &str) -> Failure {
-    use FailureClass::{Configuration, Credentials, Interrupted, Transient};
-    const ROWS: &[(&[&str], FailureClass, &str, &str)] = &[
+    const ROWS: &[(&[&str], Reason, &str)] = &[
         (
             &[
                 "error: 401",
@@ -247,14 +225,12 @@ fn classify(git: &GitSource, exit: Exit, text: &str) -> Failure {
                 "could not read Password",
                 "Access denied",
             ],
-            Credentials,
-            reason::SOURCE_UNAUTHORIZED,
+            Reason::SourceUnauthorized,
             "wants other credentials",
         ),
         (
             &["error: 404", "error: 410", "not found", "does not appear to be a git repository", "/info/refs not valid"],
-            Configuration,
-            reason::REPOSITORY_NOT_FOUND,
+            Reason::RepositoryNotFound,
             "is not a repository",
         ),
         (
@@ -266,46 +242,38 @@ fn classify(git: &GitSource, exit: Exit, text: &str) -> Failure {
                 "invalid refspec",
                 "unadvertised object",
             ],
-            Configuration,
-            reason::REVISION_NOT_FOUND,
+            Reason::RevisionNotFound,
             "has no such revision",
         ),
         (
             &["certificate", "SSL peer", "sslCAInfo", "CAfile"],
-            Configuration,
-            reason::SOURCE_INVALID,
+            Reason::SourceInvalid,
             "has a certificate that is not trusted (put its authority into ca.crt of the Secret)",
         ),
         (
             &["error: 301", "error: 302", "error: 307", "error: 308", "unable to update url base from redirection"],
-            Configuration,
-            reason::SOURCE_INVALID,
+            Reason::SourceInvalid,
             "redirects elsewhere; name the final URL",
         ),
-        (
-            &["transport 'file' not allowed", "not allowed"],
-            Configuration,
-            reason::SOURCE_INVALID,
-            "leads to a transport that is not allowed",
-        ),
-        (&["No space left", "Disk quota exceeded"], Transient, reason::DISK_FULL, "does not fit on the pod's disk"),
+        (&["transport 'file' not allowed", "not allowed"], Reason::SourceInvalid, "leads to a transport that is not allowed"),
+        (&["No space left", "Disk quota exceeded"], Reason::DiskFull, "does not fit on the pod's disk"),
     ];
     if let Exit { signal: Some(signal), told: false, .. } = exit {
-        return simple(Interrupted, reason::TOOL_KILLED, format!("git was ended by signal {signal}"));
+        return Reason::ToolKilled.failure(format!("git was ended by signal {signal}"));
     }
     let line = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let line = line.clone().find(|l| l.starts_with("fatal:")).or_else(|| line.clone().next_back()).unwrap_or("git said nothing");
     let known = ROWS.iter().find(|row| row.0.iter().any(|needle| text.contains(needle)));
     // What is not known is most often the network, and is tried again a bounded number of times.
-    let (class, reason, what) =
-        known.map_or((Transient, reason::SOURCE_UNREACHABLE, "cannot be reached"), |row| (row.1, row.2, row.3));
-    let of = if reason == reason::REVISION_NOT_FOUND { format!(" {}", git.revision) } else { String::new() };
-    simple(class, reason, format!("{} {what}{of}: {}", clip(&git.url, 300), clip(line, 400)))
+    let (reason, what) = known.map_or((Reason::SourceUnreachable, "cannot be reached"), |row| (row.1, row.2));
+    let of = if reason == Reason::RevisionNotFound { format!(" {}", git.revision) } else { String::new() };
+    reason.failure(format!("{} {what}{of}: {}", clip(&git.url, 300), clip(line, 400)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::{FailureClass, reason};
 
     #[test]
     fn revisions_that_git_would_read_as_something_else_are_refused() {

@@ -2,13 +2,13 @@
 
 use std::{ffi::OsString, io, path::Path};
 
-use crds::{Failure, FailureClass, Operation, datastore::StateId, reason, state_key};
+use crds::{Failure, Operation, Reason, datastore::StateId, state_key};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Events, Initialised, PodWork, Shell, stage::Prepared};
 use crate::{
-    classify::{self, Said, internal, simple},
+    classify::{self, Said, internal},
     files,
     manifest::place,
     ports::{InitReport, Notices},
@@ -101,7 +101,7 @@ impl PodWork {
         }
         let message =
             format!("there is no workspace `{workspace}`, and only an apply makes one; there are: {}", list.names.join(", "));
-        Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, self.redactor.clean(&message)))
+        Err(Reason::InvalidSpec.failure(self.redactor.clean(&message)))
     }
 
     /// Reads which backend is in force, and enters the workspace; the type of the backend.
@@ -228,7 +228,7 @@ impl Backend {
         let refuse = |what: String| {
             let message =
                 format!("{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend");
-            Err(simple(FailureClass::Configuration, reason::NO_DURABLE_STATE, message))
+            Err(Reason::NoDurableState.failure(message))
         };
         match self.kind.as_str() {
             "inmem" => refuse("the backend is `inmem`".to_owned()),
@@ -243,6 +243,7 @@ impl Backend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::reason;
     use serde_json::json;
     use std::fs;
 

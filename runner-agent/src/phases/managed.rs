@@ -2,11 +2,11 @@
 
 use std::{fs, path::Path, sync::PoisonError};
 
-use crds::{Failure, FailureClass, TerraformRun, datastore::StateId, reason};
+use crds::{Failure, Reason, TerraformRun, datastore::StateId};
 
 use super::{PodWork, Shell, inputs};
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     datastore::{self, RequestError, state},
     manifest::BACKEND_FILE,
 };
@@ -22,7 +22,7 @@ impl PodWork {
         if stack.join("terraform.tfstate").exists() {
             let message = "the source holds a terraform.tfstate and names no backend, so it would be left behind; name a backend, or \
                            move that state and remove the file";
-            return Err(simple(FailureClass::Configuration, reason::NO_DURABLE_STATE, message));
+            return Err(Reason::NoDurableState.failure(message));
         }
         let id = StateId::of(&self.settings.run, &run.spec);
         inputs::put(&stack.join(BACKEND_FILE), &state::backend(&self.settings.namespace, &id))?;

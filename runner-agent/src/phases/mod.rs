@@ -35,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{Changed, Claim, Failure, FailureClass, TerraformRun, reason, termination::TerminationMessage};
+use crds::{Changed, Claim, Failure, Reason, TerraformRun, termination::TerminationMessage};
 
 use crate::{
     classify, files,
@@ -208,7 +208,7 @@ fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failu
         let digest = real.is_file().then(|| File::open(&real).and_then(files::digest)).transpose();
         return digest.map_err(|error| classify::internal("the lock file cannot be read", &error));
     };
-    let refused = |what: &str| classify::simple(FailureClass::Configuration, reason::SOURCE_INVALID, what);
+    let refused = |what: &str| Reason::SourceInvalid.failure(what);
     if !real.starts_with(top) {
         return Err(refused("the lock file .terraform.lock.hcl is a link that leads out of the source"));
     }

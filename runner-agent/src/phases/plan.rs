@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use crds::{Failure, FailureClass, Operation, reason};
+use crds::{Failure, Operation, Reason};
 
 use super::{
     Initialised, MAX_PLAN, PlanFacts, Planned, PodWork, Shell, read_plan,
@@ -16,7 +16,7 @@ use super::{
     terragrunt,
 };
 use crate::{
-    classify::{self, internal, simple},
+    classify::{self, internal},
     files::{self, Scratch},
     ports::{Notice, Notices, PlanReport, Work},
     process::Command,
@@ -83,7 +83,7 @@ impl PodWork {
         let counted = facts.has_changes();
         if exit.code == 0 && (counted || facts.applyable == Some(true)) {
             let message = "plan ended with 0 (no changes), but the plan file has changes";
-            return Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message));
+            return Err(Reason::PlanUnreadable.failure(message));
         }
         let text = text?;
         let (checksum, parts) = checksum?;
@@ -110,7 +110,7 @@ impl PodWork {
         match kept.await.map_err(|error| internal("the plan cannot be kept", &error))? {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let message = format!("the plan cannot be read: {error}");
-                Err(simple(FailureClass::Internal, reason::PLAN_UNREADABLE, message))
+                Err(Reason::PlanUnreadable.failure(message))
             }
             kept => kept.map_err(|error| internal("the plan cannot be kept", &error)),
         }
@@ -149,8 +149,7 @@ impl PodWork {
         watched: BTreeSet<String>,
         notices: &Notices,
     ) -> Result<(PlanFacts, Option<Scratch>), Failure> {
-        let unreadable =
-            |what: String| simple(FailureClass::Internal, reason::PLAN_UNREADABLE, format!("the plan cannot be read: {what}"));
+        let unreadable = |what: String| Reason::PlanUnreadable.failure(format!("the plan cannot be read: {what}"));
         let (reader, writer) = io::pipe().map_err(|error| internal("no pipe", &error))?;
         // Kept for the datastore on its way: it may be large, and it is printed once.
         let text = self.text()?;

@@ -7,12 +7,12 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
-use crds::{Failure, FailureClass, reason};
+use crds::{Failure, Reason};
 use tokio::task::JoinHandle;
 
 use super::guard;
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     tool::{Found, Stamp, digest, path},
 };
 
@@ -62,7 +62,7 @@ impl Proven {
             let was = self.digest.get().map_or("not known yet", String::as_str);
             let (title, path) = (&self.title, self.binary.display());
             let message = format!("{title} is not what it was at Setup (sha256: {was}): {path} {what}; it was not started");
-            simple(FailureClass::Integrity, reason::TOOL_NOT_GENUINE, message)
+            Reason::ToolNotGenuine.failure(message)
         };
         let now = File::of(&self.binary).map_err(|error| changed(&format!("cannot be looked at ({error})")))?;
         if now == self.file {
@@ -127,7 +127,7 @@ impl ProvenTool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::ToolName;
+    use crds::{FailureClass, ToolName, reason};
     use std::fs;
 
     #[test]

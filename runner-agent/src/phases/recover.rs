@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
 
 use crds::{
-    ApprovalMode, Failure, FailureClass, Operation as Does, TerraformRun,
+    ApprovalMode, Failure, FailureClass, Operation as Does, Reason, TerraformRun,
     apply_log::{
         Action, Comparison, Line, MAY_EXIST, Object, Operation, Replay,
         address::{is_address, quoted},
@@ -217,7 +217,7 @@ impl PodWork {
         let Some(from) = run.spec.recover.as_ref().map(|recover| recover.from_run.as_str()) else { return Ok(None) };
         let replay = self.recovered_journal(from).await?;
         let own = state_key.clone().unwrap_or_default();
-        let refuse = |message: String| Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message));
+        let refuse = |message: String| Err(Reason::InvalidSpec.failure(message));
         if replay.head().is_some_and(|head| !head.state.is_empty() && head.state != own && !own.is_empty()) {
             return refuse(format!(
                 "run {from} applied to another state than this run has: give it the same backend and workspace"
@@ -228,7 +228,7 @@ impl PodWork {
         }
         if fs::symlink_metadata(shell.stack.join(RECOVER_FILE)).is_ok() {
             let message = format!("the source has a file {RECOVER_FILE}, a name that Pawl uses for itself");
-            return Err(simple(FailureClass::Configuration, reason::SOURCE_INVALID, message));
+            return Err(Reason::SourceInvalid.failure(message));
         }
         let facts = self.read_state(shell).await.map_err(|why| {
             let (class, reason) = classify::text(&why).unwrap_or((FailureClass::Configuration, reason::PLAN_FAILED));
@@ -246,13 +246,7 @@ impl PodWork {
     }
 
     async fn recovered_journal(&self, from: &str) -> Result<Replay, Failure> {
-        let missing = |why: String| {
-            simple(
-                FailureClass::Configuration,
-                reason::JOURNAL_MISSING,
-                format!("nothing can be recovered from run {from}: {why}"),
-            )
-        };
+        let missing = |why: String| Reason::JournalMissing.failure(format!("nothing can be recovered from run {from}: {why}"));
         let Some(remote) = &self.remote else {
             return Err(missing("without a datastore its journal is in the log of its pod only".to_owned()));
         };
@@ -343,7 +337,7 @@ pub(super) fn finish_recovery(
             again.len(),
             again.iter().take(NAMED).map(|line| line.trim_start_matches("+ ")).collect::<Vec<_>>().join("; ")
         );
-        return Err(simple(FailureClass::Policy, reason::RECOVERY_UNCERTAIN, message));
+        return Err(Reason::RecoveryUncertain.failure(message));
     }
     let plain = |line: &String| again.iter().any(|marked| marked.starts_with(&format!("{line} (")));
     report.lines.retain(|line| !plain(line));

@@ -8,9 +8,8 @@ use std::{
 };
 
 use crds::{
-    ApprovalMode, Changed, Claim, Failure, FailureClass, Operation, TerraformRun,
+    ApprovalMode, Changed, Claim, Failure, Operation, Reason, TerraformRun,
     datastore::{JOURNAL, MAX_STATE, ObjectKind},
-    reason,
     termination::TerminationMessage,
 };
 
@@ -18,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::{Initialised, PodWork, Shell};
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     datastore::{Client, RequestError, bundle, failure, patiently, put_file, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
     manifest::Parts,
@@ -134,7 +133,7 @@ impl PodWork {
             .map_err(|trouble| failure("the plan that was kept could not be read back", &trouble))?;
         if stored.digest != sum {
             let message = format!("the datastore keeps {} in place of the plan {sum}", stored.digest);
-            return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, message));
+            return Err(Reason::StoredPlanCorrupt.failure(message));
         }
         Ok(sum)
     }

@@ -2,11 +2,11 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use crds::{Failure, FailureClass, TerraformRun, datastore::ObjectKind, reason};
+use crds::{Failure, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{Initialised, Planned, PodWork, inputs, setup, source, tools::Pinned};
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     datastore::{
         bundle::{self, BundleError},
         failure, get_file, patiently,
@@ -27,10 +27,10 @@ impl PodWork {
         notices: &Notices,
     ) -> Result<(SetupReport, Planned), Failure> {
         let settings = &self.settings;
-        let corrupt = |what: String| simple(FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, what);
+        let corrupt = |what: String| Reason::StoredPlanCorrupt.failure(what);
         let plan = run.status.as_ref().and_then(|status| status.plan.clone()).unwrap_or_default();
         let (Some(remote), Some(wanted)) = (&self.remote, plan.bundle.clone()) else {
-            return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_MISSING, "the plan is not with any datastore"));
+            return Err(Reason::StoredPlanMissing.failure("the plan is not with any datastore"));
         };
         self.make_places([settings.source_dir()])?;
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
@@ -63,7 +63,7 @@ impl PodWork {
                  spec.approval.allowRotation",
                 changed.join(", ")
             );
-            return Err(simple(FailureClass::StalePlan, reason::INPUTS_CHANGED, message));
+            return Err(Reason::InputsChanged.failure(message));
         }
         // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;

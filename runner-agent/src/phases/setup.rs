@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, FailureClass, Operation, TerraformRun, reason};
+use crds::{Failure, Operation, Reason, TerraformRun};
 
 pub(super) use super::empty_home::make_empty;
 use super::{
@@ -18,7 +18,7 @@ use super::{
     tools::Pinned,
 };
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     datastore::sealed_inputs::SealedInputs,
     files,
     manifest::Facts,
@@ -63,7 +63,7 @@ impl PodWork {
                 let message = format!(
                     "nothing was run, since code of the stack would not be confined: this node has no Landlock ({error})"
                 );
-                Err(simple(FailureClass::Policy, reason::NO_CONFINEMENT, message))
+                Err(Reason::NoConfinement.failure(message))
             }
             Err(error) => {
                 let _ = notices.send(Notice::Unconfined);
@@ -88,7 +88,7 @@ impl PodWork {
         self.make_places(settings.folder.is_none().then(|| settings.source_dir()))?;
         if spec.runner.plan_service_account_name.is_some() && self.remote.is_none() {
             let message = "runner.planServiceAccountName needs a datastore: a plan is applied in another pod than made it";
-            return Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message));
+            return Err(Reason::InvalidSpec.failure(message));
         }
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;
@@ -110,11 +110,7 @@ impl PodWork {
                 (format!("inline, {count} file{}", if count == 1 { "" } else { "s" }), None, ".".to_owned())
             }
             (Some(_), Some(_)) | (None, None) => {
-                return Err(simple(
-                    FailureClass::Configuration,
-                    reason::INVALID_SPEC,
-                    "the source needs exactly one of git and inline",
-                ));
+                return Err(Reason::InvalidSpec.failure("the source needs exactly one of git and inline"));
             }
         };
         source::check_links(&root)?;

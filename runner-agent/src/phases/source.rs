@@ -5,9 +5,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crds::{Failure, FailureClass, InlineSource, reason, text::clip};
+use crds::{Failure, InlineSource, Reason, text::clip};
 
-use crate::classify::{internal, simple};
+use crate::classify::internal;
 
 /// Writes inline files.
 pub(super) fn write_inline(source: &InlineSource, root: &Path) -> Result<(), Failure> {
@@ -36,7 +36,7 @@ pub(super) fn relative(path: &str) -> Option<PathBuf> {
 }
 
 fn invalid(message: String) -> Failure {
-    simple(FailureClass::Configuration, reason::SOURCE_INVALID, message)
+    Reason::SourceInvalid.failure(message)
 }
 
 /// The stack's directory within the source.
@@ -52,11 +52,7 @@ pub(super) fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, Failur
             .collect();
         names.sort();
         let names = if names.is_empty() { "no directories".to_owned() } else { clip(&names.join(", "), 200) };
-        simple(
-            FailureClass::Configuration,
-            reason::PATH_NOT_FOUND,
-            format!("{} {why} in {at}; at its top it has: {names}", clip(path, 200)),
-        )
+        Reason::PathNotFound.failure(format!("{} {why} in {at}; at its top it has: {names}", clip(path, 200)))
     };
     let relative = relative(path).ok_or_else(|| not_found("does not stay with"))?;
     let stack = root.join(relative).canonicalize().map_err(|_| not_found("is not"))?;
@@ -116,6 +112,7 @@ fn stays(link: &Path, root: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::reason;
     use std::{collections::BTreeMap, os::unix::fs::symlink};
 
     #[test]

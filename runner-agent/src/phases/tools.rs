@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-use crds::{Failure, FailureClass, Tool, ToolName, reason};
+use crds::{Failure, Reason, Tool, ToolName};
 use tokio::runtime::Handle;
 use tool_versions::supply::Ask;
 
 use super::{PodWork, setup::Origin};
 use crate::{
-    classify::{self, simple},
+    classify,
     datastore::bundle::{Head, ToolHead},
     ports::{Notice, Notices},
     process::{Command, Role, RunError, Sink, Source},
@@ -172,7 +172,7 @@ fn same(pinned: &Pinned, found: &Found) -> Result<(), Failure> {
         && wanted != digest
     {
         let message = format!("the plan was made with {} {wanted}, and what is to be had now is {digest}", found.title());
-        return Err(simple(FailureClass::Integrity, reason::TOOL_NOT_GENUINE, message));
+        return Err(Reason::ToolNotGenuine.failure(message));
     }
     match (&pinned.beneath, &found.beneath) {
         (Some(pinned), Some(found)) => same(pinned, found),

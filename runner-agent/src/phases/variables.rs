@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeSet, ffi::OsString, fs, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 
-use crds::{Failure, FailureClass, ToolName, reason};
+use crds::{Failure, Reason, ToolName};
 use serde_json::Value;
 use tool_versions::{Tool, hcl, required};
 
 use super::{PodWork, stage::Prepared};
-use crate::{classify::simple, tool::outfit::known};
+use crate::tool::outfit::known;
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
 const ALIKE: f64 = 0.8;
@@ -34,7 +34,7 @@ fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<Item = &'a s
         return Ok(());
     }
     let message = format!("the code does not declare {}", unknown.join(", nor "));
-    Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message))
+    Err(Reason::InvalidSpec.failure(message))
 }
 
 /// The names that a person gave by `-var NAME=VALUE`.

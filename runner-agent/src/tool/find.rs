@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crds::{Failure, FailureClass, Tool, ToolName, reason};
+use crds::{Failure, Reason, Tool, ToolName};
 use tool_versions::{
     Decision, Error, Kind, ToolWhy, Version, Why, Wish, decide,
     store::verify::InUse,
@@ -16,10 +16,7 @@ use tool_versions::{
 };
 
 use super::outfit::{Outfit, known, name_of};
-use crate::{
-    classify::{is_disk_full, simple},
-    process::Role,
-};
+use crate::{classify::is_disk_full, process::Role};
 
 /// A tool that was found.
 #[derive(Clone, Debug)]
@@ -336,15 +333,15 @@ impl Outfit {
 
 /// What an error of the crate is to a run.
 pub fn failed(error: Error) -> Failure {
-    let (class, reason) = match error.kind {
-        Kind::Configuration => (FailureClass::Configuration, reason::TOOL_NOT_FOUND),
-        Kind::Contradiction => (FailureClass::Configuration, reason::VERSION_CONTRADICTION),
-        Kind::Unavailable => (FailureClass::Transient, reason::TOOL_UNAVAILABLE),
-        Kind::Integrity => (FailureClass::Integrity, reason::TOOL_NOT_GENUINE),
-        Kind::Storage if is_disk_full(&error.text) => (FailureClass::Transient, reason::DISK_FULL),
-        Kind::Storage => (FailureClass::Internal, reason::AGENT_FAULT),
+    let reason = match error.kind {
+        Kind::Configuration => Reason::ToolNotFound,
+        Kind::Contradiction => Reason::VersionContradiction,
+        Kind::Unavailable => Reason::ToolUnavailable,
+        Kind::Integrity => Reason::ToolNotGenuine,
+        Kind::Storage if is_disk_full(&error.text) => Reason::DiskFull,
+        Kind::Storage => Reason::AgentFault,
     };
-    simple(class, reason, error.text)
+    reason.failure(error.text)
 }
 
 /// What the code says about which tool it is for, if it says anything that can be read.
@@ -370,6 +367,7 @@ pub(super) fn at_hand(name: ToolName, dirs: &[PathBuf]) -> Vec<AtHand> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::{FailureClass, reason};
 
     fn put(path: PathBuf, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();

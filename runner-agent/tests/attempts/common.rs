@@ -242,7 +242,7 @@ impl Api for MemoryApi {
             Some(Fault::LandedLost) | None => {}
         }
         let mut object = state.object.clone();
-        runner_agent::api::patch(&mut object, operations.clone()).map_err(|text| refused(422, &text))?;
+        runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
         admit(&state.object, &object)?;
         // A typed reading, as the server prunes and validates.
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
