@@ -77,7 +77,7 @@ enum Death {
 fn live_and_die(folder: &Path, stack: &str, death: &Death, begins: &mut Duration) -> Option<u64> {
     let mut at = Instant::now();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "datastore::tests::kill::writer", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "tests::kill::writer", "--ignored", "--nocapture", "--test-threads=1"])
         .env(FOLDER, folder)
         .env(STACK, stack)
         .stdout(Stdio::piped())
