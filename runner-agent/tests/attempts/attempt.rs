@@ -1,8 +1,11 @@
 //! Attempts from their adoption to their end: the real driver and real processes, a scripted tool, a run in memory.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
-use crate::common::{Fault, GATE, start};
+use crate::common::{Fault, GATE, PATIENCE, start};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
@@ -379,6 +382,33 @@ async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
         a.open();
         assert_eq!(a.end().await, 0, "{mode}");
         assert_eq!((a.api.status().result, a.ran("apply")), (Some(RunResult::Applied), 1), "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
+    let _one = crate::ONE.lock().await;
+    for (mode, name) in
+        [("Manual", names::CANCEL), ("Manual", names::DENY), ("Automatic", names::CANCEL), ("Automatic", names::DENY)]
+    {
+        let mut a = start(&json!({"approval": {"mode": mode}}), &[], |_, api| {
+            api.state.lock().unwrap().overtaken_by = Some(name);
+        });
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        let begun = Instant::now();
+        while a.api.state.lock().unwrap().overtaken.is_none() {
+            assert!(begun.elapsed() < PATIENCE, "{mode} {name}: it never claims");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // A denial is for the controller to carry out, and there is none: whoever waits for it is told to end.
+        a.api.annotate(names::CANCEL, "enough");
+        a.end().await;
+        let status = a.api.status();
+        assert_eq!(a.api.state.lock().unwrap().overtaken, Some(false), "{mode} {name}: the claim landed");
+        assert_eq!((status.result, status.claim, a.ran("apply")), (Some(RunResult::Canceled), None, 0), "{mode} {name}");
     }
 }
 

@@ -56,6 +56,10 @@ pub(crate) struct State {
     pub away: bool,
     /// Who has the lease on the plan's state, when it is not to be had.
     pub behind: Option<String>,
+    /// An annotation that lands just before the next claim does, while the admission policies are away.
+    pub overtaken_by: Option<&'static str>,
+    /// Whether the claim that was overtaken landed all the same.
+    pub overtaken: Option<bool>,
 }
 
 /// A run in memory that behaves as the API server does where it matters here.
@@ -77,7 +81,17 @@ impl MemoryApi {
             "spec": spec,
             "status": {"phase": "Pending", "attempt": {"number": 1, "podName": "vpc-xxxxx-a1", "open": true, "tries": 1}},
         });
-        let state = State { object, version: 1, writes: vec![], gets: 0, faults: VecDeque::new(), away: false, behind: None };
+        let state = State {
+            object,
+            version: 1,
+            writes: vec![],
+            gets: 0,
+            faults: VecDeque::new(),
+            away: false,
+            behind: None,
+            overtaken_by: None,
+            overtaken: None,
+        };
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
     }
 
@@ -241,9 +255,20 @@ impl Api for MemoryApi {
             Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into(), after: None }),
             Some(Fault::LandedLost) | None => {}
         }
+        let claims = operations.iter().any(|o| o["op"] == "add" && o["path"] == "/status/claim");
+        let overtaken_by = state.overtaken_by.take_if(|_| claims);
+        if let Some(name) = overtaken_by {
+            state.object["metadata"]["annotations"][name] = json!("why");
+            state.overtaken = Some(false);
+            self.commit(&mut state);
+        }
         let mut object = state.object.clone();
         runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
-        admit(&state.object, &object)?;
+        if overtaken_by.is_none() {
+            admit(&state.object, &object)?;
+        } else {
+            state.overtaken = Some(true);
+        }
         // A typed reading, as the server prunes and validates.
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
         assert!(object["status"].to_string().len() <= crds::status_limit::MAX_STATUS_BYTES, "the status grows too large");

@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    fn run(metadata: Value, spec: &Value, status: &Value) -> Value {
+    fn run(metadata: &Value, spec: &Value, status: &Value) -> Value {
         let mut run = json!({"metadata": metadata, "spec": spec, "status": status});
         run["metadata"]["name"] = "a".into();
         run["metadata"]["namespace"] = "n".into();
@@ -227,8 +227,8 @@ mod tests {
             new["phase"] = "Apply".into();
             new["claim"] = json!({"checksum": sum, "attempt": number, "podUID": "u1", "nonce": "x"});
             let annotations = json!({"annotations": {names::APPROVE: sum}});
-            let old = run(annotations.clone(), spec, &old);
-            said(admit(&pod, Some(&old), &run(annotations, spec, &new), true))
+            let old = run(&annotations, spec, &old);
+            said(admit(&pod, Some(&old), &run(&annotations, spec, &new), true))
         };
         let first = json!({"number": 1, "open": true, "podName": "a-1"});
         let restores = json!({"number": 2, "open": true, "podName": "a-1", "restores": 1});
@@ -241,14 +241,14 @@ mod tests {
     #[test]
     fn what_a_run_asks_for_needs_the_rights_to_it() {
         let author = User::with("eva", &["create"]);
-        let create = |user: &User, spec: &Value| said(admit(user, None, &run(json!({}), spec, &Value::Null), false));
+        let create = |user: &User, spec: &Value| said(admit(user, None, &run(&json!({}), spec, &Value::Null), false));
         let accounts = json!({"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}});
         assert_eq!(create(&author, &json!({})), "");
         assert!(create(&author, &accounts).contains("naming the ServiceAccount writer or reader needs the verb use on it"));
         assert_eq!(create(&User::with("eva", &["create", "use"]), &accounts), "");
         let annotate = |user: &User, key: &str, value: &str, status: &Value| {
-            let old = run(json!({}), &json!({}), status);
-            said(admit(user, Some(&old), &run(json!({"annotations": {key: value}}), &json!({}), status), false))
+            let old = run(&json!({}), &json!({}), status);
+            said(admit(user, Some(&old), &run(&json!({"annotations": {key: value}}), &json!({}), status), false))
         };
         let failed = json!({"phase": "Failed", "result": "Failed", "claim": {"attempt": 1}});
         let unclaimed = json!({"phase": "Failed", "result": "Failed"});
