@@ -4,6 +4,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod compare;
 pub mod demo;
+pub mod guide;
 pub mod history;
 #[cfg(test)]
 mod invariants;
