@@ -6,7 +6,6 @@ mod authorities;
 mod declared;
 mod disk;
 mod events;
-mod git;
 mod init;
 mod inputs;
 mod journal;
