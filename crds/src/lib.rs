@@ -10,6 +10,7 @@
 //! | [`contract`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
 //! | [`journal`] | what an apply did to each object, compared with a state |
+//! | [`backend`] | what is known of each type of backend |
 //! | [`state_key`] | which runs have the same state |
 //! | [`termination`] | the termination message |
 //! | [`tools`] | what an operator says about tools |
@@ -20,6 +21,7 @@
 //! | [`fit`] | keeps a status below its size |
 //! | [`duration`] | durations as people write them |
 
+pub mod backend;
 pub mod clock;
 pub mod conditions;
 pub mod contract;

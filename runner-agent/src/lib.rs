@@ -10,6 +10,7 @@
 //! | [`api`] | reading, watching and writing the run |
 //! | [`files`] | files of the agent's own, and what a tool left |
 //! | [`phases`] | setup, init, plan, apply |
+//! | [`backend`] | where the state is kept |
 //! | [`tool`] | finding the tool |
 //! | [`beneath`] | what Terragrunt calls in the tool's place |
 //! | [`manifest`] | the plan checksum |
@@ -24,6 +25,7 @@
 //! | [`termination`] | the termination message |
 
 pub mod api;
+pub mod backend;
 pub mod beneath;
 pub mod classify;
 pub mod datastore;

@@ -8,12 +8,9 @@ mod work;
 
 use std::collections::BTreeMap;
 
-use crds::{
-    datastore::hex_digest,
-    state_key::{canonical, without_userinfo},
-};
+use crds::{datastore::hex_digest, state_key::canonical};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 pub use tree::TreeError;
@@ -129,46 +126,6 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
     manifest
 }
 
-/// Arguments of backends that name the place of a state. A list of what is kept, since nobody can list every credential.
-const PLACE: &[&str] = &[
-    "address",
-    "lock_address",
-    "unlock_address",
-    "bucket",
-    "key",
-    "path",
-    "prefix",
-    "region",
-    "endpoint",
-    "dynamodb_table",
-    "workspace_key_prefix",
-    "workspace_dir",
-    "container_name",
-    "storage_account_name",
-    "resource_group_name",
-    "hostname",
-    "organization",
-    "workspaces",
-    "namespace",
-    "secret_suffix",
-    "schema_name",
-    "subpath",
-    "repo",
-    "tablestore_table",
-];
-
-/// What of a backend's configuration names the place, without credentials.
-pub fn place(config: &Value) -> Value {
-    let Value::Object(config) = config else { return Value::Null };
-    let kept = config.iter().filter(|(key, value)| PLACE.contains(&key.as_str()) && !value.is_null());
-    Value::Object(
-        kept.map(|(key, value)| {
-            (key.clone(), value.as_str().map_or_else(|| value.clone(), |text| without_userinfo(text).into()))
-        })
-        .collect::<Map<_, _>>(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,14 +198,5 @@ mod tests {
         let mut other = facts();
         other.variables.reverse();
         assert_eq!(checksum(&facts(), &Digests::default()), checksum(&other, &Digests::default()));
-    }
-
-    #[test]
-    fn credentials_are_left_out() {
-        let config = json!({
-            "address": "https://user:pass@state/a?token=x", "password": "p", "access_key": "a", "secret_key": "s", "key": "k",
-            "bucket": "b", "headers": {"Authorization": "x"}, "conn_str": "postgres://u:p@h", "region": null,
-        });
-        assert_eq!(place(&config), json!({"address": "https://state/a", "bucket": "b", "key": "k"}));
     }
 }

@@ -6,8 +6,9 @@ use std::{sync::PoisonError, time::Duration};
 use crds::{Failure, StateLock};
 use tokio::time::Instant;
 
-use super::{PodWork, init::Backend};
+use super::PodWork;
 use crate::{
+    backend::Backend,
     classify,
     datastore::{failure, patiently},
     ports::{Notice, Notices},
@@ -70,15 +71,14 @@ impl PodWork {
         server.as_ref().and_then(|server| server.holder(&lock.id)).unwrap_or(lock)
     }
 
-    /// Whether a lock is released by its ID and no other. The datastore does that; Terraform's `force-unlock` on another `http`
-    /// backend names none, so that it could remove a lock that somebody took in the meantime.
+    /// Whether a lock is released by its ID and no other. The datastore does that; of other backends the table of types says so.
     fn unlocks_by_id(&self) -> bool {
         let (managed, stack) = {
             let known = self.known();
             (known.managed, known.stack.clone())
         };
-        let http = Backend::read(&stack).is_ok_and(|backend| backend.kind == "http");
-        managed || !http || self.tool().is_ok_and(|tool| tool.name == crds::ToolName::OpenTofu)
+        let tool = self.tool().ok().map(|tool| tool.name);
+        managed || Backend::read(&stack).is_ok_and(|backend| backend.unlocks_by_id(tool))
     }
 
     async fn unlock(&self, lock: &StateLock, release: &Release, notices: &Notices) -> Result<(), Failure> {
