@@ -176,12 +176,7 @@ pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
 
 /// `sha256:` and the hexadecimal digits of a digest.
 pub fn hex_digest(digest: &[u8]) -> String {
-    use std::fmt::Write as _;
-    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("sha256:{}", hex::encode(digest))
 }
 
 /// The text of an error with those of its causes: that of an HTTP client leaves them out, and only they help.

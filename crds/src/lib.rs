@@ -15,6 +15,7 @@
 //! | [`termination`] | the termination message |
 //! | [`tools`] | what an operator says about tools |
 //! | [`reason`] | the reasons of failures and conditions |
+//! | [`backoff`] | how long to wait before trying again |
 //! | [`clock`] | the API server's clock, told by its answers |
 //! | [`next_step`] | what a person does after a failure, reason by reason |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
@@ -22,6 +23,7 @@
 //! | [`duration`] | durations as people write them |
 
 pub mod backend;
+pub mod backoff;
 pub mod clock;
 pub mod conditions;
 pub mod contract;

@@ -47,7 +47,7 @@ impl Scratch {
             return Ok(Self(Arc::new(file)));
         }
         // A file system that knows no such files: its name is gone before anybody is told.
-        let path = dir.join(format!(".{}", crate::hex(&rand::random::<[u8; 16]>())));
+        let path = dir.join(format!(".{}", hex::encode(rand::random::<[u8; 16]>())));
         let file = options.create_new(true).open(&path)?;
         fs::remove_file(&path)?;
         Ok(Self(Arc::new(file)))

@@ -7,7 +7,6 @@ use clap_complete::Shell;
 use crds::contract;
 use runner_agent::{
     api::KubeApi,
-    beneath,
     datastore::{
         Client,
         spool::{Both, Spool, SpoolWriter},
@@ -19,7 +18,7 @@ use runner_agent::{
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
     termination,
-    tool::cli,
+    tool::{cli, wrapped},
 };
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
@@ -63,8 +62,8 @@ zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
 fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
-    if beneath::is_called() {
-        leave(beneath::run());
+    if wrapped::is_called() {
+        leave(wrapped::run());
     }
     let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
         eprintln!("error: {text}");

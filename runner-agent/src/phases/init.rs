@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn names_of_workspaces_are_read_and_nothing_else() {
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
-        let events = Events::new(crate::process::Log::to(io::sink()), crate::redact::Redactor::default(), notices).quiet();
+        let events =
+            Events::new(crate::process::Log::to(io::sink()), crate::report::redact::Redactor::default(), notices).quiet();
         let mut list = Workspaces { events, names: Vec::new() };
         let printed = [
             "  default",

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::{BACKEND_FILE, VARIABLES_FILE};
 use crate::{
     classify::{internal, simple},
-    redact::Redactor,
+    report::redact::Redactor,
     settings::Settings,
 };
 

@@ -6,7 +6,7 @@ use std::{io::Write as _, sync::PoisonError};
 use crds::journal::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
 use super::{PodWork, remote::Journaling};
-use crate::{classify, datastore::spool::SpoolWriter, process::Exit, redact::Redactor};
+use crate::{classify, datastore::spool::SpoolWriter, process::Exit, report::redact::Redactor};
 
 /// The journal of one apply.
 #[derive(Debug)]

@@ -39,10 +39,10 @@ use crate::{
     classify,
     datastore::sealed_inputs::SealedInputs,
     files::{self, Scratch},
-    manifest::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
+    plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
-    redact::Redactor,
+    report::redact::Redactor,
     settings::Settings,
     tool::Found,
 };

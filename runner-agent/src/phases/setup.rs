@@ -15,7 +15,7 @@ use crate::{
     classify::{internal, simple},
     datastore::sealed_inputs::SealedInputs,
     files,
-    manifest::Facts,
+    plan_checksum::Facts,
     ports::{Notice, Notices, SetupReport},
     process::Bounds,
 };

@@ -3,16 +3,18 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`outfit`] | where tools are from, as the operator says |
+//! | [`sources`] | where tools are from, as the operator says |
 //! | [`find`] | the tool for a stack |
+//! | [`wrapped`] | what Terragrunt calls in the tool's place |
 //! | [`cli`] | `runner-agent tool` |
 
 pub mod cli;
 pub mod find;
-pub mod outfit;
+pub mod sources;
+pub mod wrapped;
 
 pub use find::{AtHand, Found, Search, evidence};
-pub use outfit::Outfit;
+pub use sources::ToolSources;
 pub use tool_versions::{
     Version,
     store::verify::{Stamp, digest},

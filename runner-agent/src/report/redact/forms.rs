@@ -3,8 +3,10 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
 use super::MIN_LENGTH;
-use crate::{hex, neutral::neutral};
+use crate::report::sanitize::sanitize;
 
 /// A longer value is masked as it is, within JSON, and in base64 of its own only: a hundred forms of it would cost more memory than
 /// an agent has.
@@ -54,7 +56,7 @@ pub(super) fn forms(value: &str) -> Vec<Form> {
 
 /// As text, with what has to be escaped where it stands.
 fn written(text: &str) -> Vec<String> {
-    let mut all = vec![text.to_owned(), neutral(text, false).into_owned()];
+    let mut all = vec![text.to_owned(), sanitize(text, false).into_owned()];
     if let Ok(quoted) = serde_json::to_string(text) {
         let json = quoted.strip_prefix('"').and_then(|json| json.strip_suffix('"')).unwrap_or(&quoted).to_owned();
         // Go's encoder, which is that of the tools, escapes more; others escape all that is not ASCII.
@@ -94,14 +96,14 @@ fn percent(text: &str, kept: &str, upper: bool) -> String {
 fn coded(text: &str, found: &mut BTreeSet<Form>) {
     let small = text.len() <= MAX_CODED;
     if small {
-        let digits = hex(text.as_bytes());
+        let digits = hex::encode(text);
         found.extend([Form::plain(&digits.to_uppercase()), Form::plain(&digits)]);
     }
     // Where it begins within a group of three bytes decides which digits are the value's alone.
     for shift in 0..if small { 3 } else { 1 } {
         let mut bytes = vec![0; shift];
         bytes.extend_from_slice(text.as_bytes());
-        let digits = base64(&bytes);
+        let digits = STANDARD.encode(&bytes);
         let own = digits.get((shift * 8).div_ceil(6)..bytes.len() * 8 / 6).unwrap_or_default();
         let (before, after) = (shift > 0, bytes.len() % 3 > 0);
         for own in [own.to_owned(), own.replace('+', "-").replace('/', "_")] {
@@ -112,19 +114,4 @@ fn coded(text: &str, found: &mut BTreeSet<Form>) {
             found.insert(Form { text: own.into_bytes(), before, after });
         }
     }
-}
-
-/// Base64 with padding.
-pub fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let [a, b, c] = [0, 1, 2].map(|i| u32::from(group.get(i).copied().unwrap_or_default()));
-        let bits = a << 16 | b << 8 | c;
-        for i in 0..4 {
-            let digit = usize::try_from(bits >> (18 - 6 * i) & 63).unwrap_or_default();
-            text.push(if i <= group.len() { char::from(DIGITS[digit]) } else { '=' });
-        }
-    }
-    text
 }

@@ -11,28 +11,28 @@ use crds::{
     tools::{ToolMirror, ToolSettings, ToolVerification},
 };
 use tool_versions::{
-    Channel, Defaults, Error, Limits, Mirror, Platform, Result, Store, Supply, Tool, Verification,
+    Channel, Defaults, Error, Installer, Limits, Mirror, Platform, Result, Store, Tool, Verification,
     http::{Auth, Rules},
+    install::{Ask, Keys, PATIENCE},
     mirror::environment::{self, Named},
-    supply::{Ask, Keys, PATIENCE},
 };
 
 /// Where tools are from.
 #[derive(Debug)]
-pub struct Outfit {
+pub struct ToolSources {
     /// Directories of the image, the first one first: `TOOL/VERSION/BINARY`.
     pub dirs: Vec<PathBuf>,
     /// What is at hand elsewhere, on PATH.
     pub others: Vec<AtHand>,
     /// Cache and mirrors.
-    pub supply: Supply,
+    pub installer: Installer,
     /// What counts when nobody says anything.
     pub defaults: Defaults,
     /// Bytes of tools above which the oldest go.
     pub most: u64,
 }
 
-impl Outfit {
+impl ToolSources {
     /// What an operator says, with credentials below `secrets`, and tenv's names in the environment for what he does not say.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Outfit {
         let platform = environment::platform(Tool::OpenTofu, environment)?;
         let of_dirs = Self::at(dirs, cache, platform);
         Ok(Self {
-            supply: Supply { channels, offline: settings.offline, ..of_dirs.supply },
+            installer: Installer { channels, offline: settings.offline, ..of_dirs.installer },
             defaults: Defaults {
                 tool: settings.default.name.and_then(known).unwrap_or(Defaults::default().tool),
                 versions: versions.collect(),
@@ -70,7 +70,7 @@ impl Outfit {
 
     /// Lets all mirrors be trusted by authorities, as PEM, besides those of the system and their own.
     pub fn trust(&mut self, authorities: &str) {
-        for channel in &mut self.supply.channels {
+        for channel in &mut self.installer.channels {
             let all = channel.mirror.authority.get_or_insert_default();
             all.push('\n');
             all.push_str(authorities);
@@ -86,7 +86,7 @@ impl Outfit {
         Self {
             dirs,
             others: Vec::new(),
-            supply: Supply {
+            installer: Installer {
                 store: Store::at(cache.join("tools"), platform.clone()),
                 lists: cache.join("lists"),
                 channels: Vec::new(),
@@ -170,26 +170,26 @@ mod tests {
     #[test]
     fn a_mirror_is_what_the_operator_says_with_the_secrets_credentials() {
         let dir = tempfile::tempdir().unwrap();
-        let of = |text: &str| Outfit::new(&text.parse().unwrap(), Vec::new(), dir.path(), dir.path());
+        let of = |text: &str| ToolSources::new(&text.parse().unwrap(), Vec::new(), dir.path(), dir.path());
         let text = r#"{"mirrors":[{"tool":"OpenTofu","url":"https://m.example.org/x","secretName":"mirror","verification":"Sums"}],
             "default":{"name":"Terraform","versions":{"Terraform":"~> 1.5"}}}"#;
-        let missing = of(text).unwrap().supply.channels[0].refusal.clone().unwrap();
+        let missing = of(text).unwrap().installer.channels[0].refusal.clone().unwrap();
         assert!(missing.text.contains("no Secret mirror in this namespace"), "{missing}");
         fs::create_dir(dir.path().join("opentofu")).unwrap();
         fs::write(dir.path().join("opentofu/token"), "t\n").unwrap();
-        let outfit = of(text).unwrap();
-        let channel = &outfit.supply.channels[0];
+        let sources = of(text).unwrap();
+        let channel = &sources.installer.channels[0];
         assert_eq!(
             (channel.mirror.base.to_string().as_str(), &channel.mirror.auth),
             ("https://m.example.org/x", &Auth::Bearer("t".into()))
         );
         assert!(matches!(channel.verification, Verification::Sums) && channel.refusal.is_none());
-        assert_eq!(outfit.supply.channels[1].mirror, Mirror::official(Tool::Terraform));
+        assert_eq!(sources.installer.channels[1].mirror, Mirror::official(Tool::Terraform));
         let mut trusting = of(&text.replace(r#""secretName""#, r#""ca":"OWN","secretName""#)).unwrap();
         trusting.trust("ALL");
-        let trusted = |index: usize| trusting.supply.channels[index].mirror.authority.as_deref();
+        let trusted = |index: usize| trusting.installer.channels[index].mirror.authority.as_deref();
         assert_eq!((trusted(0), trusted(1)), (Some("OWN\nALL"), Some("\nALL")));
-        assert_eq!((outfit.defaults.tool, outfit.defaults.versions.len()), (Tool::Terraform, 1));
+        assert_eq!((sources.defaults.tool, sources.defaults.versions.len()), (Tool::Terraform, 1));
         let bad = r#"{"mirrors":[{"tool":"Terraform","url":"https://me:pw@m.example.org"}]}"#;
         let error = of(bad).unwrap_err();
         assert!(error.text.starts_with("the operator's mirror of Terraform: url") && !error.text.contains("pw"), "{error}");

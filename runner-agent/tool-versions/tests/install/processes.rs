@@ -14,7 +14,7 @@ use super::{
     making::{BORN, DAY},
     server::Act,
     version,
-    world::{ARCHIVE, SCRIPT, World, get, key, keyring, published, supply, zip},
+    world::{ARCHIVE, SCRIPT, World, get, installer, key, keyring, published, zip},
 };
 use crate::kills::{LANES, Window, per_lane};
 
@@ -25,13 +25,13 @@ const BASE: &str = "PAWL_TEST_BASE";
 #[ignore = "it is run by the tests below, in processes of its own"]
 async fn child() {
     let (root, base) = (env::var(ROOT).expect("run by another test"), env::var(BASE).unwrap());
-    let supply = supply(&base, Path::new(&root), Verification::Signature(keyring(&key())));
-    get(&supply).await.unwrap();
+    let installer = installer(&base, Path::new(&root), Verification::Signature(keyring(&key())));
+    get(&installer).await.unwrap();
 }
 
 fn start(world: &World) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "supply::processes::child", "--ignored", "--quiet"]);
+    command.args(["--exact", "install::processes::child", "--ignored", "--quiet"]);
     command.env(ROOT, world.root()).env(BASE, world.server.url(""));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
 }
@@ -63,7 +63,7 @@ async fn fifty_processes_do_one_download() {
         assert!(ended(child).await);
     }
     assert_eq!(world.asked(ARCHIVE), 1, "one of them got it");
-    let all = world.supply().store.list().unwrap();
+    let all = world.installer().store.list().unwrap();
     assert_eq!(all.iter().map(|one| one.size).collect::<Vec<_>>(), [size as u64]);
 }
 
@@ -78,7 +78,7 @@ async fn whoever_is_killed_while_it_downloads_leaves_nothing_that_looks_installe
 /// Kills one after the other; how many had begun to download, and how many had installed it.
 async fn lane() -> (u32, u32) {
     let (world, size) = slow().await;
-    let store = world.supply().store;
+    let store = world.installer().store;
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
         let begun = Instant::now();

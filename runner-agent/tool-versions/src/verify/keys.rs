@@ -13,10 +13,7 @@ use pgp::{
     types::{KeyDetails, Tag},
 };
 
-use crate::{
-    Error, Result, Tool,
-    digest::{beginning, hex},
-};
+use crate::{Error, Result, Tool, digest::beginning};
 
 /// The most text of keys that is read: 1 MiB.
 const LARGEST: usize = 1 << 20;
@@ -67,7 +64,7 @@ impl FromStr for Fingerprint {
     /// is an error: anybody can make a key that has the same.
     fn from_str(text: &str) -> Result<Self> {
         let digits: String = text.split_whitespace().collect();
-        let bytes = hex(digits.strip_prefix("0x").unwrap_or(&digits)).filter(|bytes| matches!(bytes.len(), 20 | 32));
+        let bytes = hex::decode(digits.strip_prefix("0x").unwrap_or(&digits)).ok().filter(|bytes| matches!(bytes.len(), 20 | 32));
         let fault = || {
             let text = beginning(text.as_bytes());
             Error::configuration(format!("`{text}` is no fingerprint of an OpenPGP key, which has 40 or 64 hexadecimal digits"))
@@ -90,8 +87,8 @@ impl Keyring {
     /// [`Keyring::from_armored`] takes it together with [`GRUNTWORK`].
     pub fn built_in(tool: Tool) -> Result<Self> {
         let (fingerprint, text) = match tool {
-            Tool::OpenTofu => (OPENTOFU, include_str!("../keys/opentofu.asc")),
-            Tool::Terraform => (HASHICORP, include_str!("../keys/hashicorp.asc")),
+            Tool::OpenTofu => (OPENTOFU, include_str!("../../keys/opentofu.asc")),
+            Tool::Terraform => (HASHICORP, include_str!("../../keys/hashicorp.asc")),
             Tool::Terragrunt => return Ok(Self { expected: vec![GRUNTWORK.parse()?], signers: Vec::new() }),
         };
         Self::from_armored(text, &[fingerprint.parse()?])

@@ -4,9 +4,9 @@ use std::{fs, process::Command};
 
 use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
-    Channel, Digest, Kind, Mirror, Platform, Store, Supply, Tool, Verification,
+    Channel, Digest, Installer, Kind, Mirror, Platform, Store, Tool, Verification,
+    install::{Ask, Origin, output_of},
     mirror::Location,
-    supply::{Ask, Origin, output_of},
 };
 
 use super::{
@@ -20,7 +20,8 @@ use super::{
 async fn it_is_got_once_and_runs() {
     let world = World::new().await;
     let mut seen = Vec::new();
-    let got = world.supply().get(Tool::OpenTofu, &version("1.10.6"), &mut |so_far, all| seen.push((so_far, all))).await.unwrap();
+    let got =
+        world.installer().get(Tool::OpenTofu, &version("1.10.6"), &mut |so_far, all| seen.push((so_far, all))).await.unwrap();
     let size = release().len() as u64;
     let Origin::Installed { signer, bytes, from, .. } = &got.origin else { panic!("{got:?}") };
     assert_eq!((signer.as_deref(), *bytes), (Some(key().fingerprint().to_string().as_str()), size));
@@ -98,7 +99,7 @@ async fn a_key_that_left_the_ring_proves_nothing_any_more() {
 }
 
 /// Terragrunt 0.93.0 at a mirror: an executable that says another version, with true sums that are signed.
-async fn terragrunt(says: &str) -> (World, Supply) {
+async fn terragrunt(says: &str) -> (World, Installer) {
     let (platform, key) = (Platform::here(), key());
     let binary = format!("#!/bin/sh\necho asked >> \"$0.asked\"\necho terragrunt version {says}\n");
     let name = format!("terragrunt_{platform}");
@@ -107,47 +108,47 @@ async fn terragrunt(says: &str) -> (World, Supply) {
     let at = |name: &str| format!("/gruntwork-io/terragrunt/releases/download/v0.93.0/{name}");
     let files = [(at(&name), binary.into_bytes()), (at("SHA256SUMS"), sums.into_bytes()), (at("SHA256SUMS.gpgsig"), signature)];
     let world = World::with(files.into_iter().map(|(path, bytes)| (path, ok("", &bytes))).collect()).await;
-    let supply = world.supply();
+    let installer = world.installer();
     let mirror = Mirror::below(Tool::Terragrunt, Location::Url(world.server.url("")));
-    let channels = supply.channels.iter().map(|channel| Channel { mirror: mirror.clone(), ..channel.clone() }).collect();
+    let channels = installer.channels.iter().map(|channel| Channel { mirror: mirror.clone(), ..channel.clone() }).collect();
     let store = Store::at(world.root(), platform.clone());
-    (world, Supply { store, platform, channels, ..supply })
+    (world, Installer { store, platform, channels, ..installer })
 }
 
 #[tokio::test]
 async fn an_older_terragrunt_is_not_the_one_that_is_asked_for_however_well_it_is_signed() {
     let wanted = version("0.93.0");
-    let (world, supply) = terragrunt("v0.90.0").await;
-    let error = supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err();
+    let (world, installer) = terragrunt("v0.90.0").await;
+    let error = installer.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err();
     assert_eq!(error.kind, Kind::Integrity);
     assert!(error.text.contains("0.90.0") && error.text.contains("Terragrunt 0.93.0"), "{error}");
     assert_eq!(world.left(), Vec::<std::path::PathBuf>::new());
     // With the `v` and without it, and asked once.
     for says in ["v0.93.0", "0.93.0"] {
-        let (_world, supply) = terragrunt(says).await;
-        let got = supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
-        let again = supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
+        let (_world, installer) = terragrunt(says).await;
+        let got = installer.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
+        let again = installer.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
         assert_eq!(again.origin, Origin::Cached);
         let asked = got.in_use.installed.binary.with_file_name("terragrunt.asked");
         assert_eq!(fs::read_to_string(asked).unwrap(), "asked\n", "{says}");
     }
     // What was kept before anybody asked is asked as well.
-    let (world, supply) = terragrunt("v0.90.0").await;
-    let silent = Supply { ask: Ask::by(|_| Ok("terragrunt version v0.93.0".into())), ..supply.clone() };
+    let (world, installer) = terragrunt("v0.90.0").await;
+    let silent = Installer { ask: Ask::by(|_| Ok("terragrunt version v0.93.0".into())), ..installer.clone() };
     let got = silent.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
     let proof = got.in_use.installed.binary.with_file_name("proof.json");
     let mut kept: serde_json::Value = serde_json::from_slice(&fs::read(&proof).unwrap()).unwrap();
     kept.as_object_mut().unwrap().remove("said").unwrap();
     fs::write(&proof, kept.to_string()).unwrap();
     drop(got);
-    assert_eq!(supply.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err().kind, Kind::Integrity);
+    assert_eq!(installer.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err().kind, Kind::Integrity);
     assert_eq!(world.left(), Vec::<std::path::PathBuf>::new());
 }
 
 #[tokio::test]
 async fn offline_touches_no_network() {
     let world = World::new().await;
-    let mut offline = world.supply();
+    let mut offline = world.installer();
     offline.offline = true;
     let error = get(&offline).await.unwrap_err();
     assert_eq!((error.kind, error.text.contains("offline")), (Kind::Configuration, true), "{error}");

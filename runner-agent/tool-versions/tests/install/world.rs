@@ -10,9 +10,9 @@ use std::{
 
 use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
-    Channel, Digest, Limits, Mirror, Platform, Store, Supply, Tool, Verification,
+    Channel, Digest, Installer, Limits, Mirror, Platform, Store, Tool, Verification,
+    install::{Ask, Got, Keys, PATIENCE},
     mirror::{ListKind, Location},
-    supply::{Ask, Got, Keys, PATIENCE},
 };
 use zip::{ZipWriter, write::SimpleFileOptions};
 
@@ -103,16 +103,16 @@ impl World {
         self.dir.path().join("tools")
     }
 
-    pub(crate) fn supply(&self) -> Supply {
+    pub(crate) fn installer(&self) -> Installer {
         self.verified(Verification::Signature(keyring(&key())))
     }
 
-    pub(crate) fn verified(&self, verification: Verification) -> Supply {
-        supply(&self.server.url(""), &self.root(), verification)
+    pub(crate) fn verified(&self, verification: Verification) -> Installer {
+        installer(&self.server.url(""), &self.root(), verification)
     }
 
     pub(crate) async fn get(&self) -> tool_versions::Result<Got> {
-        get(&self.supply()).await
+        get(&self.installer()).await
     }
 
     /// How often a file was asked for.
@@ -142,10 +142,10 @@ pub(crate) fn keyring(key: &Made) -> Keys {
     Keys::Own { armored: key.armored(), fingerprints: vec![key.fingerprint()] }
 }
 
-pub(crate) fn supply(base: &str, root: &Path, verification: Verification) -> Supply {
+pub(crate) fn installer(base: &str, root: &Path, verification: Verification) -> Installer {
     let mut mirror = Mirror::below(Tool::OpenTofu, Location::Url(base.to_owned()));
     (mirror.list, mirror.list_kind) = (mirror.base.join("tofu/api.json"), ListKind::OpenTofu);
-    Supply {
+    Installer {
         store: Store::at(root, linux()),
         lists: root.join("lists"),
         channels: vec![Channel { mirror, rules: rules(), verification, refusal: None }],
@@ -157,6 +157,6 @@ pub(crate) fn supply(base: &str, root: &Path, verification: Verification) -> Sup
     }
 }
 
-pub(crate) async fn get(supply: &Supply) -> tool_versions::Result<Got> {
-    supply.get(Tool::OpenTofu, &version("1.10.6"), &mut |_, _| {}).await
+pub(crate) async fn get(installer: &Installer) -> tool_versions::Result<Got> {
+    installer.get(Tool::OpenTofu, &version("1.10.6"), &mut |_, _| {}).await
 }

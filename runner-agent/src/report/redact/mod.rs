@@ -1,5 +1,5 @@
 //! Keeps secrets out of the log and the status: every exact value from a Secret is masked, in the forms in which tools usually print
-//! it (`redact/forms.rs`).
+//! it (`forms.rs`).
 //!
 //! Masking works on whole lines, so a value is found wherever chunks of output end; a value of several lines is masked line by line.
 //! A text that was cut is masked up to the cut. One pass over a line finds all values, however many there are.
@@ -12,10 +12,9 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-pub use forms::base64;
 use forms::{Form, forms};
 
-use crate::neutral::neutral;
+use crate::report::sanitize::sanitize;
 
 /// Shorter values are not masked: they would mask half of the log, and are no secrets.
 pub const MIN_LENGTH: usize = 4;
@@ -61,7 +60,7 @@ impl Redactor {
 
     /// A text for a status: without secrets, and without what steers a terminal. One that ends in three dots was cut.
     pub fn clean(&self, text: &str) -> String {
-        let text = neutral(text, false);
+        let text = sanitize(text, false);
         match text.strip_suffix('…') {
             Some(cut) => format!("{}…", self.redact_cut(cut)),
             None => self.redact(&text).into_owned(),

@@ -203,11 +203,20 @@ fn is_ours(lock: impl Fn() -> Result<(), TryLockError>, patience: Duration) -> i
     }
 }
 
-/// Writes a file in one step for whoever reads it.
+/// Writes a file in one step for whoever reads it, as [`write_atomic`].
+///
+/// # Errors
+/// Of the storage, with the path.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomic(path, bytes).map_err(at(path))
+}
+
+/// Writes a file in one step for whoever reads it: all of it or nothing, on the disk before it has its name. Of two that write at
+/// once, each writes a whole file.
 ///
 /// # Errors
 /// When the disk does not take it; then what was there is there.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", own()));
     let fresh = PathBuf::from(name);
@@ -215,9 +224,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         file.write_all(bytes)?;
         file.sync_all()
     });
-    written.and_then(|()| fs::rename(&fresh, path)).map_err(|error| {
+    written.and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
         let _ = fs::remove_file(&fresh);
-        at(path)(error)
     })
 }
 

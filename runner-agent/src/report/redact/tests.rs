@@ -1,7 +1,13 @@
 //! Each form, wherever it stands and wherever a chunk of output or a line ends.
 
 use super::*;
-use crate::{hex, process::Lines};
+use crate::process::Lines;
+use ::base64::{Engine as _, engine::general_purpose::STANDARD};
+use hex::encode as hex;
+
+fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
 
 /// With something for each encoder to escape.
 const SECRET: &str = "s3cr+t\"välue/<&> ${x}?";
@@ -57,14 +63,6 @@ fn assert_gone(name: &str, form: &str, seen: &str) {
 }
 
 #[test]
-fn base64_is_that_of_the_standard() {
-    for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
-        assert_eq!(base64(plain.as_bytes()), coded);
-    }
-    assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
-}
-
-#[test]
 fn every_form_is_masked_at_every_border_of_chunks() {
     let redactor = redactor(&[SECRET]);
     for (name, form) in encodings() {
@@ -72,7 +70,7 @@ fn every_form_is_masked_at_every_border_of_chunks() {
         for border in 0..=line.len() {
             let (mut lines, mut seen) = (Lines::default(), String::new());
             for chunk in [&line.as_bytes()[..border], &line.as_bytes()[border..]] {
-                lines.feed(chunk, |line, _| seen.push_str(&redactor.redact(&neutral(line, false))));
+                lines.feed(chunk, |line, _| seen.push_str(&redactor.redact(&sanitize(line, false))));
             }
             assert_gone(name, &form, &seen);
             assert!(seen.starts_with("before |") && seen.ends_with("| behind"), "{name}: {seen}");

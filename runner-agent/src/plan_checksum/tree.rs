@@ -23,7 +23,7 @@ pub struct TreeError {
 pub(super) fn digest(root: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<String, TreeError> {
     let mut hasher = Sha256::new();
     walk(root, Path::new(""), skip, &mut hasher)?;
-    Ok(crate::hex(&hasher.finalize()))
+    Ok(hex::encode(hasher.finalize()))
 }
 
 fn walk(root: &Path, below: &Path, skip: &dyn Fn(&Path) -> bool, hasher: &mut Sha256) -> Result<(), TreeError> {

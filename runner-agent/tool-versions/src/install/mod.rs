@@ -148,7 +148,7 @@ impl Channel {
 
 /// Where tools come from and where they are kept.
 #[derive(Clone, Debug)]
-pub struct Supply {
+pub struct Installer {
     /// The cache.
     pub store: Store,
     /// Directory of the lists of versions that were got before.
@@ -167,10 +167,10 @@ pub struct Supply {
     pub patience: Duration,
 }
 
-/// See [`Supply::patience`].
+/// See [`Installer::patience`].
 pub const PATIENCE: Duration = Duration::from_secs(1200);
 
-impl Supply {
+impl Installer {
     fn channel(&self, tool: Tool) -> Option<&Channel> {
         self.channels.iter().find(|channel| channel.mirror.tool == tool)
     }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use super::{Channel, Keys, Supply, Verification};
+use super::{Channel, Installer, Keys, Verification};
 use crate::{
     Digest, Error, Kind, Limits, Platform, Result, Signed, Source, Sums, Tool, Version, archive,
     digest::beginning,
@@ -50,7 +50,7 @@ pub struct Got {
     pub remark: Option<String>,
 }
 
-impl Supply {
+impl Installer {
     /// The executable of a version. What was verified before costs a few calls; what is not there is got by whoever has the turn, and
     /// all others find it there.
     ///

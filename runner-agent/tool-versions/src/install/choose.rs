@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, time::SystemTime};
 
-use super::Supply;
+use super::Installer;
 use crate::{Decision, Error, Kind, Result, Version, list_cache};
 
 /// A version that was chosen.
@@ -16,7 +16,7 @@ pub struct Chosen {
     pub remark: Option<String>,
 }
 
-impl Supply {
+impl Installer {
     /// Chooses a version. `at_hand` are those which are there without this cache, an image's for one.
     ///
     /// One exact version is taken as it is, and nobody is asked. Otherwise the list decides, so that two pods with different caches

@@ -36,7 +36,7 @@ impl Digest {
 impl fmt::Display for Digest {
     /// 64 lower-case hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 
@@ -54,8 +54,9 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self, Error> {
         let fault =
             || Error::integrity(format!("`{}` is no SHA-256, which has 64 hexadecimal digits", beginning(text.as_bytes())));
-        let bytes = hex(text).ok_or_else(fault)?;
-        bytes.try_into().map(Self).map_err(|_| fault())
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| fault())?;
+        Ok(Self(bytes))
     }
 }
 
@@ -99,16 +100,6 @@ impl<W: Write> Write for Hashing<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.into.flush()
     }
-}
-
-/// Bytes of hexadecimal digits; none when there is anything else.
-pub(crate) fn hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pair = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(high)? << 4 | digit(low)?),
-        _ => None,
-    };
-    text.as_bytes().chunks(2).map(pair).collect()
 }
 
 /// What something begins with, for messages: at most 100 characters, and none that moves a terminal's cursor.

@@ -9,10 +9,10 @@ use crds::termination::reorders;
 /// that do no more than set colours are left out, or stay where `colour` says that somebody wants them. Tabs and line ends stay.
 ///
 /// ```
-/// use runner_agent::neutral::neutral;
-/// assert_eq!(neutral("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false), "red ^[[2J <U+202E>txt.exe");
+/// use runner_agent::report::sanitize::sanitize;
+/// assert_eq!(sanitize("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false), "red ^[[2J <U+202E>txt.exe");
 /// ```
-pub fn neutral(text: &str, colour: bool) -> Cow<'_, str> {
+pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
     let Some(first) = text.find(steers) else { return Cow::Borrowed(text) };
     let mut out = String::with_capacity(text.len() + 16);
     out.push_str(&text[..first]);
@@ -57,10 +57,10 @@ mod tests {
     #[test]
     fn nothing_that_steers_is_left_and_nothing_else_is_touched() {
         let harmless = "tab\tline\nümlaut 日本 👩‍💻 [0m ^[ <U+202E>";
-        assert!(matches!(neutral(harmless, false), Cow::Borrowed(_)));
+        assert!(matches!(sanitize(harmless, false), Cow::Borrowed(_)));
         for c in (0..=0x2100).filter_map(char::from_u32) {
             let text = format!("a{c}b");
-            let seen = neutral(&text, false);
+            let seen = sanitize(&text, false);
             let steering = (c.is_control() && c != '\t' && c != '\n')
                 || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
             assert_eq!(seen == text, !steering, "{c:?} became {seen}");
@@ -83,7 +83,7 @@ mod tests {
             ("\0\x7f\x08", "^@^?^H", "^@^?^H"),
         ];
         for (text, without, with) in rows {
-            assert_eq!((&*neutral(text, false), &*neutral(text, true)), (without, with), "{text:?}");
+            assert_eq!((&*sanitize(text, false), &*sanitize(text, true)), (without, with), "{text:?}");
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read as _, Write as _},
-    path::{Path, PathBuf},
+    io::{self, Read as _},
+    path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Kind, Result, Source, Version, lists, mirror::Location, source::List};
+use crate::{Error, Kind, Result, Source, Version, cache::shared_dir::write_atomic, lists, mirror::Location, source::List};
 
 /// How long a list is good for: 1 h.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
@@ -114,7 +114,7 @@ fn load(path: &Path) -> Option<(Cached, Vec<Version>)> {
     Some((cached, versions))
 }
 
-/// Writes a cache, all of it or nothing. Two that write at once both write a whole list.
+/// Writes a cache, all of it or nothing.
 fn save(path: &Path, cached: &Cached) {
     if let Err(error) = write(path, cached) {
         tracing::warn!(%error, path = %path.display(), "a list of versions is not kept and will be asked for again");
@@ -122,17 +122,6 @@ fn save(path: &Path, cached: &Cached) {
 }
 
 fn write(path: &Path, cached: &Cached) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(parent)?;
-    let temporary: PathBuf =
-        parent.join(format!(".{}.{:016x}", path.file_name().unwrap_or_default().to_string_lossy(), rand::random::<u64>()));
-    let written = File::create_new(&temporary).and_then(|mut file| {
-        file.write_all(&serde_json::to_vec(cached)?)?;
-        file.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&temporary, path));
-    if renamed.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    renamed
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    write_atomic(path, &serde_json::to_vec(cached)?)
 }

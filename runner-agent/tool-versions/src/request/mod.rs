@@ -1,4 +1,20 @@
 //! What is asked for: the text of a version file, of the run, or of a default.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`version`], [`constraint`] | the grammar |
+//! | [`files`] | version files, nearest directory first |
+//! | [`required`], [`hcl`] | `required_version` of the code; reading HCL within bounds |
+//! | [`mod@decide`] | which tool, and what of its versions is asked for |
+//! | [`place`] | where something was read |
+
+pub mod constraint;
+pub mod decide;
+pub mod files;
+pub mod hcl;
+pub mod place;
+pub mod required;
+pub mod version;
 
 use std::{fmt, str::FromStr};
 

@@ -48,7 +48,7 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
         hasher.update(path);
         hasher.update(digest);
     }
-    Ok(crate::hex(&hasher.finalize()))
+    Ok(hex::encode(hasher.finalize()))
 }
 
 /// Whether a path below a stack in its place does not count.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgp::crypto::hash::HashAlgorithm;
-use tool_versions::{Kind, Verification, http::Rules, supply::Origin};
+use tool_versions::{Kind, Verification, http::Rules, install::Origin};
 
 use super::{
     making::{BORN, DAY, Made, Plan, binary},
@@ -166,11 +166,11 @@ async fn it_ends_in_the_right_failure_with_a_clean_cache() {
     let all = rows().into_iter().map(|row| {
         tokio::spawn(async move {
             let world = World::with(row.files).await;
-            let mut supply = world.supply();
+            let mut installer = world.installer();
             if ["an archive that comes by drops", "silence"].contains(&row.what) {
-                supply.channels[0].rules = short();
+                installer.channels[0].rules = short();
             }
-            let error = get(&supply).await.map(|got| got.origin).expect_err(row.what);
+            let error = get(&installer).await.map(|got| got.origin).expect_err(row.what);
             assert_eq!(error.kind, row.ends, "{}: {error}", row.what);
             for said in row.says {
                 assert!(error.text.contains(said), "{}: `{error}` does not say `{said}`", row.what);
