@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(BackendType::of("a-newer-one"), &OTHER);
     }
 
-    /// What older versions counted, whatever the type: of all arguments that a type has, as OpenTofu 1.11 and Terraform 1.5 list them,
+    /// What older versions counted, whatever the type: of all arguments that a type has, as the source of OpenTofu lists them,
     /// these and no others. Keys and checksums that they made are still made.
     #[test]
     fn what_counts_is_what_older_versions_counted() {

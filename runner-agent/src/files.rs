@@ -27,6 +27,11 @@ use nix::{
 };
 use tool_versions::Digest;
 
+/// Name of the file in the stack's directory in which variables are given to the tool.
+pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
+/// Name of the file in the stack's directory that replaces the backend of the code.
+pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
+
 /// Bytes that are read at once.
 const CHUNK: usize = 256 << 10;
 

@@ -38,7 +38,7 @@ use crds::{Changed, Claim, Failure, FailureClass, TerraformRun, reason, terminat
 use crate::{
     classify,
     datastore::sealed_inputs::SealedInputs,
-    files::{self, Scratch},
+    files::{self, BACKEND_FILE, Scratch, VARIABLES_FILE},
     plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
@@ -58,11 +58,6 @@ pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);
 const MAX_PLAN: u64 = 8 << 30;
 /// The largest lock file of providers, in bytes.
 const MAX_LOCK: u64 = 16 << 20;
-
-/// Name of the file in which variables are given to the tool.
-pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
-/// Name of the file that replaces the backend of the code.
-pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
 
 /// What later phases need to know of earlier ones.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::tree::{TreeError, digest};
-use crate::phases::{BACKEND_FILE, VARIABLES_FILE};
+use crate::files::{BACKEND_FILE, VARIABLES_FILE};
 
 /// What is never counted of a stack. Provider binaries are covered by the lock file; the others hold values of variables or
 /// of the backend's credentials, of which not even a hash may be shown.
