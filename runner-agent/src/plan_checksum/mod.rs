@@ -138,6 +138,26 @@ mod tests {
         }
     }
 
+    /// Computed by another program: a plan that waits when the agent is upgraded has the checksum that people approved.
+    #[test]
+    fn a_checksum_is_the_same_in_every_version() {
+        let facts = Facts {
+            run_uid: "uid-1".into(),
+            tool: "OpenTofu".into(),
+            tool_version: "1.10.6".into(),
+            beneath: Some(("Terraform".into(), "1.5.7".into())),
+            platform: "linux_amd64".into(),
+            backend: "s3".into(),
+            backend_place: json!({"region": "eu", "key": "net/ü", "bucket": "b"}),
+            workspace: "default".into(),
+            operation: "Apply".into(),
+            variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
+            env: Vec::new(),
+        };
+        let digests = Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None };
+        assert_eq!(checksum(&facts, &digests), "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422");
+    }
+
     #[test]
     fn every_part_counts() {
         let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
