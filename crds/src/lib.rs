@@ -11,11 +11,13 @@
 //! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
 //! | [`apply_log`] | what an apply did to each object, compared with a state |
+//! | [`backend`] | what is known of each type of backend |
 //! | [`state_key`] | which runs have the same state |
 //! | [`termination`] | the termination message |
 //! | [`text`] | texts on one line, of a bounded length |
 //! | [`tools`] | what an operator says about tools |
 //! | [`reason`] | the reasons of failures and conditions: word, class, text and next step of each |
+//! | [`backoff`] | how long to wait before trying again |
 //! | [`clock`] | the API server's clock, told by its answers |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
 //! | [`guide`] | pages of the guide that are made from the types |
@@ -24,6 +26,8 @@
 //! | [`duration`] | durations as people write them |
 
 pub mod apply_log;
+pub mod backend;
+pub mod backoff;
 pub mod clock;
 pub mod conditions;
 pub mod crd;

@@ -7,7 +7,6 @@ use clap_complete::Shell;
 use crds::pod_env;
 use runner_agent::{
     api::KubeApi,
-    beneath,
     datastore::{
         client,
         spool::{Both, Spool, SpoolWriter},
@@ -19,7 +18,9 @@ use runner_agent::{
     phases::{PodWork, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
-    termination, tool_cli,
+    termination,
+    tool::wrapped,
+    tool_cli,
 };
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
@@ -63,8 +64,8 @@ zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
 fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
-    if beneath::is_called() {
-        leave(beneath::run());
+    if wrapped::is_called() {
+        leave(wrapped::run());
     }
     let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
         eprintln!("error: {text}");

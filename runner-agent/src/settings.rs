@@ -278,7 +278,7 @@ fn store() -> Result<Option<Store>, SettingsError> {
 
 /// 32 hexadecimal digits.
 pub fn nonce() -> String {
-    crate::hex(&rand::random::<[u8; 16]>())
+    hex::encode(rand::random::<[u8; 16]>())
 }
 
 #[cfg(test)]

@@ -14,10 +14,10 @@ use tool_versions::{Error, Result as ToolResult};
 use crate::{
     local::{arguments, target},
     tool::{
-        Outfit, Search,
+        Search, ToolSources,
         find::{Found, Resolved, Told},
-        outfit::name_of,
         path,
+        sources::name_of,
     },
 };
 
@@ -145,14 +145,14 @@ pub async fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> 
 }
 
 /// Where tools are from on this machine, for a stack in `dir`.
-fn outfit(dir: &Path, offline: bool) -> ToolResult<Outfit> {
+fn sources(dir: &Path, offline: bool) -> ToolResult<ToolSources> {
     let said = std::env::var(pod_env::ENV_TOOL_SETTINGS).unwrap_or_default();
     let mut settings: ToolSettings = said.parse().map_err(|error: String| Error::configuration(error))?;
     settings.offline |= offline;
     let dirs = std::env::var_os(pod_env::ENV_TOOLS).map(PathBuf::from);
-    let mut outfit = Outfit::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(pod_env::MIRRORS_DIR))?;
-    outfit.others = path::at_hand(None, dir);
-    Ok(outfit)
+    let mut sources = ToolSources::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(pod_env::MIRRORS_DIR))?;
+    sources.others = path::at_hand(None, dir);
+    Ok(sources)
 }
 
 /// The cache of this machine.
@@ -167,7 +167,7 @@ async fn find(which: &Which, gets: bool) -> ToolResult<Resolved> {
     let dir = dir.ok_or_else(|| Error::configuration(format!("there is no directory {}", which.dir.display())))?;
     let (name, version) = which.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
     let tool = crds::Tool { name, version };
-    let outfit = outfit(&dir, which.offline)?;
+    let sources = sources(&dir, which.offline)?;
     let top = target::top_of(&dir);
     let search = Search { tool: &tool, origin: "--tool", stack: &dir, root: &top };
     let say = |told| {
@@ -175,7 +175,7 @@ async fn find(which: &Which, gets: bool) -> ToolResult<Resolved> {
             eprintln!("{line}");
         }
     };
-    outfit.resolve(search, gets, &say).await
+    sources.resolve(search, gets, &say).await
 }
 
 async fn resolve(asked: &Resolve, out: &mut impl Write) -> Result<(), Trouble> {
@@ -201,13 +201,13 @@ async fn install(asked: &Install, out: &mut impl Write) -> Result<(), Trouble> {
 }
 
 fn list(out: &mut impl Write) -> Result<(), Trouble> {
-    let outfit = outfit(Path::new("."), true)?;
+    let sources = sources(Path::new("."), true)?;
     let mut all: Vec<_> = ToolName::KNOWN
         .into_iter()
-        .flat_map(|name| outfit.at_hand(name))
+        .flat_map(|name| sources.at_hand(name))
         .map(|one| (one.name, one.version, one.binary))
         .collect();
-    all.extend(outfit.supply.store.list()?.into_iter().map(|one| (name_of(one.tool), one.version, one.binary)));
+    all.extend(sources.installer.store.list()?.into_iter().map(|one| (name_of(one.tool), one.version, one.binary)));
     all.sort_by(|a, b| (a.0.as_str(), &b.1).cmp(&(b.0.as_str(), &a.1)));
     for (name, version, binary) in &all {
         writeln!(out, "{} {version}  {}", name.as_str(), binary.display())?;
@@ -219,7 +219,7 @@ fn list(out: &mut impl Write) -> Result<(), Trouble> {
 }
 
 fn prune(asked: &Prune, out: &mut impl Write) -> Result<(), Trouble> {
-    let store = outfit(Path::new("."), true)?.supply.store;
+    let store = sources(Path::new("."), true)?.installer.store;
     let gone = store.prune(asked.max_size.saturating_mul(1 << 20), SystemTime::now())?;
     for one in &gone {
         writeln!(out, "{} {}  {} MiB removed", one.tool, one.version, one.size >> 20)?;

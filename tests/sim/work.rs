@@ -78,7 +78,7 @@ fn terminated() -> Failure {
 
 fn digest(of: &str) -> String {
     let digest = Sha256::digest(of.as_bytes());
-    format!("sha256:{}", runner_agent::hex(&digest))
+    crds::datastore::hex_digest(&digest)
 }
 
 impl PlayedWork {

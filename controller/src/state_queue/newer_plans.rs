@@ -4,7 +4,7 @@
 //! Filled by the watches, before what they see is made small, and asked for no request.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     ops::Bound,
     sync::{Mutex, PoisonError},
 };
@@ -13,14 +13,13 @@ use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher},
 };
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crds::{Operation, Phase, RunResult, TerraformRun, datastore::StateId};
+use crds::{Operation, Phase, RunResult, TerraformRun, state_key};
 
 use crate::cluster::index::{Feed, Feeds, Index, Seen};
 
-/// A workspace: half of a hash of its namespace, and of its stack or backend and workspace.
+/// A workspace: half of a hash of its namespace and of the key of its state.
 type Workspace = u128;
 /// A run among those of its workspace, older ones first.
 type Rank = (Workspace, i64, Box<str>);
@@ -130,30 +129,13 @@ fn rank(run: &TerraformRun) -> Rank {
     (workspace(run), created, run.name_any().into())
 }
 
-/// The workspace of a run, from its whole spec: a backend that it names, or else its stack.
+/// The workspace of a run, from its whole spec: the state that it will have, as far as the spec says. Whoever reaches that state with
+/// other credentials, or by another way, works on the same workspace. Nothing of it is stored: a controller that starts reads all specs.
 fn workspace(run: &TerraformRun) -> Workspace {
-    let StateId { stack, workspace } = StateId::of(&run.name_any(), &run.spec);
-    let place = match &run.spec.backend {
-        Some(backend) => {
-            let config = canonical(Value::Object(backend.config.clone()));
-            serde_json::json!(["backend", backend.kind, config])
-        }
-        None => serde_json::json!(["stack", stack]),
-    };
-    let digest = Sha256::digest(serde_json::json!([run.namespace(), place, workspace]).to_string().as_bytes());
+    let namespace = run.namespace().unwrap_or_default();
+    let state = state_key::expected(&namespace, &run.name_any(), &run.spec, true);
+    let digest = Sha256::digest(serde_json::json!([namespace, state]).to_string().as_bytes());
     digest.iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
-}
-
-/// The same for the same content, whatever the order of its keys.
-fn canonical(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let sorted: BTreeMap<_, _> = map.into_iter().map(|(key, value)| (key, canonical(value))).collect();
-            Value::Object(sorted.into_iter().collect())
-        }
-        Value::Array(list) => list.into_iter().map(canonical).collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
-    }
 }
 
 #[cfg(test)]
@@ -243,6 +225,17 @@ mod tests {
         let turned = serde_json::from_value(serde_json::json!({"region": {"b": 2, "a": 1}, "bucket": "x"})).unwrap();
         two.spec.backend = Some(Backend { kind: "s3".into(), config: turned });
         assert_eq!(workspace(&one), workspace(&two));
+        let rotated =
+            serde_json::json!({"bucket": "x", "region": "eu", "access_key": "new", "secret_key": "new", "max_retries": 9});
+        two.spec.backend = Some(Backend { kind: "s3".into(), config: serde_json::from_value(rotated).unwrap() });
+        assert_eq!(workspace(&one), workspace(&two), "credentials, and the way to a state, make no other workspace of it");
+        let http =
+            |config: serde_json::Value| Some(Backend { kind: "http".into(), config: serde_json::from_value(config).unwrap() });
+        one.spec.backend = http(serde_json::json!({"address": "https://s/a", "username": "old", "retry_max": 2}));
+        two.spec.backend = http(serde_json::json!({"address": "https://u:p@s/a", "username": "new", "retry_max": 5}));
+        assert_eq!(workspace(&one), workspace(&two));
+        two.spec.workspace = "prod".into();
+        assert_ne!(workspace(&one), workspace(&two));
     }
 
     #[test]

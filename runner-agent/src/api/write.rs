@@ -8,6 +8,7 @@ use std::{
 
 use crds::{
     TerraformRun, TerraformRunStatus,
+    backoff::Backoff,
     fields::{self, Owner},
     names,
     status_limit::fit,
@@ -339,19 +340,17 @@ fn shorten(status: &mut TerraformRunStatus) {
     status.history.drain(..keep);
 }
 
+/// Between two tries of a call.
+const BACKOFF: Backoff = Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(10) };
+
 /// How long to wait before the next try: 100 ms doubling to 10 s, half of it by chance.
 pub fn backoff(tries: u32) -> Duration {
-    spread(tries, rand::random())
+    BACKOFF.spread(tries, rand::random())
 }
 
 /// As [`backoff`], where chance is that of a process: what its nonce says, so that a simulated one waits the same again.
 pub fn backoff_of(tries: u32, nonce: &str) -> Duration {
     let mut hasher = std::hash::DefaultHasher::new();
     (nonce, tries).hash(&mut hasher);
-    spread(tries, hasher.finish())
-}
-
-fn spread(tries: u32, chance: u64) -> Duration {
-    let most = 100_u64.saturating_mul(1 << tries.clamp(1, 8).saturating_sub(1)).min(10_000);
-    Duration::from_millis(most / 2 + chance % (most / 2 + 1))
+    BACKOFF.spread(tries, hasher.finish())
 }

@@ -8,8 +8,10 @@
 //! | `plain` | diagnostics in what is no JSON |
 //! | `sentence` | several errors in one line |
 //! | `terragrunt` | Terragrunt's own words |
+//! | [`already_exists`] | an object that was to be created is there |
 //! | `lock` | who holds the lock of a state |
 
+pub mod already_exists;
 mod lock;
 mod plain;
 mod rows;

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     driver::Driver,
-    manifest,
     phases::PodWork,
+    plan_checksum,
     ports::SystemClock,
     process::{Children, Log, kill_others, reap_strangers},
     report::{Commands, failed},
@@ -225,7 +225,7 @@ fn name_changed(api: &super::FileApi, settings: &Settings) -> Result<()> {
     let is_other = api.status().failure.is_some_and(|failure| failure.reason == reason::CHECKSUM_MISMATCH);
     let (Some(stack), true) = (&settings.folder, is_other) else { return Ok(()) };
     let planned = std::fs::metadata(settings.plan_file()).and_then(|plan| plan.modified());
-    let changed = planned.map(|at| manifest::changed_since(stack, at)).unwrap_or_default();
+    let changed = planned.map(|at| plan_checksum::changed_since(stack, at)).unwrap_or_default();
     let names = match changed.as_slice() {
         // A file that was taken away, or another tool.
         [] => return Ok(()),

@@ -10,7 +10,7 @@ use crds::{Changed, Claim, Failure, reason};
 
 use super::{Planned, PodWork, guard};
 use crate::{
-    classify, exists,
+    classify::{self, already_exists},
     ports::{ApplyReport, Notice, Notices},
 };
 
@@ -74,7 +74,7 @@ impl PodWork {
             journal.ended(exit, !rescue.is_file());
         }
         failure.changes = changed;
-        if let Some(code) = exists::recognise(&mut failure) {
+        if let Some(code) = already_exists::recognise(&mut failure) {
             self.log.line(&self.redactor.clean(&format!("pawl: the object is adopted by\n{code}"))).await;
         }
         if rescue.is_file() {

@@ -1,16 +1,14 @@
 //! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
 
-use std::{ffi::OsString, io, path::Path};
+use std::{io, path::Path};
 
 use crds::{Failure, Operation, Reason, datastore::StateId, state_key};
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::{Events, Initialised, PodWork, Shell, stage::Prepared};
 use crate::{
+    backend::Backend,
     classify::{self, Said, internal},
     files,
-    manifest::place,
     ports::{InitReport, Notices},
     process::{Sink, Source},
 };
@@ -49,7 +47,7 @@ impl PodWork {
             let backend = "not asked for: Terragrunt ran nothing in this unit".to_owned();
             return Ok((InitReport { backend, workspace }, made));
         }
-        let unnamed = Backend::read(stack).is_ok_and(|backend| !backend.named);
+        let unnamed = Backend::read(stack).is_ok_and(|backend| !backend.is_named());
         if self.remote.is_some() && unnamed && !made.shell.managed {
             // The word that was found in the code was no backend.
             self.name_managed_state(run, stack).await?;
@@ -119,7 +117,7 @@ impl PodWork {
             }
         });
         facts.backend.clone_from(&backend.kind);
-        facts.backend_place = place(&backend.config);
+        facts.backend_place = backend.place();
         shell.enter_workspace(&facts.workspace);
         Ok(backend.kind)
     }
@@ -172,110 +170,15 @@ impl Sink for Workspaces {
     }
 }
 
-/// The backend in force, as `init` left it.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Backend {
-    pub(super) kind: String,
-    pub(super) config: Value,
-    /// Whether the code or the run names one at all.
-    named: bool,
-}
-
-impl Backend {
-    /// Reads what `init` wrote. Without a backend the tool writes nothing and keeps its state in the stack's directory.
-    pub(super) fn read(stack: &Path) -> io::Result<Self> {
-        #[derive(Deserialize)]
-        struct File {
-            backend: Option<Block>,
-        }
-        #[derive(Deserialize)]
-        struct Block {
-            #[serde(rename = "type")]
-            kind: String,
-            #[serde(default)]
-            config: Value,
-        }
-        let text = match files::regular(&stack.join(".terraform/terraform.tfstate")).and_then(io::read_to_string) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".to_owned(),
-            Err(error) => return Err(error),
-        };
-        Ok(match serde_json::from_str::<File>(&text)?.backend {
-            Some(block) => Self { kind: block.kind, config: block.config, named: true },
-            None => Self { kind: "local".into(), config: Value::Null, named: false },
-        })
-    }
-
-    /// Whether the tool locks this state while it works, as far as the configuration and the tool's environment say. Runs of other
-    /// namespaces, and people, are kept away by that lock alone.
-    fn locks(&self, env: &[(OsString, OsString)]) -> bool {
-        let named = |key: &str| self.config.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
-        let says = |key: &str, word: bool| self.config.get(key) == Some(&Value::Bool(word));
-        match self.kind.as_str() {
-            "http" => {
-                named("lock_address") || env.iter().any(|(name, value)| name == "TF_HTTP_LOCK_ADDRESS" && !value.is_empty())
-            }
-            "s3" => named("dynamodb_table") || says("use_lockfile", true),
-            "oss" => named("tablestore_table"),
-            "consul" | "etcdv3" | "swift" => !says("lock", false),
-            "artifactory" | "etcd" => false,
-            _ => true,
-        }
-    }
-
-    /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        let refuse = |what: String| {
-            let message =
-                format!("{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend");
-            Err(Reason::NoDurableState.failure(message))
-        };
-        match self.kind.as_str() {
-            "inmem" => refuse("the backend is `inmem`".to_owned()),
-            "local" if !self.named => refuse("the configuration has no backend".to_owned()),
-            // A pod of ours has no volume that outlives it, so it makes no difference which path is named.
-            "local" => refuse("the backend `local` keeps the state on the pod's own storage".to_owned()),
-            _ => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::reason;
-    use serde_json::json;
-    use std::fs;
-
-    fn backend(json: &str) -> Backend {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join(".terraform")).unwrap();
-        fs::write(dir.path().join(".terraform/terraform.tfstate"), json).unwrap();
-        Backend::read(dir.path()).unwrap()
-    }
-
-    #[test]
-    fn a_backend_without_a_lock_is_told_from_one_with() {
-        let of = |kind: &str, config: Value| Backend { kind: kind.into(), config, named: true }.locks(&[]);
-        for (kind, with, without) in [
-            ("http", json!({"lock_address": "http://s/l"}), json!({"address": "http://s", "lock_address": null})),
-            ("s3", json!({"use_lockfile": true}), json!({"use_lockfile": false, "dynamodb_table": ""})),
-            ("s3", json!({"dynamodb_table": "locks"}), json!({"bucket": "b"})),
-            ("oss", json!({"tablestore_table": "locks"}), json!({"bucket": "b", "tablestore_table": null})),
-            ("consul", json!({"lock": null}), json!({"lock": false})),
-        ] {
-            assert!(of(kind, with) && !of(kind, without), "{kind}");
-        }
-        assert!(of("kubernetes", Value::Null) && of("pg", Value::Null) && of("remote", Value::Null) && of("gcs", Value::Null));
-        let env = |value: &str| [(OsString::from("TF_HTTP_LOCK_ADDRESS"), OsString::from(value))];
-        let http = Backend { kind: "http".into(), config: json!({"address": "http://s"}), named: true };
-        assert!(http.locks(&env("http://s/l")) && !http.locks(&env("")));
-    }
 
     #[test]
     fn names_of_workspaces_are_read_and_nothing_else() {
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
-        let events = Events::new(crate::process::Log::to(io::sink()), crate::redact::Redactor::default(), notices).quiet();
+        let events =
+            Events::new(crate::process::Log::to(io::sink()), crate::report::redact::Redactor::default(), notices).quiet();
         let mut list = Workspaces { events, names: Vec::new() };
         let printed = [
             "  default",
@@ -290,22 +193,5 @@ mod tests {
         }
         list.line(Source::Err, "  warning", 0);
         assert_eq!(list.names, ["default", "staging", "eu-west%2F1"]);
-    }
-
-    #[test]
-    fn only_a_state_that_outlives_the_pod_is_accepted() {
-        let of = |json: &str| backend(json).check().map_err(|f| f.reason);
-        let lost = Err(reason::NO_DURABLE_STATE.to_owned());
-        assert_eq!(of(r#"{"version":3}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":null}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/tmp/state"}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"inmem","config":{}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#), Ok(()));
-        let missing = tempfile::tempdir().unwrap();
-        let failure = Backend::read(missing.path()).unwrap().check().unwrap_err();
-        assert_eq!(
-            failure.message,
-            "the configuration has no backend, so the state would be lost with the pod; name a backend in the code or in spec.backend"
-        );
     }
 }

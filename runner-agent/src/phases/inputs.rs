@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     classify::internal,
-    manifest::{BACKEND_FILE, VARIABLES_FILE},
-    redact::Redactor,
+    files::{BACKEND_FILE, VARIABLES_FILE},
+    report::redact::Redactor,
     settings::Settings,
 };
 

@@ -6,7 +6,7 @@ use std::{io::Write as _, sync::PoisonError};
 use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
 use super::{Planned, PodWork, Shell, remote::Journaling};
-use crate::{classify, datastore::spool::SpoolWriter, process::Exit, redact::Redactor};
+use crate::{classify, datastore::spool::SpoolWriter, process::Exit, report::redact::Redactor};
 
 /// The journal of one apply.
 #[derive(Debug)]

@@ -6,8 +6,9 @@ use std::{sync::PoisonError, time::Duration};
 use crds::{Failure, StateLock};
 use tokio::time::Instant;
 
-use super::{PodWork, Shell, guard, init::Backend};
+use super::{PodWork, Shell, guard};
 use crate::{
+    backend::Backend,
     classify,
     datastore::{failure, patiently},
     ports::{Notice, Notices},
@@ -39,11 +40,9 @@ impl Shell {
         format!("-lock-timeout={}s", seconds(if self.is_terragrunt() { waits } else { 0 }))
     }
 
-    /// Whether a lock is released by its ID and no other. The datastore does that; Terraform's `force-unlock` on another `http`
-    /// backend names none, so that it could remove a lock that somebody took in the meantime.
+    /// Whether a lock is released by its ID and no other. The datastore does that; of other backends the table of types says so.
     fn unlocks_by_id(&self) -> bool {
-        let http = Backend::read(&self.stack).is_ok_and(|backend| backend.kind == "http");
-        self.managed || !http || self.tool.found.name == crds::ToolName::OpenTofu
+        self.managed || Backend::read(&self.stack).is_ok_and(|backend| backend.unlocks_by_id(Some(self.tool.found.name)))
     }
 }
 

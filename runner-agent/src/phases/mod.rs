@@ -6,7 +6,6 @@ mod diagnostic;
 mod disk;
 mod empty_home;
 mod events;
-mod git;
 mod init;
 mod inputs;
 mod journal;
@@ -40,10 +39,10 @@ use crds::{Changed, Claim, Failure, Reason, TerraformRun, termination::Terminati
 use crate::{
     classify, files,
     host::Host,
-    manifest::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
+    plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
-    redact::Redactor,
+    report::redact::Redactor,
     settings::Settings,
 };
 pub use events::{Events, Render};

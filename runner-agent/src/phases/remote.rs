@@ -20,7 +20,7 @@ use crate::{
     classify::internal,
     datastore::{Client, RequestError, bundle, failure, patiently, put_file, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
-    manifest::Parts,
+    plan_checksum::Parts,
     process::RunError,
 };
 

@@ -21,7 +21,7 @@ use crate::{
     classify::internal,
     datastore::sealed_inputs::SealedInputs,
     files,
-    manifest::Facts,
+    plan_checksum::Facts,
     ports::{Notice, Notices, SetupReport},
     process::Bounds,
     providers::{Served, cli_config},
@@ -100,9 +100,9 @@ impl PodWork {
                 return self.prepare(run, cache, given, origin, notices).await;
             }
             (Some(git), None) => {
-                let checkout = self.fetch_git(git, notices).await?;
-                let short: String = checkout.commit.chars().take(7).collect();
-                (format!("git {short} of {}", git.revision), Some(checkout.commit), git.path.clone())
+                let commit = self.fetch_git(git, notices).await?;
+                let short: String = commit.chars().take(7).collect();
+                (format!("git {short} of {}", git.revision), Some(commit), git.path.clone())
             }
             (None, Some(inline)) => {
                 source::write_inline(inline, &root)?;

@@ -12,7 +12,7 @@ use super::proven::ProvenTool;
 use crate::{
     classify::internal,
     datastore::sealed_inputs::SealedInputs,
-    manifest::{Facts, Parts},
+    plan_checksum::{Facts, Parts},
     providers::Served,
 };
 

@@ -13,12 +13,11 @@ use crds::Failure;
 
 use super::{Initialised, Planned, PodWork, Shell};
 use crate::{
-    beneath,
     classify::{Said, internal},
     files,
     ports::PlanReport,
     process::{Command, Role},
-    tool::Found,
+    tool::{Found, wrapped},
 };
 
 /// Terragrunt's words when it has no outputs of a unit that this one depends on, and may not take mocks in their place.
@@ -57,12 +56,12 @@ impl Call {
         let mut env: Vec<(OsString, OsString)> = told.map(|name| (name.into(), "true".into())).collect();
         let args = if as_plan && name != "plan" && name != "apply" {
             let lines = args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join("\n");
-            env.push((beneath::INSTEAD.into(), lines.into()));
+            env.push((wrapped::INSTEAD.into(), lines.into()));
             vec!["plan".into()]
         } else {
             args
         };
-        env.push((beneath::ASKED.into(), name.into()));
+        env.push((wrapped::ASKED.into(), name.into()));
         // Since 1.0 only some commands are understood without it.
         let run = if terragrunt.version.at_least(1, 0) { vec!["run".into(), "--".into()] } else { Vec::new() };
         Self { args: [run, args].concat(), env }
@@ -105,7 +104,7 @@ impl PodWork {
             call.env.push((name.into(), stands_in.clone().into()));
         }
         // Terragrunt tells units apart by the path that this variable has, where it has one.
-        for (name, path) in [("PWD", stack), (beneath::UNIT, stack), (beneath::TOOL, &beneath.binary), (beneath::NOTES, &notes)] {
+        for (name, path) in [("PWD", stack), (wrapped::UNIT, stack), (wrapped::TOOL, &beneath.binary), (wrapped::NOTES, &notes)] {
             call.env.push((name.into(), path.into()));
         }
         Ok(call)
@@ -113,7 +112,7 @@ impl PodWork {
 
     /// The link to this program by which it is called in the tool's place; named as the tool is, for what Terragrunt says of it.
     fn stands_in(&self, beneath: &Found) -> io::Result<PathBuf> {
-        let dir = self.settings.kept.join(beneath::DIR);
+        let dir = self.settings.kept.join(wrapped::DIR);
         let link = dir.join(beneath.binary.file_name().unwrap_or_default());
         let agent = std::env::current_exe()?;
         if fs::read_link(&link).is_ok_and(|target| target == agent) {
@@ -132,7 +131,7 @@ impl PodWork {
 
     /// Where the last command ran the tool for the unit; none when it ran none.
     pub(super) fn ran_in(&self) -> Option<PathBuf> {
-        beneath::noted(&self.notes()).pop().map(|(_, dir)| dir)
+        wrapped::noted(&self.notes()).pop().map(|(_, dir)| dir)
     }
 
     /// Commands that show the plan, the first one first: should it not do, so does the next. `ran_in` is where Terragrunt made the plan.
@@ -208,7 +207,7 @@ mod tests {
             for name in ["TG_NON_INTERACTIVE", "TERRAGRUNT_NON_INTERACTIVE"] {
                 assert_eq!(has(&call, name).as_deref(), Some("true"), "{name}");
             }
-            assert_eq!(has(&call, beneath::ASKED).as_deref(), Some("workspace"));
+            assert_eq!(has(&call, wrapped::ASKED).as_deref(), Some("workspace"));
         }
     }
 
@@ -223,11 +222,11 @@ mod tests {
     fn what_has_values_for_plan_alone_runs_as_a_part_of_it() {
         let init = call("1.1.3", &["init", "-json"], true);
         assert_eq!(init.args, ["run", "--", "plan"]);
-        assert_eq!(has(&init, beneath::INSTEAD).as_deref(), Some("init\n-json"));
-        assert_eq!(has(&init, beneath::ASKED).as_deref(), Some("init"));
+        assert_eq!(has(&init, wrapped::INSTEAD).as_deref(), Some("init\n-json"));
+        assert_eq!(has(&init, wrapped::ASKED).as_deref(), Some("init"));
         for name in ["plan", "apply"] {
             let call = call("0.90.0", &[name, "-json"], true);
-            assert_eq!((call.args.len(), has(&call, beneath::INSTEAD)), (2, None), "{name}");
+            assert_eq!((call.args.len(), has(&call, wrapped::INSTEAD)), (2, None), "{name}");
         }
     }
 

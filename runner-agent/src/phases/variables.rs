@@ -7,7 +7,7 @@ use serde_json::Value;
 use tool_versions::{Tool, hcl, required};
 
 use super::{PodWork, stage::Prepared};
-use crate::tool::outfit::known;
+use crate::tool::sources::known;
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
 const ALIKE: f64 = 0.8;

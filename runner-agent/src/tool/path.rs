@@ -11,8 +11,9 @@ use std::{
 use anyhow::{Context, Result};
 use crds::ToolName;
 use serde::Deserialize;
+use tool_versions::shared_dir::write_atomic;
 
-use super::{AtHand, Outfit, Stamp, Version, outfit::name_of};
+use super::{AtHand, Stamp, ToolSources, Version, sources::name_of};
 
 /// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
 pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
@@ -32,7 +33,7 @@ pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
 /// What `runner-agent tool install` has put into this person's cache.
 pub fn installed(wanted: Option<ToolName>) -> Vec<AtHand> {
     let Some(cache) = cache() else { return Vec::new() };
-    let store = Outfit::of_dirs(Vec::new(), &cache).supply.store;
+    let store = ToolSources::of_dirs(Vec::new(), &cache).installer.store;
     let all = store.list().unwrap_or_default().into_iter();
     let all = all.map(|one| AtHand { name: name_of(one.tool), version: one.version, binary: one.binary });
     all.filter(|one| wanted.is_none_or(|wanted| wanted == one.name || wanted == ToolName::Terragrunt)).collect()
@@ -161,10 +162,8 @@ impl Remembered {
     /// Keeps what is new. Without a place for it the tool is asked again next time.
     fn keep(&self) {
         let (Some(file), true) = (&self.file, self.changed) else { return };
-        let fresh = file.with_extension(format!("{}.new", std::process::id()));
         let kept = file.parent().is_none_or(|dir| fs::create_dir_all(dir).is_ok())
-            && serde_json::to_vec(&self.known).is_ok_and(|text| fs::write(&fresh, text).is_ok())
-            && fs::rename(&fresh, file).is_ok();
+            && serde_json::to_vec(&self.known).is_ok_and(|text| write_atomic(file, &text).is_ok());
         if !kept {
             tracing::debug!(file = %file.display(), "tools are not remembered");
         }
