@@ -275,6 +275,8 @@ async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::{FailureClass, reason};
+
     use crate::{phases::tests::settings, settings::Store};
 
     /// Work whose datastore answers nobody.
