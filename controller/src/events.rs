@@ -7,7 +7,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crds::{TerraformRun, names, termination::clip};
+use crds::{names, termination::clip};
 
 use crate::run::Note;
 
@@ -26,7 +26,7 @@ impl Events {
     }
 
     /// Publishes notes on a run, in their order, from a task of its own.
-    pub fn publish(&self, run: &TerraformRun, notes: Vec<Note>) {
+    pub fn publish(&self, run: &impl Resource<DynamicType = ()>, notes: Vec<Note>) {
         if notes.is_empty() {
             return;
         }
@@ -43,7 +43,7 @@ impl Events {
     }
 
     /// A run was pruned.
-    pub fn pruned(&self, run: &TerraformRun) {
+    pub fn pruned(&self, run: &impl Resource<DynamicType = ()>) {
         let text = format!("run {} was deleted after its time", run.name_any());
         self.publish(run, vec![Note { reason: "Pruned", warning: false, text }]);
     }

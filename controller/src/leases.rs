@@ -16,7 +16,7 @@ use crds::{TerraformRun, names};
 use crate::{
     error::{Error, ErrorKind},
     nodes,
-    run::{Context, NodeState, PodView, lease, over},
+    run::{Context, NodeState, PodView, gone_wait, is_entitled, over},
 };
 
 /// How often a Lease that somebody else writes at the same moment is looked at again.
@@ -87,7 +87,7 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Context) -> Result<O
     let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(None) };
     let found = ctx.call_opt("read the lease's holder", ctx.runs(namespace).get(name)).await?;
     if let Some(run) = found.filter(|run| run.uid().as_deref() == Some(uid)) {
-        return Ok(lease::is_entitled(&run, lease, &ctx.settings).then(|| format!("{namespace}/{name}")));
+        return Ok(is_entitled(&run, lease, &ctx.settings).then(|| format!("{namespace}/{name}")));
     }
     // The run was removed by force; its pods have their own finalizer.
     let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
@@ -107,13 +107,13 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Context) -> Result<O
     Ok(runs.then(|| format!("{namespace}/{name}, which was removed while its pod still runs")))
 }
 
-/// Removes the Leases that name a run which is about to go.
+/// Removes the Leases that name the run of that UID, which is about to go.
 ///
 /// # Errors
 /// When an answer says nothing. A controller without the right to leases has none to remove.
-pub async fn remove(run: &TerraformRun, ctx: &Context) -> Result<(), Error> {
+pub async fn remove(run_uid: &str, ctx: &Context) -> Result<(), Error> {
     let api = api(ctx);
-    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
+    let of_run = ListParams::default().labels(&format!("{}={run_uid}", names::LABEL_RUN_UID));
     let found = match ctx.call("list leases", api.list(&of_run)).await {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(()),
@@ -150,7 +150,7 @@ pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Context) -> Resu
             let seen = ctx.nodes.ready_for(&node).and_then(|seen| SignedDuration::try_from(seen).ok());
             // Since when it is Ready its kubelet says, by the clock of that machine.
             let said = node.since.map(|since| ctx.now().duration_since(since) - CLOCKS_DIFFER);
-            match seen.max(said).map(|ready| lease::gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
+            match seen.max(said).map(|ready| gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
                 Some(left) => {
                     let due = ctx.now().checked_add(left).unwrap_or(Timestamp::MAX);
                     Err(format!("node {name} is Ready again, and ends what has no pod by {}", due.strftime("%H:%M:%S UTC")))

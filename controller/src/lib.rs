@@ -2,10 +2,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`run`] | the reconciler: observe, decide, execute |
+//! | [`run`] | the reconciler: observe, tell the situation, decide, execute |
 //! | [`pod`], [`account`] | what an attempt is made of |
 //! | [`gate`] | the proof that the admission policies stand |
-//! | [`rerun`], [`recovery`], [`prune`] | fresh runs of the same spec, runs that recover; runs whose time is over |
+//! | [`prune`] | runs whose time is over |
 //! | [`watch`], [`pods`], [`nodes`] | watches and caches |
 //! | [`datastore_client`] | what is asked of the datastore |
 //! | [`read_api`] | the APIService by which people read plans and logs |
@@ -38,8 +38,6 @@ pub mod pods;
 pub mod prune;
 pub mod queue;
 pub mod read_api;
-pub mod recovery;
-pub mod rerun;
 pub mod run;
 pub mod settings;
 pub mod sharing;

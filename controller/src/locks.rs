@@ -13,7 +13,7 @@ use crate::{
     account,
     error::Error,
     leases, nodes,
-    run::{Context, Ended, PodState, PodView, locks, over},
+    run::{Context, Ended, PodState, PodView, over, stale_lock},
 };
 
 /// Which run was told to release which lock: two at once could remove a lock that the first of them took afterwards.
@@ -25,7 +25,7 @@ pub struct Released(Mutex<HashMap<String, (String, String, String)>>);
 /// # Errors
 /// When an answer says nothing.
 pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
-    let Some((name, hash, number)) = locks::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
+    let Some((name, hash, number)) = stale_lock::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
     let Some(holder) = find(run, name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
     let (namespace, uid) = (holder.namespace().unwrap_or_default(), holder.uid().unwrap_or_default());
     let attempt = holder.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.number == number);
@@ -38,10 +38,10 @@ pub async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Res
         Some(_) => PodState::Unknown,
         None => PodState::Absent,
     };
-    let whose = match locks::is_over(&holder, number, &pod, ctx.now()) {
+    let whose = match stale_lock::is_over(&holder, number, &pod, ctx.now()) {
         Err(why) => return Ok(Err(why)),
-        Ok(locks::Over::Ended(whose)) => whose,
-        Ok(locks::Over::Gone(whose)) => {
+        Ok(stale_lock::Over::Ended(whose)) => whose,
+        Ok(stale_lock::Over::Gone(whose)) => {
             match leases::node(&holder, attempt.and_then(|attempt| attempt.node_name.as_deref()), ctx).await? {
                 Ok(()) => whose,
                 Err(why) => return Ok(Err(why)),
@@ -70,7 +70,7 @@ async fn find(run: &TerraformRun, name: &str, hash: &str, ctx: &Context) -> Resu
     let watched = |namespace: &str| scopes.iter().any(|scope| scope.as_deref().is_none_or(|scope| scope == namespace));
     for namespace in ctx.settings.shared_states.group(&own).into_iter().filter(|namespace| watched(namespace)) {
         let found = ctx.call_opt("read the lock holder's run", ctx.runs(namespace).get(name)).await?;
-        if let Some(run) = found.filter(|run| locks::is_run(run, name, hash)) {
+        if let Some(run) = found.filter(|run| stale_lock::is_run(run, name, hash)) {
             return Ok(Some(run));
         }
     }

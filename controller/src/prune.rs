@@ -4,10 +4,10 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
-use crds::{RunResult, TerraformRun, TerraformRunStatus};
+use crds::RunResult;
 
 use crate::{
-    run::{Action, Decision},
+    run::{Action, Decision, RunView},
     settings::Settings,
 };
 
@@ -23,7 +23,8 @@ pub const KEPT_BY: [&str; 7] = [
 ];
 
 /// Whether the run goes now, later or never.
-pub fn decide(run: &TerraformRun, status: &TerraformRunStatus, settings: &Settings, now: Timestamp) -> Decision {
+pub fn decide(run: &RunView, settings: &Settings, now: Timestamp) -> Decision {
+    let status = &run.status;
     let Some(ttl) = run.spec.ttl_seconds_after_finished.or(settings.default_ttl_seconds) else { return Decision::wait() };
     let (Some(ended), Some(result)) = (&status.completion_time, status.result) else { return Decision::wait() };
     let kept = |key: &str| run.labels().contains_key(key) || run.annotations().contains_key(key);

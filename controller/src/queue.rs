@@ -17,7 +17,7 @@ use crds::TerraformRun;
 
 use crate::{
     applied::{Applied, Applies},
-    run::lease::{Want, wants},
+    run::{Want, wants},
     settings::Settings,
     sharing::SharedStates,
 };

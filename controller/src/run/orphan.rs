@@ -3,15 +3,11 @@
 
 use std::sync::Arc;
 
-use kube::{ResourceExt, api::DeleteParams, api::Preconditions};
+use kube::ResourceExt;
 
 use crds::{TerraformRun, names};
 
-use super::{
-    actions::PodView,
-    execute::{delete_account, release_pod},
-    reconcile::Context,
-};
+use super::{context::Context, execute::pod, pod_status::PodView};
 use crate::error::Error;
 
 /// How long to wait after each try that failed, in seconds; after the last one the next list of pods shows the pod again.
@@ -62,19 +58,15 @@ async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: 
     if !is_left(pod, run_uid, there.as_ref()) {
         return Ok(());
     }
-    let pod = ctx
+    let live = ctx
         .call_opt("read pod", ctx.pod_api(namespace).get(&pod.name))
         .await?
         .filter(|live| live.uid().as_deref() == Some(&pod.uid));
-    let Some(pod) = pod.as_ref().and_then(PodView::of).filter(is_over) else { return Ok(()) };
-    tracing::info!(pod = pod.name, run, "the pod's run is gone, or at a later attempt");
-    delete_account(namespace, &pod.name, ctx).await?;
-    if !pod.deleting {
-        let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-        let params = DeleteParams::background().preconditions(preconditions);
-        ctx.call_opt("delete pod", ctx.pod_api(namespace).delete(&pod.name, &params)).await?;
+    let Some(view) = live.as_ref().and_then(PodView::of).filter(is_over) else { return Ok(()) };
+    tracing::info!(pod = view.name, run, "the pod's run is gone, or at a later attempt");
+    pod::delete_account(namespace, &view.name, ctx).await?;
+    if !view.deleting {
+        pod::delete(namespace, &view.name, view.uid.clone(), ctx).await?;
     }
-    release_pod(namespace, &pod.name, &pod.uid, ctx).await?;
-    ctx.pods.release(namespace, &pod.name, &pod.uid);
-    Ok(())
+    pod::release(namespace, &view.name, &view.uid, ctx).await
 }

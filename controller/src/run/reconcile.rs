@@ -5,107 +5,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, ResourceExt, runtime::controller};
+use kube::{ResourceExt, runtime::controller};
 use tracing::Instrument;
 
-use crds::{TerraformRun, TerraformRunStatus, clock::ServerClock};
-
 use super::{
-    actions::Observed,
+    context::Context,
     decide::decide,
     execute::{Outcome, execute},
-    observe::{self, Memory},
+    observe,
+    observed::Observed,
     void,
 };
-use crate::{
-    datastore_client::Datastore,
-    error::{self, Error, ErrorKind},
-    events::Events,
-    gate::Gatekeeper,
-    locks::Released,
-    metrics::Metrics,
-    nodes::Nodes,
-    pods::Pods,
-    queue::Queue,
-    settings::Settings,
-    workspaces::Workspaces,
-};
+use crate::error::{Error, ErrorKind};
+use crds::TerraformRun;
 
 /// The most steps of one look; a run takes four of them to its pod.
 const MAX_STEPS: usize = 16;
 /// When to look again at a run whose cached state is older than our own last write.
 const CACHE_LAG: Duration = Duration::from_millis(200);
-
-/// What the reconciler works with.
-pub struct Context {
-    /// The client.
-    pub client: Client,
-    /// Settings.
-    pub settings: Settings,
-    /// The cache of held pods.
-    pub pods: Pods,
-    /// The cache of nodes.
-    pub nodes: Nodes,
-    /// Notes on runs.
-    pub memory: Memory,
-    /// Proofs of the admission policies.
-    pub gate: Gatekeeper,
-    /// Runs by workspace.
-    pub workspaces: Workspaces,
-    /// Runs by the state that they apply to.
-    pub queue: Queue,
-    /// Locks that runs were told to release.
-    pub released: Released,
-    /// The datastore, when there is one.
-    pub datastore: Option<Arc<Datastore>>,
-    /// Events.
-    pub events: Events,
-    /// Metrics.
-    pub metrics: Arc<Metrics>,
-    /// The API server's clock, by which everything waits that stands in its objects.
-    pub clock: ServerClock,
-}
-
-impl Context {
-    /// Now, by the API server's clock.
-    pub fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    /// The runs of a namespace.
-    pub fn runs(&self, namespace: &str) -> Api<TerraformRun> {
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
-    /// The pods of a namespace.
-    pub fn pod_api(&self, namespace: &str) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
-    /// Calls the API server; failures are counted.
-    pub async fn call<T>(&self, what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-        let answer = error::call(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
-        }
-        answer
-    }
-
-    /// As [`Self::call`], where "not found" is an answer.
-    pub async fn call_opt<T>(
-        &self,
-        what: &'static str,
-        request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<Option<T>, Error> {
-        let answer = error::call_opt(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
-        }
-        answer
-    }
-}
 
 /// Looks at a run, and does what is to be done.
 ///
@@ -130,7 +47,7 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<cont
 
 async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Action, Error> {
     let uid = run.uid().unwrap_or_default();
-    let Some(mut seen) = observe::cached(run.clone(), ctx, ctx.now()) else {
+    let Some(mut seen) = observe::cached(&run, ctx) else {
         return Ok(controller::Action::requeue(CACHE_LAG));
     };
     let mut contended = false;
@@ -177,8 +94,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
 
 /// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.
 fn rest(uid: &str, seen: &Observed, ctx: &Context, requeue: Option<Duration>) {
-    let open = seen.status().attempt.as_ref().is_some_and(|attempt| attempt.open);
-    if requeue.is_none() && !open && seen.run.status.as_ref().is_some_and(TerraformRunStatus::is_terminal) && !seen.run_live {
+    if requeue.is_none() && seen.run.open_attempt().is_none() && seen.status().is_terminal() && !seen.run_live {
         ctx.memory.forget(uid);
     } else if seen.notes.errors > 0 {
         ctx.memory.update(uid, |notes| notes.errors = 0);

@@ -29,8 +29,8 @@ fn a_claim_without_a_word_is_asked_of_the_datastore_first() {
         closed.o.pod = PodState::Absent;
         for world in [&mut ended, &mut gone, &mut closed] {
             assert_eq!(world.asked, 0);
-            assert_eq!(world.decide().actions, [Action::AskProof]);
-            assert!(Action::AskProof.needs_live());
+            assert_eq!(world.decide().actions, [Action::AskDatastore]);
+            assert!(Action::AskDatastore.needs_live());
             world.stored = Some(message(Some(result), None));
             world.settle();
             assert_eq!((world.status().result, world.asked), (Some(result), 1));
@@ -104,7 +104,7 @@ fn a_restart_asks_anew() {
     let mut world = indeterminate().later(5000);
     world.settle();
     let asked = world.asked;
-    (world.o.notes, world.o.proof) = (Notes::default(), Proof::Unknown);
+    (world.o.notes, world.o.late_result) = (Notes::default(), LateResult::Unknown);
     assert_eq!(world.settle(), Some(10));
     assert_eq!(world.asked, asked + 1);
 }

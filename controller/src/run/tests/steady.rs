@@ -182,7 +182,7 @@ fn a_rerun_is_answered_once() {
     assert_eq!(world.status().rerun, Some(names::rerun_name("net", UID)));
     assert_eq!(world.events.last(), Some(&"RerunCreated"));
     assert!(world.decide().actions.is_empty());
-    assert!(!world.o.run.metadata.annotations.as_ref().unwrap().contains_key(names::RERUN), "so that asking once more is seen");
+    assert!(!world.run.metadata.annotations.as_ref().unwrap().contains_key(names::RERUN), "so that asking once more is seen");
     let running = World::new().adopted(Phase::Plan).annotate(names::RERUN, "true");
     assert!(running.decide().actions.is_empty(), "when it has ended, not before");
 }

@@ -8,27 +8,86 @@ use crds::{
     termination::{TerminationMessage, clip},
 };
 
-use super::actions::{Ended, PodView, Trouble};
+/// The pod of the newest attempt.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
+pub enum PodState {
+    /// It was created or looked for a moment ago, and the cache may not show it yet.
+    Unknown,
+    /// The API server does not have it: not created yet, or gone.
+    Absent,
+    /// It exists.
+    Present(PodView),
+}
 
-/// Reads a pod. `None` when it is no attempt's pod.
-pub(super) fn view(pod: &Pod) -> Option<PodView> {
-    let meta = &pod.metadata;
-    let attempt = meta.labels.as_ref()?.get(names::LABEL_ATTEMPT)?.parse().ok()?;
-    let deleting = meta.deletion_timestamp.is_some();
-    let spec = pod.spec.as_ref();
-    Some(PodView {
-        name: meta.name.clone()?,
-        uid: meta.uid.clone()?,
-        run: meta.labels.as_ref()?.get(names::LABEL_RUN).cloned().unwrap_or_default(),
-        attempt,
-        node: spec.and_then(|spec| spec.node_name.clone()),
-        tolerates: spec.and_then(tolerates),
-        held: meta.finalizers.iter().flatten().any(|f| f == names::POD_FINALIZER),
-        deleting,
-        started: pod.status.as_ref().is_some_and(started),
-        ended: ended(pod, deleting),
-        trouble: pod.status.as_ref().and_then(trouble),
-    })
+/// What matters of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodView {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Name of its run.
+    pub run: String,
+    /// Attempt it was made for.
+    pub attempt: u32,
+    /// Node it was bound to.
+    pub node: Option<String>,
+    /// For how many seconds it tolerates a node that is not Ready, when it says so.
+    pub tolerates: Option<i64>,
+    /// Carries our finalizer.
+    pub held: bool,
+    /// Has a deletionTimestamp.
+    pub deleting: bool,
+    /// Its node says that the container was started, whatever became of it.
+    pub started: bool,
+    /// How it ended, when it did.
+    pub ended: Option<Ended>,
+    /// Why it does not start, as far as the pod says.
+    pub trouble: Option<Trouble>,
+}
+
+/// How a pod ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended {
+    /// Its termination message, when it is one.
+    pub message: Option<TerminationMessage>,
+    /// Reason, from [`crds::reason`].
+    pub reason: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+/// Why an attempt does not start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trouble {
+    /// Reason, from [`crds::reason`].
+    pub reason: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+impl PodView {
+    /// Reads a pod. `None` when it is no attempt's pod.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let meta = &pod.metadata;
+        let attempt = meta.labels.as_ref()?.get(names::LABEL_ATTEMPT)?.parse().ok()?;
+        let deleting = meta.deletion_timestamp.is_some();
+        let spec = pod.spec.as_ref();
+        Some(Self {
+            name: meta.name.clone()?,
+            uid: meta.uid.clone()?,
+            run: meta.labels.as_ref()?.get(names::LABEL_RUN).cloned().unwrap_or_default(),
+            attempt,
+            node: spec.and_then(|spec| spec.node_name.clone()),
+            tolerates: spec.and_then(tolerates),
+            held: meta.finalizers.iter().flatten().any(|f| f == names::POD_FINALIZER),
+            deleting,
+            started: pod.status.as_ref().is_some_and(started),
+            ended: ended(pod, deleting),
+            trouble: pod.status.as_ref().and_then(trouble),
+        })
+    }
 }
 
 /// How long a pod stays on a node that is not Ready: the API server gives each pod 300 s where its spec says nothing.
@@ -134,7 +193,7 @@ mod tests {
             "spec": {"nodeName": "n", "containers": []},
         });
         crate::testing::merge(&mut pod, value);
-        view(&serde_json::from_value(pod).unwrap())
+        PodView::of(&serde_json::from_value(pod).unwrap())
     }
 
     fn runner(state: &serde_json::Value) -> serde_json::Value {

@@ -5,27 +5,17 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::draft::Draft;
+use crate::run::{
+    decision::{Action, Decision, Kind},
+    observed::{LockHolder, Observed},
+    pod_status::PodState,
+    timing::{after, gone_wait},
+};
 use crds::{StateLock, TerraformRun, names, termination::clip};
 
-use super::{
-    actions::{Action, Decision, Kind, Observed, PodState},
-    decide::after,
-    lease,
-    status::Draft,
-};
-
 /// Between two looks at the holder of a lock.
-pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
-
-/// What is known of the lock that keeps a run waiting.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Left {
-    /// Nobody asked, or it has to stay.
-    #[default]
-    Unknown,
-    /// The process that held it has ended: `NAMESPACE/RUN, attempt 1`.
-    Behind(String),
-}
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Says that the lock may be released, once that is known; looks again from time to time until then.
 pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
@@ -34,8 +24,8 @@ pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
     if status.lock_release.as_ref().is_some_and(|release| release.id == lock.id) || pod_of(lock).is_none() {
         return None;
     }
-    if let Left::Behind(holder) = &o.left {
-        let mut draft = Draft::new(&o.run, status, now);
+    if let LockHolder::Ended(holder) = &o.lock_holder {
+        let mut draft = Draft::new(&o.run, now);
         draft.set("lockRelease", json!({"id": lock.id, "holder": clip(holder, 256)}));
         draft.note("LockReleased", false, format!("the lock {} was left by {holder}; it may be released", lock.id));
         return Some(Decision::act(Action::Write(draft.finish(Kind::Lock))));
@@ -76,7 +66,7 @@ pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) 
         PodState::Absent => {
             // No later than this: a further attempt is opened only behind a closed one.
             let closed = if attempt.number == number { attempt.closed_at } else { attempt.opened_at };
-            let due = after(closed.map_or(now, |at| at.0), lease::gone_wait(run));
+            let due = after(closed.map_or(now, |at| at.0), gone_wait(run));
             if now < due {
                 return Err(format!("the pod of attempt {number} of {name} is gone, and its end is not confirmed"));
             }

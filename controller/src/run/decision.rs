@@ -1,0 +1,212 @@
+//! What may be decided on a run: plain values, so that decisions can be tested without a cluster.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::pod_status::PodView;
+use crds::{Operation, RunResult};
+
+/// An Event to be published when a write succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// One word.
+    pub reason: &'static str,
+    /// Whether it is a warning.
+    pub warning: bool,
+    /// For people; one line.
+    pub text: String,
+}
+
+/// What a status write does; decides whether it needs a live read, and what is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Makes the run Pending without an attempt.
+    Begin,
+    /// Opens an attempt.
+    Open,
+    /// Says why an attempt that no pod has adopted does not start, or that it goes on.
+    Start,
+    /// Closes an attempt, and the run may go on or have ended already.
+    Close,
+    /// Ends the run, and closes its attempt when one is open.
+    End,
+    /// Records or removes an approval.
+    Approval,
+    /// Conditions only.
+    Conditions,
+    /// Names the wait for a claimed attempt's pod that is gone.
+    Gone,
+    /// Names the run that answers a rerun or a recovery.
+    Rerun,
+    /// Says what became of the objects of an apply whose agent could not.
+    Journal,
+    /// Records how an Indeterminate run ended after all.
+    Settled,
+    /// Records, or gives back, the lease on a state, or says who has it.
+    Lease,
+    /// Says that a lock may be released.
+    Lock,
+}
+
+/// One write of the status: a merge patch with the run's resourceVersion, or with tests of fields where the run is contended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// What it does.
+    pub kind: Kind,
+    /// The patch of `status`.
+    pub status: Map<String, Value>,
+    /// Events to publish when it succeeded.
+    pub notes: Vec<Note>,
+    /// The run is finished for good with this write.
+    pub finished: Option<(Operation, RunResult)>,
+    /// It was drafted on a cached run, and lacks what only the whole one has.
+    pub incomplete: bool,
+}
+
+/// An order to the executor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Read the run: what is to be done depends on what the cache does not keep.
+    Read,
+    /// Add the run's finalizer, and prove the gate at the same time when it is needed next.
+    AddFinalizer {
+        /// Whether the gate is proven at the same time.
+        prove: bool,
+    },
+    /// Prove that the admission policies stand, or that those stand that were proven.
+    ProveGate,
+    /// Ask the datastore how a claimed run ended, and what became of its objects.
+    AskDatastore,
+    /// Take the lease on a state.
+    TakeLease {
+        /// The state.
+        key: String,
+    },
+    /// Ask whether the node of a pod that is gone has ended what was on it.
+    AskNodes,
+    /// Release the lock that the run left on its managed state.
+    ReleaseLock,
+    /// Find out who left the lock that the run waits for.
+    AskLock,
+    /// Write the status.
+    Write(Write),
+    /// Create account and pod of the open attempt, as far as they do not exist.
+    CreatePod,
+    /// Delete a pod, which then ends within its grace.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// Its UID, a precondition.
+        uid: String,
+    },
+    /// Delete ServiceAccount, Role and RoleBinding of an attempt.
+    DeleteAccount {
+        /// Their name.
+        name: String,
+    },
+    /// Remove our finalizer from a pod.
+    ReleasePod {
+        /// Its name.
+        name: String,
+        /// Its UID, a precondition.
+        uid: String,
+    },
+    /// Delete everything that carries the run's UID.
+    Cleanup,
+    /// Remove the run's finalizer.
+    RemoveFinalizer,
+    /// Create the run that answers `pawl.run/rerun=true`.
+    CreateRerun,
+    /// Create the run that answers `pawl.run/recover=true`.
+    CreateRecovery,
+    /// Take off annotations that were answered or refused.
+    TakeOff(&'static [&'static str]),
+    /// Delete the run.
+    Prune,
+}
+
+impl Action {
+    /// Deletes a pod.
+    pub(super) fn delete(pod: &PodView) -> Self {
+        Self::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+
+    /// Whether the decision has to be made on a live read. The others hold for good once they were true, or their
+    /// precondition says that nothing has changed since the cached read.
+    pub const fn needs_live(&self) -> bool {
+        match self {
+            Self::Write(write) => match write.kind {
+                Kind::Begin
+                | Kind::Open
+                | Kind::Start
+                | Kind::Close
+                | Kind::End
+                | Kind::Gone
+                | Kind::Rerun
+                | Kind::Journal
+                | Kind::Settled
+                | Kind::Lease
+                | Kind::Lock => true,
+                Kind::Approval | Kind::Conditions => write.incomplete,
+            },
+            Self::Read
+            | Self::CreatePod
+            | Self::DeletePod { .. }
+            | Self::CreateRerun
+            | Self::CreateRecovery
+            | Self::AskDatastore
+            | Self::TakeLease { .. }
+            | Self::AskNodes
+            | Self::ReleaseLock
+            | Self::AskLock
+            | Self::TakeOff(_) => true,
+            Self::AddFinalizer { .. }
+            | Self::ProveGate
+            | Self::DeleteAccount { .. }
+            | Self::ReleasePod { .. }
+            | Self::Cleanup
+            | Self::RemoveFinalizer
+            | Self::Prune => false,
+        }
+    }
+}
+
+/// What is to be done now, and when to look again though nothing changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// In this order; an error ends the sequence.
+    pub actions: Vec<Action>,
+    /// When to look again.
+    pub requeue: Option<Duration>,
+}
+
+impl Decision {
+    /// Nothing to do until something changes.
+    pub fn wait() -> Self {
+        Self::default()
+    }
+
+    /// Nothing to do before that time.
+    pub fn until(at: Timestamp, now: Timestamp) -> Self {
+        // A little late rather than a little early, when nothing could be done yet.
+        let millis = at.as_millisecond().saturating_sub(now.as_millisecond()).max(0);
+        Self { actions: Vec::new(), requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)) }
+    }
+
+    /// One action.
+    pub fn act(action: Action) -> Self {
+        Self { actions: vec![action], requeue: None }
+    }
+
+    /// Some actions.
+    pub fn all(actions: Vec<Action>) -> Self {
+        Self { actions, requeue: None }
+    }
+
+    /// Whether any of the actions has to be decided on a live read.
+    pub fn needs_live(&self) -> bool {
+        self.actions.iter().any(Action::needs_live)
+    }
+}

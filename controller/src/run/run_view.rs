@@ -1,0 +1,213 @@
+//! What decisions read of a run. A cached run has lost much of what the API server has (`watch::prune`), and a field that was taken
+//! from it looks as if it had never been set: here it cannot be read.
+
+use std::{borrow::Cow, sync::Arc};
+
+use k8s_openapi::{
+    NamespaceResourceScope,
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+};
+use kube::{Resource, ResourceExt as _};
+
+use crds::{
+    Adopted, Approval, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus, Retry,
+    RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts, names,
+};
+
+/// A run, as far as the cache keeps it, and the whole of it when it was read from the API server.
+#[derive(Clone, Debug)]
+pub struct RunView {
+    metadata: ObjectMeta,
+    /// What the cache keeps of the spec.
+    pub spec: Spec,
+    /// What the cache keeps of the status; empty when there is none yet.
+    pub status: Status,
+    /// The field that has a word of a newer version.
+    pub unknown_word: Option<&'static str>,
+    /// That a person or the API asks that the run comes to an end before its claim.
+    pub asked: Option<(RunResult, String)>,
+    whole: Option<Arc<TerraformRun>>,
+}
+
+/// The part of the spec that the cache keeps.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What the run does.
+    pub operation: Operation,
+    /// Who lets the plan be applied.
+    pub approval: Approval,
+    /// How long its phases may take.
+    pub timeouts: Timeouts,
+    /// How often it tries again.
+    pub retry: Retry,
+    /// How long it stays when it has ended.
+    pub ttl_seconds_after_finished: Option<u32>,
+}
+
+/// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what decisions on such a run need.
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "the fields of the status")]
+pub struct Status {
+    pub phase: Option<Phase>,
+    pub result: Option<RunResult>,
+    pub completion_time: Option<Time>,
+    pub plan: Option<PlanStatus>,
+    pub approval: Option<ApprovalRecord>,
+    pub attempt: Option<Attempt>,
+    pub adopted: Option<Adopted>,
+    pub claim: Option<Claim>,
+    pub failure: Option<Failure>,
+    pub journal: Option<Journal>,
+    pub state_lock: Option<StateLock>,
+    pub lock_release: Option<LockRelease>,
+    pub lease: Option<StateLease>,
+    pub recovery: Option<String>,
+    pub settled: Option<Settled>,
+    pub rerun: Option<String>,
+    pub conditions: Vec<Condition>,
+}
+
+impl RunView {
+    /// Of a run that the cache has.
+    pub fn cached(run: &TerraformRun) -> Self {
+        let TerraformRunSpec { operation, approval, timeouts, retry, ttl_seconds_after_finished, .. } = run.spec;
+        Self {
+            metadata: run.metadata.clone(),
+            spec: Spec { operation, approval, timeouts, retry, ttl_seconds_after_finished },
+            status: run.status.clone().map(Status::from).unwrap_or_default(),
+            unknown_word: run.unknown_word(),
+            asked: asked(run),
+            whole: None,
+        }
+    }
+
+    /// Of a run that the API server gave.
+    pub fn live(run: Arc<TerraformRun>) -> Self {
+        let cached = Self::cached(&run);
+        Self { whole: Some(run), ..cached }
+    }
+
+    /// The whole run; `None` of a cached one.
+    pub fn whole(&self) -> Option<&Arc<TerraformRun>> {
+        self.whole.as_ref()
+    }
+
+    /// The attempt that is open.
+    pub fn open_attempt(&self) -> Option<&Attempt> {
+        self.status.attempt.as_ref().filter(|attempt| attempt.open)
+    }
+}
+
+impl From<TerraformRunStatus> for Status {
+    fn from(status: TerraformRunStatus) -> Self {
+        // Without `..`: whoever adds a field says here whether the cache keeps it.
+        let TerraformRunStatus {
+            phase,
+            result,
+            message: _,
+            next_step: _,
+            history: _,
+            start_time: _,
+            completion_time,
+            plan,
+            approval,
+            attempt,
+            adopted,
+            claim,
+            progress: _,
+            steps: _,
+            failure,
+            journal,
+            state_lock,
+            unconfined: _,
+            lock_release,
+            lease,
+            recovery,
+            settled,
+            rerun,
+            observed_generation: _,
+            conditions,
+        } = status;
+        Self {
+            phase,
+            result,
+            completion_time,
+            plan,
+            approval,
+            attempt,
+            adopted,
+            claim,
+            failure,
+            journal,
+            state_lock,
+            lock_release,
+            lease,
+            recovery,
+            settled,
+            rerun,
+            conditions,
+        }
+    }
+}
+
+impl Status {
+    /// Whether the run has ended.
+    pub fn is_terminal(&self) -> bool {
+        self.phase.is_some_and(Phase::is_terminal)
+    }
+
+    /// A condition of that type and reason.
+    pub fn condition(&self, type_: &str, reason: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason)
+    }
+}
+
+/// The API server knows it by the same name.
+impl Resource for RunView {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        TerraformRun::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        TerraformRun::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        TerraformRun::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        TerraformRun::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// A person or the API asks that the run comes to an end before its claim.
+pub(super) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
+    let annotation = |name: &str| run.annotations().get(name);
+    if let Some(denied) = run.denied() {
+        Some((RunResult::Rejected, denied))
+    } else if let Some(cancelled) = run.cancelled() {
+        Some((RunResult::Canceled, cancelled))
+    } else if run.metadata.deletion_timestamp.is_some() {
+        Some((RunResult::Canceled, "the run was deleted".into()))
+    } else {
+        let life = annotation(names::LIFE).filter(|life| run.uid().as_ref() != Some(*life))?;
+        // One that has begun has a status of its own, and was not made from anything.
+        run.status
+            .as_ref()
+            .and_then(|status| status.attempt.as_ref())
+            .is_none()
+            .then(|| (RunResult::Canceled, format!("made again from the run of UID {life}, out of a backup or a copy")))
+    }
+}
