@@ -44,27 +44,46 @@ pub struct Spec {
     pub ttl_seconds_after_finished: Option<u32>,
 }
 
-/// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what decisions on such a run need.
-#[derive(Clone, Debug, Default)]
-#[expect(missing_docs, reason = "the fields of the status")]
-pub struct Status {
-    pub phase: Option<Phase>,
-    pub result: Option<RunResult>,
-    pub completion_time: Option<Time>,
-    pub plan: Option<PlanStatus>,
-    pub approval: Option<ApprovalRecord>,
-    pub attempt: Option<Attempt>,
-    pub adopted: Option<Adopted>,
-    pub claim: Option<Claim>,
-    pub failure: Option<Failure>,
-    pub journal: Option<Journal>,
-    pub state_lock: Option<StateLock>,
-    pub lock_release: Option<LockRelease>,
-    pub lease: Option<StateLease>,
-    pub recovery: Option<String>,
-    pub settled: Option<Settled>,
-    pub rerun: Option<String>,
-    pub conditions: Vec<Condition>,
+/// What the cache keeps of the status. Both lists together are all its fields: whoever adds one says here whether decisions read it.
+macro_rules! status {
+    (kept { $($kept:ident: $type:ty,)* } dropped { $($dropped:ident,)* }) => {
+        /// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what such a run needs.
+        #[derive(Clone, Debug, Default)]
+        #[allow(missing_docs, reason = "the fields of the status")]
+        pub struct Status {
+            $(pub $kept: $type,)*
+        }
+
+        impl From<TerraformRunStatus> for Status {
+            fn from(status: TerraformRunStatus) -> Self {
+                let TerraformRunStatus { $($kept,)* $($dropped: _,)* } = status;
+                Self { $($kept,)* }
+            }
+        }
+    };
+}
+
+status! {
+    kept {
+        phase: Option<Phase>,
+        result: Option<RunResult>,
+        completion_time: Option<Time>,
+        plan: Option<PlanStatus>,
+        approval: Option<ApprovalRecord>,
+        attempt: Option<Attempt>,
+        adopted: Option<Adopted>,
+        claim: Option<Claim>,
+        failure: Option<Failure>,
+        journal: Option<Journal>,
+        state_lock: Option<StateLock>,
+        lock_release: Option<LockRelease>,
+        lease: Option<StateLease>,
+        recovery: Option<String>,
+        settled: Option<Settled>,
+        rerun: Option<String>,
+        conditions: Vec<Condition>,
+    }
+    dropped { message, next_step, history, start_time, progress, steps, unconfined, observed_generation, }
 }
 
 impl RunView {
@@ -95,58 +114,6 @@ impl RunView {
     /// The attempt that is open.
     pub fn open_attempt(&self) -> Option<&Attempt> {
         self.status.attempt.as_ref().filter(|attempt| attempt.open)
-    }
-}
-
-impl From<TerraformRunStatus> for Status {
-    fn from(status: TerraformRunStatus) -> Self {
-        // Without `..`: whoever adds a field says here whether the cache keeps it.
-        let TerraformRunStatus {
-            phase,
-            result,
-            message: _,
-            next_step: _,
-            history: _,
-            start_time: _,
-            completion_time,
-            plan,
-            approval,
-            attempt,
-            adopted,
-            claim,
-            progress: _,
-            steps: _,
-            failure,
-            journal,
-            state_lock,
-            unconfined: _,
-            lock_release,
-            lease,
-            recovery,
-            settled,
-            rerun,
-            observed_generation: _,
-            conditions,
-        } = status;
-        Self {
-            phase,
-            result,
-            completion_time,
-            plan,
-            approval,
-            attempt,
-            adopted,
-            claim,
-            failure,
-            journal,
-            state_lock,
-            lock_release,
-            lease,
-            recovery,
-            settled,
-            rerun,
-            conditions,
-        }
     }
 }
 

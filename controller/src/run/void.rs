@@ -206,7 +206,7 @@ async fn write_over(run: &TerraformRun, write: Write, ctx: &Context) -> Result<O
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{ApprovalRecord, Attempt, Claim, whole_seconds};
+    use crds::{ApprovalRecord, Attempt, Claim, TerraformRunStatus, whole_seconds};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
     fn with(annotations: &[&str], change: impl FnOnce(&mut TerraformRun, &mut TerraformRunStatus)) -> TerraformRun {

@@ -15,7 +15,9 @@ use crds::{ApprovalMode, Recover, RunResult, TerraformRun, names};
 pub(super) fn is_asked(run: &RunView) -> bool {
     let status = &run.status;
     let asked = run.annotations().get(names::RECOVER).is_some_and(|value| value == "true");
-    let due = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate)) && status.claim.is_some();
+    // Of a run that is finished for good the cache does not keep the claim.
+    let claimed = status.claim.is_some() || run.whole().is_none();
+    let due = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate)) && claimed;
     asked && due && status.recovery.is_none()
 }
 

@@ -32,7 +32,7 @@ fn a_pod_is_created_on_a_live_read_only() {
     assert!(world.decide().actions.contains(&Action::CreatePod));
     assert!(Action::CreatePod.needs_live());
     world.o.pod_live = false;
-    assert!(!world.o.is_live(), "an open attempt's pod has to be looked for");
+    assert!(!world.seen().is_live(), "an open attempt's pod has to be looked for");
 }
 
 #[test]

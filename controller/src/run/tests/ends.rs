@@ -260,7 +260,7 @@ fn between_attempts_a_run_ends_at_once() {
         assert_eq!((fresh.status().result, fresh.status().attempt.is_none()), (Some(result), true));
         let mut between = World::new().adopted(Phase::Plan).pod_ended(None);
         between.settle();
-        between.run.metadata.annotations = world.run.metadata.annotations.clone();
+        between.run.metadata.annotations.clone_from(&world.run.metadata.annotations);
         between.settle();
         assert_eq!(between.status().result, Some(result));
     }

@@ -80,7 +80,14 @@ fn proof_that_arrives_late_is_recorded_once_beside_the_result() {
     assert_eq!(world.events.last(), Some(&"Settled"));
     assert_eq!(world.writes.iter().filter(|kind| **kind == Kind::Settled).count(), 1);
     assert!(
-        Action::Write(Write { kind: Kind::Settled, status: serde_json::Map::new(), notes: vec![], finished: None }).needs_live()
+        Action::Write(Write {
+            kind: Kind::Settled,
+            status: serde_json::Map::new(),
+            notes: vec![],
+            finished: None,
+            incomplete: false
+        })
+        .needs_live()
     );
 }
 

@@ -206,15 +206,25 @@ impl World {
         self
     }
 
-    pub(super) fn decide(&self) -> Decision {
-        let whole = RunView::live(Arc::new(self.run.clone()));
-        let run = if self.o.run_live { whole } else { RunView::cached(&self.run) };
+    /// What is observed: the whole run, or what the cache keeps of it.
+    pub(super) fn seen(&self) -> Observed {
+        let mut run = self.run.clone();
+        let run = if self.o.run_live {
+            RunView::live(Arc::new(run))
+        } else {
+            crate::watch::prune(&mut run);
+            RunView::cached(&run)
+        };
         let mut seen = Observed { run, ..self.o.clone() };
         if seen.run.asked.is_some() {
             // As `observe` does.
             seen.notes.asked_at.get_or_insert(self.now);
         }
-        decide(&seen, &self.settings, self.now)
+        seen
+    }
+
+    pub(super) fn decide(&self) -> Decision {
+        decide(&self.seen(), &self.settings, self.now)
     }
 
     /// Decides and applies until nothing is left to do; returns when to look again, in seconds.

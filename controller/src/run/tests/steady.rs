@@ -147,6 +147,19 @@ fn nothing_final_is_decided_on_the_cache() {
     }
 }
 
+/// What is done on a cached run is what would be done on the whole one.
+#[test]
+fn what_is_decided_on_the_cache_holds_for_the_whole_run() {
+    for (name, world) in worlds() {
+        let mut cached = world.clone();
+        (cached.o.run_live, cached.o.pod_live) = (false, false);
+        let decision = cached.decide();
+        if !decision.actions.is_empty() && !decision.needs_live() {
+            assert_eq!(decision, world.decide(), "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_run_that_is_finished_costs_nothing() {
     let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
