@@ -236,7 +236,7 @@ fn row_7_tries_have_a_limit() {
 
 #[test]
 fn retries_back_off_to_five_minutes() {
-    let waits: Vec<_> = [1, 2, 3, 4, 5, 6, 10, 64, 1000].map(|n| decide::backoff(n).as_secs()).into();
+    let waits: Vec<_> = [1, 2, 3, 4, 5, 6, 10, 64, 1000].map(|n| timing::backoff(n).as_secs()).into();
     assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300, 300, 300]);
 }
 
