@@ -39,9 +39,9 @@ pub(super) const OTHER: &str = "sha256:22222222222222222222222222222222222222222
 #[derive(Clone)]
 pub(super) struct World {
     /// The run as the API server has it.
-    pub(super) run: TerraformRun,
+    pub(super) run: Box<TerraformRun>,
     /// What is observed beside it.
-    pub(super) o: Observed,
+    pub(super) o: Box<Observed>,
     pub(super) settings: Settings,
     pub(super) now: Timestamp,
     /// Events that were published.
@@ -89,8 +89,8 @@ impl World {
             lock_holder: LockHolder::Unknown,
         };
         Self {
-            run: run(),
-            o,
+            run: Box::new(run()),
+            o: Box::new(o),
             settings: Settings::default(),
             now: t0(),
             events: Vec::new(),
@@ -210,12 +210,12 @@ impl World {
     pub(super) fn seen(&self) -> Observed {
         let mut run = self.run.clone();
         let run = if self.o.run_live {
-            RunView::live(Arc::new(run))
+            RunView::live(Arc::from(run))
         } else {
             crate::watch::prune(&mut run);
             RunView::cached(&run)
         };
-        let mut seen = Observed { run, ..self.o.clone() };
+        let mut seen = Observed { run, ..(*self.o).clone() };
         if seen.run.asked.is_some() {
             // As `observe` does.
             seen.notes.asked_at.get_or_insert(self.now);
