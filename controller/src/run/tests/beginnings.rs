@@ -201,7 +201,8 @@ fn a_refused_creation_is_tried_again_until_the_deadline() {
     assert_eq!(world.decide().actions, [Action::CreatePod]);
     let again = refused_again(Some(&refused), 1, trouble(reason::QUOTA_EXCEEDED), world.now);
     assert_eq!(again.times, 2);
-    let after_restart = World { o: Observed { notes: Notes::default(), ..world.o.clone() }, ..world.clone() }.later(600);
+    let mut after_restart = world.clone().later(600);
+    after_restart.o.notes = Notes::default();
     world.o.notes.refused = Some(Refused { times: 60, ..again });
     for mut world in [world.later(600), after_restart] {
         world.settle();
