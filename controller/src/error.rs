@@ -5,7 +5,8 @@ use std::{fmt, time::Duration};
 
 use kube::core::Status;
 
-use crate::datastore_client::Unanswered;
+use crds::datastore::causes;
+use datastore_client::RequestError;
 
 /// How long a call may take.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,8 +45,8 @@ pub enum Error {
         name: String,
     },
     /// The datastore, or a file that is needed for it.
-    #[error(transparent)]
-    Datastore(#[from] Unanswered),
+    #[error("{}", causes(.0))]
+    Datastore(#[from] RequestError),
     /// An object cannot be written as JSON.
     #[error("{what}: {source}")]
     Encode {

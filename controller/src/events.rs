@@ -7,12 +7,21 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crds::{names, termination::clip};
-
-use crate::run::Note;
+use crds::{names, text::clip};
 
 /// The most bytes of an Event's note, in characters of up to three bytes.
 const MAX_NOTE: usize = 340;
+
+/// An Event to be published when a write succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// One word.
+    pub reason: &'static str,
+    /// Whether it is a warning.
+    pub warning: bool,
+    /// For people; one line.
+    pub text: String,
+}
 
 /// Publishes Events.
 #[derive(Clone)]

@@ -1,49 +1,35 @@
-//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods.
+//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods. What outlives pods is
+//! kept by a crate of its own, `datastore`, which this one's program runs as `controller datastore`.
+//!
+//! Each room uses only those below it, which the tests read off the source (`tests/src/rooms`).
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`run`] | the reconciler: observe, tell the situation, decide, execute |
-//! | [`pod`], [`account`] | what an attempt is made of |
-//! | [`gate`] | the proof that the admission policies stand |
-//! | [`prune`] | runs whose time is over |
-//! | [`watch`], [`pods`], [`nodes`] | watches and caches |
-//! | [`datastore_client`] | what is asked of the datastore |
+//! | [`run`] | the reconciler: observe, tell the situation, decide, execute, and the loop that looks at runs |
+//! | [`policies`] | the proof that the admission policies stand |
+//! | [`state_queue`] | one apply at a time on a state: who has it, who waits, what was applied or planned since |
+//! | [`gc`] | what is deleted because nothing needs it any more |
+//! | [`cluster`] | watches and caches, the API server's clock, which of several controllers works |
+//! | [`runner_pod`] | what an attempt is made of, its pod and its rights, and what its pod says of itself |
 //! | [`read_api`] | the APIService by which people read plans and logs |
-//! | [`locks`] | locks of states that dead pods left |
-//! | [`clock`] | the API server's clock, off its answers |
-//! | [`leader`] | which of several controllers works |
-//! | [`leases`], [`queue`], [`sharing`] | one apply at a time on a state: who has it, who waits, and among whom |
-//! | [`applied`] | whose apply came after a plan that waits |
-//! | [`workspaces`] | which runs work on the same workspace |
+//! | `requests` | what people ask of a run |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
-//! | [`datastore`] | `controller datastore`: what outlives pods |
-//! | [`settings`], [`error`] | command line; calls that failed |
+//! | [`error`] | calls that failed |
+//! | [`settings`] | command line |
 
-pub mod account;
 pub mod admin;
-pub mod applied;
-pub mod clock;
-pub mod datastore;
-pub mod datastore_client;
+pub mod cluster;
 pub mod error;
 pub mod events;
-pub mod gate;
-pub mod leader;
-pub mod leases;
-pub mod locks;
+pub mod gc;
 pub mod metrics;
-pub mod nodes;
-pub mod pod;
-pub mod pods;
-pub mod prune;
-pub mod queue;
+pub mod policies;
 pub mod read_api;
+mod requests;
 pub mod run;
+pub mod runner_pod;
 pub mod settings;
-pub mod sharing;
-pub mod sweep;
-pub mod watch;
-pub mod workspaces;
+pub mod state_queue;
 
 #[cfg(test)]
 mod testing;

@@ -14,22 +14,11 @@ use tracing_subscriber::EnvFilter;
 
 use controller::{
     admin::{self, Readiness},
-    clock::Timed,
-    datastore,
-    datastore_client::Datastore,
-    events::Events,
-    gate::{self, Gatekeeper},
-    leader::Candidate,
-    locks::Released,
-    metrics::Metrics,
-    nodes::{self, Nodes},
-    pods::Pods,
-    queue::Queue,
+    cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
+    gc, policies,
     read_api::{self, Registration},
-    run::{Context, Memory},
+    run::{self, Context},
     settings::Settings,
-    sweep,
-    workspaces::Workspaces,
 };
 use crds::clock::ServerClock;
 
@@ -63,7 +52,7 @@ fn main() -> anyhow::Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
             runtime.block_on(async {
                 let (client, clock) = client().await?;
-                run(settings, client, clock).await
+                work(settings, client, clock).await
             })
         }
         // Two: one encrypts while the other serves the rest.
@@ -89,31 +78,18 @@ async fn client() -> anyhow::Result<(Client, ServerClock)> {
     Ok((client, clock))
 }
 
-async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
+async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
     let scopes = settings.scopes();
     let registration = Registration::of(&settings).context("--read-api-service")?;
-    let metrics = Arc::new(Metrics::new());
+    let datastore = settings.datastore();
+    let ctx = Arc::new(Context::new(Cluster::new(client.clone(), settings, clock), datastore));
+    let (settings, metrics) = (&ctx.settings, ctx.metrics.clone());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));
     let (listen, routes) = (settings.listen, admin::router(metrics.clone(), readiness.clone()));
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "controller".into());
     let candidate =
         settings.leader_lease.as_ref().filter(|name| !name.is_empty()).map(|name| Candidate::new(client.clone(), name, &pod));
-    let ctx = Arc::new(Context {
-        client: client.clone(),
-        pods: Pods::awaiting(scopes.len()),
-        nodes: Nodes::default(),
-        memory: Memory::default(),
-        gate: Gatekeeper::default(),
-        workspaces: Workspaces::default(),
-        queue: Queue::new(&settings),
-        released: Released::default(),
-        datastore: Datastore::of(&settings).map(Arc::new),
-        events: Events::new(client.clone()),
-        metrics: metrics.clone(),
-        clock,
-        settings,
-    });
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?ctx.settings.watch_namespaces, "started");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?settings.watch_namespaces, "started");
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut admin = std::pin::pin!(admin::serve(listen, routes));
@@ -136,14 +112,14 @@ async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::
 
     let (stop, stopped) = watch::channel(false);
     let sweeps: Vec<_> =
-        scopes.iter().map(|scope| tokio::spawn(sweep::run(scope.clone(), ctx.clone(), stopped.clone()))).collect();
+        scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.cluster.clone(), stopped.clone()))).collect();
     let watches = scopes.into_iter().map(|scope| {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
-        tokio::spawn(controller::watch::run(scope, ctx, readiness, stopped))
+        tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
-    let gate = gate::feed::run(ctx.clone(), readiness.clone(), stopped.clone());
-    let nodes = nodes::run(ctx.clone(), stopped.clone());
+    let gate = policies::feed::run(ctx.clone(), ctx.gate.clone(), readiness.clone(), stopped.clone());
+    let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
     let others = [tokio::spawn(reading), tokio::spawn(gate), tokio::spawn(nodes)];
     let watches = futures::future::join_all(watches.chain(others).chain(sweeps));
     let mut watches = std::pin::pin!(watches);

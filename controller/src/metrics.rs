@@ -98,20 +98,15 @@ impl Metrics {
 
     /// All of them in the OpenMetrics text format.
     pub fn encode(&self) -> String {
-        encoded(&self.registry)
-    }
-}
-
-/// A registry in the OpenMetrics text format.
-pub(crate) fn encoded(registry: &Mutex<Registry>) -> String {
-    let mut text = String::new();
-    if let Ok(registry) = registry.lock() {
-        // Writing to a String cannot fail; a half text would be worse than an empty one.
-        if encode(&mut text, &registry).is_err() {
-            text.clear();
+        let mut text = String::new();
+        if let Ok(registry) = self.registry.lock() {
+            // Writing to a String cannot fail; a half text would be worse than an empty one.
+            if encode(&mut text, &registry).is_err() {
+                text.clear();
+            }
         }
+        text
     }
-    text
 }
 
 impl Default for Metrics {

@@ -5,7 +5,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{termination::clip, whole_seconds};
+use crate::{text::clip, whole_seconds};
 
 /// A plan was made.
 pub const PLANNED: &str = "Planned";

@@ -9,7 +9,7 @@
 //! | `GET objects/KIND` | reads an object of any attempt of the caller's own run |
 //! | `GET objects/KIND/digest` | reads it back from the store, opens it, and answers [`Stored`] |
 //! | `PUT log/PHASE?offset=N[&end=true]` | appends at most [`MAX_APPEND`] bytes; answers [`Length`]; 409 [`WRONG_OFFSET`] names the length |
-//! | `PUT log/journal?offset=N` | the same for the journal ([`crate::journal`]) |
+//! | `PUT log/journal?offset=N` | the same for the journal ([`crate::apply_log`]) |
 //! | `GET recover` | the journal of the run that the caller's own `spec.recover` names; 409 [`NOT_ENDED`] while it works |
 //! | `PUT intent` | writes as `PUT claim` would, before there is a claim: that it can be recorded is proven; 409 [`ALREADY_CLAIMED`] |
 //! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
@@ -24,6 +24,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use crate::digest::hex_digest;
 use crate::{TerraformRunSpec, names::short_hash};
 
 /// Audience of the tokens.
@@ -172,16 +173,6 @@ pub struct Problem {
 /// The path of an attempt's requests.
 pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
     format!("/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}")
-}
-
-/// `sha256:` and the hexadecimal digits of a digest.
-pub fn hex_digest(digest: &[u8]) -> String {
-    use std::fmt::Write as _;
-    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The text of an error with those of its causes: that of an HTTP client leaves them out, and only they help.

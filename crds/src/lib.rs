@@ -6,34 +6,45 @@
 //! |---|---|
 //! | [`v1alpha1`] | `TerraformRun`: spec, status, phases and results |
 //! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
+//! | [`fields`] | the fields of the status: who writes each, what is cached, what wakes, which texts they hold |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
-//! | [`contract`] | environment, paths and exit codes of an attempt's pod |
+//! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
-//! | [`journal`] | what an apply did to each object, compared with a state |
+//! | [`apply_log`] | what an apply did to each object, compared with a state |
+//! | [`backend`] | what is known of each type of backend |
 //! | [`state_key`] | which runs have the same state |
 //! | [`termination`] | the termination message |
+//! | [`text`] | texts on one line, of a bounded length |
 //! | [`tools`] | what an operator says about tools |
-//! | [`reason`] | the reasons of failures and conditions |
+//! | [`reason`] | the reasons of failures and conditions: word, class, text and next step of each |
+//! | [`backoff`] | how long to wait before trying again |
 //! | [`clock`] | the API server's clock, told by its answers |
-//! | [`next_step`] | what a person does after a failure, reason by reason |
 //! | [`conditions`] | the conditions of a run, set without losing their transition times |
-//! | [`fit`] | keeps a status below its size |
+//! | [`guide`] | pages of the guide that are made from the types |
+//! | [`status_limit`] | keeps a status below its size |
+//! | [`digest`] | digests as text |
 //! | [`duration`] | durations as people write them |
 
+pub mod apply_log;
+pub mod backend;
+pub mod backoff;
 pub mod clock;
 pub mod conditions;
-pub mod contract;
 pub mod crd;
 pub mod datastore;
+pub mod digest;
 pub mod duration;
-pub mod fit;
-pub mod journal;
+pub mod fields;
+pub mod guide;
 pub mod names;
-pub mod next_step;
+pub mod pod_env;
 pub mod reason;
 pub mod state_key;
+pub mod status_limit;
 pub mod termination;
+pub mod text;
 pub mod tools;
 pub mod v1alpha1;
 
+pub use reason::Reason;
 pub use v1alpha1::*;

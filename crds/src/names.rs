@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::datastore::hex_digest;
+use crate::digest::hex_digest;
 
 /// The API group.
 pub const GROUP: &str = "pawl.run";

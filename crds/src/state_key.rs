@@ -4,35 +4,14 @@
 //! A key is a digest, so that it can stand in a status, and of no credential. Two keys of one state cost the exclusion, one key of
 //! two states only a wait: what names no place, and differs between two ways to the same state, stays out.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
     TerraformRunSpec,
+    backend::BackendType,
     datastore::{StateId, hex_digest},
 };
-
-/// Arguments of backends that tell one state from another.
-const PLACE: &[&str] = &[
-    "address",
-    "bucket",
-    "key",
-    "path",
-    "prefix",
-    "endpoint",
-    "workspace_key_prefix",
-    "workspace_dir",
-    "container_name",
-    "storage_account_name",
-    "hostname",
-    "organization",
-    "workspaces",
-    "namespace",
-    "secret_suffix",
-    "schema_name",
-    "subpath",
-    "repo",
-];
 
 /// The key of the managed state of a run.
 pub fn managed(namespace: &str, id: &StateId) -> String {
@@ -42,7 +21,7 @@ pub fn managed(namespace: &str, id: &StateId) -> String {
 /// The key of a state that is kept elsewhere: the backend's type and configuration, as `init` left it or as the spec has it.
 /// Where the configuration names no place (it comes from the environment), the run's own stack stands in for it.
 pub fn foreign(kind: &str, config: &Value, workspace: &str, namespace: &str, id: &StateId) -> String {
-    let place = place(config);
+    let place = BackendType::of(kind).state(config);
     if place.is_empty() {
         return digest(&json!(["unnamed", kind, namespace, id.stack, workspace]));
     }
@@ -59,27 +38,6 @@ pub fn expected(namespace: &str, name: &str, spec: &TerraformRunSpec, has_datast
         }
         None => has_datastore.then(|| managed(namespace, &id)),
     }
-}
-
-/// The entries that name the place, sorted, without credentials.
-fn place(config: &Value) -> Map<String, Value> {
-    let Value::Object(config) = config else { return Map::new() };
-    let named = |value: &Value| match value {
-        Value::Null => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(map) => !map.is_empty(),
-        Value::Bool(_) | Value::Number(_) => true,
-    };
-    let mut kept: Vec<_> = config.iter().filter(|(key, value)| PLACE.contains(&key.as_str()) && named(value)).collect();
-    kept.sort_by_key(|(key, _)| *key);
-    let plain = |value: &Value| value.as_str().map_or_else(|| value.clone(), |text| without_userinfo(text).into());
-    let mut place: Map<String, Value> = kept.into_iter().map(|(key, value)| (key.clone(), plain(value))).collect();
-    // Host and database of `pg`; in any other form it is all one credential.
-    if let Some(url) = config.get("conn_str").and_then(Value::as_str).filter(|text| text.contains("://")) {
-        place.insert("conn_str".into(), without_userinfo(url).into());
-    }
-    place
 }
 
 fn digest(value: &Value) -> String {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, RunResult};
+use crate::{Failure, RunResult, text::clip};
 
 /// The most bytes the kubelet keeps.
 pub const MAX_BYTES: usize = 4096;
@@ -61,24 +61,6 @@ impl TerminationMessage {
     }
 }
 
-/// At most `limit` characters of a text, on one line; three dots say that there was more.
-pub fn clip(text: &str, limit: usize) -> String {
-    let mut line: String =
-        text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-    line.retain(|c| !c.is_control() && !reorders(c));
-    if line.chars().count() <= limit {
-        return line;
-    }
-    let mut short: String = line.chars().take(limit.saturating_sub(1)).collect();
-    short.push('…');
-    short
-}
-
-/// Whether a character breaks a line or changes the direction of what follows, so that people read something else than stands there.
-pub const fn reorders(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,13 +92,5 @@ mod tests {
             let read = TerminationMessage::parse(std::str::from_utf8(&bytes).unwrap()).unwrap();
             assert_eq!(read.result, Some(RunResult::Failed));
         }
-    }
-
-    #[test]
-    fn clipped_text_is_one_line() {
-        assert_eq!(clip("a\n  b\r\nc", 10), "a b c");
-        assert_eq!(clip("abcdef", 4), "abc…");
-        assert_eq!(clip("\u{1b}[31mred", 20), "[31mred");
-        assert_eq!(clip("a\u{202e}b\u{2066}c\u{200f}d\u{2028}e", 20), "abcde");
     }
 }

@@ -5,13 +5,13 @@
 
 mod deadlines;
 mod effects;
-mod levels;
-mod projection;
-mod quiet;
+mod requests;
+mod stall;
+mod status;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crds::{Approval, Operation, TerraformRun, contract, duration::Span};
+use crds::{Approval, Operation, TerraformRun, duration::Span, pod_env};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -20,14 +20,14 @@ use tokio::{
 
 use crate::{
     api::{Kind, Outcome, Writer, follow},
-    machine::{Event, Stage, State, Terms, begin, next},
-    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Work},
+    machine::{Event, Permission, Stage, State, Stop, Task, Terms, Write, begin, next},
+    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Verified, Work},
     settings::Settings,
     termination,
 };
-use levels::{Levels, hold_for};
-use projection::Projection;
-use quiet::Quiet;
+use requests::{Requests, hold_for};
+use stall::Stall;
+use status::StatusView;
 
 type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
 type StepResult<T> = Result<T, crds::Failure>;
@@ -39,7 +39,7 @@ enum Done {
     Setup(StepResult<SetupReport>),
     Init(StepResult<InitReport>),
     Plan(StepResult<PlanReport>),
-    Verified(StepResult<String>),
+    Verified(StepResult<Verified>),
     Claimed(Outcome),
     Applied(StepResult<ApplyReport>),
     /// Whether it stands in the API.
@@ -56,8 +56,8 @@ pub struct Driver<A, W, C> {
     settings: Arc<Settings>,
     writer: Arc<Writer<A>>,
     run: Option<Arc<TerraformRun>>,
-    view: Projection,
-    levels: Levels,
+    view: StatusView,
+    requests: Requests,
     state: State,
     events: VecDeque<Event>,
     /// Outcomes are numbered: one of something that was given up is dropped.
@@ -75,7 +75,7 @@ pub struct Driver<A, W, C> {
     hold_until: Option<Instant>,
     progress_written: Instant,
     progress_due: bool,
-    quiet: Quiet,
+    stall: Stall,
     /// The lock that the work was told of last.
     released: Option<String>,
     exit: u8,
@@ -87,14 +87,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let now = Instant::now();
         Self {
             writer: Arc::new(Writer::new(api.clone(), settings.clone())),
-            quiet: Quiet::new(settings.quiet_after, now, clock.now()),
+            stall: Stall::new(settings.stall_after, now, clock.now()),
             api,
             work,
             clock,
-            view: Projection::new(settings.clone()),
+            view: StatusView::new(settings.clone()),
             settings,
             run: None,
-            levels: Levels::default(),
+            requests: Requests::default(),
             state: State::Ended,
             events: VecDeque::new(),
             turn: 0,
@@ -111,7 +111,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             progress_written: now,
             progress_due: false,
             released: None,
-            exit: contract::EXIT_NO_RESULT,
+            exit: pod_env::EXIT_NO_RESULT,
         }
     }
 
@@ -152,7 +152,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     async fn wait(&mut self, stops: &mut mpsc::UnboundedReceiver<()>) -> Option<Event> {
         let deadline = self.deadline();
         let progress = self.progress_at();
-        let quiet = self.quiet_at();
+        let stall = self.stall_at();
         tokio::select! {
             biased;
             Some(notice) = self.notices.1.recv() => {
@@ -161,7 +161,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             }
             Some(()) = stops.recv() => {
                 self.terminated_at.get_or_insert_with(Instant::now);
-                Some(Event::StopRequested)
+                Some(Event::Stop(Stop::Terminated))
             }
             Some((turn, done)) = self.done.1.recv() => self.finished(turn, done),
             Ok(()) = self.seen.1.changed() => {
@@ -176,8 +176,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.write_progress();
                 None
             }
-            () = sleep_until(quiet.unwrap_or_else(Instant::now)), if quiet.is_some() => {
-                self.write_quiet();
+            () = sleep_until(stall.unwrap_or_else(Instant::now)), if stall.is_some() => {
+                self.write_stall();
                 None
             }
         }
@@ -203,8 +203,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     self.hold_until.get_or_insert_with(|| Instant::now() + hold_for(run));
                 }
                 // An approval may have come before the acknowledgement of the plan.
-                if self.levels.approved {
-                    self.events.push_back(Event::Approved);
+                if self.requests.approved {
+                    self.events.push_back(Event::Permission(Permission::Approved));
                 }
             }
             State::Leasing => {
@@ -213,10 +213,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 let left = std::time::Duration::try_from(left).unwrap_or_default();
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
                 // What was said of the lease before the acknowledgement of the plan.
-                if self.levels.leased {
-                    self.events.push_back(Event::Leased);
-                } else if self.levels.queued.is_some() {
-                    self.events.push_back(Event::Queued);
+                if self.requests.leased {
+                    self.events.push_back(Event::Permission(Permission::Leased));
+                } else if self.requests.queued.is_some() {
+                    self.events.push_back(Event::Permission(Permission::Queued));
                 }
             }
             State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
@@ -245,8 +245,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     /// What an outcome means to the machine.
     fn finished(&mut self, turn: u64, done: Done) -> Option<Event> {
         if let Done::Progress(landed) = done {
-            if !landed && self.view.is_quiet() {
-                self.quiet.missed(Instant::now());
+            if !landed && self.view.is_stalled() {
+                self.stall.missed(Instant::now());
             }
             return None;
         }
@@ -260,66 +260,66 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
         let now = self.clock.now();
         let event = match done {
-            Done::Adopted(None) => Event::AdoptionRefused,
+            Done::Adopted(None) => Event::Write(Write::AdoptionRefused),
             Done::Adopted(Some(run)) => self.adopted(run),
             Done::Wrote(Outcome::Landed(run)) => {
                 // What the acknowledgement shows comes first: a cancel in it keeps the next phase from starting.
                 self.look(Some(&Seen::Run(run)));
-                self.events.push_back(Event::Recorded);
+                self.events.push_back(Event::Write(Write::Recorded));
                 return None;
             }
             Done::Wrote(Outcome::Refused(_) | Outcome::Fenced | Outcome::GivenUp)
-            | Done::Claimed(Outcome::Fenced | Outcome::GivenUp) => Event::Fenced,
+            | Done::Claimed(Outcome::Fenced | Outcome::GivenUp) => Event::Stop(Stop::Fenced),
             Done::Setup(Ok(report)) => {
                 self.view.setup_done(report, now);
-                Event::SetupDone
+                Event::Task(Task::SetupDone)
             }
             Done::Init(Ok(report)) => {
                 self.view.init_done(&report, now);
-                Event::InitDone
+                Event::Task(Task::InitDone)
             }
             Done::Plan(Ok(report)) => {
                 let changes = report.has_changes;
                 self.view.planned(report, now);
-                Event::PlanDone { changes }
+                Event::Task(Task::PlanDone { changes })
             }
-            Done::Verified(Ok(checksum)) if checksum == self.view.checksum() => Event::ManifestMatched,
-            Done::Verified(Ok(checksum)) => {
-                self.view.mismatch(&checksum, &self.work.differs());
-                Event::ManifestDiffers
+            Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => Event::Task(Task::ManifestMatched),
+            Done::Verified(Ok(found)) => {
+                self.view.mismatch(&found.checksum, &found.differs);
+                Event::Task(Task::ManifestDiffers)
             }
             Done::Applied(Ok(report)) => {
                 self.view.applied(&report);
-                Event::ApplyDone
+                Event::Task(Task::ApplyDone)
             }
             Done::Setup(Err(f)) | Done::Init(Err(f)) | Done::Plan(Err(f)) | Done::Verified(Err(f)) | Done::Applied(Err(f)) => {
                 let retried = f.class.is_retried();
                 self.view.failed(f);
-                Event::StepFailed { retried }
+                Event::Task(Task::StepFailed { retried })
             }
-            Done::Claimed(Outcome::Landed(_)) => Event::ClaimGranted,
+            Done::Claimed(Outcome::Landed(_)) => Event::Write(Write::ClaimGranted),
             Done::Claimed(Outcome::Refused(run)) => {
                 self.view.unclaim();
                 // Why it was refused, first.
                 self.look(Some(&Seen::Run(run)));
-                self.events.push_back(Event::ClaimRefused);
+                self.events.push_back(Event::Write(Write::ClaimRefused));
                 return None;
             }
-            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_)) => Event::Reported,
+            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_)) => Event::Write(Write::Reported),
             Done::Ended(Outcome::Fenced) => {
                 tracing::error!("the end could not be delivered: the attempt is closed; it is in the termination message");
-                Event::Reported
+                Event::Write(Write::Reported)
             }
             Done::Panicked => {
                 let mut fault = termination::fault("the agent has a fault; see the log of the pod");
                 fault.changes = self.work.changed();
                 self.view.failed(fault);
                 match self.state {
-                    State::Ending(_) => Event::Reported,
-                    State::Adopting => Event::AdoptionRefused,
+                    State::Ending(_) => Event::Write(Write::Reported),
+                    State::Adopting => Event::Write(Write::AdoptionRefused),
                     // A writer that has a fault leaves it open what stands in the API.
                     State::RecordingInit(_) | State::RecordingPlan(_) | State::RecordingResult(_) | State::Claiming(..) => {
-                        Event::Fenced
+                        Event::Stop(Stop::Fenced)
                     }
                     State::Setup(_)
                     | State::Restoring
@@ -331,7 +331,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     | State::Stopping { .. }
                     | State::Applying
                     | State::Interrupting { .. }
-                    | State::Ended => Event::StepFailed { retried: false },
+                    | State::Ended => Event::Task(Task::StepFailed { retried: false }),
                 }
             }
             Done::Progress(_) => return None,
@@ -349,9 +349,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.run = Some(run);
         if self.settings.restores || self.view.restores() {
             self.view.restore();
-            return Event::AdoptedPlan;
+            return Event::Write(Write::AdoptedPlan);
         }
-        Event::Adopted(Terms { plan_only: self.operation() == Operation::Plan, mode: self.mode() })
+        Event::Write(Write::Adopted(Terms { plan_only: self.operation() == Operation::Plan, mode: self.mode() }))
     }
 
     /// Looks at the run and tells the machine what changed.
@@ -360,9 +360,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         if let Some(Seen::Run(run)) = seen {
             self.writer.saw(run);
         }
-        let levels = match seen {
-            Some(Seen::Run(run)) => Levels::of(run, Some(&checksum), |run| self.writer.is_own(run)),
-            Some(Seen::Gone) => Levels { fenced: true, ..self.levels.clone() },
+        let requests = match seen {
+            Some(Seen::Run(run)) => Requests::of(run, Some(&checksum), |run| self.writer.is_own(run)),
+            Some(Seen::Gone) => Requests { fenced: true, ..self.requests.clone() },
             Some(Seen::Lost) | None => return,
         };
         if let Some(Seen::Run(run)) = seen
@@ -372,14 +372,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             self.released = Some(release.id.clone());
             self.work.may_unlock(&release.id, &release.holder);
         }
-        self.events.extend(levels.news(&self.levels));
-        let waits = levels.recorded && levels.queued != self.levels.queued || levels.recorded != self.levels.recorded;
-        let waits = waits || levels.stale != self.levels.stale;
-        self.levels = levels;
-        self.view.stale(self.levels.stale.as_deref());
-        if waits && self.state == State::Awaiting && !self.levels.approved {
+        self.events.extend(requests.news(&self.requests));
+        let waits = requests.recorded && requests.queued != self.requests.queued || requests.recorded != self.requests.recorded;
+        let waits = waits || requests.stale != self.requests.stale;
+        self.requests = requests;
+        self.view.stale(self.requests.stale.as_deref());
+        if waits && self.state == State::Awaiting && !self.requests.approved {
             // Said, not decided on: a write that is lost is no loss.
-            self.view.turn(self.levels.turn(), self.clock.now());
+            self.view.turn(self.requests.turn(), self.clock.now());
             self.write_progress();
         }
     }
@@ -410,7 +410,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn progress_at(&self) -> Option<Instant> {
-        (quiet::works(self.state) && self.progress_due && !self.writer.is_busy())
+        (stall::works(self.state) && self.progress_due && !self.writer.is_busy())
             .then(|| self.progress_written + self.settings.progress_every)
     }
 

@@ -27,6 +27,11 @@ use nix::{
 };
 use tool_versions::Digest;
 
+/// Name of the file in the stack's directory in which variables are given to the tool.
+pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
+/// Name of the file in the stack's directory that replaces the backend of the code.
+pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
+
 /// Bytes that are read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -47,7 +52,7 @@ impl Scratch {
             return Ok(Self(Arc::new(file)));
         }
         // A file system that knows no such files: its name is gone before anybody is told.
-        let path = dir.join(format!(".{}", crate::hex(&rand::random::<[u8; 16]>())));
+        let path = dir.join(format!(".{}", hex::encode(rand::random::<[u8; 16]>())));
         let file = options.create_new(true).open(&path)?;
         fs::remove_file(&path)?;
         Ok(Self(Arc::new(file)))

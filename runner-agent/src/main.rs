@@ -4,22 +4,23 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use crds::contract;
+use crds::pod_env;
 use runner_agent::{
     api::KubeApi,
-    beneath,
     datastore::{
-        Client,
+        client,
         spool::{Both, Spool, SpoolWriter},
     },
     driver::Driver,
+    host::Pod,
     local::{arguments::Arguments, typed},
     manual, own_lines,
     phases::{PodWork, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
     termination,
-    tool::cli,
+    tool::wrapped,
+    tool_cli,
 };
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
@@ -37,7 +38,7 @@ enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
     Run,
     Local(Box<Arguments>),
-    Tool(Box<cli::Arguments>),
+    Tool(Box<tool_cli::Arguments>),
     /// Print the completion for a shell
     #[command(after_help = COMPLETION_HELP)]
     Completion {
@@ -63,16 +64,16 @@ zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
 fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
-    if beneath::is_called() {
-        leave(beneath::run());
+    if wrapped::is_called() {
+        leave(wrapped::run());
     }
     let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
         eprintln!("error: {text}");
-        leave(contract::EXIT_USAGE);
+        leave(pod_env::EXIT_USAGE);
     });
     let arguments = Line::try_parse_from(words).unwrap_or_else(|error| {
         let _ = error.print();
-        leave(if error.use_stderr() { contract::EXIT_USAGE } else { 0 });
+        leave(if error.use_stderr() { pod_env::EXIT_USAGE } else { 0 });
     });
     let code = match arguments.command {
         Command::Run => run(),
@@ -92,14 +93,14 @@ fn printed(result: &std::io::Result<()>) -> u8 {
     match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             eprintln!("error: {error}");
-            contract::exit_code(crds::RunResult::Failed)
+            pod_env::exit_code(crds::RunResult::Failed)
         }
         Ok(()) | Err(_) => 0,
     }
 }
 
 /// What `tool` asks for; it may take a download.
-fn tool(arguments: &cli::Arguments) -> u8 {
+fn tool(arguments: &tool_cli::Arguments) -> u8 {
     if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
     }
@@ -107,10 +108,10 @@ fn tool(arguments: &cli::Arguments) -> u8 {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: no runtime: {error}");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
-    match runtime.block_on(cli::run(arguments, &mut std::io::stdout())) {
+    match runtime.block_on(tool_cli::run(arguments, &mut std::io::stdout())) {
         Ok(code) => code,
         Err(error) => printed(&Err(error)),
     }
@@ -127,7 +128,7 @@ fn local(arguments: &Arguments) -> u8 {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: no runtime: {error}");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let code = runtime.block_on(runner_agent::local::run(arguments));
@@ -146,7 +147,7 @@ fn run() -> u8 {
         Ok(settings) => Arc::new(settings),
         Err(error) => {
             eprintln!("error: {error}\nhint: `runner-agent run` is the entrypoint of a pod that Pawl makes");
-            return contract::EXIT_USAGE;
+            return pod_env::EXIT_USAGE;
         }
     };
     // Nothing else is there yet that could have set one.
@@ -164,7 +165,7 @@ fn run() -> u8 {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "no runtime");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let code = runtime.block_on(work(settings));
@@ -178,14 +179,14 @@ async fn work(settings: Arc<Settings>) -> u8 {
         Ok(stops) => stops,
         Err(error) => {
             tracing::error!(%error, "no signals");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let api = match KubeApi::connect(&settings.namespace, &settings.run).await {
         Ok(api) => Arc::new(api),
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "no way to the API");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
     let children = Children::default();
@@ -194,10 +195,10 @@ async fn work(settings: Arc<Settings>) -> u8 {
         Ok(both) => both,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "no way to the datastore");
-            return contract::EXIT_NO_RESULT;
+            return pod_env::EXIT_NO_RESULT;
         }
     };
-    let mut work = PodWork::new(settings.clone(), children.clone(), log.clone());
+    let mut work = PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), log.clone());
     if let Some(remote) = remote {
         work = work.with_datastore(remote);
     }
@@ -209,7 +210,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
         Ok(code) => code,
         Err(error) => {
             tracing::error!(%error, "the driver ended");
-            contract::EXIT_NO_RESULT
+            pod_env::EXIT_NO_RESULT
         }
     };
     kill_others(&children, Duration::from_secs(2)).await;
@@ -224,7 +225,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
 /// The log, on standard output and, where there is a datastore, on its way there.
 fn log_and_datastore(settings: &Settings) -> anyhow::Result<(Log, Option<Remote>)> {
     let Some(store) = &settings.store else { return Ok((Log::to(std::io::stdout()), None)) };
-    let client = Client::new(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
+    let client = client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
     let spool = Spool::create(settings.kept.clone())?;
     let log = Log::to(Both { out: std::io::stdout(), spool: SpoolWriter(spool.clone()) });
     Ok((log, Some(Remote::start(client, spool))))

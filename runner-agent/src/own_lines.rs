@@ -9,7 +9,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::neutral::neutral;
+use crate::report::sanitize::sanitize;
 
 /// The environment variable that says which lines are written: a filter of `tracing`, such as `info` or `runner_agent=debug`.
 pub const FILTER: &str = "PAWL_LOG";
@@ -39,7 +39,7 @@ where
             Level::WARN => "warning: ",
             _ => "",
         };
-        writeln!(writer, "pawl: {level}{}", neutral(&text, false).replace('\n', " "))
+        writeln!(writer, "pawl: {level}{}", sanitize(&text, false).replace('\n', " "))
     }
 }
 

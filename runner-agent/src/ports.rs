@@ -128,6 +128,15 @@ pub struct ApplyReport {
     pub outputs: u32,
 }
 
+/// What is on disk before a plan is claimed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// The checksum of the manifest as it is now.
+    pub checksum: String,
+    /// What is another than it was when the plan was made, in words; empty where that is not known.
+    pub differs: Vec<&'static str>,
+}
+
 /// The work of an attempt: everything with source, tool and disk.
 pub trait Work: Send + Sync + 'static {
     /// Fetches the source, finds the tool, writes the inputs.
@@ -139,11 +148,7 @@ pub trait Work: Send + Sync + 'static {
     /// Runs `plan`, reads the plan, and computes its checksum.
     fn plan(&self, notices: Notices) -> impl Future<Output = Result<PlanReport, Failure>> + Send;
     /// Computes the checksum again from the bytes on disk, and proves that a claim of it can be recorded where it would be.
-    fn verify(&self) -> impl Future<Output = Result<String, Failure>> + Send;
-    /// What the last [`Self::verify`] found otherwise than it was when the plan was made, in words; empty where that is not known.
-    fn differs(&self) -> Vec<&'static str> {
-        Vec::new()
-    }
+    fn verify(&self) -> impl Future<Output = Result<Verified, Failure>> + Send;
     /// Applies the plan file, which this process claimed.
     fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
     /// Sends the one SIGINT to what runs, and starts nothing any more.

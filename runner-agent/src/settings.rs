@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{contract, datastore, tools::ToolSettings};
+use crds::{datastore, pod_env, tools::ToolSettings};
 
 use crate::report::Commands;
 
@@ -60,8 +60,10 @@ pub struct Settings {
     pub ca: Option<String>,
     /// Environment that is handed on to commands when it is set: proxies, the address of the API server, `PATH`.
     pub inherited: Vec<(OsString, OsString)>,
-    /// Where the attempt works.
-    pub place: Place,
+    /// The stack, where it lies and is worked on; none when it is fetched below the work directory, as in a pod.
+    pub folder: Option<PathBuf>,
+    /// What a person ran, as a command that can be run again; none in a cluster.
+    pub command: Option<String>,
     /// The attempt goes on with the plan that stands in the status, whatever the status says of that.
     pub restores: bool,
     /// The datastore, where there is one.
@@ -69,7 +71,7 @@ pub struct Settings {
     /// The least time between writes of progress, and the shortest phase that has any.
     pub progress_every: Duration,
     /// How long nothing may happen before the status says so.
-    pub quiet_after: Duration,
+    pub stall_after: Duration,
 }
 
 /// How the datastore is reached.
@@ -83,37 +85,15 @@ pub struct Store {
     pub token: PathBuf,
 }
 
+/// How long an apply that was told to end may take to end by itself, where nobody says otherwise: 10 minutes.
+const GRACE: Duration = Duration::from_secs(600);
+
 /// The least time between writes of progress in a cluster.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// How long nothing may happen before the status says so: 60 s. Longer than a provider's usual silence, shorter than a person waits
 /// before he asks.
-pub const QUIET_AFTER: Duration = Duration::from_secs(60);
-
-/// Where an attempt works.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Place {
-    /// In a pod of its own, which ends with all that is in it.
-    #[default]
-    Pod,
-    /// On a person's machine, with what that person has: environment, credentials, the tool's own configuration.
-    Machine(Machine),
-}
-
-/// A person's machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
-    /// The stack, where it lies; none when it is fetched below the work directory, as in a pod.
-    pub stack: Option<PathBuf>,
-    /// The directory above which no version file is looked for: the stack's repository, or the stack.
-    pub root: PathBuf,
-    /// Further arguments of `plan`, and of `apply` where that takes them: variables as the tool's own command line has them.
-    pub plan_args: Vec<OsString>,
-    /// Whether the plan is printed in colour.
-    pub colour: bool,
-    /// What was run, as a command that can be run again.
-    pub command: String,
-}
+pub const STALL_AFTER: Duration = Duration::from_secs(60);
 
 /// Something the pod should have been given is missing or makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -150,77 +130,101 @@ impl Settings {
         let number = |name: &'static str, text: String| {
             text.parse::<u32>().map_err(|_| SettingsError { name, problem: "is not a number" })
         };
-        let grace = std::env::var(contract::ENV_GRACE).unwrap_or_else(|_| "600".into());
-        let said = std::env::var(contract::ENV_TOOL_SETTINGS).unwrap_or_default();
+        let grace = std::env::var(pod_env::ENV_GRACE).unwrap_or_else(|_| GRACE.as_secs().to_string());
+        let said = std::env::var(pod_env::ENV_TOOL_SETTINGS).unwrap_or_default();
         let tool_settings = said
             .parse()
-            .map_err(|_| SettingsError { name: contract::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
+            .map_err(|_| SettingsError { name: pod_env::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
         // A controller of the version before mounts no such volume.
-        let kept = Some(PathBuf::from(contract::KEPT_DIR))
+        let kept = Some(PathBuf::from(pod_env::KEPT_DIR))
             .filter(|dir| dir.is_dir())
-            .unwrap_or_else(|| PathBuf::from(contract::WORK_DIR).join("plan"));
-        let ca = std::env::var(contract::ENV_CA).ok().filter(|pem| !pem.is_empty());
+            .unwrap_or_else(|| PathBuf::from(pod_env::WORK_DIR).join("plan"));
+        let ca = std::env::var(pod_env::ENV_CA).ok().filter(|pem| !pem.is_empty());
         let mut inherited: Vec<(OsString, OsString)> =
             INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
         if ca.is_some() {
             trust(&mut inherited, &ca_file(&kept));
         }
         Ok(Self {
-            namespace: text(contract::ENV_NAMESPACE)?,
-            run: text(contract::ENV_RUN)?,
-            run_uid: text(contract::ENV_RUN_UID)?,
-            attempt: number(contract::ENV_ATTEMPT, text(contract::ENV_ATTEMPT)?)?,
-            pod_name: text(contract::ENV_POD_NAME)?,
-            pod_uid: text(contract::ENV_POD_UID)?,
+            namespace: text(pod_env::ENV_NAMESPACE)?,
+            run: text(pod_env::ENV_RUN)?,
+            run_uid: text(pod_env::ENV_RUN_UID)?,
+            attempt: number(pod_env::ENV_ATTEMPT, text(pod_env::ENV_ATTEMPT)?)?,
+            pod_name: text(pod_env::ENV_POD_NAME)?,
+            pod_uid: text(pod_env::ENV_POD_UID)?,
             nonce: nonce(),
-            grace: Duration::from_secs(number(contract::ENV_GRACE, grace)?.into()),
-            tools: vec![dir(contract::ENV_TOOLS, contract::TOOLS_DIR)],
+            grace: Duration::from_secs(number(pod_env::ENV_GRACE, grace)?.into()),
+            tools: vec![dir(pod_env::ENV_TOOLS, pod_env::TOOLS_DIR)],
             tool_settings: Some(tool_settings),
-            cache: std::env::var_os(contract::ENV_TOOLS_CACHE).map(PathBuf::from),
-            mirrors: contract::MIRRORS_DIR.into(),
-            providers: dir(contract::ENV_PROVIDERS, contract::PROVIDERS_DIR),
-            provider_cache: std::env::var_os(contract::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
-            work: contract::WORK_DIR.into(),
+            cache: std::env::var_os(pod_env::ENV_TOOLS_CACHE).map(PathBuf::from),
+            mirrors: pod_env::MIRRORS_DIR.into(),
+            providers: dir(pod_env::ENV_PROVIDERS, pod_env::PROVIDERS_DIR),
+            provider_cache: std::env::var_os(pod_env::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            work: pod_env::WORK_DIR.into(),
             kept,
             scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
-            secrets: contract::SECRETS_DIR.into(),
-            config_maps: contract::CONFIG_MAPS_DIR.into(),
-            require_confinement: std::env::var_os(contract::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
-            termination_log: contract::TERMINATION_LOG.into(),
+            secrets: pod_env::SECRETS_DIR.into(),
+            config_maps: pod_env::CONFIG_MAPS_DIR.into(),
+            require_confinement: std::env::var_os(pod_env::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
+            termination_log: pod_env::TERMINATION_LOG.into(),
             ca,
             inherited,
-            place: Place::Pod,
+            folder: None,
+            command: None,
             restores: false,
             store: store()?,
             progress_every: PROGRESS_EVERY,
-            quiet_after: QUIET_AFTER,
+            stall_after: STALL_AFTER,
         })
     }
 
-    /// The person's machine, unless this is a pod.
-    pub const fn machine(&self) -> Option<&Machine> {
-        match &self.place {
-            Place::Pod => None,
-            Place::Machine(machine) => Some(machine),
+    /// Those of an attempt that has one directory, below which all is, and nothing else: no Secrets, caches or datastore.
+    pub fn below(work: &Path) -> Self {
+        let none = || PathBuf::from("/nonexistent");
+        Self {
+            namespace: "local".to_owned(),
+            run: "local".to_owned(),
+            run_uid: "local".to_owned(),
+            attempt: 1,
+            pod_name: "local".to_owned(),
+            pod_uid: "local".to_owned(),
+            nonce: nonce(),
+            grace: GRACE,
+            tools: vec![work.join("tools")],
+            tool_settings: None,
+            cache: None,
+            mirrors: none(),
+            providers: none(),
+            provider_cache: None,
+            kept: work.join("plan"),
+            work: work.to_owned(),
+            scratch: Vec::new(),
+            secrets: none(),
+            config_maps: none(),
+            require_confinement: false,
+            termination_log: work.join("end.json"),
+            ca: None,
+            inherited: Vec::new(),
+            folder: None,
+            command: None,
+            restores: false,
+            store: None,
+            progress_every: PROGRESS_EVERY,
+            stall_after: STALL_AFTER,
         }
-    }
-
-    /// The stack that is worked on where it lies, if there is one.
-    pub fn in_place(&self) -> Option<&PathBuf> {
-        self.machine().and_then(|machine| machine.stack.as_ref())
     }
 
     /// The commands that people have for the run.
     pub fn commands(&self) -> Commands {
-        match self.machine() {
+        match &self.command {
             None => Commands::Cluster { namespace: self.namespace.clone(), run: self.run.clone() },
-            Some(machine) => Commands::Folder { command: machine.command.clone(), record: self.work.clone() },
+            Some(command) => Commands::Folder { command: command.clone(), record: self.work.clone() },
         }
     }
 
     /// Where the source is.
     pub fn source_dir(&self) -> PathBuf {
-        self.in_place().cloned().unwrap_or_else(|| self.work.join("src"))
+        self.folder.clone().unwrap_or_else(|| self.work.join("src"))
     }
 
     /// Where the plan file is that is shown, hashed and applied; outside of the source, so that no digest of the source holds it.
@@ -230,7 +234,12 @@ impl Settings {
 
     /// Where the tool writes a plan, which code of the stack may have changed since. It is taken from there once.
     pub fn plan_out(&self) -> PathBuf {
-        self.work.join("out").join("tfplan")
+        self.out().join("tfplan")
+    }
+
+    /// Where that alone is.
+    pub fn out(&self) -> PathBuf {
+        self.work.join("out")
     }
 
     /// Where the authorities of image and operator are in one file, when the operator has any. Code of the stack cannot change it.
@@ -269,7 +278,7 @@ fn store() -> Result<Option<Store>, SettingsError> {
 
 /// 32 hexadecimal digits.
 pub fn nonce() -> String {
-    crate::hex(&rand::random::<[u8; 16]>())
+    hex::encode(rand::random::<[u8; 16]>())
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use controller::datastore::{
+use crds::clock::ServerClock;
+use datastore::{
     cluster::{Cluster, Kube},
     settings::SecretName,
 };
-use crds::clock::ServerClock;
 use tests::cluster::gobuild::Toolset;
 
 use crate::world::{Test, World};

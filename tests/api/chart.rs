@@ -331,7 +331,7 @@ async fn proxy(_: World) -> Result<()> {
 }
 
 async fn sharing(_: World) -> Result<()> {
-    use ::controller::sharing::SharedStates;
+    use ::controller::settings::sharing::SharedStates;
     let said = |values: &[&str]| -> Result<Option<String>> {
         let all = render(values)?;
         let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names, reason};
 use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::{MatchResources, ValidatingAdmissionPolicy};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
@@ -11,7 +12,7 @@ use kube::{
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use tests::played::{
-    Refusal, User,
+    Refusal, User, admission,
     store::{Edit, Key, RUNS, Store},
 };
 
@@ -28,7 +29,26 @@ pub(crate) fn tests() -> Vec<Test> {
             let name = format!("conformance::the_played_api_answers_as_the_real_one_{part}");
             Test::new(&name, true, move |world| sequences(world, part))
         })
+        .chain([Test::new("conformance::the_policies_that_are_played_are_those_that_helm_installs", true, same_policies)])
         .collect()
+}
+
+/// What is evaluated in play is what `helm` makes of the same templates: the expressions, their order, and what they look at.
+async fn same_policies(world: World) -> Result<()> {
+    let installed: Api<ValidatingAdmissionPolicy> = Api::all(world.admin.clone());
+    for played in admission::policies().map_err(anyhow::Error::msg)? {
+        let name = played.name_any();
+        let (real, played) = (installed.get(&name).await?.spec.unwrap_or_default(), played.spec.unwrap_or_default());
+        ensure!(real.validations == played.validations, "{name}: {:#?}\n{:#?}", real.validations, played.validations);
+        ensure!(real.variables == played.variables, "{name}: {:#?}\n{:#?}", real.variables, played.variables);
+        ensure!(real.match_conditions == played.match_conditions, "{name}: other conditions");
+        let writes = |constraints: &Option<MatchResources>| -> Vec<_> {
+            let rules = constraints.iter().flat_map(|all| all.resource_rules.iter().flatten());
+            rules.map(|rule| (rule.operations.clone(), rule.resources.clone())).collect()
+        };
+        ensure!(writes(&real.match_constraints) == writes(&played.match_constraints), "{name}: other writes");
+    }
+    Ok(())
 }
 
 /// Who does it.
@@ -62,9 +82,8 @@ fn now() -> Timestamp {
 }
 
 impl Scene {
-    async fn new(world: World, mode: &str) -> Result<Self> {
+    async fn new(world: World, spec: Value) -> Result<Self> {
         let namespace = world.namespace().await?;
-        let spec = json!({"approval": {"mode": mode}});
         world.create(&namespace, RUN, &spec).await?;
         let alice = world.person("alice", &namespace, "pawl-approver").await?;
         world.person("alice", &namespace, "pawl-abandoner").await?;
@@ -72,7 +91,8 @@ impl Scene {
         for number in 1..=2 {
             agents.push(world.pod(&namespace, &format!("{RUN}-a{number}"), "agent", RUN).await?);
         }
-        let everything = [names::VERB_APPROVE, names::VERB_AUTOAPPROVE, names::VERB_ABANDON, names::VERB_CONTROL];
+        let everything =
+            ["create", "use", names::VERB_APPROVE, names::VERB_AUTOAPPROVE, names::VERB_ABANDON, names::VERB_CONTROL];
         let review = k8s_openapi::api::authentication::v1::SelfSubjectReview::default();
         let admin: k8s_openapi::api::authentication::v1::SelfSubjectReview =
             Api::all(world.admin.clone()).create(&kube::api::PostParams::default(), &review).await?;
@@ -167,10 +187,13 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
     let path = ["Pending", "Setup", "Init", "Plan", "AwaitingApproval"];
     let here = status.phase.map_or("Pending", crds::Phase::as_str);
     let next = path.iter().position(|p| *p == here).and_then(|i| path.get(i + 1)).copied().unwrap_or("Apply");
-    match random.random_range(0..28) {
+    match random.random_range(0..31) {
         0..=2 => {
             let pod = format!("{RUN}-a{}", (number + 1).min(2));
-            let fresh = json!({"number": number + 1, "podName": pod, "open": true, "tries": number + 1});
+            let mut fresh = json!({"number": number + 1, "podName": pod, "open": true, "tries": number + 1});
+            if number > 0 && random.random_bool(0.5) {
+                fresh["restores"] = json!(number);
+            }
             (Who::Admin, What::Status(json!({"phase": "Pending", "attempt": fresh})))
         }
         3 => (Who::Admin, What::Status(json!({"attempt": {"open": false}, "phase": phases.choose(random)}))),
@@ -224,6 +247,13 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
                 "reason": reason::NODE_UNREACHABLE, "message": "", "lastTransitionTime": time}]);
             (Who::Admin, What::Status(json!({"conditions": told})))
         }
+        27..=29 => {
+            let who = if random.random_bool(0.5) { Who::Admin } else { Who::Alice };
+            let key =
+                *[names::RERUN, names::RECOVER, names::RERUN_OF, names::RECOVERY_OF].choose(random).unwrap_or(&names::RERUN);
+            let value = if random.random_bool(0.8) { "true" } else { "yes" };
+            (who, annotate(json!({key: value})))
+        }
         _ => {
             if random.random_bool(0.25) {
                 (Who::Admin, What::Delete)
@@ -239,8 +269,12 @@ async fn sequences(world: World, part: u64) -> Result<()> {
     for sequence in 0..SEQUENCES {
         let seed = part * 1_000 + sequence;
         let mut random = StdRng::seed_from_u64(seed);
-        let mode = if sequence % 3 == 2 { "Automatic" } else { "Manual" };
-        let mut scene = Scene::new(world.clone(), mode).await?;
+        let spec = match sequence % 3 {
+            0 => json!({}),
+            1 => json!({"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}}),
+            _ => json!({"approval": {"mode": "Automatic"}}),
+        };
+        let mut scene = Scene::new(world.clone(), spec).await?;
         let mut done = Vec::new();
         for _ in 0..OPERATIONS {
             let current = world.runs(&scene.namespace).get_opt(RUN).await?;

@@ -10,30 +10,18 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    events::Events,
-    gate::Gatekeeper,
-    locks::Released,
-    metrics::Metrics,
-    nodes::Nodes,
-    pods::{Feed, Pods},
-    queue::Queue,
-    run::{Context, Gate, Memory, reconcile},
+    cluster::{Cluster, index::Feed},
+    run::{Context, Gate, reconcile, watch::prune},
     settings::Settings as ControllerSettings,
-    watch::prune,
-    workspaces::Workspaces,
 };
-use crds::{TerraformRun, clock::ServerClock, contract, names, termination::TerminationMessage};
+use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Client, ResourceExt,
     api::{Patch, PatchParams},
     runtime::watcher::Event,
 };
-use runner_agent::{
-    driver::Driver,
-    ports::SystemClock,
-    settings::{PROGRESS_EVERY, Place, Settings},
-};
+use runner_agent::{driver::Driver, ports::SystemClock, settings::Settings};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -79,22 +67,8 @@ impl Rig {
         config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
         config.default_namespace = "pawl-system".into();
         let client = Client::try_from(config)?;
-        let context = Arc::new(Context {
-            client: client.clone(),
-            pods: Pods::awaiting(1),
-            memory: Memory::default(),
-            gate: Gatekeeper::default(),
-            workspaces: Workspaces::default(),
-            queue: Queue::new(&settings),
-            released: Released::default(),
-            nodes: Nodes::default(),
-            datastore: None,
-            events: Events::new(client),
-            metrics: Arc::new(Metrics::new()),
-            clock: ServerClock::default(),
-            settings,
-        });
-        let mut feed = Feed::of(None);
+        let context = Arc::new(Context::new(Cluster::new(client, settings, ServerClock::default()), None));
+        let mut feed = context.pods.feed();
         context.pods.apply(&mut feed, &Event::Init);
         context.pods.apply(&mut feed, &Event::InitDone);
         Ok(Self { world, namespace, context, feed: Mutex::new(feed) })
@@ -104,7 +78,7 @@ impl Rig {
     pub(crate) async fn prove_the_gate(world: World) -> Result<()> {
         let (rig, started) = (Self::new(world).await?, Instant::now());
         loop {
-            match rig.context.gate.prove(&rig.namespace, &rig.context).await {
+            match rig.context.gate.prove(&rig.namespace, &*rig.context).await {
                 Ok(Gate::Proven) => return Ok(()),
                 other => ensure!(started.elapsed() < SOON, "the gate is not proven: {other:?}"),
             }
@@ -195,7 +169,7 @@ impl Rig {
         let text = String::from_utf8(message.to_bytes())?;
         let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed", "message": text}});
         let container =
-            json!({"name": contract::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
+            json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
         let patch = Patch::Merge(json!({"status": {"phase": "Succeeded", "containerStatuses": [container]}}));
         pods.patch_status(&attempt.pod_name, &PatchParams::default(), &patch).await?;
         Ok(())
@@ -207,34 +181,15 @@ impl Rig {
         let attempt = run.status.as_ref().and_then(|status| status.attempt.clone()).context("no attempt")?;
         let log = tempfile::NamedTempFile::new()?;
         let settings = Arc::new(Settings {
-            tool_settings: None,
-            cache: None,
-            mirrors: "/nonexistent".into(),
             namespace: self.namespace.clone(),
             run: RUN.into(),
             run_uid: run.uid().context("no UID")?,
             attempt: attempt.number,
             pod_name: attempt.pod_name,
             pod_uid: token.uid.clone(),
-            nonce: runner_agent::settings::nonce(),
             grace: Duration::from_secs(30),
-            tools: Vec::new(),
-            providers: "/nowhere".into(),
-            provider_cache: None,
-            work: "/nowhere".into(),
-            kept: "/nowhere".into(),
-            scratch: Vec::new(),
-            secrets: "/nowhere".into(),
-            config_maps: "/nowhere".into(),
-            require_confinement: false,
             termination_log: log.path().to_path_buf(),
-            ca: None,
-            inherited: Vec::new(),
-            place: Place::Pod,
-            restores: false,
-            quiet_after: runner_agent::settings::QUIET_AFTER,
-            store: None,
-            progress_every: PROGRESS_EVERY,
+            ..Settings::below("/nowhere".as_ref())
         });
         let gets = Arc::new(AtomicU32::new(0));
         let server = agent::Server { runs: kube::Api::namespaced(token.client, &self.namespace), gets: gets.clone() };

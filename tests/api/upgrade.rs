@@ -165,7 +165,7 @@ async fn unknown_phase(world: World) -> Result<()> {
     rig.rests("an approval").await?;
     let record = json!({"checksum": sum('a'), "by": "admin", "at": "2026-01-01T00:00:00Z"});
     rig.world.status(&rig.namespace, RUN, &json!({"approval": record})).await?;
-    ensure!(process.end().await? == crds::contract::EXIT_NO_RESULT, "an agent that is beside itself says nothing");
+    ensure!(process.end().await? == crds::pod_env::EXIT_NO_RESULT, "an agent that is beside itself says nothing");
     let left = status(&rig.get().await?);
     ensure!(left.claim.is_none() && work.applies.load(Ordering::Relaxed) == 0, "{left:?}");
     ensure!(left.phase == Some(Phase::Unknown) && left.result.is_none(), "{left:?}");

@@ -1,8 +1,9 @@
-//! What README says, done; completion and manual, as shells and people use them.
+//! What the guide says of local mode, done; completion and manual, as shells and people use them.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use tests::guide;
 
 use crate::{
     place::{Lab, Test, approval, ended, holds},
@@ -11,21 +12,19 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("documents::the_first_example_of_the_readme", readme),
-        Test::new("documents::the_lines_of_the_readme_after_it", readme_goes_on),
+        Test::new("documents::the_first_example_of_the_guide", first),
+        Test::new("documents::the_lines_of_the_guide_after_it", more),
         Test::new("documents::bash_completes", completion),
         Test::new("documents::manual", manual),
     ]
 }
 
 /// The first example, line by line as it stands there; only the build is left out, since it has been done.
-fn readme(lab: &Lab) -> Result<()> {
+fn first(lab: &Lab) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
-    let text = fs::read_to_string(root.join("README.md"))?;
-    let lines: Vec<&str> =
-        text.lines().skip_while(|line| !line.starts_with("    ")).take_while(|line| line.starts_with("    ")).collect();
-    ensure!(lines.first().is_some_and(|line| line.contains("cargo build")), "the first example is another one: {lines:?}");
-    let script: Vec<&str> = lines.iter().map(|line| line.trim()).filter(|line| !line.starts_with("cargo ")).collect();
+    let text = guide::block("local first")?;
+    let (build, script): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("cargo "));
+    ensure!(build == ["cargo build --release --workspace"], "it is built by {build:?}");
     ensure!(script.last().is_some_and(|line| line.starts_with("runner-agent local")), "it ends in {script:?}");
     let place = lab.place("tofu", &[])?;
     // The toolchain's own directories are of the person who builds.
@@ -41,13 +40,11 @@ fn readme(lab: &Lab) -> Result<()> {
 }
 
 /// The lines below the first example, one after the other on what it left: each ends as its comment says.
-fn readme_goes_on(lab: &Lab) -> Result<()> {
+fn more(lab: &Lab) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
-    let text = fs::read_to_string(root.join("README.md"))?;
-    let below = text.split_once("The same line again says").context("the first example is followed by something else")?.1;
-    let lines = below.lines().skip_while(|line| !line.starts_with("    ")).take_while(|line| line.starts_with("    "));
+    let block = guide::block("local more")?;
     // There is no such server.
-    let lines: Vec<&str> = lines.filter(|line| !line.contains("https://")).collect();
+    let lines: Vec<&str> = block.lines().filter(|line| !line.contains("https://")).collect();
     ensure!(lines.len() >= 4, "{lines:?}");
     let place = lab.place("tofu", &[])?;
     let copy =
@@ -72,6 +69,10 @@ fn readme_goes_on(lab: &Lab) -> Result<()> {
 
 fn completion(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[])?;
+    // As the guide has it, in the one shell of its own that it is for.
+    let line = guide::block("local completion")?;
+    let (code, text) = ended(&mut place.program("/bin/bash", &["-c", &format!("set -e\n{line}complete -p runner-agent\n")]))?;
+    ensure!(code == 0 && text.contains("runner-agent"), "{text}");
     let offered = |words: &str| -> Result<Vec<String>> {
         let script = format!(
             "source <(runner-agent completion bash)\nCOMP_WORDS=({words} '')\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\

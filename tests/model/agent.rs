@@ -3,11 +3,11 @@
 use crds::{ApprovalMode, Phase, RunResult, names};
 use runner_agent::{
     api::{is_approved, is_leased},
-    machine::{Cause, Effect, Ending, Event, Mode, State, Terms, begin, next},
+    machine::{Cause, Effect, Ending, Event, Mode, Permission, State, Stop, Terms, Write, begin, next},
 };
 use serde_json::{Value, json};
 
-use crate::state::{Agent, Levels, Said, World, agent_user, failure, nonce, sum};
+use crate::state::{Agent, Levels, Said, World, agent_user, failure, nonce, state_key, sum};
 
 /// How a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +95,11 @@ pub(crate) fn feed(world: &mut World, index: usize, event: Event) {
     }
     // As the driver does on entering them.
     if state == State::Leasing && before != State::Leasing && world.agents[index].as_ref().is_some_and(|a| a.levels.leased) {
-        feed(world, index, Event::Leased);
+        feed(world, index, Event::Permission(Permission::Leased));
     }
     // An approval may have come before the acknowledgement of the plan.
     if state == State::Awaiting && before != State::Awaiting && world.agents[index].as_ref().is_some_and(|a| a.levels.approved) {
-        feed(world, index, Event::Approved);
+        feed(world, index, Event::Permission(Permission::Approved));
     }
 }
 
@@ -156,12 +156,12 @@ pub(crate) fn look(world: &mut World, index: usize) {
     let Some(agent) = world.agents[index].as_mut() else { return };
     let old = std::mem::replace(&mut agent.levels, new);
     let events = [
-        (new.fenced && !old.fenced, Event::Fenced),
-        (new.cancelled && !old.cancelled, Event::CancelRequested),
-        (new.deleted && !old.deleted, Event::DeletionRequested),
-        (!new.approved && old.approved, Event::Withdrawn),
-        (new.approved && !old.approved, Event::Approved),
-        (new.leased && !old.leased, Event::Leased),
+        (new.fenced && !old.fenced, Event::Stop(Stop::Fenced)),
+        (new.cancelled && !old.cancelled, Event::Stop(Stop::Cancelled)),
+        (new.deleted && !old.deleted, Event::Stop(Stop::Deleted)),
+        (!new.approved && old.approved, Event::Permission(Permission::Withdrawn)),
+        (new.approved && !old.approved, Event::Permission(Permission::Approved)),
+        (new.leased && !old.leased, Event::Permission(Permission::Leased)),
     ];
     for (happens, event) in events {
         if happens && world.agents[index].as_ref().is_some_and(|agent| agent.alive) {
@@ -190,7 +190,7 @@ fn wanted(world: &World, index: usize, effect: Effect) -> Value {
             let planned = matches!(world.agents[index].as_ref().map(|agent| agent.state), Some(State::RecordingResult(_)));
             if planned && !restores {
                 json!({"phase": phase, "plan": {"checksum": sum(index), "attempt": number, "summary": "+1 ~0 -0", "add": 1, "change": 0,
-                    "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "t", "bundle": sum(index),
+                    "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "t", "bundle": sum(index), "stateKey": state_key(),
                     "createdAt": "2027-01-15T08:00:00Z"}})
             } else {
                 json!({"phase": phase})
@@ -242,17 +242,25 @@ fn granted(world: &mut World, index: usize, effect: Effect) {
             let restores = status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some());
             look(world, index);
             if world.agents[index].as_ref().is_some_and(|agent| agent.alive && agent.state == State::Adopting) {
-                feed(world, index, if restores { Event::AdoptedPlan } else { Event::Adopted(Terms { plan_only: false, mode }) });
+                feed(
+                    world,
+                    index,
+                    if restores {
+                        Event::Write(Write::AdoptedPlan)
+                    } else {
+                        Event::Write(Write::Adopted(Terms { plan_only: false, mode }))
+                    },
+                );
             }
         }
         Effect::Record(_) => {
             look(world, index);
             if world.agents[index].as_ref().is_some_and(|agent| agent.alive) {
-                feed(world, index, Event::Recorded);
+                feed(world, index, Event::Write(Write::Recorded));
             }
         }
-        Effect::Claim => feed(world, index, Event::ClaimGranted),
-        Effect::End(_) => feed(world, index, Event::Reported),
+        Effect::Claim => feed(world, index, Event::Write(Write::ClaimGranted)),
+        Effect::End(_) => feed(world, index, Event::Write(Write::Reported)),
         _ => {}
     }
 }
@@ -271,12 +279,12 @@ fn judge(world: &mut World, index: usize, effect: Effect) {
             world.agents[index].as_mut().unwrap().pending = None;
             granted(world, index, effect);
         } else if !open || !there {
-            give_up(world, Event::AdoptionRefused);
+            give_up(world, Event::Write(Write::AdoptionRefused));
         }
         return;
     }
     if !there || !is_own(world, index) {
-        let event = if matches!(effect, Effect::End(_)) { Event::Reported } else { Event::Fenced };
+        let event = if matches!(effect, Effect::End(_)) { Event::Write(Write::Reported) } else { Event::Stop(Stop::Fenced) };
         return give_up(world, event);
     }
     let Some(run) = world.run.clone() else { return };
@@ -295,10 +303,10 @@ fn judge(world: &mut World, index: usize, effect: Effect) {
         let now = levels(world, index);
         let automatic = run.typed.spec.approval.mode == ApprovalMode::Automatic;
         if status.claim.is_some() {
-            give_up(world, Event::Fenced);
+            give_up(world, Event::Stop(Stop::Fenced));
         } else if now.cancelled || now.deleted || (!now.approved && !automatic) {
             look(world, index);
-            give_up(world, Event::ClaimRefused);
+            give_up(world, Event::Write(Write::ClaimRefused));
         }
     }
 }

@@ -13,7 +13,7 @@ use tests::played::User;
 
 use crate::{
     agent,
-    state::{Pod, Seen, World, view},
+    state::{Pod, Seen, World, state_key, view},
 };
 
 fn user() -> User {
@@ -30,7 +30,7 @@ pub(crate) fn observe(world: &mut World, index: usize, stale: bool) {
     let run = if stale { world.before.clone() } else { world.run.clone() };
     world.seen[index] = run.map(|run| {
         let pod = world.pod_of(&run);
-        Seen { run, pod, live: !stale }
+        Seen { run, pod, live: !stale, leased: false }
     });
     // Nothing to do is nothing to remember.
     if decided(world, index).is_empty() {
@@ -38,11 +38,19 @@ pub(crate) fn observe(world: &mut World, index: usize, stale: bool) {
     }
 }
 
-/// Whether a controller that looks now finds nothing to do.
-pub(crate) fn is_quiet(world: &World) -> bool {
+/// Whether a controller that looks now finds nothing to do, or nothing that changes anything here.
+pub(crate) fn is_quiet(world: &World, index: usize) -> bool {
     let mut looked = world.clone();
-    observe(&mut looked, 0, false);
-    looked.seen[0].is_none()
+    observe(&mut looked, index, false);
+    if looked.seen[index].is_some() {
+        act(&mut looked, index, usize::MAX);
+        // It has taken the lease, and goes on.
+        if looked.seen[index].is_some() {
+            return false;
+        }
+    }
+    looked.seen[index].clone_from(&world.seen[index]);
+    looked == *world
 }
 
 fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
@@ -66,7 +74,7 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         newer: None,
         applied: None,
         late_result: LateResult::Unknown,
-        taken: None,
+        taken: seen.leased.then(|| (state_key(), format!("pawl-state-{}", state_key()))),
         ahead: None,
         node: NodeState::Unknown,
         gone_pod_ended: false,
@@ -118,6 +126,13 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
                 }
                 true
             }
+            Action::TakeLease { .. } => {
+                // It goes on with what it has taken; who is behind another waits and looks again.
+                if !world.behind {
+                    world.seen[index] = Some(Seen { leased: true, ..seen });
+                }
+                return;
+            }
             Action::RemoveFinalizer => {
                 if unchanged {
                     closed_or_wrong(world);
@@ -132,8 +147,6 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
             | Action::CreateRerun
             | Action::CreateRecovery
             | Action::Prune
-            // Without a datastore and a key no plan of the model needs a lease.
-            | Action::TakeLease { .. }
             | Action::AskNodes
             | Action::ReleaseLock
             | Action::AskLock
@@ -161,7 +174,7 @@ pub(crate) fn annotate(world: &mut World, user: &User, annotations: &Value) -> b
     let Some(run) = world.run.clone() else { return false };
     let mut object = (*run.object).clone();
     tests::played::patch::merge(&mut object, &json!({"metadata": {"annotations": annotations}}));
-    let fine = tests::played::admission::run(user, Some(&run.object), &object).is_ok();
+    let fine = tests::played::admission::admit(user, Some(&run.object), &object, false).is_ok();
     if fine {
         world.put(object);
     }
@@ -188,13 +201,6 @@ fn closed_or_wrong(world: &mut World) {
 /// A further attempt is opened: the one before must be over.
 fn opened(world: &mut World, patch: &serde_json::Map<String, Value>) {
     let number = usize::try_from(patch["attempt"]["number"].as_u64().unwrap_or(0)).unwrap_or(0);
-    let status = world.run.as_ref().map(crate::state::Run::status).unwrap_or_default();
-    if status.claim.is_some() {
-        world.wrong = Some("S8: a further attempt of a claimed run");
-    }
-    if status.attempt.as_ref().is_some_and(|attempt| attempt.open) {
-        world.wrong = Some("S9: a further attempt beside an open one");
-    }
     let runs = number.checked_sub(2).and_then(|before| world.pods.get(before)).is_some_and(|pod| pod.there && !pod.ended);
     if runs {
         world.wrong = Some("S9: a further attempt while the pod of the one before runs");

@@ -26,6 +26,7 @@ fn world(mode: ApprovalMode, left: Budget) -> World {
         seen: [None, None],
         created: [0, 0],
         left,
+        behind: false,
         now: 0,
         applies: 0,
         applied: false,
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let manual = |left: Budget| world(ApprovalMode::Manual, Budget { approve: 1, ..left });
     let automatic = |left: Budget| world(ApprovalMode::Automatic, left);
+    let behind = |world: World| World { behind: true, ..world };
     let models: Vec<(&str, World, &[&str])> = vec![
         (
             "automatic_with_lost_replies_and_deaths",
@@ -50,6 +52,8 @@ fn main() -> ExitCode {
         ("manual_withdrawn", manual(Budget { withdraw: 1, lost: 1, ..NONE }), &["Applied"]),
         ("manual_with_a_death", manual(Budget { crash: 1, ..NONE }), &["Applied", "Indeterminate", "retried"]),
         ("manual_cancelled", manual(Budget { cancel: 1, lost: 1, ..NONE }), &["Canceled"]),
+        ("manual_behind_another_with_a_death", behind(manual(Budget { crash: 1, ..NONE })), &["Applied", "restored"]),
+        ("automatic_behind_another_with_lost_replies", behind(automatic(Budget { lost: 1, ..NONE })), &["Applied"]),
     ];
     let most = std::env::var("PAWL_MODEL_STATES").ok().and_then(|text| text.parse().ok()).unwrap_or(MOST);
     let trials = models

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crds::{Phase, names};
-use runner_agent::machine::{Effect, Event, State};
+use runner_agent::machine::{Effect, Event, State, Stop, Task, Timer};
 use serde_json::{Value, json};
 use tests::played::User;
 
@@ -16,6 +16,9 @@ use crate::{
     controller,
     state::World,
 };
+
+/// When everything that is waited for has come, in ticks of two minutes: what has not ended by then never does.
+const LATEST: u8 = 60;
 
 /// What may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +38,12 @@ pub(crate) enum Step {
     Withdraw,
     Cancel,
     Delete,
+    /// Two minutes pass while somebody has something to do.
     Tick,
+    /// Nobody has anything to do: time passes until a controller has.
+    Wait,
+    /// The run that has the lease on the state gives it back.
+    Free,
 }
 
 impl Step {
@@ -45,8 +53,10 @@ impl Step {
             Self::Observe(_, stale) => stale,
             Self::Request(_, way) => !matches!(way, Way::Answered),
             Self::Work(_, fine) => !fine,
-            Self::Crash(_) | Self::ForceDelete(_) | Self::Withdraw | Self::Cancel | Self::Delete | Self::Approve => true,
-            Self::Act(..) | Self::Look(_) | Self::Stop(_) | Self::HoldOver(_) | Self::Tick => false,
+            Self::Crash(_) | Self::ForceDelete(_) | Self::Withdraw | Self::Cancel | Self::Delete | Self::Approve | Self::Tick => {
+                true
+            }
+            Self::Act(..) | Self::Look(_) | Self::Stop(_) | Self::HoldOver(_) | Self::Wait | Self::Free => false,
         }
     }
 }
@@ -57,7 +67,7 @@ pub(crate) fn steps(world: &World) -> Vec<Step> {
     let left = world.left;
     for index in 0..2 {
         if world.seen[index].is_none() {
-            if world.run.is_some() {
+            if !controller::is_quiet(world, index) {
                 all.push(Step::Observe(index, false));
             }
             if left.stale > 0 && world.before.is_some() {
@@ -106,9 +116,15 @@ pub(crate) fn steps(world: &World) -> Vec<Step> {
         (left.cancel > 0 && world.run.is_some(), Step::Cancel),
         (left.delete > 0 && world.run.is_some(), Step::Delete),
         // Time passes when nobody who looks has anything to do: what is done late is done on the same state.
-        (left.ticks > 0 && controller::is_quiet(world), Step::Tick),
+        (left.ticks > 0 && controller::is_quiet(world, 0), Step::Tick),
     ];
     all.extend(whims.into_iter().filter(|(is, _)| *is).map(|(_, step)| step));
+    if world.behind {
+        all.push(Step::Free);
+    }
+    if world.now < LATEST && all.iter().all(|step| step.is_fault()) && !rests(world) {
+        all.push(Step::Wait);
+    }
     all
 }
 
@@ -132,9 +148,9 @@ pub(crate) fn after(world: &World, step: Step) -> World {
             if let Some(agent) = world.agents[index].as_mut() {
                 agent.told = true;
             }
-            agent::feed(&mut world, index, Event::StopRequested);
+            agent::feed(&mut world, index, Event::Stop(Stop::Terminated));
         }
-        Step::HoldOver(index) => agent::feed(&mut world, index, Event::HoldOver),
+        Step::HoldOver(index) => agent::feed(&mut world, index, Event::Timer(Timer::HoldOver)),
         Step::Crash(index) => {
             world.left.crash -= 1;
             if let Some(agent) = world.agents[index].as_mut() {
@@ -168,6 +184,13 @@ pub(crate) fn after(world: &World, step: Step) -> World {
             world.left.ticks -= 1;
             world.now += 1;
         }
+        Step::Free => world.behind = false,
+        Step::Wait => {
+            world.now += 1;
+            while world.now < LATEST && (0..2).all(|index| controller::is_quiet(&world, index)) {
+                world.now += 1;
+            }
+        }
     }
     world
 }
@@ -176,12 +199,12 @@ fn work(world: &mut World, index: usize, fine: bool) {
     let Some(agent) = world.agents[index].as_mut() else { return };
     let Some(running) = agent.running.take() else { return };
     let event = match running {
-        _ if !fine => Event::StepFailed { retried: true },
-        Effect::RunSetup | Effect::RunRestore => Event::SetupDone,
-        Effect::RunInit => Event::InitDone,
-        Effect::RunPlan => Event::PlanDone { changes: true },
-        Effect::VerifyManifest => Event::ManifestMatched,
-        _ => Event::ApplyDone,
+        _ if !fine => Event::Task(Task::StepFailed { retried: true }),
+        Effect::RunSetup | Effect::RunRestore => Event::Task(Task::SetupDone),
+        Effect::RunInit => Event::Task(Task::InitDone),
+        Effect::RunPlan => Event::Task(Task::PlanDone { changes: true }),
+        Effect::VerifyManifest => Event::Task(Task::ManifestMatched),
+        _ => Event::Task(Task::ApplyDone),
     };
     if !fine {
         world.left.crash -= 1;
@@ -212,8 +235,8 @@ fn rests(world: &World) -> bool {
     let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
     let waits = status.phase == Some(Phase::AwaitingApproval) && status.approval.is_none() && !open;
     let deleted = run.typed.metadata.deletion_timestamp.is_some();
-    // The model has pods for two attempts, and as many minutes as it has.
-    let beyond = status.attempt.as_ref().is_some_and(|attempt| attempt.number > 2) || world.left.ticks == 0;
+    // The model has pods for two attempts.
+    let beyond = status.attempt.as_ref().is_some_and(|attempt| attempt.number > 2);
     (status.is_terminal() && !open && !deleted) || (waits && !deleted) || beyond
 }
 
@@ -291,7 +314,8 @@ pub(crate) fn search(first: World, most: usize) -> Result<Closed, String> {
             }
         }
     }
-    if let Some(stuck) = leads.iter().position(|leads| !leads) {
+    // The last of them, where the others lead.
+    if let Some(stuck) = leads.iter().rposition(|leads| !leads) {
         return Err(format!("L1: nothing leads from here to an end\n{}", path(&parents, u32::try_from(stuck).unwrap())));
     }
     Ok(Closed { states: known.len(), edges, endings, whole: frontier.is_empty() })

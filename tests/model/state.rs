@@ -13,7 +13,10 @@ use crds::{
 use runner_agent::machine::{Effect, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tests::played::{User, admission, patch::merge, schema};
+use tests::{
+    played::{User, admission, patch::merge, schema},
+    trace::{self, Step},
+};
 
 /// The UID of the run.
 pub(crate) const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
@@ -109,6 +112,8 @@ pub(crate) struct Seen {
     pub run: Run,
     pub pod: Option<(usize, Pod)>,
     pub live: bool,
+    /// It has taken the lease on the state, and not recorded it.
+    pub leased: bool,
 }
 
 /// What may still happen.
@@ -141,6 +146,8 @@ pub(crate) struct World {
     /// Attempts whose pod each controller has created itself.
     pub created: [u8; 2],
     pub left: Budget,
+    /// Another run has the lease on the state.
+    pub behind: bool,
     pub now: u8,
     pub applies: u8,
     pub applied: bool,
@@ -154,6 +161,11 @@ pub(crate) fn pod_name(attempt: usize) -> String {
 
 pub(crate) fn nonce(attempt: usize) -> String {
     format!("{attempt:032x}")
+}
+
+/// The key of the state.
+pub(crate) fn state_key() -> String {
+    "a".repeat(64)
 }
 
 pub(crate) fn sum(attempt: usize) -> String {
@@ -190,13 +202,16 @@ impl World {
         let Some(run) = self.run.clone() else { return false };
         let mut new = (*run.object).clone();
         merge(&mut new, &json!({"status": patch}));
-        let Ok(after) = schema::shape_status(&mut new) else { return false };
-        let old = run.typed.status.as_ref();
-        let fine = schema::holds("net", after.as_ref()).is_ok()
-            && schema::follows(old, after.as_ref()).is_ok()
-            && admission::status(user, &run.object, &new).is_ok();
+        let fine = schema::shape_status(&mut new).is_ok()
+            && schema::rules(Some(&run.object), &new).is_ok()
+            && admission::admit(user, Some(&run.object), &new, true).is_ok();
         if fine {
             self.put(new);
+            if let Some(after) = &self.run {
+                let (before, by) = (Some(&*run.typed), Some(&user.writer()));
+                let found = trace::step(&Step { before, after: &after.typed, by, whole: true });
+                self.wrong = self.wrong.or(found.first().map(|(invariant, _)| *invariant));
+            }
         }
         fine
     }

@@ -162,7 +162,7 @@ async fn changed_code(scene: Scene) -> Result<()> {
     scene.phase("a", Phase::AwaitingApproval).await?;
     let pod = scene.pod("a").await?;
     let (pid, _) = Scene::processes(&pod)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
-    let root = format!("/proc/{pid}/root{}", crds::contract::WORK_DIR);
+    let root = format!("/proc/{pid}/root{}", crds::pod_env::WORK_DIR);
     let mut changed = 0;
     let mut folders = vec![std::path::PathBuf::from(root)];
     while let Some(folder) = folders.pop() {

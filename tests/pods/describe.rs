@@ -1,5 +1,5 @@
-//! What `kubectl describe terraformrun` says of a run that waits, one that was applied and one that failed; README shows these
-//! very texts, taken from these runs. `UPDATE=1` writes them anew. And what it says of a plan that changes no resource.
+//! What `kubectl describe terraformrun` says of a run that waits, one that was applied and one that failed; the guide shows
+//! these very texts, taken from these runs. `UPDATE=1` writes them anew. And what it says of a plan that changes no resource.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::suite::{SOON, Scene, Test, holds, merge};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("describe::the_texts_in_the_readme_are_of_real_runs", texts),
+        Test::new("describe::the_texts_in_the_guide_are_of_real_runs", texts),
         Test::new("describe::outputs_and_moves_are_named_before_anybody_approves", moved),
     ]
 }
@@ -73,20 +73,20 @@ async fn texts(scene: Scene) -> Result<()> {
         ensure!(wrapped.is_empty(), "lines that fell out of their column: {wrapped:?}");
         says_something(text)?;
     }
-    let readme = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let mut page = std::fs::read_to_string(&readme)?;
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../design/guide/reading-a-run.md");
+    let mut page = std::fs::read_to_string(&path)?;
     for (name, text) in [("awaiting", &waiting), ("applied", &applied), ("failed", &failed)] {
         let clean = neutral(text, &scene, &[&sha, &broken_sha]);
-        let head = format!("<!-- snapshot: describe_{name} -->\n```\n");
-        let (before, rest) = page.split_once(&head).with_context(|| format!("README.md has no place for describe_{name}"))?;
-        let (kept, after) = rest.split_once("```\n<!-- end -->").context("a snapshot in README.md has no end")?;
+        let head = format!("<!-- snapshot: describe_{name} -->\n```text\n");
+        let (before, rest) = page.split_once(&head).with_context(|| format!("the page has no place for describe_{name}"))?;
+        let (kept, after) = rest.split_once("```\n<!-- end -->").context("a snapshot in the page has no end")?;
         if std::env::var_os("UPDATE").is_some() {
             page = format!("{before}{head}{clean}```\n<!-- end -->{after}");
-            std::fs::write(&readme, &page)?;
+            std::fs::write(&path, &page)?;
         } else {
             ensure!(
                 shape(kept) == shape(&clean),
-                "README.md shows another {name} run than runs are now; UPDATE=1 writes it anew:\n{clean}"
+                "the guide shows another {name} run than runs are now; UPDATE=1 writes it anew:\n{clean}"
             );
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::{Changed, FailureClass, Phase, RunResult, journal::state, names, reason};
+use crds::{Changed, FailureClass, Phase, RunResult, apply_log::state, names, reason};
 use serde_json::json;
 use tests::ledger::what;
 

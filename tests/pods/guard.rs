@@ -56,7 +56,7 @@ impl Held {
 }
 
 async fn get(store: &Datastore, path: &str, token: &str, nonce: &str) -> Result<(StatusCode, String)> {
-    let answer = store.request(Method::GET, path, token, nonce).send().await?;
+    let answer = store.request(Method::GET, path, token, nonce)?.send().await?;
     let status = answer.status();
     let text = String::from_utf8_lossy(&answer.bytes().await?).into_owned();
     let reason = serde_json::from_str::<Problem>(&text).map(|problem| problem.reason).unwrap_or_default();
@@ -100,17 +100,17 @@ async fn replaced(scene: Scene) -> Result<()> {
     // For pieces of a log, and for them alone, the datastore looks at the run once a second.
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     let path = format!("{}/log/apply?offset=0", attempt_path(&scene.namespace, "a", 1));
-    let answer = store.request(Method::PUT, &path, &token, &a.nonce).body("late").send().await?;
+    let answer = store.request(Method::PUT, &path, &token, &a.nonce)?.body("late").send().await?;
     ensure!(answer.status() == StatusCode::FORBIDDEN, "a late line of the log: {}", answer.status());
     let path = format!("{}/objects/result", attempt_path(&scene.namespace, "a", 1));
     let digest = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
-    let request = store.request(Method::PUT, &path, &token, &a.nonce).header(HEADER_DIGEST, digest).body("{}");
+    let request = store.request(Method::PUT, &path, &token, &a.nonce)?.header(HEADER_DIGEST, digest).body("{}");
     let answer = request.send().await?;
     ensure!(answer.status() == StatusCode::FORBIDDEN, "a late result: {}", answer.status());
     let info = json!({"ID": "11111111-2222", "Operation": "OperationTypeApply", "Who": "late"}).to_string();
     for (rest, body) in [("lock", info.as_str()), ("state?lock=11111111-2222", "{}")] {
         let path = format!("{}/{rest}", attempt_path(&scene.namespace, "a", 1));
-        let request = store.request(Method::PUT, &path, &token, &a.nonce).header(HEADER_DIGEST, digest).body(body.to_owned());
+        let request = store.request(Method::PUT, &path, &token, &a.nonce)?.header(HEADER_DIGEST, digest).body(body.to_owned());
         let answer = request.send().await?;
         ensure!(answer.status() == StatusCode::FORBIDDEN, "a late {rest}: {}", answer.status());
     }
@@ -137,14 +137,14 @@ async fn hostile(scene: Scene) -> Result<()> {
     }
     let uid = scene.get("a").await?.uid().unwrap_or_default();
     let path = format!("/v1/namespaces/{}/uids/{uid}", scene.namespace);
-    let answer = store.request(Method::DELETE, &path, &token, &a.nonce).send().await?;
+    let answer = store.request(Method::DELETE, &path, &token, &a.nonce)?.send().await?;
     ensure!(matches!(answer.status().as_u16(), 401 | 403), "a pod deleted what is kept: {}", answer.status());
     // Too large, and a claim that nobody made.
     let large = vec![b'x'; usize::try_from(MAX_APPEND)? + 1];
-    let answer = store.request(Method::PUT, &format!("{own}/log/apply?offset=0"), &token, &a.nonce).body(large).send().await;
+    let answer = store.request(Method::PUT, &format!("{own}/log/apply?offset=0"), &token, &a.nonce)?.body(large).send().await;
     ensure!(answer.is_err() || answer.is_ok_and(|a| a.status() == StatusCode::PAYLOAD_TOO_LARGE));
     let claim = json!({"checksum": format!("sha256:{}", "a".repeat(64)), "attempt": 1, "podUID": "x", "nonce": a.nonce, "at": "2026-01-01T00:00:00Z"});
-    let answer = store.request(Method::PUT, &format!("{own}/claim"), &token, &a.nonce).body(claim.to_string()).send().await?;
+    let answer = store.request(Method::PUT, &format!("{own}/claim"), &token, &a.nonce)?.body(claim.to_string()).send().await?;
     ensure!(answer.status().is_client_error(), "a claim that the run does not have: {}", answer.status());
     // It is as it was.
     let (status, _) = get(&store, &a.bundle(&scene), &token, &a.nonce).await?;
@@ -157,7 +157,7 @@ async fn unclaimed(scene: Scene) -> Result<()> {
     let a = held(&scene, "a", "1h").await?;
     let (token, own) = (a.token(&scene)?, attempt_path(&scene.namespace, "a", 1));
     let ask = async |method: Method, rest: &str, body: &str| -> Result<(StatusCode, String)> {
-        let request = store.request(method, &format!("{own}/{rest}"), &token, &a.nonce).body(body.to_owned());
+        let request = store.request(method, &format!("{own}/{rest}"), &token, &a.nonce)?.body(body.to_owned());
         let answer = request.send().await?;
         Ok((answer.status(), answer.text().await?))
     };

@@ -9,9 +9,11 @@ mod describe;
 mod disk;
 mod failures;
 mod guard;
+mod guide;
 mod hangs;
 mod hostile;
 mod identity;
+mod images;
 mod kills;
 mod leases;
 mod locks;
@@ -94,8 +96,10 @@ fn main() -> Result<ExitCode> {
         disk::tests(),
         failures::tests(),
         guard::tests(),
+        guide::tests(),
         hostile::tests(),
         identity::tests(),
+        images::tests(),
         leases::tests(),
         locks::tests(),
         managed::tests(),

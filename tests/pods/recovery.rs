@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use crds::{
     Changed, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus,
-    journal::{Line, state},
+    apply_log::{Line, state},
     names, reason,
 };
 use kube::ResourceExt;
@@ -82,7 +82,7 @@ fn journal(scene: &Scene, name: &str) -> Result<Vec<Line>> {
 
 fn created(lines: &[Line]) -> Vec<(String, String)> {
     let of = |line: &Line| match line {
-        Line::Complete(o) if o.action == crds::journal::Action::Create => {
+        Line::Complete(o) if o.action == crds::apply_log::Action::Create => {
             Some((o.address.clone(), o.id.clone().unwrap_or_default()))
         }
         _ => None,

@@ -1,4 +1,4 @@
-//! What is restored from a backup is what it was, and nothing of it is applied twice. README's own commands are what is run.
+//! What is restored from a backup is what it was, and nothing of it is applied twice. The guide's own commands are what is run.
 
 use std::{
     path::Path,
@@ -15,6 +15,7 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
 };
 use serde_json::json;
+use tests::guide;
 
 use crate::{
     managed,
@@ -79,21 +80,9 @@ async fn etcd(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// The commands that README has below a heading, block by block.
-fn page(heading: &str) -> Result<Vec<Vec<String>>> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md"))?;
-    let (_, rest) = text.split_once(&format!("\n## {heading}\n")).with_context(|| format!("README has no `{heading}`"))?;
-    let section = rest.split_once("\n## ").map_or(rest, |(section, _)| section);
-    let mut blocks = vec![Vec::new()];
-    for line in section.lines() {
-        match (line.strip_prefix("    "), blocks.last_mut()) {
-            (Some(command), Some(block)) => block.push(command.to_owned()),
-            (None, Some(block)) if !block.is_empty() => blocks.push(Vec::new()),
-            _ => {}
-        }
-    }
-    blocks.retain(|block| !block.is_empty());
-    Ok(blocks)
+/// The commands of a block of the guide.
+fn lines(name: &str) -> Result<Vec<String>> {
+    Ok(guide::block(name)?.lines().map(str::to_owned).collect())
 }
 
 /// Runs lines in a directory, as a person who pastes them.
@@ -141,7 +130,9 @@ async fn moved(scene: &Scene) -> Result<()> {
         released(place, name).await?;
     }
 
-    let [save, into_new, _] = page("Backup and restore")?.try_into().map_err(|_| anyhow::anyhow!("README has other blocks"))?;
+    let (save, into_new) = (lines("back up")?, lines("restore into a new cluster")?);
+    // On a cluster that is there the same value is set by this line; what it does is looked at below.
+    holds(&guide::block("refuse plans of before")?, "--set controller.refusePlansBefore=\"$(date -u +%FT%TZ)\"")?;
     for line in &save {
         if line.starts_with('#') { copy(&scene.suite.cluster.datastore(), &store)? } else { run(scene, backup.path(), line)? }
     }
@@ -177,8 +168,7 @@ async fn moved(scene: &Scene) -> Result<()> {
 
 /// The page about it, with runs there; of all namespaces only those of this test.
 async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Result<()> {
-    let [goes, rest, finalizers] = page("Uninstalling")?.try_into().map_err(|_| anyhow::anyhow!("README has other blocks"))?;
-    let goes = goes.join("\n");
+    let (goes, rest, finalizers) = (guide::block("uninstall")?, lines("uninstall the rest")?, lines("take finalizers away")?);
     holds(&goes, "--all --all-namespaces")?;
     run(scene, dir, &goes.replace("--all --all-namespaces", &format!("--all -n {} --timeout=180s", team.namespace)))?;
     let rest: Vec<&str> =

@@ -347,7 +347,7 @@ impl Scene {
             .status;
         let status = status.unwrap_or_default();
         ensure!(status.result == Some(result), "{name} ended {:?} in place of {result}: {:?}", status.result, status.failure);
-        ensure!(crds::fit::size(&status) <= crds::fit::MAX_STATUS_BYTES, "the status of {name} is too large");
+        ensure!(crds::status_limit::size(&status) <= crds::status_limit::MAX_STATUS_BYTES, "the status of {name} is too large");
         Ok(status)
     }
 

@@ -11,6 +11,7 @@ use tool_versions::Tool;
 
 use crate::{
     releases::{CREDENTIALS, SECRET},
+    stored::{approve_waiting, released},
     suite::{LATER, SOON, Scene, Test, holds, merge},
 };
 
@@ -25,6 +26,27 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("tools::pods_of_a_node_get_it_once_and_code_cannot_write_there", shared),
     ]
 }
+
+/// Terragrunt does something at each of its chances.
+const UNIT: &str = r#"terraform_version_constraint = "1.10.6"
+locals {
+  who = run_cmd("--terragrunt-quiet", "echo", "Terragrunt")
+}
+generate "more" {
+  path      = "more.tf"
+  if_exists = "overwrite"
+  contents  = "variable \"who\" {}\noutput \"generated\" {\n  value = \"by $${var.who}\"\n}\n"
+}
+inputs = {
+  who = local.who
+}
+terraform {
+  before_hook "before" {
+    commands = ["plan", "apply"]
+    execute  = ["echo", "a hook"]
+  }
+}
+"#;
 
 const MAIN: &str = "output \"made\" {\n  value = \"by the real tool\"\n}\n";
 
@@ -83,16 +105,18 @@ async fn picked(scene: Scene) -> Result<()> {
 }
 
 async fn terragrunt(scene: Scene) -> Result<()> {
-    let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.10.6\"\n"});
-    run(&scene, "a", files.clone(), json!({"approval": {"mode": "Manual"}})).await?;
-    let waits = scene.phase("a", Phase::AwaitingApproval).await?;
+    let files = json!({"terragrunt.hcl": UNIT});
+    // Its plan outlives its pod, and is applied in another, where Terragrunt makes its files anew.
+    run(&scene, "a", files.clone(), json!({"approval": {"mode": "Manual", "holdFor": "0s"}})).await?;
+    let waits = released(&scene, "a").await?;
     holds(&tool(&waits), "Terragrunt 1.1.3 with OpenTofu 1.10.6, ")?;
     holds(&tool(&waits), "; OpenTofu 1.10.6, from terragrunt.hcl")?;
-    ensure!(scene.approve("a").await?.status.success());
-    let status = scene.ends("a", RunResult::Applied).await?;
-    ensure!(status.claim.is_some());
+    approve_waiting(&scene, &waits)?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(status.claim.is_some_and(|claim| claim.attempt == 2));
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
     ensure!(state["outputs"]["made"]["value"] == "by the real tool", "{state}");
+    ensure!(state["outputs"]["generated"]["value"] == "by Terragrunt", "{state}");
     // The tool beneath is who a managed state is served to.
     for (name, result) in [("b", RunResult::Applied), ("c", RunResult::NoChanges)] {
         run(&scene, name, files.clone(), json!({"backend": null, "stack": "words"})).await?;

@@ -7,7 +7,7 @@ use futures::{Stream, stream};
 use runner_agent::{
     driver::Driver,
     ports::{Api, ApiError, Seen},
-    settings::{PROGRESS_EVERY, Place, QUIET_AFTER, Settings},
+    settings::Settings,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -156,9 +156,6 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         (format!("{:016x}{:016x}", world.chance.next(), world.chance.next()), world.schedule.scene.datastore, world.schedule.seed)
     };
     let settings = Arc::new(Settings {
-        tool_settings: None,
-        cache: None,
-        mirrors: "/nonexistent".into(),
         namespace: NS.into(),
         run: label(names::LABEL_RUN),
         run_uid: label(names::LABEL_RUN_UID),
@@ -167,23 +164,8 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         pod_uid: uid,
         nonce,
         grace: Duration::from_secs(grace),
-        tools: Vec::new(),
-        providers: "/nowhere".into(),
-        provider_cache: None,
-        work: "/nowhere".into(),
-        kept: "/nowhere".into(),
-        scratch: Vec::new(),
-        secrets: "/nowhere".into(),
-        config_maps: "/nowhere".into(),
-        require_confinement: false,
         termination_log: log.path().to_path_buf(),
-        ca: None,
-        inherited: Vec::new(),
-        place: Place::Pod,
-        restores: false,
-        store: None,
-        progress_every: PROGRESS_EVERY,
-        quiet_after: QUIET_AFTER,
+        ..Settings::below("/nowhere".as_ref())
     });
     let clock = clock(seed, &process.name);
     let api = PlayedApi { shared: shared.clone(), process: process.clone(), run: settings.run.clone(), clock: clock.clone() };

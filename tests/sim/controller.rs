@@ -7,22 +7,19 @@ use std::{
 };
 
 use ::controller::{
-    clock::Timed,
-    datastore_client::{Datastore, Unanswered},
-    events::Events,
-    gate::Gatekeeper,
-    locks::Released,
-    metrics::Metrics,
-    nodes::{self, Nodes},
-    pods::{self, Pods},
-    queue::Queue,
-    run::{Context, Memory, PodView, is_left, left_by, let_go, on_error, reconcile},
+    cluster::{Cluster, clock::Timed, index::Feed, node_watch},
+    gc::{
+        self,
+        pods::{is_left, left_by, let_go},
+    },
+    run::{
+        Context, PodView, on_error, reconcile,
+        watch::{interesting, prune},
+    },
     settings::Settings,
-    sweep,
-    watch::{interesting, prune},
-    workspaces::{self, Workspaces},
 };
 use crds::{TerraformRun, names};
+use datastore_client::{RequestError, controller::Datastore};
 use futures::{
     FutureExt, StreamExt,
     channel::mpsc::{UnboundedReceiver, unbounded},
@@ -44,6 +41,7 @@ use tokio::{
 
 use crate::{
     http::Server,
+    invariants,
     world::{NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
 };
 
@@ -81,20 +79,22 @@ impl Cache {
 struct Informer {
     ctx: Arc<Context>,
     waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
-    pods: pods::Feed,
-    workspaces: workspaces::Feed,
+    pods: Feed,
+    plans: Feed,
+    line: Feed,
     cache: Arc<Mutex<Cache>>,
     woken: Arc<Notify>,
 }
 
 impl Informer {
     fn run(&mut self, event: &Event<TerraformRun>) {
-        let older = self.ctx.workspaces.apply(&mut self.workspaces, event);
+        self.ctx.queue.apply(&mut self.line, event);
+        let older = self.ctx.newer_plans.apply(&mut self.plans, event);
         if let Event::Apply(run) | Event::Delete(run) = event
             && let Some(pod) = left_by(run, matches!(event, Event::Delete(_)), &self.ctx)
         {
             let (name, uid) = (run.metadata.name.clone().unwrap_or_default(), run.metadata.uid.clone().unwrap_or_default());
-            let_go(NS.into(), name, uid, pod, self.ctx.clone());
+            let_go(NS.into(), name, uid, pod, self.ctx.cluster.clone());
         }
         let mut cache = self.cache.lock().unwrap();
         for run in older {
@@ -118,6 +118,14 @@ impl Informer {
             Event::Init | Event::InitDone => {}
         }
         drop(cache);
+        self.wake();
+    }
+
+    /// Runs whose turn has come nearer, or whose node has changed.
+    fn wake(&mut self) {
+        while let Some(Some(run)) = self.waking.next().now_or_never() {
+            self.cache.lock().unwrap().soon(&run.name, Instant::now());
+        }
         self.woken.notify_one();
     }
 
@@ -137,17 +145,14 @@ impl Informer {
             if let (false, Some(view)) = (gone, PodView::of(pod))
                 && is_left(&view, &uid, known.as_deref())
             {
-                let_go(NS.into(), run.clone(), uid, view, self.ctx.clone());
+                let_go(NS.into(), run.clone(), uid, view, self.ctx.cluster.clone());
             }
         }
     }
 
     fn node(&mut self, event: &Event<Node>) {
-        nodes::heard(event, &self.ctx);
-        while let Some(Some(run)) = self.waking.next().now_or_never() {
-            self.cache.lock().unwrap().soon(&run.name, Instant::now());
-        }
-        self.woken.notify_one();
+        node_watch::heard(event, &self.ctx);
+        self.wake();
     }
 
     fn change(&mut self, change: &Change) {
@@ -181,6 +186,10 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                             return Err(Trouble::Lost);
                         }
                         let uid = parts.get(5).cloned().unwrap_or_default();
+                        if !read && parts.get(6).is_some_and(|part| part == "lock") {
+                            invariants::unlock(world, |lock| lock.uid == uid);
+                            return Ok(Vec::new());
+                        }
                         if !read {
                             world.data.bundles.retain(|(of, _), _| *of != uid);
                             return Ok(Vec::new());
@@ -198,7 +207,7 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                         *answer.status_mut() = http::StatusCode::from_u16(refusal.code).unwrap();
                         Ok(answer.into())
                     }
-                    Err(Trouble::Lost) => Err(Unanswered::Transport("the connection was lost".into())),
+                    Err(Trouble::Lost) => Err(RequestError::unanswered("the connection was lost")),
                 }
             })
         }),
@@ -208,9 +217,9 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
 /// A look for rights that nobody took back, as a controller that begins has it.
 pub(crate) async fn sweep(shared: &Shared) {
     // What lands late has landed by then, and has settled.
-    sleep(Duration::from_secs(sweep::SETTLED.unsigned_abs().as_secs() + 120)).await;
+    sleep(Duration::from_secs(gc::objects::SETTLED.unsigned_abs().as_secs() + 120)).await;
     let process = Process::new("sweeper", user());
-    let _ = sweep::once(Some(NS), &context(shared, &process)).await;
+    let _ = gc::objects::once(Some(NS), &context(shared, &process)).await;
 }
 
 fn user() -> User {
@@ -227,31 +236,18 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
     let server = Server { shared: shared.clone(), process: process.clone() };
     let client = Client::new(Timed::new(server, clock.clone()), "default");
     let settings = Settings { datastore_url: has_store.then(|| "https://datastore".into()), ..Settings::default() };
-    Arc::new(Context {
-        client: client.clone(),
-        pods: Pods::awaiting(1),
-        memory: Memory::default(),
-        gate: Gatekeeper::default(),
-        workspaces: Workspaces::default(),
-        queue: Queue::new(&settings),
-        released: Released::default(),
-        nodes: Nodes::default(),
-        datastore: has_store.then(|| Arc::new(datastore(shared, process))),
-        events: Events::new(client),
-        metrics: Arc::new(Metrics::new()),
-        clock,
-        settings,
-    })
+    let datastore = has_store.then(|| datastore(shared, process));
+    Arc::new(Context::new(Cluster::new(client, settings, clock), datastore))
 }
 
 async fn live(shared: Shared, process: Process, index: u8) {
     let ctx = context(&shared, &process);
     let (cache, woken) = (Arc::new(Mutex::new(Cache::default())), Arc::new(Notify::new()));
-    let workspaces = ctx.workspaces.feed();
+    let (pods, plans) = (ctx.pods.feed(), ctx.newer_plans.feed());
     let (wake, waking) = unbounded();
-    ctx.nodes.wakes(None, wake);
-    let informer =
-        Informer { waking, ctx: ctx.clone(), pods: pods::Feed::of(None), workspaces, cache: cache.clone(), woken: woken.clone() };
+    ctx.nodes.wakes(None, wake.clone());
+    let line = ctx.queue.feed(None, wake);
+    let informer = Informer { waking, ctx: ctx.clone(), pods, plans, line, cache: cache.clone(), woken: woken.clone() };
     tokio::join!(inform(&shared, &process, index, informer), work(&process, &ctx, &cache, &woken));
 }
 

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{
-    ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason,
-};
+use crds::{ApprovalMode, Changed, Claim, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
 use kube::ResourceExt;
 use runner_agent::settings::Settings;
 use serde_json::Value;
+use tests::trace::{self, Deeds, Step};
 
 use crate::{
     person::{EXPIRES_AFTER, FORGED},
-    world::{NS, Process, World, millis},
+    world::{Lock, NS, Process, World, millis},
 };
 
 /// What an agent's work did to the world.
@@ -56,7 +55,6 @@ pub(crate) struct Watcher {
     pods: BTreeSet<(String, u32, String)>,
     /// Pods that came when a process had adopted their attempt already.
     pub second_pods: Vec<String>,
-    attempts: BTreeMap<String, u32>,
 }
 
 /// An agent did something.
@@ -130,20 +128,33 @@ fn alive(world: &World, name: &str) -> bool {
     world.agents.values().flatten().any(|process| *process.name == *name && !process.is_dead())
 }
 
+/// The lock of the state is released, if it is that one: by who had the controller's word, or by the controller itself.
+pub(crate) fn unlock(world: &mut World, is: impl FnOnce(&Lock) -> bool) {
+    let Some(lock) = world.lock.take_if(|lock| is(lock)) else { return };
+    if alive(world, &lock.holder) {
+        world.violated("S31", &format!("the lock of {} was released, which lives", lock.holder));
+    }
+    world.watcher.endings.insert("lock released");
+}
+
+/// A run is gone from the API.
+pub(crate) fn gone(world: &mut World, run: &TerraformRun) {
+    let status = run.status.clone().unwrap_or_default();
+    if status.attempt.is_some_and(|attempt| attempt.open) && status.adopted.is_some() {
+        world.violated("L2", "a run went while its attempt was open");
+    }
+    world.watcher.endings.insert("deleted");
+}
+
 /// A run changed in the API.
-pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &TerraformRun, deleted: bool) {
-    let empty = TerraformRunStatus::default();
-    let was = old.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
+pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
+    for (invariant, text) in trace::step(step).into_iter().chain(trace::version(step.after, bytes)) {
+        world.violated(invariant, &text);
+    }
+    let (empty, new) = (TerraformRunStatus::default(), step.after);
+    let was = step.before.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
     let is = new.status.as_ref().unwrap_or(&empty);
     let uid = new.uid().unwrap_or_default();
-    if deleted {
-        let open = is.attempt.as_ref().is_some_and(|attempt| attempt.open);
-        if open && is.adopted.is_some() {
-            world.violated("L2", "a run went while its attempt was open");
-        }
-        world.watcher.endings.insert("deleted");
-        return;
-    }
     let lost = |status: &TerraformRunStatus| {
         status
             .conditions
@@ -154,12 +165,6 @@ pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &Terra
         world.note("   the run says NodeUnreachable");
         world.watcher.endings.insert("node lost");
     }
-    if was.is_terminal() && (was.phase != is.phase || was.result != is.result) {
-        world.violated("S5", &format!("a terminal run changed from {:?} to {:?}", was.result, is.result));
-    }
-    if was.claim.is_some() && was.claim != is.claim {
-        world.violated("S5", "a claim changed");
-    }
     if let Some(attempt) = &is.attempt {
         if let Some(phase) = is.phase {
             world.watcher.phases.insert((uid.clone(), attempt.number, phase.as_str()));
@@ -168,11 +173,11 @@ pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &Terra
             world.watcher.adoptions.insert((uid.clone(), adopted.attempt, adopted.nonce.clone()));
         }
         if was.attempt.as_ref().map(|old| old.number) != Some(attempt.number) {
-            opened(world, new, was, is);
+            opened(world, new, was);
         }
     }
     if let (None, Some(claim)) = (&was.claim, &is.claim) {
-        claimed(world, new, was, claim);
+        claimed(world, new);
         world.watcher.claims.insert(uid.clone(), claim.clone());
     }
     if let (false, Some(result)) = (was.is_terminal(), is.result) {
@@ -186,9 +191,6 @@ pub(crate) fn changed(world: &mut World, old: Option<&TerraformRun>, new: &Terra
             }
         }
         world.watcher.results.insert(uid, (new.name_any(), result, changes, false));
-        if result == RunResult::Failed && failure.is_none() {
-            world.violated("L1", "a failure without class and reason");
-        }
     }
     if let (None, Some(settled)) = (&was.settled, &is.settled) {
         world.watcher.endings.insert("settled");
@@ -221,18 +223,7 @@ pub(crate) fn podded(world: &mut World, pod: &Value) {
 }
 
 /// A further attempt was opened.
-fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, is: &TerraformRunStatus) {
-    let number = is.attempt.as_ref().map_or(0, |attempt| attempt.number);
-    let before = world.watcher.attempts.insert(run.uid().unwrap_or_default(), number).unwrap_or(0);
-    if number != before + 1 {
-        world.violated("S9", &format!("attempt {number} after attempt {before}"));
-    }
-    if was.attempt.as_ref().is_some_and(|attempt| attempt.open) {
-        world.violated("S9", "a further attempt beside an open one");
-    }
-    if was.claim.is_some() {
-        world.violated("S8", "a further attempt of a claimed run");
-    }
+fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
     for pod in world.store.list("pods", NS, &selector) {
         let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -251,39 +242,25 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, is: &
 }
 
 /// A claim was written.
-fn claimed(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus, claim: &Claim) {
-    let said = |key: &str| run.annotations().get(key).map(String::as_str);
-    if said(names::CANCEL).is_some() || said(names::DENY).is_some() || run.metadata.deletion_timestamp.is_some() {
-        world.violated("S10", "a claim of a run that was cancelled, denied or deleted");
+fn claimed(world: &mut World, run: &TerraformRun) {
+    let status = run.status.clone().unwrap_or_default();
+    let by = status.approval.as_ref().map(|record| record.by.as_str());
+    let annotated = run.annotations().get(names::APPROVED_BY).map(String::as_str);
+    if run.spec.approval.mode == ApprovalMode::Manual && (by, annotated) != (Some("alice"), Some("alice")) {
+        world.violated("S3", "a claim of an approval by somebody else than who may approve");
     }
-    let plan = was.plan.as_ref().map(|plan| plan.checksum.as_str());
-    if plan != Some(claim.checksum.as_str()) {
-        world.violated("S2", "a claim of another plan than the one that waits");
-    }
-    let record = was.approval.as_ref();
-    let approved = match run.spec.approval.mode {
-        ApprovalMode::Automatic => record.is_some_and(|record| record.by == "automatic"),
-        ApprovalMode::Unknown => false,
-        ApprovalMode::Manual => {
-            said(names::APPROVE) == Some(&claim.checksum)
-                && said(names::APPROVED_BY) == Some("alice")
-                && record.is_some_and(|record| record.checksum.as_deref() == Some(&claim.checksum) && record.by == "alice")
-        }
-    };
-    if !approved {
-        world.violated("S2", "a claim without an approval");
-    }
-    if record.is_some_and(|record| record.comment.as_deref() == Some(FORGED)) {
+    if status.approval.is_some_and(|record| record.comment.as_deref() == Some(FORGED)) {
         world.violated("S3", "a claim of an approval that was forged while the policies were away");
     }
-    if run.spec.operation == Operation::Plan {
-        world.violated("S2", "a claim of a run that only plans");
+    if status.plan.is_none_or(|plan| plan.state_key.is_none()) {
+        world.violated("S29", "a claim of a plan that names no state");
     }
-    let own =
-        was.adopted.as_ref().is_some_and(|a| a.nonce == claim.nonce && a.pod_uid == claim.pod_uid && a.attempt == claim.attempt);
-    let open = was.attempt.as_ref().is_some_and(|attempt| attempt.open && attempt.number == claim.attempt);
-    if !own || !open {
-        world.violated("S6", "a claim by another process than that of the open attempt");
+    // All runs of a life are of one state.
+    let uid = run.uid().unwrap_or_default();
+    let others: Vec<_> =
+        world.watcher.applied.iter().filter(|(of, applied)| **of != uid && applied.ended.is_none() && !applied.killed).collect();
+    if others.iter().any(|(_, applied)| alive(world, &applied.process)) {
+        world.violated("S30", "a claim while the tool of another run works on the state");
     }
 }
 
@@ -295,7 +272,8 @@ pub(crate) fn at_rest(world: &World) -> bool {
                 let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
                 let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
                 let asked = run.annotations().contains_key(names::RERUN) && status.rerun.is_none();
-                status.is_terminal() && !open && told && !asked
+                // A lease that is kept keeps others from the state.
+                status.is_terminal() && !open && told && !asked && status.lease.is_none()
             })
     }) && !proof_is_there(world)
         && world.store.list("pods", NS, "").iter().all(|pod| {
@@ -330,23 +308,12 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
         let fine = applied.as_ref().is_some_and(|applied| applied.ended == Some(true));
         let claimed = world.watcher.claims.contains_key(uid);
         world.watcher.endings.insert(ending(*result, claimed));
-        let lie = match result {
-            RunResult::Applied | RunResult::Destroyed => !fine,
-            RunResult::NoChanges
-            | RunResult::Planned
-            | RunResult::Drifted
-            | RunResult::Rejected
-            | RunResult::Canceled
-            | RunResult::Expired
-            | RunResult::Superseded => applied.is_some(),
-            RunResult::Failed => {
-                fine || (*changes == Changed::None && created > 0) || (*changes == Changed::Some && created == 0)
-            }
-            RunResult::Indeterminate => !claimed,
-            RunResult::Unknown => true,
-        };
-        if lie || (*settled && !fine) {
-            world.violated("truth", &format!("{name} ended {result} with changes {changes:?}; it was {applied:?}"));
+        let deeds = Deeds { applies: applied.iter().len(), ended_well: fine, changed: created as usize };
+        // The tool says here what it did, so that a failure says it as well.
+        let failed = *result == RunResult::Failed && (fine || (*changes == Changed::Some && created == 0));
+        let lie = trace::truth(*result, *changes, claimed, &deeds);
+        if lie.is_some() || failed || (*settled && !fine) {
+            world.violated("S28", &format!("{name} ended {result} with changes {changes:?}; it was {applied:?}"));
         }
     }
     world.watcher.results = results;

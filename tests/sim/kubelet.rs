@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crds::contract;
+use crds::pod_env;
 use serde_json::{Value, json};
 use tests::played::store::{Key, PODS};
 use tokio::time::sleep;
@@ -76,7 +76,7 @@ impl Pod {
 }
 
 fn state(state: &Value) -> Value {
-    json!([{"name": contract::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
+    json!([{"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
 }
 
 async fn one(shared: Shared, object: Arc<Value>) {

@@ -27,7 +27,7 @@ pub(crate) const EXPIRES_AFTER: u64 = 300;
 pub(crate) const FORGED: &str = "forged";
 
 pub(crate) fn alice() -> User {
-    User::with("alice", &[names::VERB_APPROVE, names::VERB_AUTOAPPROVE])
+    User::with("alice", &["create", names::VERB_APPROVE, names::VERB_AUTOAPPROVE])
 }
 
 /// Creates the runs of a life.

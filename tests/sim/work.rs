@@ -5,19 +5,27 @@ use std::{
     time::Duration,
 };
 
-use crds::{Changed, Changes, Claim, Failure, FailureClass, Progress, TerraformRun, reason, termination::TerminationMessage};
+use crds::{
+    Changed, Changes, Claim, Failure, FailureClass, Progress, StateLock, TerraformRun, datastore::StateId, reason, state_key,
+    termination::TerminationMessage,
+};
+use kube::ResourceExt;
 use runner_agent::{
-    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
+    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
     settings::Settings,
 };
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tests::played::Refusal;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
     invariants::{self, Done},
-    world::{Lock, Process, Shared, Trouble, millis},
+    world::{Lock, NS, Process, Shared, Trouble, World, millis},
 };
+
+/// Between two tries to take a lock.
+const LOCK_AGAIN: Duration = Duration::from_secs(5);
 
 /// How hard the tool was told to end.
 const ASKED: u8 = 1;
@@ -40,6 +48,8 @@ struct Mine {
     disk: String,
     changed: Changed,
     planned: u32,
+    /// The lock that the controller says may go.
+    release: Option<String>,
 }
 
 fn failure(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
@@ -68,7 +78,7 @@ fn terminated() -> Failure {
 
 fn digest(of: &str) -> String {
     let digest = Sha256::digest(of.as_bytes());
-    format!("sha256:{}", runner_agent::hex(&digest))
+    crds::datastore::hex_digest(&digest)
 }
 
 impl PlayedWork {
@@ -78,6 +88,16 @@ impl PlayedWork {
 
     fn mine(&self) -> std::sync::MutexGuard<'_, Mine> {
         self.mine.lock().unwrap()
+    }
+
+    /// The state of the stack: with the datastore, or elsewhere.
+    fn state_key(&self) -> String {
+        let run = self.mine().run.clone();
+        let id = StateId::of(&run.name_any(), &run.spec);
+        if self.has_store {
+            return state_key::managed(NS, &id);
+        }
+        state_key::foreign("http", &json!({"address": "https://states/net"}), "default", NS, &id)
     }
 
     fn did(&self, done: Done) {
@@ -128,28 +148,57 @@ impl PlayedWork {
         *told.borrow()
     }
 
-    /// Takes the lock of the state. The datastore takes over that of an attempt that is closed and has no claim.
-    fn take_lock(&self) -> Result<(), Failure> {
-        let (process, settings) = (&self.process, &self.settings);
-        self.shared.act(|world| {
-            if let Some(lock) = &world.lock {
-                let run = world.runs.values().find(|run| run.metadata.uid.as_deref() == Some(&lock.uid));
-                let status = run.and_then(|run| run.status.as_ref());
-                let closed = match status {
-                    Some(status) => {
-                        let over = status.attempt.as_ref().is_none_or(|a| a.number > lock.attempt || !a.open);
-                        over && status.claim.is_none()
-                    }
-                    None => true,
-                };
-                if !(world.schedule.scene.datastore && closed) {
+    /// Takes the lock of the state, or waits for it: says who holds it, and releases it when the controller says that it was left.
+    async fn take_lock(&self, notices: &Notices) -> Result<(), Failure> {
+        let mut told = self.told.subscribe();
+        while let Some(lock) = self.shared.act(|world| self.try_lock(world)) {
+            let pod = lock.holder.split('/').next().unwrap_or_default();
+            let held = StateLock { id: lock.id.clone(), who: format!("root@{pod}"), operation: None, created: None };
+            let _ = notices.send(Notice::Locked(held));
+            let until = tokio::time::Instant::now() + LOCK_AGAIN;
+            while tokio::time::Instant::now() < until {
+                if *told.borrow_and_update() > 0 {
                     let text = format!("the state is locked by {}", lock.holder);
                     return Err(failure(FailureClass::StateLocked, reason::STATE_LOCKED, &text, Changed::None));
                 }
+                if self.mine().release.take_if(|id| *id == lock.id).is_some() {
+                    let id = lock.id.clone();
+                    let unlock = move |world: &mut World| {
+                        invariants::unlock(world, |lock| lock.id == id);
+                        Ok(())
+                    };
+                    // Whatever became of it, the next try shows how it is.
+                    let _ = self.shared.request(&self.process, || "release the lock".to_owned(), unlock).await;
+                    let _ = notices.send(Notice::Unlocked(format!("released the lock {}", lock.id)));
+                    break;
+                }
+                tokio::select! {
+                    biased;
+                    _ = told.changed() => {}
+                    () = sleep(Duration::from_millis(500)) => {}
+                }
             }
-            world.lock = Some(Lock { holder: process.name.clone(), uid: settings.run_uid.clone(), attempt: settings.attempt });
-            Ok(())
-        })
+            self.process.live().await;
+        }
+        Ok(())
+    }
+
+    /// The lock that is in the way. The datastore takes over that of an attempt that is closed and has no claim.
+    fn try_lock(&self, world: &mut World) -> Option<Lock> {
+        let (process, settings) = (&self.process, &self.settings);
+        if let Some(lock) = &world.lock {
+            let run = world.runs.values().find(|run| run.metadata.uid.as_deref() == Some(&lock.uid));
+            let closed = run.and_then(|run| run.status.as_ref()).is_none_or(|status| {
+                let over = status.attempt.as_ref().is_none_or(|a| a.number > lock.attempt || !a.open);
+                over && status.claim.is_none()
+            });
+            if !(self.has_store && closed) {
+                return Some(lock.clone());
+            }
+        }
+        let id = format!("{}@{}", process.name, millis());
+        world.lock = Some(Lock { id, holder: process.name.clone(), uid: settings.run_uid.clone(), attempt: settings.attempt });
+        None
     }
 
     fn release_lock(&self) {
@@ -228,7 +277,7 @@ impl Work for PlayedWork {
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
-        self.take_lock()?;
+        self.take_lock(&notices).await?;
         let planned = self.step("plan", Some(Done::Plan), 500, &notices).await;
         if *self.told.borrow() < KILLED {
             self.release_lock();
@@ -268,12 +317,12 @@ impl Work for PlayedWork {
             checksum,
             bundle,
             platform,
-            state_key: None,
+            state_key: Some(self.state_key()),
             notes: Vec::new(),
         })
     }
 
-    async fn verify(&self) -> Result<String, Failure> {
+    async fn verify(&self) -> Result<Verified, Failure> {
         self.shared.pause(5).await;
         self.process.live().await;
         if self.has_store {
@@ -284,7 +333,7 @@ impl Work for PlayedWork {
             });
             proof.await.map_err(unrecorded)?;
         }
-        Ok(self.mine().disk.clone())
+        Ok(Verified { checksum: self.mine().disk.clone(), differs: Vec::new() })
     }
 
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
@@ -304,7 +353,7 @@ impl Work for PlayedWork {
         if self.shared.exec(&self.process, "apply").await {
             return Err(transient());
         }
-        self.take_lock()?;
+        self.take_lock(&notices).await?;
         let bytes = self.mine().disk.clone();
         self.did(Done::ApplyBegun { bytes, checksum: claim.checksum.clone() });
         self.mine().changed = Changed::Unknown;
@@ -360,6 +409,10 @@ impl Work for PlayedWork {
             *told = (*told).max(ASKED);
             more
         });
+    }
+
+    fn may_unlock(&self, id: &str, _holder: &str) {
+        self.mine().release = Some(id.to_owned());
     }
 
     fn kill_providers(&self) {

@@ -15,9 +15,12 @@ use crds::{Claim, TerraformRun, clock::ServerClock, termination::TerminationMess
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimePrinter};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tests::played::{
-    Refusal, User,
-    store::{Key, PODS, RUNS, Store},
+use tests::{
+    played::{
+        Refusal, User,
+        store::{Key, PODS, RUNS, Store},
+    },
+    trace::Step,
 };
 use tokio::{
     sync::Notify,
@@ -178,6 +181,7 @@ pub(crate) struct Datastore {
 /// Who holds the state's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lock {
+    pub id: String,
     pub holder: Arc<str>,
     pub uid: String,
     pub attempt: u32,
@@ -451,7 +455,13 @@ impl World {
                     let line = crate::invariants::differences(before.as_deref(), &fresh, change.deleted);
                     self.note(&line);
                 }
-                crate::invariants::changed(self, before.as_deref(), &fresh, change.deleted);
+                if change.deleted {
+                    crate::invariants::gone(self, &fresh);
+                } else {
+                    let bytes = change.object.get("status").map_or(0, |status| status.to_string().len());
+                    let step = Step { before: before.as_deref(), after: &fresh, by: change.by.as_ref(), whole: true };
+                    crate::invariants::changed(self, &step, bytes);
+                }
                 if change.deleted {
                     self.runs.remove(&change.key.name);
                 } else {

@@ -4,6 +4,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod compare;
 pub mod demo;
+pub mod guide;
 pub mod history;
 #[cfg(test)]
 mod invariants;
@@ -11,6 +12,9 @@ pub mod ledger;
 pub mod mutants;
 pub mod played;
 pub mod releases;
+#[cfg(test)]
+mod rooms;
 pub mod scripted_tool;
 pub mod servers;
+pub mod trace;
 pub mod upgrade;

@@ -26,6 +26,7 @@ const BROKEN: &str = "**does not compile**";
 enum Suite {
     Lib,
     Sim,
+    Model,
     Api,
     Agent,
     Versions,
@@ -135,13 +136,14 @@ fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
     let suite: &[&str] = match fault.suite {
         Suite::Lib => &["--lib"],
         Suite::Sim => &["--test", "sim"],
+        Suite::Model => &["--test", "model"],
         Suite::Api => &["--test", "api"],
         Suite::Agent => &["--test", "attempts"],
         Suite::Versions => &["--test", "versions"],
     };
     // Each fault is built once and run for seconds: what is ours is built fast rather than well, and again only as far as the fault
     // reaches; what it depends on is built as ever.
-    let ours = ["crds", "controller", "runner-agent", "tool-versions", "tests"];
+    let ours = ["crds", "controller", "datastore", "datastore-client", "runner-agent", "source", "tool-versions", "tests"];
     let fast = ours.map(|name| {
         ["opt-level=0", "debug=0", "codegen-units=256"].map(|setting| format!("profile.release.package.{name}.{setting}"))
     });

@@ -7,19 +7,16 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
-use controller::{
-    datastore::{
-        auth::lookup::Lookup,
-        cluster::{Cluster, Entries, FrontProxyConfig, Identity, RunView},
-        names::{LogKey, RunKey, StateKey, below, top},
-        objects::{Objects, Wrote},
-        settings::SecretName,
-        state::{States, lock::Holder},
-        store::collect,
-    },
-    error::Error,
-};
 use crds::datastore::{LOCKED, ObjectKind, Problem, StateId, UNAVAILABLE, WRONG_DIGEST};
+use datastore::{
+    auth::lookup::Lookup,
+    blob::store::collect,
+    cluster::{CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView},
+    names::{LogKey, RunKey, StateKey, below, top},
+    objects::{Objects, Wrote},
+    settings::SecretName,
+    state::{States, lock::Holder},
+};
 use futures::{StreamExt as _, future::BoxFuture, stream};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use sha2::{Digest as _, Sha256};
@@ -43,22 +40,22 @@ pub(crate) const ALL: &[(&str, Check)] = &[
 struct Nobody;
 
 impl Cluster for Nobody {
-    fn review<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<Identity>, Error>> {
+    fn review<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
         Box::pin(async { Ok(None) })
     }
-    fn run<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<RunView>, Error>> {
+    fn run<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
         Box::pin(async { Ok(Some(run())) })
     }
-    fn uids<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, Error>> {
+    fn uids<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
         Box::pin(async { Ok(HashSet::new()) })
     }
-    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, Error>> {
+    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
         Box::pin(async { Ok(None) })
     }
-    fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, Error>> {
+    fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
         Box::pin(async { Ok(None) })
     }
-    fn secret<'a>(&'a self, _: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, Error>> {
+    fn secret<'a>(&'a self, _: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
         Box::pin(async { Ok(None) })
     }
     fn fill<'a>(
@@ -66,7 +63,7 @@ impl Cluster for Nobody {
         _: &'a SecretName,
         _: &'a Entries,
         _: &'a BTreeMap<String, Vec<u8>>,
-    ) -> BoxFuture<'a, Result<bool, Error>> {
+    ) -> BoxFuture<'a, Result<bool, CallError>> {
         Box::pin(async { Ok(false) })
     }
 }
@@ -199,7 +196,7 @@ async fn once(place: Arc<Place>) -> Result<()> {
 }
 
 async fn log(place: Arc<Place>) -> Result<()> {
-    let open = || anyhow::Ok(Arc::new(controller::datastore::log::Logs::new(place.open()?)));
+    let open = || anyhow::Ok(Arc::new(datastore::objects::log::Logs::new(place.open()?)));
     let (one, two) = (open()?, open()?);
     let (key, whole) = (LogKey { run: key()?, attempt: 1, phase: "plan" }, noise(900_000, 2));
     for (n, piece) in whole.chunks(90_000).enumerate() {

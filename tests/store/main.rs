@@ -19,7 +19,10 @@ use std::{
 
 use anyhow::{Context, Result};
 use bucket::Bucket;
-use controller::datastore::{crypt::keys::Keys, sealed::Sealed, store::Store};
+use datastore::{
+    blob::{sealed::Sealed, store::Store},
+    crypt::keys::Keys,
+};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use tests::cluster::{

@@ -24,12 +24,12 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-use crds::names;
+use crds::{datastore::causes, names};
+use datastore_client::controller::Datastore;
 
 use guard::{Guard, Order, Seen};
 
 use crate::{
-    datastore_client::Datastore,
     error::{self, Error, ErrorKind},
     settings::Settings,
 };
@@ -100,7 +100,7 @@ pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: 
         }
         let silent = match timeout(TICK, datastore.ready()).await {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
+            Ok(Err(error)) => Some(causes(&error)),
             Err(_) => Some("no answer in time".to_owned()),
         };
         if let Err(error) = keeper.step(&mut guard, silent, &place, &datastore).await {

@@ -1,43 +1,31 @@
-//! What everything works with that calls the API server.
+//! What the reconciler works with.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    ops::Deref,
+    sync::{Arc, Mutex},
+};
 
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client};
+use datastore_client::controller::Datastore;
 
 use super::memory::Memory;
 use crate::{
-    datastore_client::Datastore,
-    error::{self, Error},
+    cluster::Cluster,
     events::Events,
-    gate::Gatekeeper,
-    locks::Released,
-    metrics::Metrics,
-    nodes::Nodes,
-    pods::Pods,
-    queue::Queue,
-    settings::Settings,
-    workspaces::Workspaces,
+    policies::Gatekeeper,
+    state_queue::{newer_plans::NewerPlans, queue::Queue},
 };
-use crds::{TerraformRun, clock::ServerClock};
 
 /// What the reconciler works with.
 pub struct Context {
-    /// The client.
-    pub client: Client,
-    /// Settings.
-    pub settings: Settings,
-    /// The cache of held pods.
-    pub pods: Pods,
-    /// The cache of nodes.
-    pub nodes: Nodes,
+    /// The cluster.
+    pub cluster: Arc<Cluster>,
     /// Notes on runs.
     pub memory: Memory,
     /// Proofs of the admission policies.
-    pub gate: Gatekeeper,
-    /// Runs by workspace.
-    pub workspaces: Workspaces,
+    pub gate: Arc<Gatekeeper>,
+    /// Runs that have made their plan, by workspace.
+    pub newer_plans: NewerPlans,
     /// Runs by the state that they apply to.
     pub queue: Queue,
     /// Locks that runs were told to release.
@@ -46,47 +34,33 @@ pub struct Context {
     pub datastore: Option<Arc<Datastore>>,
     /// Events.
     pub events: Events,
-    /// Metrics.
-    pub metrics: Arc<Metrics>,
-    /// The API server's clock, by which everything waits that stands in its objects.
-    pub clock: ServerClock,
 }
 
 impl Context {
-    /// Now, by the API server's clock.
-    pub fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    /// The runs of a namespace.
-    pub fn runs(&self, namespace: &str) -> Api<TerraformRun> {
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
-    /// The pods of a namespace.
-    pub fn pod_api(&self, namespace: &str) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
-    /// Calls the API server; failures are counted.
-    pub async fn call<T>(&self, what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-        let answer = error::call(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
+    /// Nothing is proven, seen or remembered yet.
+    pub fn new(cluster: Cluster, datastore: Option<Datastore>) -> Self {
+        Self {
+            memory: Memory::default(),
+            gate: Arc::default(),
+            newer_plans: NewerPlans::default(),
+            queue: Queue::new(&cluster.settings),
+            released: Released::default(),
+            datastore: datastore.map(Arc::new),
+            events: Events::new(cluster.client.clone()),
+            cluster: Arc::new(cluster),
         }
-        answer
-    }
-
-    /// As [`Self::call`], where "not found" is an answer.
-    pub async fn call_opt<T>(
-        &self,
-        what: &'static str,
-        request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<Option<T>, Error> {
-        let answer = error::call_opt(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
-        }
-        answer
     }
 }
+
+impl Deref for Context {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+/// Which run was told to release which lock, by namespace, name and UID: two at once could remove a lock that the first of them took
+/// afterwards.
+#[derive(Default)]
+pub struct Released(pub(super) Mutex<HashMap<String, (String, String, String)>>);

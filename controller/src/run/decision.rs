@@ -5,19 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::pod_status::PodView;
+use crate::{events::Note, runner_pod::status::PodView};
 use crds::{Operation, RunResult};
-
-/// An Event to be published when a write succeeded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// One word.
-    pub reason: &'static str,
-    /// Whether it is a warning.
-    pub warning: bool,
-    /// For people; one line.
-    pub text: String,
-}
 
 /// What a status write does; decides whether it needs a live read, and what is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,8 @@ use jiff::Timestamp;
 
 use crds::Journal;
 
-use super::{
-    pod_status::Trouble,
-    timing::{CREATION_LAG, after},
-};
+use super::timing::{CREATION_LAG, after};
+use crate::runner_pod::status::Trouble;
 
 /// What this process remembers of a run. Losing it costs time or a request, never safety.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,7 +3,6 @@
 //! | module | does | touches the cluster |
 //! |---|---|---|
 //! | [`timing`] | how long everything waits | no |
-//! | [`pod_status`] | reads what a pod says of itself | no |
 //! | [`run_view`] | what decisions read of a run, cached or whole | no |
 //! | [`memory`], [`context`] | what this process remembers of runs, and works with | no |
 //! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
@@ -12,8 +11,8 @@
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
 //! | [`execute`] | does what was decided | yes |
 //! | [`void`] | takes away what was set while the admission policies were not proven | yes |
-//! | [`orphan`] | lets go of pods whose run is gone or at a later attempt | yes |
 //! | [`reconcile`](mod@reconcile) | one look at a run | yes |
+//! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
 
 mod context;
 mod decide;
@@ -22,8 +21,6 @@ mod execute;
 mod memory;
 mod observe;
 mod observed;
-mod orphan;
-mod pod_status;
 mod reconcile;
 mod run_view;
 mod situation;
@@ -31,20 +28,22 @@ mod situation;
 mod tests;
 mod timing;
 pub mod void;
+pub mod watch;
 
 pub use context::Context;
 pub use decide::{
     decide,
     draft::{Draft, End},
-    entitlement::{Want, is_entitled, wants},
-    lost_node::over,
-    stale_lock,
 };
-pub use decision::{Action, Decision, Kind, Note, Write};
+pub use decision::{Action, Decision, Kind, Write};
 pub use memory::{DatastoreAsked, Memory, Notes, Refused, Waits};
-pub use observed::{Gate, LateResult, LockHolder, NodeState, Observed};
-pub use orphan::{is_left, left_by, let_go};
-pub use pod_status::{Ended, PodState, PodView, Trouble};
+pub use observed::{LateResult, LockHolder, Observed, PodState};
 pub use reconcile::{on_error, reconcile};
 pub use run_view::{RunView, Spec, Status};
-pub use timing::gone_wait;
+
+pub use crate::{
+    cluster::nodes::NodeState,
+    events::Note,
+    policies::Gate,
+    runner_pod::status::{Ended, PodView, Trouble},
+};

@@ -6,13 +6,17 @@ use kube::ResourceExt;
 
 use super::{
     context::Context,
-    decide::entitlement,
     memory::Notes,
-    observed::{LateResult, LockHolder, NodeState, Observed, node_name},
-    pod_status::{PodState, PodView},
-    run_view::{RunView, asked},
+    observed::{LateResult, LockHolder, Observed, PodState, node_name},
+    run_view::RunView,
 };
-use crate::{account, error::Error, nodes, queue::Ahead};
+use crate::{
+    cluster::{node_watch, nodes::NodeState},
+    error::Error,
+    requests,
+    runner_pod::{account, status::PodView},
+    state_queue::{queue::Ahead, want::wants},
+};
 use crds::TerraformRun;
 
 /// The number in a resourceVersion, 0 when it is none.
@@ -65,7 +69,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     let matters =
         fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
     let node = match node_name(attempt, &pod, &notes).filter(|_| matters) {
-        Some(name) => nodes::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
+        Some(name) => node_watch::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
         None => NodeState::Unknown,
     };
     let (ahead, fresh) = (ahead(&fresh, ctx), Arc::new(fresh));
@@ -83,7 +87,7 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
         gate: ctx.gate.state(&run.namespace().unwrap_or_default(), ctx.now()),
         gate_live: false,
         notes,
-        newer: ctx.workspaces.newer(&run.uid().unwrap_or_default()),
+        newer: ctx.newer_plans.newer(&run.uid().unwrap_or_default()),
         applied: ctx.queue.applied_since(run),
         late_result: LateResult::Unknown,
         taken: None,
@@ -97,7 +101,7 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
 
 /// Who comes before the run, when it wants a lease, or will as soon as its approval is recorded.
 pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
-    entitlement::wants(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
+    wants(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
 }
 
 /// Remembers where the pod is: one that is gone does not say it any more.
@@ -115,7 +119,7 @@ fn placed(mut notes: Notes, run: &TerraformRun, pod: &PodState, ctx: &Context) -
 fn notes(run: &TerraformRun, ctx: &Context) -> Notes {
     let (uid, now) = (run.uid().unwrap_or_default(), ctx.now());
     let ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-    if !ended && asked(run).is_some() {
+    if !ended && requests::asked(run).is_some() {
         return ctx.memory.update(&uid, |notes| {
             notes.asked_at.get_or_insert(now);
             notes.clone()

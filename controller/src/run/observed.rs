@@ -1,13 +1,15 @@
 //! What is observed of a run: plain values.
 
-use jiff::Timestamp;
-
 use super::{
     memory::Notes,
-    pod_status::PodState,
     run_view::{RunView, Status},
 };
-use crate::{applied::Applied, nodes::NodeView, queue::Ahead};
+use crate::{
+    cluster::nodes::NodeState,
+    policies::Gate,
+    runner_pod::status::PodView,
+    state_queue::{applied::Applied, queue::Ahead},
+};
 use crds::{Attempt, termination::TerminationMessage};
 
 /// Everything a decision is made of, the clock and the settings apart.
@@ -47,6 +49,18 @@ pub struct Observed {
     pub lock_holder: LockHolder,
 }
 
+/// The pod of the newest attempt.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
+pub enum PodState {
+    /// It was created or looked for a moment ago, and the cache may not show it yet.
+    Unknown,
+    /// The API server does not have it: not created yet, or gone.
+    Absent,
+    /// It exists.
+    Present(PodView),
+}
+
 /// What the datastore has of the end of a claimed run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum LateResult {
@@ -74,34 +88,6 @@ impl Observed {
     pub fn is_live(&self) -> bool {
         self.run_live && (self.pod_live || self.run.open_attempt().is_none())
     }
-}
-
-/// Whether the admission policies stand.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Gate {
-    /// Not tried within the last minute.
-    Unknown,
-    /// Proven within the last minute.
-    Proven,
-    /// Not proven.
-    Refuted {
-        /// What was missing.
-        missing: String,
-        /// When to try again.
-        retry_at: Timestamp,
-    },
-}
-
-/// What is known of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum NodeState {
-    /// Nothing: nobody asked, or it cannot be read.
-    #[default]
-    Unknown,
-    /// The API server does not have the node of this name.
-    Gone(String),
-    /// It is there.
-    There(NodeView),
 }
 
 /// What is known of the lock that keeps a run waiting.

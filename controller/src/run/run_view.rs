@@ -7,11 +7,12 @@ use k8s_openapi::{
     NamespaceResourceScope,
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
 };
-use kube::{Resource, ResourceExt as _};
+use kube::Resource;
 
+use crate::requests;
 use crds::{
     Adopted, Approval, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus, Retry,
-    RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts, names,
+    RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts,
 };
 
 /// A run, as far as the cache keeps it, and the whole of it when it was read from the API server.
@@ -95,7 +96,7 @@ impl RunView {
             spec: Spec { operation, approval, timeouts, retry, ttl_seconds_after_finished },
             status: run.status.clone().map(Status::from).unwrap_or_default(),
             unknown_word: run.unknown_word(),
-            asked: asked(run),
+            asked: requests::asked(run),
             whole: None,
         }
     }
@@ -156,25 +157,5 @@ impl Resource for RunView {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
-    }
-}
-
-/// A person or the API asks that the run comes to an end before its claim.
-pub(super) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
-    let annotation = |name: &str| run.annotations().get(name);
-    if let Some(denied) = run.denied() {
-        Some((RunResult::Rejected, denied))
-    } else if let Some(cancelled) = run.cancelled() {
-        Some((RunResult::Canceled, cancelled))
-    } else if run.metadata.deletion_timestamp.is_some() {
-        Some((RunResult::Canceled, "the run was deleted".into()))
-    } else {
-        let life = annotation(names::LIFE).filter(|life| run.uid().as_ref() != Some(*life))?;
-        // One that has begun has a status of its own, and was not made from anything.
-        run.status
-            .as_ref()
-            .and_then(|status| status.attempt.as_ref())
-            .is_none()
-            .then(|| (RunResult::Canceled, format!("made again from the run of UID {life}, out of a backup or a copy")))
     }
 }

@@ -3,10 +3,10 @@
 use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult};
 
 use super::{
-    observed::Observed,
-    pod_status::{PodState, PodView},
+    observed::{Observed, PodState},
     run_view::{RunView, Status},
 };
+use crate::runner_pod::status::PodView;
 
 /// What a run is in the middle of.
 pub(super) enum Situation<'a> {

@@ -2,10 +2,6 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crds::TerraformRun;
-
-/// How long a node has to end what has no pod any more, beside the pod's own grace.
-const NODE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
 pub(super) const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
 /// How long that pod then has to end before its attempt is closed without it: before the claim the closing is the fence.
@@ -26,14 +22,4 @@ pub(super) fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
 pub(super) fn backoff(tries: u32) -> SignedDuration {
     let seconds = 10_i64.checked_shl(tries.saturating_sub(1)).unwrap_or(300);
     SignedDuration::from_secs(if (10..=300).contains(&seconds) { seconds } else { 300 })
-}
-
-/// How long a pod of this run that is gone may still have a process on a node that is Ready.
-pub fn gone_wait(run: &TerraformRun) -> SignedDuration {
-    grace(run).checked_add(NODE_MARGIN).unwrap_or(SignedDuration::MAX)
-}
-
-/// How long a pod of this run may take to end.
-fn grace(run: &TerraformRun) -> SignedDuration {
-    SignedDuration::from_secs(crate::pod::grace_seconds(run))
 }

@@ -19,13 +19,13 @@ use super::{
         lost_node::ABANDONS,
         state_queue::give_back,
     },
-    decision::{Kind, Note, Write},
+    decision::{Kind, Write},
     execute::{insist, params, status::report, take_off},
     run_view::RunView,
     situation::plan_of,
 };
-use crate::error::Error;
-use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, names, reason, termination::clip};
+use crate::{error::Error, events::Note, policies::Voids};
+use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, names, reason, text::clip};
 
 /// How many runs are read at a time.
 const PAGE: u32 = 200;
@@ -46,17 +46,20 @@ pub(super) fn words(run: &impl ResourceExt) -> impl Iterator<Item = Option<&Stri
 /// What is said of each.
 const WHY: &str = "while the admission policies were not proven to stand, so that nobody knows who set it";
 
+impl Voids for Context {
+    async fn void(&self, scope: Option<&str>, creations: bool) -> Result<(), Error> {
+        Box::pin(all(scope, creations, self)).await
+    }
+}
+
 /// Voids what stands on the runs of a namespace, or of all; with `creations`, also what runs that have not begun ask for themselves.
 ///
 /// Nothing of it depends on the version of a run: whoever writes all the time keeps nothing from being taken away.
 ///
 /// # Errors
 /// When an answer says nothing. Then it is to be done again.
-pub async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<(), Error> {
-    let api: Api<DeserializeGuard<TerraformRun>> = match scope {
-        Some(namespace) => Api::namespaced(ctx.client.clone(), namespace),
-        None => Api::all(ctx.client.clone()),
-    };
+async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<(), Error> {
+    let api: Api<DeserializeGuard<TerraformRun>> = ctx.scoped(scope);
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = ctx.call("list runs", api.list(&params)).await?;

@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{names, termination::clip};
+use crate::{names, text::clip};
 
 use super::{
     phase::{Phase, RunResult},

@@ -1,8 +1,6 @@
 //! What a run says of itself.
 //!
-//! Each field has one writer (`design/0002-status-ownership.md`). While an attempt is open, `phase result message nextStep
-//! history failure journal startTime completionTime` belong to its pod, otherwise to the controller; `attempt approval conditions
-//! observedGeneration settled rerun lease lockRelease recovery` are the controller's for ever, all others the agent's.
+//! Each field has one writer at a time: [`crate::fields`] says which (`design/0002-status-ownership.md`).
 
 use std::collections::BTreeMap;
 

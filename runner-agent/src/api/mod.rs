@@ -6,6 +6,6 @@ mod watch;
 mod write;
 
 pub use client::KubeApi;
-pub use patch::patch;
+pub use patch::{PatchError, patch};
 pub use watch::follow;
 pub use write::{Kind, Outcome, Writer, backoff, backoff_of, is_approved, is_leased};

@@ -2,15 +2,26 @@
 
 use serde_json::Value;
 
+/// Why a JSON Patch was not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum PatchError {
+    /// The operations are none.
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+    /// One of them does not apply.
+    #[error(transparent)]
+    Refused(#[from] json_patch::PatchError),
+}
+
 /// Applies a JSON Patch. To a `test`, a member that is not there is null, as it is to an API server: this is how a patch says that
 /// something must not be there. Members of an object that is not there cannot be tested at all.
 ///
 /// # Errors
 /// When the operations are no patch, or one of them does not apply; the object may have been changed in part.
-pub fn patch(object: &mut Value, mut operations: Vec<Value>) -> Result<(), String> {
+pub fn patch(object: &mut Value, mut operations: Vec<Value>) -> Result<(), PatchError> {
     operations.retain(|operation| !is_absent(object, operation));
-    let operations: json_patch::Patch = serde_json::from_value(Value::Array(operations)).map_err(|error| error.to_string())?;
-    json_patch::patch(object, &operations).map_err(|error| error.to_string())
+    let operations: json_patch::Patch = serde_json::from_value(Value::Array(operations))?;
+    Ok(json_patch::patch(object, &operations)?)
 }
 
 /// Whether an operation tests that a member is not there, and it is not.

@@ -6,33 +6,19 @@ use std::{
     time::Duration,
 };
 
-use crds::{TerraformRun, TerraformRunStatus, fit::fit, names};
-use serde_json::{Map, Value, json};
+use crds::{
+    TerraformRun, TerraformRunStatus,
+    backoff::Backoff,
+    fields::{self, Owner},
+    names,
+    status_limit::fit,
+};
+use serde_json::{Value, json};
 
 use crate::{
     ports::{Api, ApiError},
     settings::Settings,
 };
-
-/// The fields of the status that an agent writes.
-const OWN: [&str; 16] = [
-    "phase",
-    "result",
-    "message",
-    "nextStep",
-    "history",
-    "failure",
-    "journal",
-    "startTime",
-    "completionTime",
-    "plan",
-    "adopted",
-    "claim",
-    "progress",
-    "steps",
-    "stateLock",
-    "unconfined",
-];
 
 /// What a write is for: decides on its tests, and on when it is given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +33,17 @@ pub enum Kind {
     Claim(Option<String>),
     /// The end of the run or of the attempt.
     End,
+}
+
+impl Kind {
+    const fn writes(&self, owner: Owner) -> bool {
+        match owner {
+            Owner::Attempt | Owner::Plan | Owner::Agent => true,
+            Owner::Controller => false,
+            Owner::Adoption => matches!(self, Self::Adopt),
+            Owner::Claim => matches!(self, Self::Claim(_)),
+        }
+    }
 }
 
 /// How a write went.
@@ -216,8 +213,7 @@ impl<A: Api> Writer<A> {
         if !self.is_own(run) {
             return Some(Outcome::Fenced);
         }
-        let differs = differing(&status, wanted);
-        if differs.is_empty() {
+        if fields::changes(&status, wanted).is_empty() {
             return Some(Outcome::Landed(run.clone()));
         }
         if status.is_terminal() {
@@ -257,7 +253,7 @@ impl<A: Api> Writer<A> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         align(&known.status, wanted, kind);
         fit(wanted);
-        let changes = differing(&known.status, wanted);
+        let changes = fields::changes(&known.status, wanted);
         if changes.is_empty() {
             return None;
         }
@@ -312,32 +308,7 @@ impl<A: Api> Writer<A> {
 /// What a write leaves alone: the controller's fields, which count for the size all the same; and outside of their own writes
 /// the adoption and the claim, so that no other write can ever make or change one.
 fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kind) {
-    wanted.approval.clone_from(&known.approval);
-    wanted.attempt.clone_from(&known.attempt);
-    wanted.conditions.clone_from(&known.conditions);
-    wanted.rerun.clone_from(&known.rerun);
-    wanted.lease.clone_from(&known.lease);
-    wanted.lock_release.clone_from(&known.lock_release);
-    wanted.observed_generation = known.observed_generation;
-    if *kind != Kind::Adopt {
-        wanted.adopted.clone_from(&known.adopted);
-    }
-    if !matches!(kind, Kind::Claim(_)) {
-        wanted.claim.clone_from(&known.claim);
-    }
-}
-
-/// The agent's fields that differ, with the value wanted.
-fn differing(known: &TerraformRunStatus, wanted: &TerraformRunStatus) -> Vec<(&'static str, Option<Value>)> {
-    let fields = |status| match serde_json::to_value(status) {
-        Ok(Value::Object(fields)) => fields,
-        _ => Map::new(),
-    };
-    let (known, wanted) = (fields(known), fields(wanted));
-    OWN.into_iter()
-        .filter(|field| known.get(*field) != wanted.get(*field))
-        .map(|field| (field, wanted.get(field).cloned()))
-        .collect()
+    fields::copy(known, wanted, |field| !kind.writes(field.owner));
 }
 
 /// Whether the run holds the lease on the state of its plan. A plan without a key needs none.
@@ -369,19 +340,17 @@ fn shorten(status: &mut TerraformRunStatus) {
     status.history.drain(..keep);
 }
 
+/// Between two tries of a call.
+const BACKOFF: Backoff = Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(10) };
+
 /// How long to wait before the next try: 100 ms doubling to 10 s, half of it by chance.
 pub fn backoff(tries: u32) -> Duration {
-    spread(tries, rand::random())
+    BACKOFF.spread(tries, rand::random())
 }
 
 /// As [`backoff`], where chance is that of a process: what its nonce says, so that a simulated one waits the same again.
 pub fn backoff_of(tries: u32, nonce: &str) -> Duration {
     let mut hasher = std::hash::DefaultHasher::new();
     (nonce, tries).hash(&mut hasher);
-    spread(tries, hasher.finish())
-}
-
-fn spread(tries: u32, chance: u64) -> Duration {
-    let most = 100_u64.saturating_mul(1 << tries.clamp(1, 8).saturating_sub(1)).min(10_000);
-    Duration::from_millis(most / 2 + chance % (most / 2 + 1))
+    BACKOFF.spread(tries, hasher.finish())
 }

@@ -1,6 +1,6 @@
 //! The lock of a state, as an error of the tool tells of it.
 
-use crds::{Failure, StateLock, reason, termination::clip};
+use crds::{Failure, StateLock, reason, text::clip};
 
 /// `by WHO since CREATED`, from the lock info of a diagnostic.
 pub(super) fn lock_owner(detail: &str) -> Option<String> {

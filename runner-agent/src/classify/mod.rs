@@ -8,8 +8,10 @@
 //! | `plain` | diagnostics in what is no JSON |
 //! | `sentence` | several errors in one line |
 //! | `terragrunt` | Terragrunt's own words |
+//! | [`already_exists`] | an object that was to be created is there |
 //! | `lock` | who holds the lock of a state |
 
+pub mod already_exists;
 mod lock;
 mod plain;
 mod rows;
@@ -20,9 +22,9 @@ use std::path::PathBuf;
 
 use crds::{
     Changed, Diagnostic, Failure,
-    FailureClass::{self, Configuration, Transient},
-    reason,
-    termination::clip,
+    FailureClass::{self, Configuration},
+    Reason, reason,
+    text::clip,
 };
 
 use lock::lock_owner;
@@ -142,7 +144,7 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, &'static str)>
 pub fn not_run(step: &str, error: &RunError) -> Failure {
     let text = format!("{step} {error}");
     match error {
-        RunError::Stopped => simple(FailureClass::Interrupted, reason::TERMINATED, text),
+        RunError::Stopped => Reason::Terminated.failure(text),
         RunError::Spawn(_) | RunError::Wait(_) => fault(&text),
     }
 }
@@ -165,9 +167,9 @@ pub fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
 
 fn fault(text: &str) -> Failure {
     if is_disk_full(text) {
-        return simple(Transient, reason::DISK_FULL, text);
+        return Reason::DiskFull.failure(text);
     }
-    simple(FailureClass::Internal, reason::AGENT_FAULT, text)
+    Reason::AgentFault.failure(text)
 }
 
 fn generic(step: &str) -> &'static str {

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crds::{Diagnostic, termination::clip};
+use crds::{Diagnostic, text::clip};
 
 use super::terragrunt;
 

@@ -1,6 +1,6 @@
 //! Errors in one sentence, short enough for a status.
 
-use crds::{Diagnostic, termination::clip};
+use crds::{Diagnostic, text::clip};
 
 use super::Said;
 

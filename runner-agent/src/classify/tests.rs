@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use FailureClass::{Credentials, Integrity, StalePlan, StateLocked};
+use FailureClass::{Credentials, Integrity, StalePlan, StateLocked, Transient};
 
 use super::*;
 
@@ -262,7 +262,7 @@ fn a_lock_says_who_holds_it() {
     // Terraform tells of its own.
     let unknown = of("HTTP remote state already locked: ID=l9", "pawl@net-2xbdf-a2").unwrap();
     assert_eq!((unknown.id.as_str(), unknown.who.as_str(), unknown.created), ("l9", "unknown", None));
-    assert_eq!(lock(&simple(Transient, reason::THROTTLED, "x"), "a"), None);
+    assert_eq!(lock(&Reason::Throttled.failure("x"), "a"), None);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crds::datastore::hex_digest;
 use super::sealed_inputs::SealedInputs;
 use crate::{
     files::{self, Scratch},
-    manifest::{Parts, is_data_of_copy},
+    plan_checksum::{Parts, is_data_of_copy},
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -235,7 +235,7 @@ impl<W: Write> Write for Digesting<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::source_digest;
+    use crate::plan_checksum::source_digest;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn head() -> Head {

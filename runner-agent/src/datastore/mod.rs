@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`client`] | the requests |
+//! | [`client`] | requests with files, and trying again; the requests themselves are those of [`datastore_client`] |
 //! | [`bundle`] | plan file, lock file and work directory in one archive, and back |
 //! | [`sealed_inputs`] | whether a plan's Secrets and ConfigMaps are as they were |
 //! | [`spool`] | the log on disk until the datastore has it |
@@ -16,37 +16,38 @@ pub mod shipper;
 pub mod spool;
 pub mod state;
 
-pub use client::{Client, Trouble, patiently};
+pub use client::{client, get_file, patiently, put_file};
+pub use datastore_client::{RequestError, attempt::Client};
 
-use crds::{Failure, FailureClass, datastore as words, reason};
+use crds::{
+    Failure, FailureClass, Reason,
+    datastore::{self as words, causes},
+};
 
-use crate::classify::{is_disk_full, simple};
+use crate::classify::is_disk_full;
 
 /// The failure of a request before the claim: nothing was changed.
-pub fn failure(what: &str, trouble: &Trouble) -> Failure {
-    match trouble {
+pub fn failure(what: &str, error: &RequestError) -> Failure {
+    let reason = match error {
+        RequestError::Refused(problem) => match problem.reason.as_str() {
+            words::CORRUPT | words::WRONG_DIGEST => Reason::StoredPlanCorrupt,
+            words::KEY_MISSING => Reason::KeyMissing,
+            words::FORMER_NAMESPACE => Reason::StateOfFormerNamespace,
+            words::NOT_FOUND => Reason::StoredPlanMissing,
+            words::ALREADY_CLAIMED | words::ALREADY_EXISTS => Reason::AlreadyClaimed,
+            _ => Reason::DatastoreRefused,
+        },
         // Of the pod, or of the datastore: the text says whose.
-        Trouble::Unavailable(text) if is_disk_full(text) => {
-            simple(FailureClass::Transient, reason::DISK_FULL, format!("{what}: {text}"))
+        error if is_disk_full(&error.why()) => return Reason::DiskFull.failure(format!("{what}: {}", error.why())),
+        RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => Reason::DatastoreUnavailable,
+    };
+    let failure = reason.failure(format!("{what}: {}", causes(error)));
+    match error {
+        RequestError::Refused(problem)
+            if matches!(problem.reason.as_str(), words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED) =>
+        {
+            Failure { class: FailureClass::Credentials, ..failure }
         }
-        Trouble::Unavailable(text) => simple(
-            FailureClass::Transient,
-            reason::DATASTORE_UNAVAILABLE,
-            format!("{what}: the datastore does not answer: {text}"),
-        ),
-        Trouble::Refused(problem) => {
-            let (class, reason) = match problem.reason.as_str() {
-                words::CORRUPT | words::WRONG_DIGEST => (FailureClass::Integrity, reason::STORED_PLAN_CORRUPT),
-                words::KEY_MISSING => (FailureClass::Integrity, reason::KEY_MISSING),
-                words::FORMER_NAMESPACE => (FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE),
-                words::NOT_FOUND => (FailureClass::Integrity, reason::STORED_PLAN_MISSING),
-                words::ALREADY_CLAIMED | words::ALREADY_EXISTS => (FailureClass::Integrity, reason::ALREADY_CLAIMED),
-                words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED => {
-                    (FailureClass::Credentials, reason::DATASTORE_REFUSED)
-                }
-                _ => (FailureClass::Internal, reason::DATASTORE_REFUSED),
-            };
-            simple(class, reason, format!("{what}: the datastore refuses: {problem}"))
-        }
+        _ => failure,
     }
 }

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use crds::datastore::{MAX_APPEND, WRONG_OFFSET};
+use crds::datastore::{MAX_APPEND, WRONG_OFFSET, causes};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
 
-use super::{Client, Trouble, spool::Spool};
+use super::{Client, RequestError, spool::Spool};
 use crate::api::backoff;
 
 /// How long lines are gathered before they are sent: what people who follow a log wait for at most, besides the network.
@@ -22,9 +22,9 @@ enum State {
     #[default]
     Well,
     /// The last piece was not taken, and is tried again.
-    Trouble(Trouble),
+    Failing(RequestError),
     /// The datastore will not have the log.
-    Refused(Trouble),
+    Refused(RequestError),
 }
 
 /// Sends a spool in the background.
@@ -50,7 +50,7 @@ impl Shipper {
     /// # Errors
     /// What keeps it from that, when the datastore has taken nothing for as long as `limit`, or never will: a large log is not cut off
     /// for its size while it is on its way.
-    pub async fn flush(&self, limit: Duration) -> Result<(), Trouble> {
+    pub async fn flush(&self, limit: Duration) -> Result<(), RequestError> {
         let mut state = self.state.clone();
         let mut until = Instant::now() + limit;
         let mut left = u64::MAX;
@@ -65,13 +65,13 @@ impl Shipper {
                 until = Instant::now() + limit;
             }
             let now = state.borrow_and_update().clone();
-            if let State::Refused(trouble) = now {
-                return Err(trouble);
+            if let State::Refused(error) = now {
+                return Err(error);
             }
             if timeout(until.saturating_duration_since(Instant::now()), state.changed()).await.is_err() {
                 return Err(match now {
-                    State::Trouble(trouble) | State::Refused(trouble) => trouble,
-                    State::Well => Trouble::Unavailable(format!("nothing of the log was taken within {} s", limit.as_secs())),
+                    State::Failing(error) | State::Refused(error) => error,
+                    State::Well => RequestError::unanswered(format!("nothing of the log was taken within {} s", limit.as_secs())),
                 });
             }
         }
@@ -102,7 +102,7 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
                 spool.acked(piece.phase, length, piece.end && length == piece.offset + count);
                 said.send_replace(State::Well);
             }
-            Err(Trouble::Refused(problem))
+            Err(RequestError::Refused(problem))
                 if problem.reason == WRONG_OFFSET && problem.length.is_some_and(|l| l <= piece.offset + count) =>
             {
                 // An answer was lost, or the datastore lost a tail: it says where to go on.
@@ -113,16 +113,16 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
                 }
                 spool.acked(piece.phase, length, false);
             }
-            Err(trouble) => {
+            Err(error) => {
                 tries += 1;
-                let refused = matches!(trouble, Trouble::Refused(_));
-                tracing::info!(%trouble, phase = piece.phase, "a piece of the log was not taken");
+                let refused = matches!(error, RequestError::Refused(_));
+                tracing::info!(error = causes(&error), phase = piece.phase, "a piece of the log was not taken");
                 // Rights and tokens of a fresh pod may be late; after that a refusal stays one.
                 if refused && tries > 8 {
-                    said.send_replace(State::Refused(trouble));
+                    said.send_replace(State::Refused(error));
                     return;
                 }
-                said.send_replace(State::Trouble(trouble));
+                said.send_replace(State::Failing(error));
                 sleep(backoff(tries)).await;
             }
         }
@@ -137,7 +137,7 @@ mod tests {
     use crate::datastore::spool::SpoolWriter;
 
     /// A spool of 100 bytes, of which the datastore takes ten every ten seconds until it has so many.
-    async fn flushed(taken: u64) -> Result<(), Trouble> {
+    async fn flushed(taken: u64) -> Result<(), RequestError> {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::create(dir.path().join("log")).unwrap();
         spool.enter("apply");

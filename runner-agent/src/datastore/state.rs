@@ -29,14 +29,14 @@ use axum::{
 use crds::{
     StateLock,
     datastore::{CORRUPT, FORMER_NAMESPACE, KEY_MISSING, LOCKED, MAX_SMALL, MAX_STATE, Problem, STATE_PORT, StateId, hex_digest},
-    termination::clip,
+    text::clip,
 };
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::{fs::File, io::AsyncWriteExt as _, net::TcpListener, task::AbortHandle};
 
-use super::{Client, Trouble, patiently};
+use super::{Client, RequestError, client::put_state, patiently};
 use crate::process::{Children, Log, is_of_tool};
 
 /// How long a read or a lock is tried for. The tool itself has no deadline here.
@@ -134,8 +134,8 @@ struct Context {
 
 impl Context {
     /// Keeps a refusal that is one of the state itself, not of this request.
-    fn note(&self, trouble: &Trouble) {
-        if let Trouble::Refused(problem) = trouble
+    fn note(&self, error: &RequestError) {
+        if let RequestError::Refused(problem) = error
             && [FORMER_NAMESPACE, KEY_MISSING, CORRUPT].contains(&problem.reason.as_str())
         {
             *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem.clone());
@@ -200,9 +200,9 @@ async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, m
                     |found| Body::from_stream(found.bytes_stream()).into_response(),
                 )
             }
-            Err(trouble) => {
-                context.note(&trouble);
-                said(&trouble)
+            Err(error) => {
+                context.note(&error);
+                said(&error)
             }
         },
         Method::PUT => {
@@ -212,9 +212,9 @@ async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, m
             let path = context.dir.join(format!("{number}.tfstate"));
             let kept = keep(body, &path).await;
             let answer = match kept {
-                Ok(digest) => match patiently(WRITE_PATIENCE, || context.client.put_state(id, &path, &digest)).await {
+                Ok(digest) => match patiently(WRITE_PATIENCE, || put_state(&context.client, id, &path, &digest)).await {
                     Ok(()) => StatusCode::OK.into_response(),
-                    Err(trouble) => said(&trouble),
+                    Err(error) => said(&error),
                 },
                 Err(error) => (StatusCode::INSUFFICIENT_STORAGE, error.to_string()).into_response(),
             };
@@ -258,12 +258,12 @@ async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -
     };
     match done {
         Ok(()) => StatusCode::OK.into_response(),
-        Err(trouble) => {
-            if let Trouble::Refused(Problem { holder: Some(holder), .. }) = &trouble {
+        Err(error) => {
+            if let RequestError::Refused(Problem { holder: Some(holder), .. }) = &error {
                 (**holder).clone_into(&mut context.holder.lock().unwrap_or_else(PoisonError::into_inner));
             }
-            context.note(&trouble);
-            said(&trouble)
+            context.note(&error);
+            said(&error)
         }
     }
 }
@@ -274,16 +274,16 @@ fn lock_id(info: &Bytes) -> String {
 }
 
 /// What the tool is told. It understands 423 with the holder's lock info, and shows other texts.
-fn said(trouble: &Trouble) -> Response {
-    match trouble {
-        Trouble::Refused(problem) if problem.reason == LOCKED => match &problem.holder {
+fn said(error: &RequestError) -> Response {
+    match error {
+        RequestError::Refused(problem) if problem.reason == LOCKED => match &problem.holder {
             Some(holder) => {
                 (StatusCode::LOCKED, [(header::CONTENT_TYPE, "application/json")], holder.to_string()).into_response()
             }
             None => (StatusCode::CONFLICT, problem.message.clone()).into_response(),
         },
-        Trouble::Refused(problem) => (StatusCode::FORBIDDEN, problem.to_string()).into_response(),
-        Trouble::Unavailable(text) => (StatusCode::SERVICE_UNAVAILABLE, text.clone()).into_response(),
+        RequestError::Refused(problem) => (StatusCode::FORBIDDEN, problem.to_string()).into_response(),
+        error => (StatusCode::SERVICE_UNAVAILABLE, error.why()).into_response(),
     }
 }
 

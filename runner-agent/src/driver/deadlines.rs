@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Driver;
 use crate::{
-    machine::{Event, Stage, State},
+    machine::{Event, Stage, State, Stop, Timer},
     ports::{Api, Clock, Work},
 };
 
@@ -21,8 +21,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     /// The one timer that counts in a state, and what it means.
     pub(super) fn deadline(&self) -> Option<(Instant, Event)> {
         let timeouts = self.run.as_ref().map(|run| run.spec.timeouts).unwrap_or_default();
-        let phase = |limit: Duration| Some((self.phase_since + limit, Event::DeadlinePassed));
-        let told = |after: Duration| Some((self.told_at.unwrap_or_else(Instant::now) + after, Event::GraceOver));
+        let phase = |limit: Duration| Some((self.phase_since + limit, Event::Stop(Stop::Deadline)));
+        let told = |after: Duration| Some((self.told_at.unwrap_or_else(Instant::now) + after, Event::Timer(Timer::GraceOver)));
         let grace = self.settings.grace;
         let reserve = reserved(grace);
         match self.state {
@@ -36,22 +36,24 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             | State::RecordingResult(_)
             | State::Verifying(_)
             | State::Claiming(_, None) => phase(timeouts.plan.0),
-            State::Leasing => self.expires_at.map(|at| (at, Event::Expired)),
+            State::Leasing => self.expires_at.map(|at| (at, Event::Timer(Timer::Expired))),
             State::Awaiting => {
-                let hold = self.hold_until.map(|at| (at, Event::HoldOver));
+                let hold = self.hold_until.map(|at| (at, Event::Timer(Timer::HoldOver)));
                 // An approval that is recorded does not expire while it waits for its turn.
-                let expiry = self.expires_at.filter(|_| !self.levels.recorded).map(|at| (at, Event::Expired));
+                let expiry = self.expires_at.filter(|_| !self.requests.recorded).map(|at| (at, Event::Timer(Timer::Expired)));
                 [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
             }
             // An answer that does not come soon is not waited for when the process is wanted to end.
-            State::Claiming(_, Some(_)) => Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::DeadlinePassed)),
+            State::Claiming(_, Some(_)) => {
+                Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::Stop(Stop::Deadline)))
+            }
             State::Stopping { killed, .. } => {
                 let first = STOP_GRACE.min(grace.saturating_sub(reserve / 2));
                 told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
             }
             State::Applying => phase(timeouts.apply.0),
             State::Interrupting { stage, .. } => told(interrupted(stage, grace)),
-            State::Ending(_) => self.terminated_at.map(|at| (at + ending(grace), Event::GraceOver)),
+            State::Ending(_) => self.terminated_at.map(|at| (at + ending(grace), Event::Timer(Timer::GraceOver))),
             State::Ended => None,
         }
     }

@@ -1,9 +1,9 @@
 //! What the machine orders, carried out.
 
-use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, contract, whole_seconds};
+use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, pod_env, whole_seconds};
 use tokio::time::Instant;
 
-use super::{Done, Driver, levels::Levels};
+use super::{Done, Driver, requests::Requests};
 use crate::{
     api::{Kind, Outcome},
     machine::{Effect, Ending, Mode, State},
@@ -131,7 +131,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                             tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
                             continue;
                         }
-                        let levels = Levels::of(&run, None, |_| true);
+                        let requests = Requests::of(&run, None, |_| true);
                         let status = run.status.clone().unwrap_or_default();
                         let open = status
                             .attempt
@@ -139,7 +139,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                             .is_some_and(|a| a.open && a.number == settings.attempt && a.pod_name == settings.pod_name);
                         let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
                         let other = run.metadata.uid.as_deref() != Some(settings.run_uid.as_str());
-                        if !open || taken || other || status.is_terminal() || status.claim.is_some() || levels.is_stopped() {
+                        if !open || taken || other || status.is_terminal() || status.claim.is_some() || requests.is_stopped() {
                             tracing::error!(open, taken, other, "the attempt is not to be had; nothing is written");
                             return Done::Adopted(None);
                         }
@@ -175,7 +175,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 at: whole_seconds(now),
             },
             now,
-            self.levels.approver.as_deref().filter(|_| !automatic),
+            self.requests.approver.as_deref().filter(|_| !automatic),
         );
         self.write(Kind::Claim((!automatic).then_some(checksum)), Done::Claimed);
     }
@@ -205,14 +205,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Ending::Failed(_) => Some(RunResult::Failed),
             Ending::Released | Ending::Queued | Ending::Attempt(_) => None,
         };
-        let reason = self.levels.words(ending);
+        let reason = self.requests.words(ending);
         self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
         let status = self.view.status(|text| self.work.redact(text));
         let text = status.message.clone().unwrap_or_default();
         let message = termination::message(&self.settings, result, &text, status.failure.clone());
         termination::write(&self.settings.termination_log, &message);
-        let without = if self.view.is_released(ending) { 0 } else { contract::EXIT_NO_RESULT };
-        self.exit = result.map_or(without, contract::pod_exit_code);
+        let without = if self.view.is_released(ending) { 0 } else { pod_env::EXIT_NO_RESULT };
+        self.exit = result.map_or(without, pod_env::pod_exit_code);
         let (writer, work) = (self.writer.clone(), self.work.clone());
         let claimed = self.view.claimed().is_some();
         self.start(async move {

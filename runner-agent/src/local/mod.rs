@@ -4,22 +4,22 @@
 //! |---|---|
 //! | [`arguments`] | the command line |
 //! | [`typed`] | the command line as fingers type it for the tools |
+//! | [`host`] | a person's machine, where a pod is something else |
 //! | [`target`] | a folder or a repository |
 //! | [`folder`] | the records of a folder's runs, and the lock on them |
 //! | [`overtaken`] | plans that no longer wait, since a newer apply changed what they were made of |
 //! | [`api`] | a run in a file |
-//! | [`tools`] | the tools on PATH |
 //! | [`screen`] | what a person sees |
 //! | [`session`] | one run: watched, asked about, cancelled, ended |
 
 pub mod api;
 pub mod arguments;
 pub mod folder;
+pub mod host;
 mod overtaken;
 pub mod screen;
 mod session;
 pub mod target;
-pub mod tools;
 pub mod typed;
 
 use std::{
@@ -34,27 +34,25 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use crds::{
-    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, ToolName, contract, names,
+    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, ToolName, names, pod_env,
     reason, whole_seconds,
 };
 use jiff::Timestamp;
 use serde_json::json;
 
 use crate::{
-    settings::{Machine, Place, QUIET_AFTER, Settings, nonce},
+    settings::{Settings, nonce},
     tool,
 };
 use api::FileApi;
 use arguments::{Arguments, Verb};
 use folder::Folder;
+use host::Laptop;
 use screen::Screen;
 use target::Target;
 
 /// Variables of a person's environment that would lead the tool elsewhere than where Pawl looks.
 const NOT_INHERITED: [&str; 2] = ["TF_DATA_DIR", "TF_WORKSPACE"];
-
-/// How long an apply that was cancelled may take to end by itself.
-const GRACE: Duration = Duration::from_secs(600);
 
 /// Runs a stack; the exit code.
 pub async fn run(arguments: &Arguments) -> u8 {
@@ -62,7 +60,7 @@ pub async fn run(arguments: &Arguments) -> u8 {
         Ok(read) => read,
         Err(error) => {
             complain(&format!("{error}\nhint: runner-agent local --help"));
-            return contract::EXIT_USAGE;
+            return pod_env::EXIT_USAGE;
         }
     };
     let screen = Screen::new(arguments.json, arguments.no_color);
@@ -71,7 +69,7 @@ pub async fn run(arguments: &Arguments) -> u8 {
         Err(error) => {
             screen.rest();
             complain(&format!("{error:#}"));
-            contract::exit_code(RunResult::Failed)
+            pod_env::exit_code(RunResult::Failed)
         }
     }
 }
@@ -89,17 +87,18 @@ async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) 
     overtaken::end(&folder)?;
     folder.prune();
     let command = arguments.command(verb, place);
-    let prepared = match &arguments.approve {
+    let ready = match &arguments.approve {
         Some(checksum) => resumed(&folder, &target, checksum, arguments.plan_args()?, &command)?,
         None => fresh(&folder, &target, arguments, verb, &command, screen)?,
     };
-    session::play(prepared, screen).await
+    session::play(ready, screen).await
 }
 
 /// A run that is ready to be worked on.
-struct Prepared {
+struct Ready {
     api: FileApi,
     settings: Arc<Settings>,
+    host: Arc<Laptop>,
 }
 
 /// Ends what a process that was killed left open, truthfully: behind the claim nobody knows what was applied.
@@ -152,28 +151,21 @@ fn end_untold(status: &mut TerraformRunStatus) {
 }
 
 /// A new run.
-fn fresh(
-    folder: &Folder,
-    target: &Target,
-    arguments: &Arguments,
-    verb: Verb,
-    command: &str,
-    screen: &Screen,
-) -> Result<Prepared> {
+fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, command: &str, screen: &Screen) -> Result<Ready> {
     let stack = target.folder();
     let (asked, version) = arguments.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
     // Code that is not here yet may ask for either. What is on PATH never says which it is: a cluster would take the other one.
     let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
-    let mut at_hand = tools::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
-    for one in tools::installed(wanted) {
+    let mut at_hand = tool::path::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
+    for one in tool::path::installed(wanted) {
         // What is on PATH is what this person runs by hand.
         if !at_hand.iter().any(|other| (other.name, &other.version) == (one.name, &one.version)) {
             at_hand.push(one);
         }
     }
     let (name, work) = folder.begin()?;
-    tools::link(&work.join("tools"), &at_hand)?;
+    tool::path::link(&work.join("tools"), &at_hand)?;
     let selected = stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
     let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
     let workspace = arguments.workspace.clone().or(from_env).or(selected).unwrap_or_else(|| "default".to_owned());
@@ -192,19 +184,13 @@ fn fresh(
             at: whole_seconds(Timestamp::now()),
         });
     }
-    let machine = Machine {
-        stack: stack.cloned(),
-        root: stack.map(|stack| target::top_of(stack)).unwrap_or_default(),
-        plan_args: arguments.plan_args()?,
-        colour: screen.has_colour(),
-        command: command.to_owned(),
-    };
-    let settings = settings(&run, &work, machine, false);
-    Ok(Prepared { api: FileApi::create(&work.join("run.json"), run)?, settings: Arc::new(settings) })
+    let settings = Arc::new(settings(&run, &work, target, command));
+    let host = Arc::new(Laptop::new(settings.clone(), arguments.plan_args()?, screen.has_colour()));
+    Ok(Ready { api: FileApi::create(&work.join("run.json"), run)?, settings, host })
 }
 
 /// The run whose plan waits, approved.
-fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsString>, command: &str) -> Result<Prepared> {
+fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsString>, command: &str) -> Result<Ready> {
     let waiting = folder.waiting();
     let Some((work, mut run)) = waiting.iter().find(|(_, run)| checksum_of(run) == checksum).cloned() else {
         if let Some(why) = overtaken::why(folder, checksum) {
@@ -226,18 +212,11 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsSt
     let number = run.status.as_ref().and_then(|s| s.attempt.as_ref()).map_or(1, |attempt| attempt.number + 1);
     open_attempt(&mut run, number);
     // Whatever waits no longer asks the person who has answered now.
-    let stack = target.folder().cloned();
-    let machine = Machine {
-        root: stack.as_deref().map(target::top_of).unwrap_or_default(),
-        stack,
-        plan_args,
-        colour: false,
-        command: command.to_owned(),
-    };
-    let settings = settings(&run, &work, machine, true);
+    let settings = Arc::new(Settings { restores: true, ..settings(&run, &work, target, command) });
+    let host = Arc::new(Laptop::new(settings.clone(), plan_args, false));
     let api = FileApi::create(&work.join("run.json"), run)?;
     api.approve(checksum, &session::person())?;
-    Ok(Prepared { api, settings: Arc::new(settings) })
+    Ok(Ready { api, settings, host })
 }
 
 /// The checksum of a run's plan; empty when there is none.
@@ -263,41 +242,22 @@ fn open_attempt(run: &mut TerraformRun, number: u32) {
     });
 }
 
-fn settings(run: &TerraformRun, work: &Path, machine: Machine, restores: bool) -> Settings {
-    let none = || PathBuf::from("/nonexistent");
+fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> Settings {
     let inherited = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         !name.starts_with("PAWL_") && !NOT_INHERITED.contains(&&*name)
     });
+    let name = run.metadata.name.clone().unwrap_or_default();
     Settings {
-        namespace: "local".to_owned(),
-        run: run.metadata.name.clone().unwrap_or_default(),
+        pod_name: name.clone(),
+        run: name,
         run_uid: run.metadata.uid.clone().unwrap_or_default(),
         attempt: run.status.as_ref().and_then(|s| s.attempt.as_ref()).map_or(1, |attempt| attempt.number),
-        pod_name: run.metadata.name.clone().unwrap_or_default(),
-        pod_uid: "local".to_owned(),
-        nonce: nonce(),
-        grace: GRACE,
-        tools: vec![work.join("tools")],
-        tool_settings: None,
-        cache: None,
-        mirrors: none(),
-        providers: none(),
-        provider_cache: None,
-        kept: work.join("plan"),
-        work: work.to_owned(),
-        scratch: Vec::new(),
-        secrets: none(),
-        config_maps: none(),
-        require_confinement: false,
-        termination_log: work.join("end.json"),
-        ca: None,
         inherited: inherited.collect(),
-        place: Place::Machine(machine),
-        restores,
-        store: None,
+        folder: target.folder().cloned(),
+        command: Some(command.to_owned()),
         progress_every: Duration::from_millis(200),
-        quiet_after: QUIET_AFTER,
+        ..Settings::below(work)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use crds::{Changed, Phase, RunResult, TerraformRunStatus, contract, names, reason, whole_seconds};
+use crds::{Changed, Phase, RunResult, TerraformRunStatus, names, pod_env, reason, whole_seconds};
 use jiff::Timestamp;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -15,13 +15,13 @@ use tokio::{
 };
 
 use super::{
-    Prepared, end_untold, log_file,
+    Ready, end_untold, log_file,
     screen::{Screen, Tee, Teller},
 };
 use crate::{
     driver::Driver,
-    manifest,
     phases::PodWork,
+    plan_checksum,
     ports::SystemClock,
     process::{Children, Log, kill_others, reap_strangers},
     report::{Commands, failed},
@@ -47,8 +47,8 @@ pub(super) fn person() -> String {
 }
 
 /// Works on a run until it ends or waits; the exit code.
-pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
-    let Prepared { api, settings } = prepared;
+pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
+    let Ready { api, settings, host } = ready;
     let mut changes = api.changes();
     let children = Children::default();
     let reaper = tokio::spawn(reap_strangers(children.clone()));
@@ -56,7 +56,7 @@ pub(super) async fn play(prepared: Prepared, screen: &Screen) -> Result<u8> {
     let teller = Teller::new(screen.clone(), log.clone());
     teller.tell(&api.status()).await;
     api.told_by(teller.clone());
-    let work = Arc::new(PodWork::new(settings.clone(), children.clone(), log.clone()));
+    let work = Arc::new(PodWork::new(settings.clone(), host, children.clone(), log.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     // The person's words reach the machine through the run, as they do in a cluster; the process has no other end.
     let (_stop, stops) = mpsc::unbounded_channel();
@@ -223,9 +223,9 @@ fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
 /// Says which files are other ones than those of the plan, where the checksum alone says that something is.
 fn name_changed(api: &super::FileApi, settings: &Settings) -> Result<()> {
     let is_other = api.status().failure.is_some_and(|failure| failure.reason == reason::CHECKSUM_MISMATCH);
-    let (Some(stack), true) = (settings.in_place(), is_other) else { return Ok(()) };
+    let (Some(stack), true) = (&settings.folder, is_other) else { return Ok(()) };
     let planned = std::fs::metadata(settings.plan_file()).and_then(|plan| plan.modified());
-    let changed = planned.map(|at| manifest::changed_since(stack, at)).unwrap_or_default();
+    let changed = planned.map(|at| plan_checksum::changed_since(stack, at)).unwrap_or_default();
     let names = match changed.as_slice() {
         // A file that was taken away, or another tool.
         [] => return Ok(()),
@@ -264,8 +264,8 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
     }
     match status.failure.as_ref().map(|failure| failure.changes) {
         // What the exit codes say of a result is less than what is known of this one.
-        Some(Changed::Unknown) => contract::exit_code(RunResult::Indeterminate),
-        Some(Changed::None | Changed::Some) | None => contract::exit_code(result),
+        Some(Changed::Unknown) => pod_env::exit_code(RunResult::Indeterminate),
+        Some(Changed::None | Changed::Some) | None => pod_env::exit_code(result),
     }
 }
 

@@ -1,10 +1,25 @@
 //! What happened.
 
-use super::state::Terms;
+use super::state::{Stop, Terms};
 
-/// What happened.
+/// What happened, by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
+    /// The attempt is to stop.
+    Stop(Stop),
+    /// A write was answered.
+    Write(Write),
+    /// What was ordered is done.
+    Task(Task),
+    /// Whether the plan may be applied was said.
+    Permission(Permission),
+    /// A time is over.
+    Timer(Timer),
+}
+
+/// How a write went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Write {
     /// The attempt is this process's, and phase Setup is acknowledged.
     Adopted(Terms),
     /// The attempt is this process's, and goes on with the plan that an earlier one made.
@@ -13,6 +28,17 @@ pub enum Event {
     AdoptionRefused,
     /// The write that was ordered last is acknowledged.
     Recorded,
+    /// The claim is in the API, with the nonce of this process.
+    ClaimGranted,
+    /// The claim is not in the API.
+    ClaimRefused,
+    /// The end is delivered, or cannot be.
+    Reported,
+}
+
+/// How what was ordered went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Task {
     /// Setup is done.
     SetupDone,
     /// `init` is done.
@@ -22,34 +48,10 @@ pub enum Event {
         /// Whether there is anything to apply.
         changes: bool,
     },
-    /// A person approved this plan, the controller recorded it, and the run holds the lease on its state.
-    Approved,
-    /// The run holds the lease on the state of its plan.
-    Leased,
-    /// Another run holds it.
-    Queued,
-    /// The approval is gone.
-    Withdrawn,
-    /// A person denied the plan.
-    Denied,
-    /// A person cancelled the run.
-    CancelRequested,
-    /// The run is being deleted.
-    DeletionRequested,
-    /// The plan waited too long.
-    Expired,
-    /// The pod was held long enough for an approval; the plan is kept outside of it.
-    HoldOver,
     /// What is on disk is what was approved.
     ManifestMatched,
     /// What is on disk is something else.
     ManifestDiffers,
-    /// The claim is in the API, with the nonce of this process.
-    ClaimGranted,
-    /// The claim is not in the API.
-    ClaimRefused,
-    /// The attempt is closed or another's.
-    Fenced,
     /// `apply` ended well.
     ApplyDone,
     /// A step failed.
@@ -57,12 +59,28 @@ pub enum Event {
         /// Whether its class is retried before the claim.
         retried: bool,
     },
-    /// The deadline of the phase passed.
-    DeadlinePassed,
-    /// SIGTERM or SIGINT.
-    StopRequested,
+}
+
+/// Whether the plan may be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Permission {
+    /// A person approved this plan, the controller recorded it, and the run holds the lease on its state.
+    Approved,
+    /// The approval is gone.
+    Withdrawn,
+    /// The run holds the lease on the state of its plan.
+    Leased,
+    /// Another run holds it.
+    Queued,
+}
+
+/// Which time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timer {
+    /// The plan waited too long.
+    Expired,
+    /// The pod was held long enough for an approval; the plan is kept outside of it.
+    HoldOver,
     /// The time given to something that was told to end is over.
     GraceOver,
-    /// The end is delivered, or cannot be.
-    Reported,
 }

@@ -11,6 +11,6 @@ mod state;
 mod tests;
 
 pub use effect::{Cause, Effect, Ending};
-pub use event::Event;
+pub use event::{Event, Permission, Task, Timer, Write};
 pub use next::{begin, next};
 pub use state::{Mode, Stage, State, Stop, Terms};

@@ -1,10 +1,12 @@
 //! The transition function.
+//!
+//! No arm is `_`: a kind of events that a state has no use for is named, and of a kind that it uses, every event is.
 
 use crds::Phase;
 
 use super::{
     effect::{Cause, Effect, Ending},
-    event::Event as E,
+    event::{Event as E, Permission, Task, Timer, Write},
     state::{Mode, Stage, State, Stop, Terms},
 };
 
@@ -21,21 +23,19 @@ pub fn next(state: &State, event: &E) -> Step {
     let (state, event) = (*state, *event);
     match state {
         State::Adopting => adopting(event),
-        State::Setup(terms) => working(state, event, matches!(event, E::SetupDone), || {
-            (State::RecordingInit(terms), vec![Effect::Record(Phase::Init)])
-        }),
+        State::Setup(terms) => {
+            working(state, event, Task::SetupDone, || (State::RecordingInit(terms), vec![Effect::Record(Phase::Init)]))
+        }
         // It is the plan that waits, not a new one: nothing is planned and nobody is asked anew.
-        State::Restoring => working(state, event, matches!(event, E::SetupDone), || {
+        State::Restoring => working(state, event, Task::SetupDone, || {
             (State::RecordingResult(Mode::Manual), vec![Effect::Record(Phase::AwaitingApproval)])
         }),
-        State::Init(terms) => working(state, event, matches!(event, E::InitDone), || {
-            (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)])
-        }),
+        State::Init(terms) => {
+            working(state, event, Task::InitDone, || (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)]))
+        }
         State::Planning(terms) => {
-            if let E::PlanDone { changes } = event {
-                return planned(terms, changes);
-            }
-            working(state, event, false, || stay(state))
+            let changes = event == E::Task(Task::PlanDone { changes: true });
+            working(state, event, Task::PlanDone { changes }, || planned(terms, changes))
         }
         State::RecordingInit(terms) => recording(state, event, || (State::Init(terms), vec![Effect::RunInit])),
         State::RecordingPlan(terms) => recording(state, event, || (State::Planning(terms), vec![Effect::RunPlan])),
@@ -65,6 +65,11 @@ fn leave() -> Step {
     (State::Ended, vec![Effect::Exit])
 }
 
+/// A step before the claim failed.
+fn failed(retried: bool) -> Step {
+    end(if retried { Ending::Attempt(Cause::Step) } else { Ending::Failed(Cause::Step) })
+}
+
 /// How a stop ends an attempt that has no claim.
 fn stopped(stop: Stop) -> Step {
     match stop {
@@ -77,113 +82,38 @@ fn stopped(stop: Stop) -> Step {
     }
 }
 
-/// The stop that an event asks for, wherever it comes.
-const fn stop_of(event: E) -> Option<Stop> {
-    match event {
-        E::StopRequested => Some(Stop::Terminated),
-        E::DeadlinePassed => Some(Stop::Deadline),
-        E::CancelRequested => Some(Stop::Cancelled),
-        E::Denied => Some(Stop::Denied),
-        E::DeletionRequested => Some(Stop::Deleted),
-        E::Fenced => Some(Stop::Fenced),
-        E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::Approved
-        | E::Withdrawn
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::StepFailed { .. }
-        | E::GraceOver
-        | E::Reported => None,
-    }
-}
-
 fn adopting(event: E) -> Step {
     match event {
-        E::Adopted(terms) => (State::Setup(terms), vec![Effect::RunSetup]),
-        E::AdoptedPlan => (State::Restoring, vec![Effect::RunRestore]),
+        E::Write(Write::Adopted(terms)) => (State::Setup(terms), vec![Effect::RunSetup]),
+        E::Write(Write::AdoptedPlan) => (State::Restoring, vec![Effect::RunRestore]),
         // Nothing is adopted yet: what a person wants of the run now is the controller's to carry out.
-        E::AdoptionRefused
-        | E::Fenced
-        | E::StopRequested
-        | E::DeadlinePassed
-        | E::CancelRequested
-        | E::Denied
-        | E::DeletionRequested => leave(),
-        E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::Approved
-        | E::Withdrawn
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::StepFailed { .. }
-        | E::GraceOver
-        | E::Reported => stay(State::Adopting),
+        E::Write(Write::AdoptionRefused) | E::Stop(_) => leave(),
+        E::Write(Write::Recorded | Write::ClaimGranted | Write::ClaimRefused | Write::Reported)
+        | E::Task(_)
+        | E::Permission(_)
+        | E::Timer(_) => stay(State::Adopting),
     }
 }
 
 /// A command before the claim runs.
-fn working(state: State, event: E, done: bool, then: impl FnOnce() -> Step) -> Step {
+fn working(state: State, event: E, done: Task, then: impl FnOnce() -> Step) -> Step {
     match event {
-        E::SetupDone | E::InitDone => {
-            if done {
-                then()
-            } else {
-                stay(state)
-            }
-        }
-        E::StepFailed { retried: true } => end(Ending::Attempt(Cause::Step)),
-        E::StepFailed { retried: false } => end(Ending::Failed(Cause::Step)),
-        E::StopRequested => tell(Stop::Terminated),
-        E::DeadlinePassed => tell(Stop::Deadline),
-        E::CancelRequested => tell(Stop::Cancelled),
-        E::Denied => tell(Stop::Denied),
-        E::DeletionRequested => tell(Stop::Deleted),
-        E::Fenced => tell(Stop::Fenced),
-        E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::PlanDone { .. }
-        | E::Approved
-        | E::Withdrawn
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::GraceOver
-        | E::Reported => stay(state),
+        E::Task(Task::StepFailed { retried }) => failed(retried),
+        E::Task(task) if task == done => then(),
+        E::Stop(stop) => (State::Stopping { stop, killed: false }, vec![Effect::Interrupt]),
+        // What another command has done is no end of this one.
+        E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::ApplyDone,
+        )
+        | E::Write(_)
+        | E::Permission(_)
+        | E::Timer(_) => stay(state),
     }
-}
-
-fn tell(stop: Stop) -> Step {
-    (State::Stopping { stop, killed: false }, vec![Effect::Interrupt])
 }
 
 fn planned(terms: Terms, changes: bool) -> Step {
@@ -203,31 +133,20 @@ fn planned(terms: Terms, changes: bool) -> Step {
 /// A write is under way and nothing runs.
 fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
     match event {
-        E::Recorded => then(),
-        E::StopRequested | E::DeadlinePassed | E::CancelRequested | E::Denied | E::DeletionRequested | E::Fenced => {
-            stop_of(event).map_or_else(|| stay(state), stopped)
-        }
+        E::Write(Write::Recorded) => then(),
+        E::Stop(stop) => stopped(stop),
         // An approval that comes before the acknowledgement is seen again by the driver once the plan waits.
-        E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::Approved
-        | E::Withdrawn
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::StepFailed { .. }
-        | E::GraceOver
-        | E::Reported => stay(state),
+        E::Permission(_)
+        | E::Write(
+            Write::Adopted(_)
+            | Write::AdoptedPlan
+            | Write::AdoptionRefused
+            | Write::ClaimGranted
+            | Write::ClaimRefused
+            | Write::Reported,
+        )
+        | E::Task(_)
+        | E::Timer(_) => stay(state),
     }
 }
 
@@ -235,101 +154,53 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
 /// has changed, so no pod is held for it.
 fn leasing(event: E) -> Step {
     match event {
-        E::Leased => (State::Verifying(Mode::Automatic), vec![Effect::VerifyManifest]),
-        E::Queued => end(Ending::Queued),
-        E::Expired => end(Ending::Expired),
-        E::StopRequested | E::DeadlinePassed | E::CancelRequested | E::Denied | E::DeletionRequested | E::Fenced => {
-            stop_of(event).map_or_else(|| stay(State::Leasing), stopped)
-        }
-        E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::Approved
-        | E::Withdrawn
-        | E::HoldOver
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::StepFailed { .. }
-        | E::GraceOver
-        | E::Reported => stay(State::Leasing),
+        E::Permission(Permission::Leased) => (State::Verifying(Mode::Automatic), vec![Effect::VerifyManifest]),
+        E::Permission(Permission::Queued) => end(Ending::Queued),
+        E::Timer(Timer::Expired) => end(Ending::Expired),
+        E::Stop(stop) => stopped(stop),
+        E::Permission(Permission::Approved | Permission::Withdrawn)
+        | E::Timer(Timer::HoldOver | Timer::GraceOver)
+        | E::Write(_)
+        | E::Task(_) => stay(State::Leasing),
     }
 }
 
 fn awaiting(event: E) -> Step {
     match event {
-        E::Approved => (State::Verifying(Mode::Manual), vec![Effect::VerifyManifest]),
-        E::Expired => end(Ending::Expired),
-        E::HoldOver => end(Ending::Released),
-        E::StopRequested | E::DeadlinePassed | E::CancelRequested | E::Denied | E::DeletionRequested | E::Fenced => {
-            stop_of(event).map_or_else(|| stay(State::Awaiting), stopped)
-        }
-        E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::Leased
-        | E::Queued
-        | E::Withdrawn
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::StepFailed { .. }
-        | E::GraceOver
-        | E::Reported => stay(State::Awaiting),
+        E::Permission(Permission::Approved) => (State::Verifying(Mode::Manual), vec![Effect::VerifyManifest]),
+        E::Timer(Timer::Expired) => end(Ending::Expired),
+        E::Timer(Timer::HoldOver) => end(Ending::Released),
+        E::Stop(stop) => stopped(stop),
+        E::Permission(Permission::Leased | Permission::Queued | Permission::Withdrawn)
+        | E::Timer(Timer::GraceOver)
+        | E::Write(_)
+        | E::Task(_) => stay(State::Awaiting),
     }
 }
 
 fn verifying(mode: Mode, event: E) -> Step {
     let state = State::Verifying(mode);
     match event {
-        E::ManifestMatched => (State::Claiming(mode, None), vec![Effect::Claim]),
-        E::ManifestDiffers => end(Ending::Failed(Cause::Mismatch)),
-        E::StepFailed { retried: true } => end(Ending::Attempt(Cause::Step)),
-        E::StepFailed { retried: false } => end(Ending::Failed(Cause::Step)),
-        E::Withdrawn => match mode {
+        E::Task(Task::ManifestMatched) => (State::Claiming(mode, None), vec![Effect::Claim]),
+        E::Task(Task::ManifestDiffers) => end(Ending::Failed(Cause::Mismatch)),
+        E::Task(Task::StepFailed { retried }) => failed(retried),
+        E::Permission(Permission::Withdrawn) => match mode {
             Mode::Manual => (State::Awaiting, vec![]),
             Mode::Automatic => stay(state),
         },
-        E::StopRequested | E::DeadlinePassed | E::CancelRequested | E::Denied | E::DeletionRequested | E::Fenced => {
-            stop_of(event).map_or_else(|| stay(state), stopped)
-        }
+        E::Stop(stop) => stopped(stop),
         // Expiry counts until an approval is recorded.
-        E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::Approved
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::GraceOver
-        | E::Reported => stay(state),
+        E::Timer(_)
+        | E::Permission(Permission::Approved | Permission::Leased | Permission::Queued)
+        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ApplyDone)
+        | E::Write(_) => stay(state),
     }
 }
 
 fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
     let state = State::Claiming(mode, stop);
     match event {
-        E::ClaimGranted => match stop {
+        E::Write(Write::ClaimGranted) => match stop {
             // A denial or a deletion that came while the claim was on its way came too late.
             None | Some(Stop::Denied | Stop::Deleted) => (State::Applying, vec![Effect::RunApply]),
             Some(Stop::Cancelled) => end(Ending::Failed(Cause::Cancelled)),
@@ -337,109 +208,57 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
             Some(Stop::Deadline) => end(Ending::Failed(Cause::Deadline)),
             Some(Stop::Fenced) => leave(),
         },
-        E::ClaimRefused => match (stop, mode) {
+        E::Write(Write::ClaimRefused) => match (stop, mode) {
             (Some(stop), _) => stopped(stop),
             (None, Mode::Manual) => (State::Awaiting, vec![]),
             (None, Mode::Automatic) => (State::Leasing, vec![]),
         },
         // Whether the claim stands is not known, so the end must be one that a claimed run may have.
-        E::DeadlinePassed => end(Ending::Failed(Cause::Deadline)),
-        E::Fenced => leave(),
-        E::StopRequested => keep(mode, stop, Stop::Terminated),
-        E::CancelRequested => keep(mode, stop, Stop::Cancelled),
-        E::Denied => keep(mode, stop, Stop::Denied),
-        E::DeletionRequested => keep(mode, stop, Stop::Deleted),
+        E::Stop(Stop::Deadline) => end(Ending::Failed(Cause::Deadline)),
+        E::Stop(Stop::Fenced) => leave(),
+        E::Stop(later @ (Stop::Terminated | Stop::Cancelled | Stop::Denied | Stop::Deleted)) => {
+            (State::Claiming(mode, Some(stop.map_or(later, |before| before.and(later)))), vec![])
+        }
         // A withdrawal is in the claim's own tests.
-        E::Withdrawn
-        | E::Approved
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ApplyDone
-        | E::StepFailed { .. }
-        | E::GraceOver
-        | E::Reported => stay(state),
+        E::Permission(_)
+        | E::Write(Write::Adopted(_) | Write::AdoptedPlan | Write::AdoptionRefused | Write::Recorded | Write::Reported)
+        | E::Task(_)
+        | E::Timer(_) => stay(state),
     }
-}
-
-fn keep(mode: Mode, before: Option<Stop>, stop: Stop) -> Step {
-    (State::Claiming(mode, Some(before.map_or(stop, |b| b.and(stop)))), vec![])
 }
 
 fn stopping(stop: Stop, killed: bool, event: E) -> Step {
     let state = State::Stopping { stop, killed };
     match event {
-        E::SetupDone | E::InitDone | E::PlanDone { .. } | E::StepFailed { .. } => stopped(stop),
-        E::GraceOver => {
+        E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::StepFailed { .. }) => stopped(stop),
+        E::Timer(Timer::GraceOver) => {
             if killed {
                 stopped(stop)
             } else {
                 (State::Stopping { stop, killed: true }, vec![Effect::KillTool])
             }
         }
-        E::StopRequested | E::DeadlinePassed | E::CancelRequested | E::Denied | E::DeletionRequested | E::Fenced => {
-            (State::Stopping { stop: stop_of(event).map_or(stop, |later| stop.and(later)), killed }, vec![])
-        }
-        E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::Approved
-        | E::Withdrawn
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::Reported => stay(state),
+        E::Stop(later) => (State::Stopping { stop: stop.and(later), killed }, vec![]),
+        E::Task(Task::ManifestMatched | Task::ManifestDiffers | Task::ApplyDone)
+        | E::Timer(Timer::Expired | Timer::HoldOver)
+        | E::Write(_)
+        | E::Permission(_) => stay(state),
     }
 }
 
 fn applying(event: E) -> Step {
-    let interrupt = |stop| (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt]);
     match event {
-        E::ApplyDone => end(Ending::Applied),
-        E::StepFailed { .. } => end(Ending::Failed(Cause::Step)),
-        E::StopRequested => interrupt(Stop::Terminated),
-        E::CancelRequested => interrupt(Stop::Cancelled),
-        E::DeadlinePassed => interrupt(Stop::Deadline),
+        E::Task(Task::ApplyDone) => end(Ending::Applied),
+        E::Task(Task::StepFailed { .. }) => end(Ending::Failed(Cause::Step)),
+        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => {
+            (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt])
+        }
         // Behind the claim the API no longer matters, a denial comes too late, and a deletion waits.
-        E::Fenced
-        | E::Denied
-        | E::DeletionRequested
-        | E::Withdrawn
-        | E::Approved
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::GraceOver
-        | E::Reported => stay(State::Applying),
+        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
+        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ManifestMatched | Task::ManifestDiffers)
+        | E::Write(_)
+        | E::Permission(_)
+        | E::Timer(_) => stay(State::Applying),
     }
 }
 
@@ -453,67 +272,36 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
         }))
     };
     match event {
-        E::ApplyDone => end(Ending::Applied),
-        E::StepFailed { .. } => failed(),
-        E::GraceOver => match stage {
+        E::Task(Task::ApplyDone) => end(Ending::Applied),
+        E::Task(Task::StepFailed { .. }) => failed(),
+        E::Timer(Timer::GraceOver) => match stage {
             Stage::Asked => (State::Interrupting { stop, stage: Stage::ProvidersKilled }, vec![Effect::KillProviders]),
             Stage::ProvidersKilled => (State::Interrupting { stop, stage: Stage::ToolKilled }, vec![Effect::KillTool]),
             Stage::ToolKilled => failed(),
         },
         // One signal is all a tool gets.
-        E::StopRequested
-        | E::DeadlinePassed
-        | E::CancelRequested
-        | E::Denied
-        | E::DeletionRequested
-        | E::Fenced
-        | E::Withdrawn
-        | E::Approved
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::Reported => stay(state),
+        E::Stop(_)
+        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ManifestMatched | Task::ManifestDiffers)
+        | E::Timer(Timer::Expired | Timer::HoldOver)
+        | E::Write(_)
+        | E::Permission(_) => stay(state),
     }
 }
 
 fn ending(state: State, event: E) -> Step {
     match event {
-        E::Reported | E::Fenced | E::GraceOver => leave(),
-        E::Adopted(_)
-        | E::AdoptedPlan
-        | E::AdoptionRefused
-        | E::Recorded
-        | E::SetupDone
-        | E::InitDone
-        | E::PlanDone { .. }
-        | E::Approved
-        | E::Withdrawn
-        | E::Denied
-        | E::CancelRequested
-        | E::DeletionRequested
-        | E::Expired
-        | E::Leased
-        | E::Queued
-        | E::HoldOver
-        | E::ManifestMatched
-        | E::ManifestDiffers
-        | E::ClaimGranted
-        | E::ClaimRefused
-        | E::ApplyDone
-        | E::StepFailed { .. }
-        | E::DeadlinePassed
-        | E::StopRequested => stay(state),
+        E::Write(Write::Reported) | E::Stop(Stop::Fenced) | E::Timer(Timer::GraceOver) => leave(),
+        E::Write(
+            Write::Adopted(_)
+            | Write::AdoptedPlan
+            | Write::AdoptionRefused
+            | Write::Recorded
+            | Write::ClaimGranted
+            | Write::ClaimRefused,
+        )
+        | E::Stop(Stop::Terminated | Stop::Deadline | Stop::Cancelled | Stop::Denied | Stop::Deleted)
+        | E::Timer(Timer::Expired | Timer::HoldOver)
+        | E::Task(_)
+        | E::Permission(_) => stay(state),
     }
 }

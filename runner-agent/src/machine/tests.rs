@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::{Cause, Effect, Ending, Event, Mode, Stage, State, Stop, Terms, begin, next};
+use super::{Cause, Effect, Ending, Event, Mode, Permission, Stage, State, Stop, Task, Terms, Timer, Write, begin, next};
 
 const MODES: [Mode; 2] = [Mode::Manual, Mode::Automatic];
 const STOPS: [Stop; 6] = [Stop::Terminated, Stop::Deadline, Stop::Cancelled, Stop::Denied, Stop::Deleted, Stop::Fenced];
@@ -17,38 +17,43 @@ fn terms() -> Vec<Terms> {
 }
 
 fn events() -> Vec<Event> {
-    let mut events: Vec<_> = terms().into_iter().map(Event::Adopted).collect();
-    events.extend([
-        Event::AdoptedPlan,
-        Event::AdoptionRefused,
-        Event::Recorded,
-        Event::SetupDone,
-        Event::InitDone,
-        Event::PlanDone { changes: true },
-        Event::PlanDone { changes: false },
-        Event::Approved,
-        Event::Leased,
-        Event::Queued,
-        Event::Withdrawn,
-        Event::Denied,
-        Event::CancelRequested,
-        Event::DeletionRequested,
-        Event::Expired,
-        Event::HoldOver,
-        Event::ManifestMatched,
-        Event::ManifestDiffers,
-        Event::ClaimGranted,
-        Event::ClaimRefused,
-        Event::Fenced,
-        Event::ApplyDone,
-        Event::StepFailed { retried: true },
-        Event::StepFailed { retried: false },
-        Event::DeadlinePassed,
-        Event::StopRequested,
-        Event::GraceOver,
-        Event::Reported,
-    ]);
+    let mut events: Vec<_> = terms().into_iter().map(|terms| Event::Write(Write::Adopted(terms))).collect();
+    let writes = [Write::AdoptedPlan, Write::AdoptionRefused, Write::Recorded, Write::ClaimGranted, Write::ClaimRefused];
+    events.extend(writes.map(Event::Write));
+    events.push(Event::Write(Write::Reported));
+    let tasks = [Task::SetupDone, Task::InitDone, Task::ManifestMatched, Task::ManifestDiffers, Task::ApplyDone];
+    events.extend(tasks.map(Event::Task));
+    for yes in [true, false] {
+        events.extend([Task::PlanDone { changes: yes }, Task::StepFailed { retried: yes }].map(Event::Task));
+    }
+    let permissions = [Permission::Approved, Permission::Withdrawn, Permission::Leased, Permission::Queued];
+    events.extend(permissions.map(Event::Permission));
+    events.extend([Timer::Expired, Timer::HoldOver, Timer::GraceOver].map(Event::Timer));
+    events.extend(STOPS.map(Event::Stop));
+    events.iter().copied().for_each(is_listed);
     events
+}
+
+/// Does not compile when there is another event, which then has to be listed above as well.
+const fn is_listed(event: Event) {
+    use {Permission as P, Task as T, Write as W};
+    match event {
+        Event::Stop(Stop::Terminated | Stop::Deadline | Stop::Cancelled | Stop::Denied | Stop::Deleted | Stop::Fenced)
+        | Event::Write(
+            W::Adopted(_) | W::AdoptedPlan | W::AdoptionRefused | W::Recorded | W::ClaimGranted | W::ClaimRefused | W::Reported,
+        )
+        | Event::Task(
+            T::SetupDone
+            | T::InitDone
+            | T::PlanDone { .. }
+            | T::ManifestMatched
+            | T::ManifestDiffers
+            | T::ApplyDone
+            | T::StepFailed { .. },
+        )
+        | Event::Permission(P::Approved | P::Withdrawn | P::Leased | P::Queued)
+        | Event::Timer(Timer::Expired | Timer::HoldOver | Timer::GraceOver) => {}
+    }
 }
 
 fn states() -> Vec<State> {
@@ -82,19 +87,16 @@ fn states() -> Vec<State> {
     states
 }
 
-/// Events with which a stop is accepted.
-fn is_stop(event: Event) -> bool {
-    [Event::Denied, Event::CancelRequested, Event::DeletionRequested, Event::Fenced, Event::DeadlinePassed, Event::StopRequested]
-        .contains(&event)
-}
-
 #[test]
 fn every_pair_is_answered_and_the_end_is_final() {
     for state in states() {
         for event in events() {
             let (after, effects) = next(&state, &event);
             let runs = effects.iter().filter(|e| matches!(e, Effect::RunApply)).count();
-            assert!(runs == 0 || matches!((state, event), (State::Claiming(..), Event::ClaimGranted)), "{state:?} {event:?}");
+            assert!(
+                runs == 0 || matches!((state, event), (State::Claiming(..), Event::Write(Write::ClaimGranted))),
+                "{state:?} {event:?}"
+            );
             assert_eq!(effects.contains(&Effect::Exit), after == State::Ended && state != State::Ended, "{state:?} {event:?}");
             if state == State::Ended {
                 assert_eq!((after, effects), (State::Ended, vec![]));
@@ -127,16 +129,16 @@ fn step(trace: Trace, event: Event) -> Trace {
     let mut t = trace;
     let before = t.state;
     match event {
-        Event::ManifestMatched => t.matched = matches!(before, State::Verifying(_)),
-        Event::ClaimGranted if t.claims_out => t.granted = true,
-        Event::Withdrawn => t.unapproved = true,
-        Event::Approved => t.unapproved = false,
-        Event::Leased => t.leased |= before == State::Leasing,
+        Event::Task(Task::ManifestMatched) => t.matched = matches!(before, State::Verifying(_)),
+        Event::Write(Write::ClaimGranted) if t.claims_out => t.granted = true,
+        Event::Permission(Permission::Withdrawn) => t.unapproved = true,
+        Event::Permission(Permission::Approved) => t.unapproved = false,
+        Event::Permission(Permission::Leased) => t.leased |= before == State::Leasing,
         // The policy may have refused for want of the lease.
-        Event::ClaimRefused if matches!(before, State::Claiming(..)) => t.leased = false,
+        Event::Write(Write::ClaimRefused) if matches!(before, State::Claiming(..)) => t.leased = false,
         _ => {}
     }
-    if is_stop(event) && !matches!(before, State::Ended) {
+    if matches!(event, Event::Stop(_)) && !matches!(before, State::Ended) {
         t.stop_seen = true;
     }
     let (after, effects) = next(&before, &event);
@@ -229,9 +231,9 @@ fn every_accepted_stop_leads_to_an_end() {
         let mut steps = 0;
         while state != State::Ended {
             let event = match state {
-                State::Stopping { .. } | State::Interrupting { .. } => Event::GraceOver,
-                State::Claiming(..) | State::Applying => Event::DeadlinePassed,
-                State::Ending(_) => Event::Reported,
+                State::Stopping { .. } | State::Interrupting { .. } => Event::Timer(Timer::GraceOver),
+                State::Claiming(..) | State::Applying => Event::Stop(Stop::Deadline),
+                State::Ending(_) => Event::Write(Write::Reported),
                 other => panic!("a stop was seen and the attempt goes on in {other:?}"),
             };
             state = next(&state, &event).0;
@@ -244,7 +246,13 @@ fn every_accepted_stop_leads_to_an_end() {
 #[test]
 fn an_apply_is_interrupted_in_its_order() {
     let (mut state, mut seen) = (State::Applying, Vec::new());
-    for event in [Event::StopRequested, Event::CancelRequested, Event::GraceOver, Event::GraceOver, Event::GraceOver] {
+    for event in [
+        Event::Stop(Stop::Terminated),
+        Event::Stop(Stop::Cancelled),
+        Event::Timer(Timer::GraceOver),
+        Event::Timer(Timer::GraceOver),
+        Event::Timer(Timer::GraceOver),
+    ] {
         let (after, effects) = next(&state, &event);
         state = after;
         seen.extend(effects);
@@ -256,17 +264,21 @@ fn an_apply_is_interrupted_in_its_order() {
 #[test]
 fn a_person_outranks_a_signal() {
     let state = State::Stopping { stop: Stop::Terminated, killed: false };
-    let (state, _) = next(&state, &Event::CancelRequested);
-    let (state, _) = next(&state, &Event::Denied);
-    assert_eq!(next(&state, &Event::StepFailed { retried: true }).0, State::Ending(Ending::Canceled));
+    let (state, _) = next(&state, &Event::Stop(Stop::Cancelled));
+    let (state, _) = next(&state, &Event::Stop(Stop::Denied));
+    assert_eq!(next(&state, &Event::Task(Task::StepFailed { retried: true })).0, State::Ending(Ending::Canceled));
 }
 
 type Answer = (State, Vec<Effect>);
 
-/// The machine as a table: one row for each answer that is not "nothing".
+/// The machine as a table: one row for each answer, "nothing" last.
 fn table() -> String {
     let manual = Terms { plan_only: false, mode: Mode::Manual };
     let short = |text: String| {
+        let text = ["Stop(", "Write(", "Task(", "Permission(", "Timer("]
+            .into_iter()
+            .find_map(|kind| text.strip_prefix(kind)?.strip_suffix(')').map(str::to_owned))
+            .unwrap_or(text);
         text.replace("Terms { plan_only: false, mode: Manual }", "…")
             .replace("State::", "")
             .replace(" { ", "(")
@@ -307,24 +319,21 @@ fn table() -> String {
     ];
     let mut text = String::from("| state | event | next | effects |\n|---|---|---|---|\n");
     for state in rows {
-        let mut any = false;
         let mut answers: Vec<(Answer, Vec<Event>)> = Vec::new();
         for event in events() {
-            if matches!(event, Event::Adopted(t) if t != manual) {
+            if matches!(event, Event::Write(Write::Adopted(t)) if t != manual) {
                 continue;
             }
             let answer = next(&state, &event);
-            if answer == (state, vec![]) {
-                continue;
-            }
             match answers.iter_mut().find(|(known, _)| *known == answer) {
                 Some((_, list)) => list.push(event),
                 None => answers.push((answer, vec![event])),
             }
         }
+        let all = answers.len() == 1;
+        answers.sort_by_key(|(answer, _)| *answer == (state, vec![]));
         for ((after, effects), list) in answers {
-            any = true;
-            let list: Vec<_> = list.iter().map(|e| short(format!("{e:?}"))).collect();
+            let list: Vec<_> = if all { vec!["any".to_owned()] } else { list.iter().map(|e| short(format!("{e:?}"))).collect() };
             let effects: Vec<_> = effects.iter().map(|e| short(format!("{e:?}"))).collect();
             let _ = writeln!(
                 text,
@@ -334,9 +343,6 @@ fn table() -> String {
                 if after == state { "(same)".to_owned() } else { short(format!("{after:?}")) },
                 effects.join(", ")
             );
-        }
-        if !any {
-            let _ = writeln!(text, "| {state:?} | any | (same) | |");
         }
     }
     text

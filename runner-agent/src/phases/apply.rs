@@ -8,9 +8,9 @@ use std::{
 
 use crds::{Changed, Claim, Failure, reason};
 
-use super::PodWork;
+use super::{Planned, PodWork, guard};
 use crate::{
-    classify, exists,
+    classify::{self, already_exists},
     ports::{ApplyReport, Notice, Notices},
 };
 
@@ -21,41 +21,38 @@ pub(super) fn rescued(stack: &Path, ran_in: Option<PathBuf>) -> PathBuf {
 }
 
 impl PodWork {
-    pub(super) async fn run_apply(&self, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
+    pub(super) async fn run_apply(&self, planned: &Planned, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
         self.record_claim(claim).await?;
         let file = OsString::from(self.settings.plan_file());
-        let (planned, stack) = {
-            let known = self.known();
-            (known.planned, known.stack.clone())
-        };
-        let mut journal = Some(self.open_journal());
+        let shell = &planned.shell;
+        let mut journal = Some(self.open_journal(planned));
         let begun = Instant::now();
         let mut waits = 0;
         let (exit, changed, rescue, mut failure) = loop {
-            let lock_timeout = self.lock_timeout(waits);
+            let lock_timeout = shell.lock_timeout(waits);
             let mut args: Vec<OsString> = ["apply", "-json", "-input=false", &lock_timeout].map(OsString::from).into();
-            if self.tool()?.applies_with_variables() {
-                args.extend(self.settings.machine().into_iter().flat_map(|machine| machine.plan_args.clone()));
+            if shell.tool.found.applies_with_variables() {
+                args.extend(self.host.plan_args().iter().cloned());
             }
             args.push(file.clone());
-            let command = self.command(args)?;
-            let mut events = self.events(notices).total(planned).journaled(journal);
+            let command = self.command(shell, args)?;
+            let mut events = self.events(&shell.stack, notices).total(planned.operations).journaled(journal);
             // Until its end is seen nobody can say what it changed.
-            self.known().changed = Changed::Unknown;
+            *guard(&self.changed) = Changed::Unknown;
             let exit = self.step("apply", &command, &mut events, notices).await.inspect_err(|failure| {
                 // It was never started.
                 if failure.reason == reason::TERMINATED {
-                    self.known().changed = Changed::None;
+                    *guard(&self.changed) = Changed::None;
                 }
             })?;
             let operations = events.operations();
             let changed = if exit.signal.is_some() && operations.done == 0 { Changed::Unknown } else { operations.changed() };
-            self.known().changed = changed;
-            let rescue = rescued(&stack, self.ran_in());
+            *guard(&self.changed) = changed;
+            let rescue = rescued(&shell.stack, self.ran_in());
             journal = events.journal();
             let said = events.said();
             // Terragrunt ends well where it was told to ignore an error; what was approved has not been carried out all the same.
-            if exit.code == 0 && !self.ignored(&said) {
+            if exit.code == 0 && !shell.ignored(&said) {
                 if let Some(journal) = &mut journal {
                     journal.ended(exit, !rescue.is_file());
                 }
@@ -65,10 +62,10 @@ impl PodWork {
             // The tool takes the lock before anything else: one that was refused it, and began nothing, has spent nothing of the plan.
             let refused = failure.reason == reason::STATE_LOCKED && changed == Changed::None && !rescue.is_file();
             // What is left of its time has to be enough for the apply itself.
-            if !refused || exit.told || begun.elapsed() > self.run().spec.timeouts.apply.0 / 2 {
+            if !refused || exit.told || begun.elapsed() > planned.run.spec.timeouts.apply.0 / 2 {
                 break (exit, changed, rescue, failure);
             }
-            if let Err(failure) = self.wait_for_lock("apply", failure, notices).await {
+            if let Err(failure) = self.wait_for_lock(shell, "apply", failure, notices).await {
                 break (exit, changed, rescue, failure);
             }
             waits += 1;
@@ -77,7 +74,7 @@ impl PodWork {
             journal.ended(exit, !rescue.is_file());
         }
         failure.changes = changed;
-        if let Some(code) = exists::recognise(&mut failure) {
+        if let Some(code) = already_exists::recognise(&mut failure) {
             self.log.line(&self.redactor.clean(&format!("pawl: the object is adopted by\n{code}"))).await;
         }
         if rescue.is_file() {
@@ -87,9 +84,9 @@ impl PodWork {
             failure.changes = Changed::Some;
         }
         if let Some(journal) = journal {
-            let account = self.account(journal).await;
+            let account = self.account(shell, journal).await;
             // A recovery counts what an earlier run made.
-            if self.known().recovery.is_none() {
+            if !planned.recovers {
                 failure.changes = account.refined(failure.changes);
             }
             let _ = notices.send(Notice::Journal(Box::new(account)));

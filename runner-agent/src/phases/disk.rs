@@ -28,7 +28,7 @@ fn judged(failure: Failure, own: bool) -> Failure {
     if !own {
         return failure;
     }
-    let message = crds::termination::clip(&format!("{}; {OWN}", failure.message), 1024);
+    let message = crds::text::clip(&format!("{}; {OWN}", failure.message), 1024);
     Failure { class: FailureClass::Configuration, message, ..failure }
 }
 
@@ -54,11 +54,11 @@ fn below(dir: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::simple;
+    use crds::Reason;
 
     #[test]
     fn what_the_run_filled_is_not_tried_again() {
-        let full = || simple(FailureClass::Transient, reason::DISK_FULL, "plan failed: no space left on device");
+        let full = || Reason::DiskFull.failure("plan failed: no space left on device");
         assert_eq!(judged(full(), false), full());
         let own = judged(full(), true);
         assert_eq!((own.class, own.reason.as_str()), (FailureClass::Configuration, reason::DISK_FULL));

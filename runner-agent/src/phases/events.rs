@@ -16,15 +16,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
+    diagnostic::ToolDiagnostic,
     journal::{Journal, Touched},
-    told::Told,
 };
 use crate::{
     classify::Said,
-    neutral::neutral,
     ports::{Notice, Notices},
     process::{Log, Sink, Source, cut_marker},
-    redact::Redactor,
+    report::redact::Redactor,
+    report::sanitize::sanitize,
 };
 
 /// Lines that are kept for the classification of a failure.
@@ -50,7 +50,7 @@ struct Line {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
-    diagnostic: Option<Told>,
+    diagnostic: Option<ToolDiagnostic>,
     #[serde(default)]
     hook: Option<Hook>,
     #[serde(default)]
@@ -262,7 +262,7 @@ impl Events {
     /// A text for people, or for what is said of a failure: without secrets, and without what steers a terminal. It is cleaned before it
     /// is shortened, for half a secret is not found any more.
     fn clean(&self, text: &str) -> String {
-        self.redactor.redact(&neutral(text, false)).into_owned()
+        self.redactor.redact(&sanitize(text, false)).into_owned()
     }
 
     fn show(&mut self, text: &str) {
@@ -272,7 +272,7 @@ impl Events {
 
     /// Shows what was cleaned, in the colours it came with where that is wanted and they do not stand within a secret.
     fn put(&mut self, text: &str, clean: &str) {
-        let text = if self.colour && neutral(text, false) == clean { neutral(text, true) } else { clean.into() };
+        let text = if self.colour && sanitize(text, false) == clean { sanitize(text, true) } else { clean.into() };
         self.out.extend_from_slice(text.as_bytes());
         self.out.push(b'\n');
         if let Some(copy) = &mut self.copy
@@ -294,7 +294,7 @@ impl Events {
     fn plain(&mut self, source: Source, line: &str, cut: u64) {
         let line = unmarked(line);
         let clean = if cut > 0 {
-            let mut clean = self.redactor.redact_cut(&neutral(line, false)).into_owned();
+            let mut clean = self.redactor.redact_cut(&sanitize(line, false)).into_owned();
             clean.push_str(&cut_marker(cut));
             clean
         } else {
@@ -342,7 +342,7 @@ impl Events {
         journal.told(&event.kind, touched);
     }
 
-    fn diagnostic(&mut self, told: &Told) {
+    fn diagnostic(&mut self, told: &ToolDiagnostic) {
         // Line by line, since secrets of several lines are masked so.
         for line in told.text().lines() {
             self.show(line);

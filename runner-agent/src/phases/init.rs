@@ -1,16 +1,14 @@
 //! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
 
-use std::{ffi::OsString, io, path::Path};
+use std::{io, path::Path};
 
-use crds::{Failure, FailureClass, Operation, datastore::StateId, reason, state_key};
-use serde::Deserialize;
-use serde_json::Value;
+use crds::{Failure, Operation, Reason, datastore::StateId, state_key};
 
-use super::{Events, PodWork};
+use super::{Events, Initialised, PodWork, Shell, stage::Prepared};
 use crate::{
-    classify::{self, internal, simple},
+    backend::Backend,
+    classify::{self, Said, internal},
     files,
-    manifest::place,
     ports::{InitReport, Notices},
     process::{Sink, Source},
 };
@@ -18,126 +16,129 @@ use crate::{
 /// The tool's own word for the workspace of one command.
 const WORKSPACE: &str = "TF_WORKSPACE";
 
+impl Shell {
+    /// Has the tool work in a workspace from now on. By its environment, as a person does for one command: a folder keeps the one that is selected
+    /// in it, and whoever comes next does not work in this one unawares.
+    pub(super) fn enter_workspace(&mut self, workspace: &str) {
+        self.env.retain(|(name, _)| name != WORKSPACE);
+        // A managed state has its workspace in its address.
+        if !self.managed && workspace != selected(&self.stack) {
+            self.env.push((WORKSPACE.into(), workspace.into()));
+        }
+    }
+}
+
 impl PodWork {
-    pub(super) async fn run_init(&self, notices: &Notices) -> Result<InitReport, Failure> {
+    pub(super) async fn run_init(
+        &self,
+        prepared: &Prepared,
+        shell: Shell,
+        notices: &Notices,
+    ) -> Result<(InitReport, Initialised), Failure> {
+        let mut made = Initialised::of(prepared, shell);
+        let (run, stack, workspace) = (&prepared.run, &prepared.shell.stack, prepared.facts.workspace.clone());
         let mut args = vec!["init", "-input=false", "-no-color"];
         // Terragrunt looks for what it tries again or ignores in the tool's words, and not in JSON.
-        if self.tool()?.has_init_json() && !self.is_terragrunt() {
+        if made.shell.tool.found.has_init_json() && !made.shell.is_terragrunt() {
             args.push("-json");
         }
-        self.tool_step("init", &args, notices).await?;
-        let (stack, workspace) = {
-            let known = self.known();
-            (known.stack.clone(), known.facts.workspace.clone())
-        };
-        if self.known().idle {
-            return Ok(InitReport { backend: "not asked for: Terragrunt ran nothing in this unit".to_owned(), workspace });
+        self.init_step(&mut made, &args, notices).await?;
+        if made.idle {
+            let backend = "not asked for: Terragrunt ran nothing in this unit".to_owned();
+            return Ok((InitReport { backend, workspace }, made));
         }
-        let unnamed = Backend::read(&stack).is_ok_and(|backend| !backend.named);
-        if self.remote.is_some() && unnamed && !self.known().managed {
+        let unnamed = Backend::read(stack).is_ok_and(|backend| !backend.is_named());
+        if self.remote.is_some() && unnamed && !made.shell.managed {
             // The word that was found in the code was no backend.
-            self.name_managed_state(&stack).await?;
+            self.name_managed_state(run, stack).await?;
+            made.shell.managed = true;
             args.push("-reconfigure");
-            self.tool_step("init", &args, notices).await?;
+            self.init_step(&mut made, &args, notices).await?;
         }
-        if self.known().managed {
+        if made.shell.managed {
             // The backend has one workspace; the state is that of the run's all the same.
-            self.know_backend(&stack, &workspace)?;
-            let id = StateId::of(&self.settings.run, &self.run().spec);
-            return Ok(InitReport { backend: format!("managed (stack {})", id.stack), workspace });
+            self.know_backend(&mut made)?;
+            let id = StateId::of(&self.settings.run, &run.spec);
+            return Ok((InitReport { backend: format!("managed (stack {})", id.stack), workspace }, made));
         }
-        let is_new = workspace != selected(&stack) && !self.has_workspace(&workspace, notices).await?;
-        let mut backend = self.know_backend(&stack, &workspace)?;
-        if self.run().spec.operation != Operation::Plan
-            && Backend::read(&stack).is_ok_and(|found| !found.locks(&self.known().env))
-        {
+        let is_new = workspace != selected(stack) && !self.has_workspace(&made, notices).await?;
+        let mut backend = self.know_backend(&mut made)?;
+        if run.spec.operation != Operation::Plan && Backend::read(stack).is_ok_and(|found| !found.locks(&made.shell.env)) {
             backend.push_str(" (no lock: others may change the state during the apply)");
         }
         if is_new {
             // The plan of an apply makes it, as the tool does where TF_WORKSPACE names one that is not there.
-            return Ok(InitReport { backend, workspace: format!("{workspace} (new)") });
+            return Ok((InitReport { backend, workspace: format!("{workspace} (new)") }, made));
         }
-        if workspace != selected(&stack) {
+        if workspace != selected(stack) {
             // Its state may need other providers than that of the one which is selected.
             let text = format!("pawl: init once more, for the providers of the state of workspace {workspace}");
             self.log.line(&self.redactor.clean(&text)).await;
-            self.tool_step("init", &args, notices).await?;
+            self.init_step(&mut made, &args, notices).await?;
         }
-        Ok(InitReport { backend, workspace })
+        Ok((InitReport { backend, workspace }, made))
+    }
+
+    async fn init_step(&self, made: &mut Initialised, args: &[&str], notices: &Notices) -> Result<(), Failure> {
+        let said = self.tool_step(&made.shell, "init", args, notices).await?;
+        made.idle = made.shell.is_terragrunt() && (self.ran_in().is_none() || made.shell.ignored(&said));
+        Ok(())
     }
 
     /// Whether a workspace is there. Only an apply may be of one that is not.
-    async fn has_workspace(&self, workspace: &str, notices: &Notices) -> Result<bool, Failure> {
-        let mut list = Workspaces { events: self.events(notices).quiet(), names: Vec::new() };
-        let exit = self.step("workspace", &self.command(["workspace", "list"])?, &mut list, notices).await?;
+    async fn has_workspace(&self, made: &Initialised, notices: &Notices) -> Result<bool, Failure> {
+        let (shell, workspace) = (&made.shell, &made.facts.workspace);
+        let mut list = Workspaces { events: self.events(&shell.stack, notices).quiet(), names: Vec::new() };
+        let exit = self.step("workspace", &self.command(shell, ["workspace", "list"])?, &mut list, notices).await?;
         if exit.code != 0 {
-            return Err(self.for_want_of_state(classify::failure("workspace", exit, &list.events.said())));
+            return Err(self.for_want_of_state(shell, classify::failure("workspace", exit, &list.events.said())));
         }
         let is_there = list.names.iter().any(|name| name == workspace);
-        if is_there || self.run().spec.operation == Operation::Apply {
+        if is_there || made.run.spec.operation == Operation::Apply {
             return Ok(is_there);
         }
         let message =
             format!("there is no workspace `{workspace}`, and only an apply makes one; there are: {}", list.names.join(", "));
-        Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, self.redactor.clean(&message)))
-    }
-
-    /// Has the tool work in a workspace from now on. By its environment, as a person does for one command: a folder keeps the one that is selected
-    /// in it, and whoever comes next does not work in this one unawares.
-    pub(super) fn enter_workspace(&self, stack: &Path, workspace: &str) {
-        let mut known = self.known();
-        known.env.retain(|(name, _)| name != WORKSPACE);
-        // A managed state has its workspace in its address.
-        if !known.managed && workspace != selected(stack) {
-            known.env.push((WORKSPACE.into(), workspace.into()));
-        }
+        Err(Reason::InvalidSpec.failure(self.redactor.clean(&message)))
     }
 
     /// Reads which backend is in force, and enters the workspace; the type of the backend.
-    pub(super) fn know_backend(&self, stack: &Path, workspace: &str) -> Result<String, Failure> {
-        let backend = Backend::read(stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
-        // A folder stays, and so does a state in it.
-        if self.settings.in_place().is_none() {
-            backend.check().map_err(|mut failure| {
-                if self.settings.machine().is_some() {
-                    let why = "the code names no backend that keeps its state, and this copy of it is of this run only";
-                    why.clone_into(&mut failure.message);
-                }
-                failure
-            })?;
-        }
-        let (namespace, id) = (&self.settings.namespace, StateId::of(&self.settings.run, &self.run().spec));
-        let mut known = self.known();
-        // On a person's machine nobody gives leases; the state's own lock is what there is.
-        known.state_key = self.settings.machine().is_none().then(|| {
-            if known.managed {
+    pub(super) fn know_backend(&self, made: &mut Initialised) -> Result<String, Failure> {
+        let Initialised { run, shell, facts, state_key, .. } = made;
+        let backend = Backend::read(&shell.stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
+        self.host.is_state_kept(backend.check())?;
+        let (namespace, id) = (&self.settings.namespace, StateId::of(&self.settings.run, &run.spec));
+        // Where nobody gives leases the state's own lock is what there is.
+        *state_key = self.host.has_leases().then(|| {
+            if shell.managed {
                 state_key::managed(namespace, &id)
             } else {
-                state_key::foreign(&backend.kind, &backend.config, workspace, namespace, &id)
+                state_key::foreign(&backend.kind, &backend.config, &facts.workspace, namespace, &id)
             }
         });
-        workspace.clone_into(&mut known.facts.workspace);
-        known.facts.backend.clone_from(&backend.kind);
-        known.facts.backend_place = place(&backend.config);
-        drop(known);
-        self.enter_workspace(stack, workspace);
+        facts.backend.clone_from(&backend.kind);
+        facts.backend_place = backend.place();
+        shell.enter_workspace(&facts.workspace);
         Ok(backend.kind)
     }
 
     /// Runs a command of the tool that has to end with 0.
-    pub(super) async fn tool_step(&self, name: &'static str, args: &[&str], notices: &Notices) -> Result<(), Failure> {
+    pub(super) async fn tool_step(
+        &self,
+        shell: &Shell,
+        name: &'static str,
+        args: &[&str],
+        notices: &Notices,
+    ) -> Result<Said, Failure> {
         loop {
-            let mut events = self.events(notices);
-            let exit = self.step(name, &self.command(args)?, &mut events, notices).await?;
+            let mut events = self.events(&shell.stack, notices);
+            let exit = self.step(name, &self.command(shell, args)?, &mut events, notices).await?;
             let said = events.said();
             if exit.code == 0 {
-                if name == "init" {
-                    self.known().idle = self.is_terragrunt() && (self.ran_in().is_none() || self.ignored(&said));
-                }
-                return Ok(());
+                return Ok(said);
             }
-            if exit.told || !self.takes_mocks(&said).await {
-                return Err(self.for_want_of_state(classify::failure(name, exit, &said)));
+            if exit.told || !self.takes_mocks(shell, &said).await {
+                return Err(self.for_want_of_state(shell, classify::failure(name, exit, &said)));
             }
         }
     }
@@ -169,109 +170,15 @@ impl Sink for Workspaces {
     }
 }
 
-/// The backend in force, as `init` left it.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Backend {
-    pub(super) kind: String,
-    pub(super) config: Value,
-    /// Whether the code or the run names one at all.
-    named: bool,
-}
-
-impl Backend {
-    /// Reads what `init` wrote. Without a backend the tool writes nothing and keeps its state in the stack's directory.
-    pub(super) fn read(stack: &Path) -> io::Result<Self> {
-        #[derive(Deserialize)]
-        struct File {
-            backend: Option<Block>,
-        }
-        #[derive(Deserialize)]
-        struct Block {
-            #[serde(rename = "type")]
-            kind: String,
-            #[serde(default)]
-            config: Value,
-        }
-        let text = match files::regular(&stack.join(".terraform/terraform.tfstate")).and_then(io::read_to_string) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".to_owned(),
-            Err(error) => return Err(error),
-        };
-        Ok(match serde_json::from_str::<File>(&text)?.backend {
-            Some(block) => Self { kind: block.kind, config: block.config, named: true },
-            None => Self { kind: "local".into(), config: Value::Null, named: false },
-        })
-    }
-
-    /// Whether the tool locks this state while it works, as far as the configuration and the tool's environment say. Runs of other
-    /// namespaces, and people, are kept away by that lock alone.
-    fn locks(&self, env: &[(OsString, OsString)]) -> bool {
-        let named = |key: &str| self.config.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
-        let says = |key: &str, word: bool| self.config.get(key) == Some(&Value::Bool(word));
-        match self.kind.as_str() {
-            "http" => {
-                named("lock_address") || env.iter().any(|(name, value)| name == "TF_HTTP_LOCK_ADDRESS" && !value.is_empty())
-            }
-            "s3" => named("dynamodb_table") || says("use_lockfile", true),
-            "oss" => named("tablestore_table"),
-            "consul" | "etcdv3" | "swift" => !says("lock", false),
-            "artifactory" | "etcd" => false,
-            _ => true,
-        }
-    }
-
-    /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        let refuse = |what: String| {
-            let message =
-                format!("{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend");
-            Err(simple(FailureClass::Configuration, reason::NO_DURABLE_STATE, message))
-        };
-        match self.kind.as_str() {
-            "inmem" => refuse("the backend is `inmem`".to_owned()),
-            "local" if !self.named => refuse("the configuration has no backend".to_owned()),
-            // A pod of ours has no volume that outlives it, so it makes no difference which path is named.
-            "local" => refuse("the backend `local` keeps the state on the pod's own storage".to_owned()),
-            _ => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-    use std::fs;
-
-    fn backend(json: &str) -> Backend {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join(".terraform")).unwrap();
-        fs::write(dir.path().join(".terraform/terraform.tfstate"), json).unwrap();
-        Backend::read(dir.path()).unwrap()
-    }
-
-    #[test]
-    fn a_backend_without_a_lock_is_told_from_one_with() {
-        let of = |kind: &str, config: Value| Backend { kind: kind.into(), config, named: true }.locks(&[]);
-        for (kind, with, without) in [
-            ("http", json!({"lock_address": "http://s/l"}), json!({"address": "http://s", "lock_address": null})),
-            ("s3", json!({"use_lockfile": true}), json!({"use_lockfile": false, "dynamodb_table": ""})),
-            ("s3", json!({"dynamodb_table": "locks"}), json!({"bucket": "b"})),
-            ("oss", json!({"tablestore_table": "locks"}), json!({"bucket": "b", "tablestore_table": null})),
-            ("consul", json!({"lock": null}), json!({"lock": false})),
-        ] {
-            assert!(of(kind, with) && !of(kind, without), "{kind}");
-        }
-        assert!(of("kubernetes", Value::Null) && of("pg", Value::Null) && of("remote", Value::Null) && of("gcs", Value::Null));
-        let env = |value: &str| [(OsString::from("TF_HTTP_LOCK_ADDRESS"), OsString::from(value))];
-        let http = Backend { kind: "http".into(), config: json!({"address": "http://s"}), named: true };
-        assert!(http.locks(&env("http://s/l")) && !http.locks(&env("")));
-    }
 
     #[test]
     fn names_of_workspaces_are_read_and_nothing_else() {
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
-        let events = Events::new(crate::process::Log::to(io::sink()), crate::redact::Redactor::default(), notices).quiet();
+        let events =
+            Events::new(crate::process::Log::to(io::sink()), crate::report::redact::Redactor::default(), notices).quiet();
         let mut list = Workspaces { events, names: Vec::new() };
         let printed = [
             "  default",
@@ -286,22 +193,5 @@ mod tests {
         }
         list.line(Source::Err, "  warning", 0);
         assert_eq!(list.names, ["default", "staging", "eu-west%2F1"]);
-    }
-
-    #[test]
-    fn only_a_state_that_outlives_the_pod_is_accepted() {
-        let of = |json: &str| backend(json).check().map_err(|f| f.reason);
-        let lost = Err(reason::NO_DURABLE_STATE.to_owned());
-        assert_eq!(of(r#"{"version":3}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":null}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/tmp/state"}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"inmem","config":{}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#), Ok(()));
-        let missing = tempfile::tempdir().unwrap();
-        let failure = Backend::read(missing.path()).unwrap().check().unwrap_err();
-        assert_eq!(
-            failure.message,
-            "the configuration has no backend, so the state would be lost with the pod; name a backend in the code or in spec.backend"
-        );
     }
 }

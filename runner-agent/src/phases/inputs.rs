@@ -8,13 +8,13 @@ use std::{
     path::Path,
 };
 
-use crds::{Failure, FailureClass, TerraformRunSpec, ValueFrom, reason};
+use crds::{Failure, Reason, TerraformRunSpec, ValueFrom};
 use serde_json::{Map, Value, json};
 
-use super::{BACKEND_FILE, VARIABLES_FILE};
 use crate::{
-    classify::{internal, simple},
-    redact::Redactor,
+    classify::internal,
+    files::{BACKEND_FILE, VARIABLES_FILE},
+    report::redact::Redactor,
     settings::Settings,
 };
 
@@ -93,13 +93,13 @@ pub(super) fn gather(spec: &TerraformRunSpec, settings: &Settings, redactor: &Re
 }
 
 fn invalid(message: String) -> Failure {
-    simple(FailureClass::Configuration, reason::INVALID_SPEC, message)
+    Reason::InvalidSpec.failure(message)
 }
 
 fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str) -> Result<(String, String), Failure> {
     let (key, dir, kind, reason, secret) = match (&from.secret_key_ref, &from.config_map_key_ref) {
-        (Some(key), None) => (key, &settings.secrets, "Secret", reason::SECRET_NOT_FOUND, true),
-        (None, Some(key)) => (key, &settings.config_maps, "ConfigMap", reason::CONFIG_MAP_NOT_FOUND, false),
+        (Some(key), None) => (key, &settings.secrets, "Secret", Reason::SecretNotFound, true),
+        (None, Some(key)) => (key, &settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound, false),
         (Some(_), Some(_)) | (None, None) => {
             return Err(invalid(format!("{wanted} needs exactly one of secretKeyRef and configMapKeyRef")));
         }
@@ -111,7 +111,7 @@ fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str
         } else {
             format!("{kind} {} has no key {}", key.name, key.key)
         };
-        simple(FailureClass::Configuration, reason, format!("{what}; {wanted} wants {}/{}", key.name, key.key))
+        reason.failure(format!("{what}; {wanted} wants {}/{}", key.name, key.key))
     })?;
     if secret {
         redactor.add(&text);
@@ -143,11 +143,7 @@ pub(super) fn write(stack: &Path, spec: &TerraformRunSpec, variables: &Map<Strin
     let tofu_names = [BACKEND_FILE.replace(".tf.json", ".tofu.json"), BACKEND_FILE.replace(".tf.json", ".tofu")];
     for name in [VARIABLES_FILE, BACKEND_FILE].into_iter().chain(tofu_names.iter().map(String::as_str)) {
         if fs::symlink_metadata(stack.join(name)).is_ok() {
-            return Err(simple(
-                FailureClass::Configuration,
-                reason::SOURCE_INVALID,
-                format!("the source has a file {name}, a name that Pawl uses for itself"),
-            ));
+            return Err(Reason::SourceInvalid.failure(format!("the source has a file {name}, a name that Pawl uses for itself")));
         }
     }
     if !variables.is_empty() {
@@ -174,6 +170,7 @@ pub(super) fn put(path: &Path, value: &Value) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::phases::tests::settings;
+    use crds::{FailureClass, reason};
     use std::os::unix::fs::PermissionsExt;
 
     fn spec(json: &Value) -> TerraformRunSpec {

@@ -3,10 +3,10 @@
 
 use std::{io::Write as _, sync::PoisonError};
 
-use crds::journal::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
+use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
-use super::{PodWork, remote::Journaling};
-use crate::{classify, datastore::spool::SpoolWriter, process::Exit, redact::Redactor};
+use super::{Planned, PodWork, Shell, remote::Journaling};
+use crate::{classify, datastore::spool::SpoolWriter, process::Exit, report::redact::Redactor};
 
 /// The journal of one apply.
 #[derive(Debug)]
@@ -73,12 +73,10 @@ impl Journal {
 
 impl PodWork {
     /// Begins the journal of the apply, with what it takes over from the run that it recovers from.
-    pub(super) fn open_journal(&self) -> Journal {
-        let (head, carried) = {
-            let known = self.known();
-            let head = Head { managed: known.managed, state: known.state_key.clone().unwrap_or_default() };
-            (head, super::recover::carried(&known.stack))
-        };
+    pub(super) fn open_journal(&self, planned: &Planned) -> Journal {
+        let Planned { shell, state_key, .. } = planned;
+        let head = Head { managed: shell.managed, state: state_key.clone().unwrap_or_default() };
+        let carried = super::recover::carried(&shell.stack);
         let out = self.remote.as_ref().and_then(|remote| {
             let journaling = Journaling::start(remote.client.clone(), self.settings.kept.clone());
             let journaling = journaling.inspect_err(|error| tracing::error!(%error, "the journal cannot leave the pod")).ok()?;
@@ -95,7 +93,7 @@ impl PodWork {
     }
 
     /// What became of the objects of an apply that did not end well.
-    pub(super) async fn account(&self, journal: Journal) -> crds::Journal {
+    pub(super) async fn account(&self, shell: &Shell, journal: Journal) -> crds::Journal {
         if journal.replay.is_empty() {
             return crds::Journal {
                 summary: "the tool began with no object".to_owned(),
@@ -103,7 +101,7 @@ impl PodWork {
                 ..crds::Journal::default()
             };
         }
-        match self.read_state().await {
+        match self.read_state(shell).await {
             Ok(facts) => Comparison::of(&journal.replay, &facts).status(),
             Err(why) => uncompared(&journal.replay, &self.redactor.redact(&why)),
         }
@@ -111,12 +109,12 @@ impl PodWork {
 
     /// The objects of the state as it is now, read by the tool, which has the credentials for it. Also when the tool was told to end:
     /// it only reads.
-    pub(super) async fn read_state(&self) -> Result<StateFacts, String> {
-        let command = self.command(["state", "pull"]).map_err(|failure| failure.message)?;
+    pub(super) async fn read_state(&self, shell: &Shell) -> Result<StateFacts, String> {
+        let command = self.command(shell, ["state", "pull"]).map_err(|failure| failure.message)?;
         let (reader, writer) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
         let facts = tokio::task::spawn_blocking(move || state::read(reader));
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
-        let mut events = self.events(&notices).quiet();
+        let mut events = self.events(&shell.stack, &notices).quiet();
         let exit = self.children.run_into_last(&command, writer, &mut events).await;
         let exit = exit.map_err(|error| classify::not_run("state pull", &error).message)?;
         if exit.code != 0 {

@@ -6,8 +6,9 @@ use std::{sync::PoisonError, time::Duration};
 use crds::{Failure, StateLock};
 use tokio::time::Instant;
 
-use super::{PodWork, init::Backend};
+use super::{PodWork, Shell, guard};
 use crate::{
+    backend::Backend,
     classify,
     datastore::{failure, patiently},
     ports::{Notice, Notices},
@@ -31,7 +32,7 @@ pub(super) struct Release {
     pub(super) holder: String,
 }
 
-impl PodWork {
+impl Shell {
     /// How long the tool itself waits for a lock, once it was refused it `waits` times. Each try of Terragrunt's runs the hooks of its configuration again
     /// and reads the outputs of other units, so that the tool beneath is left to wait: longer each time, as nobody sees meanwhile
     /// who holds the lock.
@@ -39,13 +40,26 @@ impl PodWork {
         format!("-lock-timeout={}s", seconds(if self.is_terragrunt() { waits } else { 0 }))
     }
 
+    /// Whether a lock is released by its ID and no other. The datastore does that; of other backends the table of types says so.
+    fn unlocks_by_id(&self) -> bool {
+        self.managed || Backend::read(&self.stack).is_ok_and(|backend| backend.unlocks_by_id(Some(self.tool.found.name)))
+    }
+}
+
+impl PodWork {
     /// Waits until a step is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
-    pub(super) async fn wait_for_lock(&self, step: &str, failure: Failure, notices: &Notices) -> Result<(), Failure> {
+    pub(super) async fn wait_for_lock(
+        &self,
+        shell: &Shell,
+        step: &str,
+        failure: Failure,
+        notices: &Notices,
+    ) -> Result<(), Failure> {
         let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else { return Err(failure) };
-        let lock = self.named(lock);
+        let lock = self.named(shell, lock);
         let failure = Failure { message: format!("{step} failed: {}", classify::held_by(&lock)), ..failure };
         // A person at a terminal sees who holds it, and tries again himself.
-        if self.settings.machine().is_some() {
+        if self.host.terminal().is_some() {
             return Err(failure);
         }
         let _ = notices.send(Notice::Locked(lock.clone()));
@@ -54,9 +68,9 @@ impl PodWork {
             if self.children.is_stopped() {
                 return Err(failure);
             }
-            let word = self.known().release.clone();
-            if let Some(release) = word.filter(|release| release.id == lock.id && self.unlocks_by_id()) {
-                return self.unlock(&lock, &release, notices).await;
+            let word = guard(&self.release).clone();
+            if let Some(release) = word.filter(|release| release.id == lock.id && shell.unlocks_by_id()) {
+                return self.unlock(shell, &lock, &release, notices).await;
             }
             tokio::time::sleep(GLANCE).await;
         }
@@ -64,32 +78,21 @@ impl PodWork {
     }
 
     /// The holder of a managed state's lock is the datastore's to name: of what an `http` backend says, the tools pass on the ID.
-    fn named(&self, lock: StateLock) -> StateLock {
-        let Some(remote) = self.remote.as_ref().filter(|_| self.known().managed) else { return lock };
+    fn named(&self, shell: &Shell, lock: StateLock) -> StateLock {
+        let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return lock };
         let server = remote.state.lock().unwrap_or_else(PoisonError::into_inner);
         server.as_ref().and_then(|server| server.holder(&lock.id)).unwrap_or(lock)
     }
 
-    /// Whether a lock is released by its ID and no other. The datastore does that; Terraform's `force-unlock` on another `http`
-    /// backend names none, so that it could remove a lock that somebody took in the meantime.
-    fn unlocks_by_id(&self) -> bool {
-        let (managed, stack) = {
-            let known = self.known();
-            (known.managed, known.stack.clone())
-        };
-        let http = Backend::read(&stack).is_ok_and(|backend| backend.kind == "http");
-        managed || !http || self.tool().is_ok_and(|tool| tool.name == crds::ToolName::OpenTofu)
-    }
-
-    async fn unlock(&self, lock: &StateLock, release: &Release, notices: &Notices) -> Result<(), Failure> {
+    async fn unlock(&self, shell: &Shell, lock: &StateLock, release: &Release, notices: &Notices) -> Result<(), Failure> {
         // Once: should the lock stay, it takes another word.
-        self.known().release = None;
-        let released = match self.remote.as_ref().filter(|_| self.known().managed) {
+        *guard(&self.release) = None;
+        let released = match self.remote.as_ref().filter(|_| shell.managed) {
             Some(remote) => {
                 let released = patiently(PATIENCE, || remote.client.unlock(&lock.id)).await;
                 released.map_err(|trouble| failure("the lock of the managed state cannot be released", &trouble))
             }
-            None => self.tool_step("force-unlock", &["force-unlock", "-force", &lock.id], notices).await,
+            None => self.tool_step(shell, "force-unlock", &["force-unlock", "-force", &lock.id], notices).await.map(drop),
         };
         match released {
             Ok(()) => {

@@ -1,56 +1,55 @@
 //! The work of an attempt, phase by phase: build the command, run it, read what it says.
 
-mod anew;
 mod apply;
-mod authorities;
-mod declared;
+mod ca;
+mod diagnostic;
 mod disk;
+mod empty_home;
 mod events;
-mod git;
 mod init;
 mod inputs;
 mod journal;
 mod locked;
 mod managed;
 mod plan;
+mod plan_json;
 mod proven;
 mod providers;
 mod recover;
 mod remote;
 mod restore;
 mod setup;
-mod show;
 mod source;
+mod stage;
 mod terragrunt;
-mod told;
 mod tools;
+mod variables;
 
 use std::{
     ffi::OsString,
     fs::File,
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use crds::{Changed, Claim, Failure, FailureClass, TerraformRun, reason, termination::TerminationMessage};
+use crds::{Changed, Claim, Failure, Reason, TerraformRun, termination::TerminationMessage};
 
 use crate::{
-    classify,
-    datastore::sealed_inputs::SealedInputs,
-    files::{self, Scratch},
-    manifest::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
-    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Work},
+    classify, files,
+    host::Host,
+    plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
+    ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
-    redact::Redactor,
+    report::redact::Redactor,
     settings::Settings,
-    tool::Found,
 };
 pub use events::{Events, Render};
+pub use plan_json::{PlanFacts, read_plan};
 pub use recover::RECOVER_FILE;
 pub use remote::Remote;
-pub use show::{PlanFacts, read_plan};
+use stage::{Initialised, Planned, Shell, Stage};
 
 /// How much longer than a killed command its step may take, before it is no longer waited for.
 pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);
@@ -60,71 +59,36 @@ const MAX_PLAN: u64 = 8 << 30;
 /// The largest lock file of providers, in bytes.
 const MAX_LOCK: u64 = 16 << 20;
 
-/// Name of the file in which variables are given to the tool.
-pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
-/// Name of the file that replaces the backend of the code.
-pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
-
-/// What later phases need to know of earlier ones.
-#[derive(Debug, Default)]
-struct Known {
-    run: Option<Arc<TerraformRun>>,
-    /// The stack's directory.
-    stack: PathBuf,
-    tool: Option<Found>,
-    /// The executables of the tool, as they were at Setup.
-    proven: Vec<proven::Proven>,
-    /// Their digests, while they are computed.
-    digesting: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
-    /// The environment of the tool.
-    env: Vec<(OsString, OsString)>,
-    /// Where Terragrunt had the tool make the plan.
-    ran_in: Option<PathBuf>,
-    /// Terragrunt has all values for `plan` alone, so that other commands run as a part of it.
-    as_plan: bool,
-    /// Terragrunt ran nothing for `init`, as its configuration wants it.
-    idle: bool,
-    facts: Facts,
-    /// What the plan was made with and of, and what of it is another now.
-    parts: Option<Parts>,
-    differs: Vec<&'static str>,
-    /// The plan as the tool printed it: text, then JSON.
-    texts: (Option<Scratch>, Option<Scratch>),
-    /// Operations that the plan has.
-    planned: u32,
-    /// What was seen of the apply.
-    changed: Changed,
-    /// The state is the datastore's.
-    managed: bool,
-    /// What is taken in that another run created.
-    recovery: Option<recover::Recovery>,
-    /// Key of the state.
-    state_key: Option<String>,
-    /// What the plan takes from Secrets and ConfigMaps.
-    inputs: SealedInputs,
-    /// The shared cache of providers, when there is one and code of the stack cannot write to it.
-    cache: Option<PathBuf>,
-    /// What the run has of it.
-    cached: Option<providers::Cached>,
-    /// The lock that may be released.
-    release: Option<locked::Release>,
-}
-
-/// The work of an attempt in a pod.
+/// The work of an attempt.
 #[derive(Debug)]
 pub struct PodWork {
     settings: Arc<Settings>,
+    host: Arc<dyn Host>,
     children: Children,
     redactor: Redactor,
     log: Log,
     remote: Option<Remote>,
-    known: Mutex<Known>,
+    stage: Mutex<Stage>,
+    /// What was seen of the apply.
+    changed: Mutex<Changed>,
+    /// The lock that may be released.
+    release: Mutex<Option<locked::Release>>,
 }
 
 impl PodWork {
     /// Work that has not begun.
-    pub fn new(settings: Arc<Settings>, children: Children, log: Log) -> Self {
-        Self { settings, children, redactor: Redactor::default(), log, remote: None, known: Mutex::default() }
+    pub fn new(settings: Arc<Settings>, host: Arc<dyn Host>, children: Children, log: Log) -> Self {
+        Self {
+            settings,
+            host,
+            children,
+            redactor: Redactor::default(),
+            log,
+            remote: None,
+            stage: Mutex::default(),
+            changed: Mutex::default(),
+            release: Mutex::default(),
+        }
     }
 
     /// The same work with a datastore.
@@ -134,29 +98,23 @@ impl PodWork {
         self
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        guard(&self.stage)
     }
 
-    fn run(&self) -> Arc<TerraformRun> {
-        self.known().run.clone().unwrap_or_default()
-    }
-
-    fn tool(&self) -> Result<Found, Failure> {
-        self.known().tool.clone().ok_or_else(|| classify::internal("the tool is not known", &"setup has not run"))
+    fn enter(&self, stage: Stage) {
+        *self.stage() = stage;
     }
 
     /// A command of the tool in the stack's directory.
-    fn command(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
+    fn command(&self, shell: &Shell, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
         // Plan-time code may have changed it; it decides where provider binaries come from.
-        self.write_cli_config()?;
-        self.check_tool()?;
-        let tool = self.tool()?;
-        let call = self.call_terragrunt(&tool, args.into_iter().map(Into::into).collect())?;
-        let known = self.known();
-        let env = known.env.iter().cloned().chain(call.env).collect();
-        let (role, dir) = (tool.role(), known.stack.clone());
-        Ok(Command { program: tool.binary, args: call.args, env, dir, role })
+        self.write_cli_config(&shell.served)?;
+        shell.tool.check()?;
+        let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
+        let env = shell.env.iter().cloned().chain(call.env).collect();
+        let tool = &shell.tool.found;
+        Ok(Command { program: tool.binary.clone(), args: call.args, env, dir: shell.stack.clone(), role: tool.role() })
     }
 
     /// Runs a command as a step.
@@ -174,25 +132,22 @@ impl PodWork {
         exit.map_err(|error| classify::not_run(name, &error))
     }
 
-    fn events(&self, notices: &Notices) -> Events {
-        let stack = self.known().stack.clone();
-        let below = stack.strip_prefix(self.settings.source_dir()).unwrap_or(&stack).to_path_buf();
+    /// Takes what a command prints that runs in a directory of the source.
+    fn events(&self, dir: &Path, notices: &Notices) -> Events {
+        let below = dir.strip_prefix(self.settings.source_dir()).unwrap_or(dir).to_path_buf();
         Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
             .below(below)
-            .brief(self.settings.machine().is_some())
-            .coloured(self.settings.machine().is_some_and(|machine| machine.colour))
+            .brief(self.host.terminal().is_some())
+            .coloured(self.host.terminal().is_some_and(|terminal| terminal.colour))
     }
 
     /// The checksum of what is on disk now, and its parts.
-    async fn checksum(&self) -> Result<(String, Parts), Failure> {
+    async fn checksum(&self, shell: &Shell, facts: &Facts) -> Result<(String, Parts), Failure> {
         let failed = |error: &dyn std::fmt::Display| classify::internal("the manifest cannot be computed", error);
-        let tool = self.tool_digest().await?;
-        let (stack, facts) = {
-            let known = self.known();
-            (known.stack.clone(), known.facts.clone())
-        };
+        let tool = shell.tool.digest().await?;
+        let (stack, facts) = (shell.stack.clone(), facts.clone());
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
-        let in_place = self.settings.in_place().is_some();
+        let in_place = self.settings.folder.is_some();
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
             let digests = Digests {
@@ -208,42 +163,39 @@ impl PodWork {
     }
 
     /// What a plan was made with is where it was; only what this process has to know is found again. Nothing is fetched or run.
-    async fn run_restore(&self, notices: &Notices) -> Result<SetupReport, Failure> {
-        let report = self.run_setup_of_restored(notices).await?;
-        let run = self.run();
-        let stack = self.known().stack.clone();
-        self.know_backend(&stack, &run.spec.workspace)?;
+    async fn run_restore(&self, run: &Arc<TerraformRun>, notices: &Notices) -> Result<(SetupReport, Planned), Failure> {
+        let (report, prepared) = self.run_setup_of_restored(run, notices).await?;
+        let mut made = Initialised::of(&prepared, prepared.shell.clone());
+        self.know_backend(&mut made)?;
         let plan = run.status.as_ref().and_then(|status| status.plan.as_ref());
-        self.known().planned = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
-        Ok(report)
+        let operations = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
+        Ok((report, Planned::of(made, None, operations)))
     }
 
     /// Removes what the attempt wrote, whatever is in it. Called when nothing runs any more. A process that was not the one to
     /// adopt its attempt wrote nothing, and what is there is of the one that was.
     pub fn clean(&self) {
-        if self.known().run.is_none() {
+        if matches!(*self.stage(), Stage::New) {
             return;
         }
-        let keep = apply::rescued(&self.known().stack, self.ran_in());
+        let keep = apply::rescued(self.stage().stack(), self.ran_in());
         if keep.exists() {
             tracing::warn!(path = %keep.display(), "the state that could not be saved is left in the work directory");
             return;
         }
-        let (settings, is_pod) = (&self.settings, self.settings.machine().is_none());
-        let dirs = std::iter::once(&settings.work).chain(is_pod.then_some(&settings.kept));
-        for entry in dirs.flat_map(std::fs::read_dir).flatten().flatten() {
-            let path = entry.path();
-            // A person's record and log stay, and a plan that waits.
-            if !is_pod && path != settings.tmp() && path != setup::parent(&settings.plan_out()) {
-                continue;
-            }
-            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let removed = if is_dir { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        for path in self.host.leftovers() {
+            let Ok(found) = path.symlink_metadata() else { continue };
+            let removed = if found.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
             if let Err(error) = removed {
                 tracing::warn!(path = %path.display(), %error, "could not be removed");
             }
         }
     }
+}
+
+/// What is behind a lock; a thread that failed while it held it has left it whole.
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The digest of a stack's lock file, if it has one. It may be a link to one that stacks of the source share; what leads out of the
@@ -255,7 +207,7 @@ fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failu
         let digest = real.is_file().then(|| File::open(&real).and_then(files::digest)).transpose();
         return digest.map_err(|error| classify::internal("the lock file cannot be read", &error));
     };
-    let refused = |what: &str| classify::simple(FailureClass::Configuration, reason::SOURCE_INVALID, what);
+    let refused = |what: &str| Reason::SourceInvalid.failure(what);
     if !real.starts_with(top) {
         return Err(refused("the lock file .terraform.lock.hcl is a link that leads out of the source"));
     }
@@ -268,58 +220,65 @@ fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failu
 
 impl Work for PodWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
-        self.known().run = Some(run);
+        self.enter(Stage::Begun);
         self.log.enter("setup").await;
-        self.confine(&notices).await?;
-        let report = self.whose_disk(self.run_setup(&notices).await).await?;
-        self.check_variables()?;
-        let notes = self.known().tool.as_ref().map(|found| found.notes.clone()).unwrap_or_default();
-        for note in notes {
+        let cache = self.confine(&run, &notices).await?;
+        let (report, prepared) = self.whose_disk(self.run_setup(&run, cache, &notices).await).await?;
+        let prepared = Arc::new(prepared);
+        self.enter(Stage::Prepared(prepared.clone()));
+        self.check_variables(&prepared)?;
+        for note in &prepared.shell.tool.found.notes {
             self.log.line(&format!("pawl: {note}")).await;
         }
         Ok(report)
     }
 
     async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
-        self.known().run = Some(run);
+        self.enter(Stage::Begun);
         self.log.enter("setup").await;
-        self.confine(&notices).await?;
-        let restored = if self.settings.machine().is_some() {
-            self.run_restore(&notices).await
+        let cache = self.confine(&run, &notices).await?;
+        let restored = if self.host.keeps_disk() {
+            self.run_restore(&run, &notices).await
         } else {
-            self.run_restore_from_store(&notices).await
+            self.run_restore_from_store(&run, cache, &notices).await
         };
-        self.whose_disk(restored).await
+        let (report, planned) = self.whose_disk(restored).await?;
+        self.enter(Stage::Planned(Arc::new(planned)));
+        Ok(report)
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
+        let prepared = self.stage().prepared()?;
         self.log.enter("init").await;
-        self.serve_providers().await;
-        let report = self.whose_disk(self.run_init(&notices).await).await?;
-        self.keep_providers().await;
+        let mut shell = prepared.shell.clone();
+        let cached = self.serve_providers(prepared.cache.clone(), &mut shell).await;
+        let (report, made) = self.whose_disk(self.run_init(&prepared, shell, &notices).await).await?;
+        self.keep_providers(cached, &made.shell.stack).await;
+        self.enter(Stage::Initialised(Arc::new(made)));
         Ok(report)
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
+        let initialised = self.stage().initialised()?;
         self.log.enter("plan").await;
-        self.whose_disk(self.run_plan(&notices).await).await
+        let (report, planned) = self.whose_disk(self.run_plan(&initialised, &notices).await).await?;
+        self.enter(Stage::Planned(Arc::new(planned)));
+        Ok(report)
     }
 
-    async fn verify(&self) -> Result<String, Failure> {
-        self.make_anew().await?;
-        let ((checksum, found), ()) = tokio::try_join!(self.checksum(), self.prove_claim())?;
-        let mut known = self.known();
-        known.differs = known.parts.as_ref().map(|made| made.changed(&found)).unwrap_or_default();
-        Ok(checksum)
-    }
-
-    fn differs(&self) -> Vec<&'static str> {
-        self.known().differs.clone()
+    async fn verify(&self) -> Result<Verified, Failure> {
+        let planned = self.stage().planned()?;
+        self.empty_home().await?;
+        let made = self.checksum(&planned.shell, &planned.facts);
+        let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
+        let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();
+        Ok(Verified { checksum, differs })
     }
 
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
+        let planned = self.stage().planned()?;
         self.log.enter("apply").await;
-        self.run_apply(&claim, &notices).await
+        self.run_apply(&planned, &claim, &notices).await
     }
 
     async fn deliver(&self, message: TerminationMessage) {
@@ -331,7 +290,7 @@ impl Work for PodWork {
     }
 
     fn may_unlock(&self, id: &str, holder: &str) {
-        self.known().release = Some(locked::Release { id: id.to_owned(), holder: holder.to_owned() });
+        *guard(&self.release) = Some(locked::Release { id: id.to_owned(), holder: holder.to_owned() });
     }
 
     fn kill_providers(&self) {
@@ -347,7 +306,7 @@ impl Work for PodWork {
     }
 
     fn changed(&self) -> Changed {
-        self.known().changed
+        *guard(&self.changed)
     }
 
     fn redact(&self, text: &str) -> String {
@@ -362,39 +321,26 @@ impl Work for PodWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{PROGRESS_EVERY, Place, QUIET_AFTER};
+    use crate::host::Pod;
 
     /// Settings below a directory of a test.
     pub(crate) fn settings(dir: &Path) -> Settings {
         Settings {
             namespace: "team".into(),
             run: "vpc".into(),
-            run_uid: "uid-1".into(),
-            attempt: 1,
-            pod_name: "vpc-xxxxx-a1".into(),
-            pod_uid: "pod-1".into(),
-            nonce: "0".repeat(32),
-            grace: Duration::from_secs(30),
             tools: vec![dir.join("tools")],
-            tool_settings: None,
-            cache: None,
             mirrors: dir.join("mirrors"),
             providers: dir.join("providers"),
-            provider_cache: None,
-            work: dir.join("work"),
-            kept: dir.join("work/plan"),
-            scratch: Vec::new(),
             secrets: dir.join("secrets"),
             config_maps: dir.join("configmaps"),
-            require_confinement: false,
-            termination_log: dir.join("termination-log"),
-            ca: None,
             inherited: vec![("PATH".into(), "/usr/bin:/bin".into())],
-            place: Place::Pod,
-            restores: false,
-            store: None,
-            progress_every: PROGRESS_EVERY,
-            quiet_after: QUIET_AFTER,
+            ..Settings::below(&dir.join("work"))
         }
+    }
+
+    /// Work in a pod with such settings, of which nobody reads the log.
+    pub(crate) fn work(settings: Settings) -> PodWork {
+        let settings = Arc::new(settings);
+        PodWork::new(settings.clone(), Arc::new(Pod::new(settings)), Children::default(), Log::to(io::sink()))
     }
 }

@@ -4,17 +4,16 @@ use std::{
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
 };
 
-use crds::{Failure, FailureClass, reason};
+use crds::{Failure, Reason};
 use tokio::task::JoinHandle;
 
-use super::PodWork;
+use super::guard;
 use crate::{
-    classify::{internal, simple},
-    local,
-    tool::{Found, Stamp, digest},
+    classify::internal,
+    tool::{Found, Stamp, digest, path},
 };
 
 /// An executable of the tool, as it was at Setup. Of Terragrunt there is that of the tool beneath as well.
@@ -63,7 +62,7 @@ impl Proven {
             let was = self.digest.get().map_or("not known yet", String::as_str);
             let (title, path) = (&self.title, self.binary.display());
             let message = format!("{title} is not what it was at Setup (sha256: {was}): {path} {what}; it was not started");
-            simple(FailureClass::Integrity, reason::TOOL_NOT_GENUINE, message)
+            Reason::ToolNotGenuine.failure(message)
         };
         let now = File::of(&self.binary).map_err(|error| changed(&format!("cannot be looked at ({error})")))?;
         if now == self.file {
@@ -78,42 +77,48 @@ impl Proven {
     }
 }
 
-impl PodWork {
-    /// Keeps what the tool is now. What is not known of it is computed beside what comes next: tools are large.
-    pub(super) fn prove_tool(&self, found: &Found) -> Result<(), Failure> {
+/// The tool of an attempt, with what its executables were at Setup.
+#[derive(Debug)]
+pub(super) struct ProvenTool {
+    pub(super) found: Found,
+    executables: Mutex<Vec<Proven>>,
+    /// Their digests, while they are computed.
+    digesting: Mutex<Option<JoinHandle<io::Result<()>>>>,
+}
+
+impl ProvenTool {
+    /// Keeps what the tool is now. What is not known of it is computed beside what comes next: tools are large. It may be `remembered`
+    /// from a run before.
+    pub(super) fn of(found: Found, remembered: bool) -> Result<Self, Failure> {
         let all = found.all().map(Proven::of).collect::<io::Result<Vec<_>>>();
         let proven = all.map_err(|error| internal("the tool cannot be looked at", &error))?;
-        let remembers = self.settings.machine().is_some() && !self.settings.restores;
         let unknown: Vec<_> = proven.iter().filter(|one| one.digest.get().is_none()).cloned().collect();
-        let read = move |path: &Path| {
-            if remembers {
-                return local::tools::digest(path);
+        let read = move |binary: &Path| {
+            if remembered {
+                return path::digest(binary);
             }
             // The stamp from before: a file that changes while it is read has another one afterwards.
-            let stamp = Stamp::of(path)?;
-            Ok((stamp, digest(path)?))
+            let stamp = Stamp::of(binary)?;
+            Ok((stamp, digest(binary)?))
         };
-        let task: JoinHandle<_> = tokio::task::spawn_blocking(move || unknown.iter().try_for_each(|one| one.compute(read)));
-        let mut known = self.known();
-        known.proven = proven;
-        known.digesting = Some(task);
-        Ok(())
+        let task = tokio::task::spawn_blocking(move || unknown.iter().try_for_each(|one| one.compute(read)));
+        Ok(Self { found, executables: Mutex::new(proven), digesting: Mutex::new(Some(task)) })
     }
 
     /// That what is about to be started is what was proven: a look at each file.
-    pub(super) fn check_tool(&self) -> Result<(), Failure> {
-        self.known().proven.iter_mut().try_for_each(Proven::check)
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        guard(&self.executables).iter_mut().try_for_each(Proven::check)
     }
 
     /// The digest of the tool's executable, which is what it was at Setup. Of Terragrunt it is both digests, with a `+` between.
-    pub(super) async fn tool_digest(&self) -> Result<String, Failure> {
+    pub(super) async fn digest(&self) -> Result<String, Failure> {
         let failed = |error: &dyn std::fmt::Display| internal("the tool's digest cannot be computed", error);
-        let task = self.known().digesting.take();
+        let task = guard(&self.digesting).take();
         if let Some(task) = task {
             task.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
         }
-        self.check_tool()?;
-        let digests: Option<Vec<String>> = self.known().proven.iter().map(|one| one.digest.get().cloned()).collect();
+        self.check()?;
+        let digests: Option<Vec<String>> = guard(&self.executables).iter().map(|one| one.digest.get().cloned()).collect();
         let digests = digests.filter(|digests| !digests.is_empty());
         digests.map(|digests| digests.join("+")).ok_or_else(|| failed(&"it changed while it was read"))
     }
@@ -122,7 +127,7 @@ impl PodWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::ToolName;
+    use crds::{FailureClass, ToolName, reason};
     use std::fs;
 
     #[test]

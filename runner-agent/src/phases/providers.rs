@@ -1,17 +1,20 @@
 //! Providers from the shared cache, and back into it. Without it everything goes on, only slower; so nothing here fails.
 
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use super::PodWork;
-use crate::providers::{Cache, Kept, Lock, Served, Serving, cli_config};
+use super::{PodWork, Shell};
+use crate::providers::{Cache, Kept, Lock, Serving};
 
-/// What a run has of the cache.
+/// What Init has of the cache.
 #[derive(Debug)]
 pub(super) struct Cached {
     cache: Cache,
     /// As the lock file was before `init`.
     lock: Lock,
-    served: Vec<Served>,
 }
 
 impl PodWork {
@@ -19,7 +22,7 @@ impl PodWork {
     /// work lay in there, or the other way round.
     pub(super) fn provider_cache(&self) -> Option<io::Result<PathBuf>> {
         let (settings, dir) = (&self.settings, self.settings.provider_cache.as_ref()?);
-        settings.machine().is_none().then(|| {
+        let apart = || -> io::Result<PathBuf> {
             // What is made later on the way to it could not be written.
             for dir in [dir, &settings.work] {
                 fs::create_dir_all(dir)?;
@@ -29,16 +32,13 @@ impl PodWork {
                 return Err(io::Error::other("it and the work directory lie in each other"));
             }
             Ok(dir)
-        })
+        };
+        Some(apart())
     }
 
     /// Makes the run's mirror. Called before `init`, when no code of the stack has run yet.
-    pub(super) async fn serve_providers(&self) {
-        let (dir, stack) = {
-            let known = self.known();
-            (known.cache.clone(), known.stack.clone())
-        };
-        let (Some(dir), mirror) = (dir, self.provider_mirror()) else { return };
+    pub(super) async fn serve_providers(&self, cache: Option<PathBuf>, shell: &mut Shell) -> Option<Cached> {
+        let (dir, stack, mirror) = (cache?, shell.stack.clone(), self.provider_mirror());
         let serving = tokio::task::spawn_blocking(move || {
             let cache = Cache::at(dir);
             let lock = Lock::of(&stack).map_err(|error| format!("the lock file cannot be read: {error}"))?;
@@ -49,21 +49,22 @@ impl PodWork {
             Ok((cache, lock, Serving { served, notes })) => {
                 self.say("from the cache of providers", &served).await;
                 self.say("the cache of providers", &notes).await;
-                self.known().cached = Some(Cached { cache, lock, served });
+                shell.served = Arc::new(served);
+                Some(Cached { cache, lock })
             }
-            Err(error) => self.say("the cache of providers", &[error]).await,
+            Err(error) => {
+                self.say("the cache of providers", &[error]).await;
+                None
+            }
         }
     }
 
     /// Keeps what `init` installed.
-    pub(super) async fn keep_providers(&self) {
-        let (cached, stack) = {
-            let known = self.known();
-            (known.cached.as_ref().map(|cached| (cached.cache.clone(), cached.lock.clone())), known.stack.clone())
-        };
-        let Some((cache, lock)) = cached else { return };
+    pub(super) async fn keep_providers(&self, cached: Option<Cached>, stack: &Path) {
+        let Some(Cached { cache, lock }) = cached else { return };
+        let data = stack.join(".terraform");
         let children = self.children.clone();
-        let kept = tokio::task::spawn_blocking(move || cache.keep(&lock, &stack.join(".terraform"), &|| children.is_stopped()));
+        let kept = tokio::task::spawn_blocking(move || cache.keep(&lock, &data, &|| children.is_stopped()));
         let kept = kept.await.unwrap_or_else(|error| Kept { notes: vec![error.to_string()], ..Kept::default() });
         self.say("kept in the cache of providers", &kept.kept).await;
         let platform = tool_versions::Platform::here();
@@ -84,12 +85,5 @@ impl PodWork {
     /// Where the run's mirror is.
     pub(super) fn provider_mirror(&self) -> PathBuf {
         self.settings.work.join("providers")
-    }
-
-    /// The tool's CLI configuration.
-    pub(super) fn cli_config(&self) -> String {
-        let known = self.known();
-        let served = known.cached.as_ref().map_or(&[][..], |cached| &cached.served);
-        cli_config(&self.settings.providers, &self.provider_mirror(), served)
     }
 }

@@ -5,16 +5,16 @@
 use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
 
 use crds::{
-    ApprovalMode, Failure, FailureClass, Operation as Does,
-    datastore::{NOT_ENDED, NOT_FOUND},
-    journal::{
+    ApprovalMode, Failure, FailureClass, Operation as Does, Reason, TerraformRun,
+    apply_log::{
         Action, Comparison, Line, MAY_EXIST, Object, Operation, Replay,
         address::{is_address, quoted},
     },
+    datastore::{NOT_ENDED, NOT_FOUND},
     reason,
 };
 
-use super::{PlanFacts, PodWork};
+use super::{Initialised, PlanFacts, PodWork, Shell};
 use crate::{
     classify::{self, internal, simple},
     datastore::{failure, patiently},
@@ -124,7 +124,7 @@ impl Recovery {
         let mut found = Vec::new();
         for told in &failure.diagnostics {
             let words = format!("{}\n{}", told.summary, told.detail.as_deref().unwrap_or_default());
-            let said = crds::termination::clip(&words, 120);
+            let said = crds::text::clip(&words, 120);
             let line = told.line.and_then(|line| usize::try_from(line).ok());
             let block = line
                 .filter(|_| told.file.as_deref().is_some_and(|file| file.rsplit('/').next() == Some(RECOVER_FILE)))
@@ -161,6 +161,12 @@ impl Recovery {
         let uncertain = self.uncertain.iter().filter(begun);
         let uncertain = uncertain.map(|object| (object, may(object, format!("run {} began it; no ID was printed", self.from))));
         left_out.chain(uncertain).filter(|(object, _)| created.contains(&object.address)).map(|(_, line)| line).collect()
+    }
+
+    /// Addresses of which it matters whether the plan creates them.
+    pub(super) fn watched(&self) -> BTreeSet<String> {
+        let objects = self.left_out.iter().map(|(object, _)| object).chain(&self.uncertain);
+        objects.map(|object| object.address.clone()).collect()
     }
 
     /// For the history.
@@ -206,28 +212,25 @@ pub(super) fn carried(stack: &Path) -> Vec<Line> {
 
 impl PodWork {
     /// Before the plan of a recovery run: compares, and writes the `import` blocks.
-    pub(super) async fn begin_recovery(&self) -> Result<(), Failure> {
-        let run = self.run();
-        let Some(from) = run.spec.recover.as_ref().map(|recover| recover.from_run.as_str()) else { return Ok(()) };
+    pub(super) async fn begin_recovery(&self, made: &Initialised) -> Result<Option<Recovery>, Failure> {
+        let Initialised { run, shell, state_key, .. } = made;
+        let Some(from) = run.spec.recover.as_ref().map(|recover| recover.from_run.as_str()) else { return Ok(None) };
         let replay = self.recovered_journal(from).await?;
-        let (own, stack) = {
-            let known = self.known();
-            (known.state_key.clone().unwrap_or_default(), known.stack.clone())
-        };
-        let refuse = |message: String| Err(simple(FailureClass::Configuration, reason::INVALID_SPEC, message));
+        let own = state_key.clone().unwrap_or_default();
+        let refuse = |message: String| Err(Reason::InvalidSpec.failure(message));
         if replay.head().is_some_and(|head| !head.state.is_empty() && head.state != own && !own.is_empty()) {
             return refuse(format!(
                 "run {from} applied to another state than this run has: give it the same backend and workspace"
             ));
         }
-        if !self.tool()?.has_import_blocks() {
+        if !shell.tool.found.has_import_blocks() {
             return refuse("a recovery needs `import` blocks: OpenTofu, or Terraform 1.5 or later".to_owned());
         }
-        if fs::symlink_metadata(stack.join(RECOVER_FILE)).is_ok() {
+        if fs::symlink_metadata(shell.stack.join(RECOVER_FILE)).is_ok() {
             let message = format!("the source has a file {RECOVER_FILE}, a name that Pawl uses for itself");
-            return Err(simple(FailureClass::Configuration, reason::SOURCE_INVALID, message));
+            return Err(Reason::SourceInvalid.failure(message));
         }
-        let facts = self.read_state().await.map_err(|why| {
+        let facts = self.read_state(shell).await.map_err(|why| {
             let (class, reason) = classify::text(&why).unwrap_or((FailureClass::Configuration, reason::PLAN_FAILED));
             simple(class, reason, format!("the state cannot be compared with the journal of run {from}: {why}"))
         })?;
@@ -238,45 +241,34 @@ impl PodWork {
         for object in &recovery.imports {
             self.log.line(&self.redactor.clean(&format!("pawl: {object} was created by run {from} and is imported"))).await;
         }
-        self.write_recovery(&recovery)?;
-        self.known().recovery = Some(recovery);
-        Ok(())
+        write_recovery(&shell.stack, &recovery)?;
+        Ok(Some(recovery))
     }
 
     async fn recovered_journal(&self, from: &str) -> Result<Replay, Failure> {
-        let missing = |why: String| {
-            simple(
-                FailureClass::Configuration,
-                reason::JOURNAL_MISSING,
-                format!("nothing can be recovered from run {from}: {why}"),
-            )
-        };
+        let missing = |why: String| Reason::JournalMissing.failure(format!("nothing can be recovered from run {from}: {why}"));
         let Some(remote) = &self.remote else {
             return Err(missing("without a datastore its journal is in the log of its pod only".to_owned()));
         };
         patiently(PATIENCE, || remote.client.recovered_journal()).await.map_err(|trouble| match trouble {
-            trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.to_string()),
+            trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.why()),
             trouble => failure(&format!("the journal of run {from} could not be read"), &trouble),
         })
     }
 
-    fn write_recovery(&self, recovery: &Recovery) -> Result<(), Failure> {
-        let path = self.known().stack.join(RECOVER_FILE);
-        // A plan that failed has run code of the stack.
-        let written = files::create(&path).and_then(|mut file| file.write_all(recovery.text().as_bytes()));
-        written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
-    }
-
     /// After a plan that failed: leaves out what it failed for. Whether it is worth another try.
-    pub(super) async fn recover_again(&self, failure: &Failure, notices: &Notices) -> Result<bool, Failure> {
-        let recovery = self.known().recovery.clone();
-        let Some(mut recovery) = recovery.filter(|r| !r.imports.is_empty() && failure.class == FailureClass::Configuration)
-        else {
-            return Ok(false);
-        };
+    pub(super) async fn recover_again(
+        &self,
+        shell: &Shell,
+        recovery: &mut Option<Recovery>,
+        failure: &Failure,
+        notices: &Notices,
+    ) -> Result<bool, Failure> {
+        let may_be_blamed = |r: &&mut Recovery| !r.imports.is_empty() && failure.class == FailureClass::Configuration;
+        let Some(recovery) = recovery.as_mut().filter(may_be_blamed) else { return Ok(false) };
         let mut blamed = recovery.blamed(failure);
         if blamed.is_empty() {
-            blamed = self.find_blamed(&recovery, notices).await?;
+            blamed = self.find_blamed(shell, recovery, notices).await?;
         }
         if blamed.is_empty() || self.children.is_stopped() {
             return Ok(false);
@@ -285,72 +277,73 @@ impl PodWork {
         for (object, why) in &recovery.left_out {
             self.log.line(&self.redactor.clean(&format!("pawl: {object} is not imported: {why}"))).await;
         }
-        self.write_recovery(&recovery)?;
-        self.known().recovery = Some(recovery);
+        write_recovery(&shell.stack, recovery)?;
         Ok(true)
     }
 
     /// The failure names nothing: plans without any import, then with those of one type at a time.
-    async fn find_blamed(&self, recovery: &Recovery, notices: &Notices) -> Result<Vec<(usize, String)>, Failure> {
+    async fn find_blamed(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Vec<(usize, String)>, Failure> {
         let kinds: BTreeSet<&str> = recovery.imports.iter().map(|object| object.kind.as_str()).collect();
         let mut trial = recovery.clone();
         trial.imports.clear();
-        if self.try_plan(&trial, notices).await?.is_some() {
+        if self.try_plan(shell, &trial, notices).await?.is_some() {
             // It is no import that it failed for.
             return Ok(Vec::new());
         }
         let mut blamed = Vec::new();
         for kind in kinds {
             trial.imports = recovery.imports.iter().filter(|object| object.kind == kind).cloned().collect();
-            if let Some(why) = self.try_plan(&trial, notices).await? {
+            if let Some(why) = self.try_plan(shell, &trial, notices).await? {
                 let of_kind = recovery.imports.iter().enumerate().filter(|(_, object)| object.kind == kind);
-                blamed.extend(of_kind.map(|(at, _)| (at, crds::termination::clip(&why.message, 120))));
+                blamed.extend(of_kind.map(|(at, _)| (at, crds::text::clip(&why.message, 120))));
             }
         }
         Ok(blamed)
     }
 
     /// Whether a plan with these imports fails, and how. Nothing of it is kept.
-    async fn try_plan(&self, recovery: &Recovery, notices: &Notices) -> Result<Option<Failure>, Failure> {
-        self.write_recovery(recovery)?;
-        let mut events = self.events(notices).quiet();
-        let command = self.command(["plan", "-json", "-input=false", "-lock=false"])?;
+    async fn try_plan(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Option<Failure>, Failure> {
+        write_recovery(&shell.stack, recovery)?;
+        let mut events = self.events(&shell.stack, notices).quiet();
+        let command = self.command(shell, ["plan", "-json", "-input=false", "-lock=false"])?;
         let exit = self.step("plan", &command, &mut events, notices).await?;
         Ok((exit.code != 0).then(|| classify::failure("plan", exit, &events.said())))
     }
+}
 
-    /// Addresses of which it matters whether the plan creates them.
-    pub(super) fn watched(&self) -> BTreeSet<String> {
-        let known = self.known();
-        let Some(recovery) = &known.recovery else { return BTreeSet::new() };
-        let objects = recovery.left_out.iter().map(|(object, _)| object).chain(&recovery.uncertain);
-        objects.map(|object| object.address.clone()).collect()
-    }
+fn write_recovery(stack: &Path, recovery: &Recovery) -> Result<(), Failure> {
+    let path = stack.join(RECOVER_FILE);
+    // A plan that failed has run code of the stack.
+    let written = files::create(&path).and_then(|mut file| file.write_all(recovery.text().as_bytes()));
+    written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
+}
 
-    /// Says in the report of the plan what was recovered, and what the plan would create though it may be there.
-    pub(super) fn finish_recovery(&self, facts: &PlanFacts, report: &mut PlanReport) -> Result<(), Failure> {
-        let recovery = self.known().recovery.clone();
-        let Some(recovery) = recovery else { return Ok(()) };
-        let run = self.run();
-        let again = recovery.again(&facts.created);
-        report.notes = recovery.notes();
-        if again.is_empty() {
-            return Ok(());
-        }
-        if run.spec.approval.mode == ApprovalMode::Automatic && run.spec.operation != Does::Plan {
-            let message = format!(
-                "the plan creates {} that may be there already, and nobody is asked: {}",
-                again.len(),
-                again.iter().take(NAMED).map(|line| line.trim_start_matches("+ ")).collect::<Vec<_>>().join("; ")
-            );
-            return Err(simple(FailureClass::Policy, reason::RECOVERY_UNCERTAIN, message));
-        }
-        let plain = |line: &String| again.iter().any(|marked| marked.starts_with(&format!("{line} (")));
-        report.lines.retain(|line| !plain(line));
-        // First, so that none of them is among the lines that a status leaves out.
-        report.lines.splice(0..0, again);
-        Ok(())
+/// Says in the report of the plan what was recovered, and what the plan would create though it may be there.
+pub(super) fn finish_recovery(
+    run: &TerraformRun,
+    recovery: Option<&Recovery>,
+    facts: &PlanFacts,
+    report: &mut PlanReport,
+) -> Result<(), Failure> {
+    let Some(recovery) = recovery else { return Ok(()) };
+    let again = recovery.again(&facts.created);
+    report.notes = recovery.notes();
+    if again.is_empty() {
+        return Ok(());
     }
+    if run.spec.approval.mode == ApprovalMode::Automatic && run.spec.operation != Does::Plan {
+        let message = format!(
+            "the plan creates {} that may be there already, and nobody is asked: {}",
+            again.len(),
+            again.iter().take(NAMED).map(|line| line.trim_start_matches("+ ")).collect::<Vec<_>>().join("; ")
+        );
+        return Err(Reason::RecoveryUncertain.failure(message));
+    }
+    let plain = |line: &String| again.iter().any(|marked| marked.starts_with(&format!("{line} (")));
+    report.lines.retain(|line| !plain(line));
+    // First, so that none of them is among the lines that a status leaves out.
+    report.lines.splice(0..0, again);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -359,7 +352,7 @@ mod tests {
     use crds::{Changed, Diagnostic};
 
     fn object(address: &str, id: Option<&str>, action: Option<Action>) -> Object {
-        let kind = crds::journal::address::kind(address).unwrap_or_default().to_owned();
+        let kind = crds::apply_log::address::kind(address).unwrap_or_default().to_owned();
         Object { address: address.into(), kind, id: id.map(Into::into), action, occupied: false }
     }
 
@@ -419,7 +412,7 @@ mod tests {
         for line in lines {
             replay.push(line);
         }
-        let again = Recovery::of("second", Comparison::of(&replay, &crds::journal::StateFacts::default()));
+        let again = Recovery::of("second", Comparison::of(&replay, &crds::apply_log::StateFacts::default()));
         assert_eq!(again.imports.len(), 3, "the one whose address is free now is imported as well: {again:?}");
         assert_eq!(again.uncertain.len(), 2);
     }

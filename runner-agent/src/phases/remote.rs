@@ -8,19 +8,19 @@ use std::{
 };
 
 use crds::{
-    ApprovalMode, Changed, Claim, Failure, FailureClass, Operation,
+    ApprovalMode, Changed, Claim, Failure, Operation, Reason, TerraformRun,
     datastore::{JOURNAL, MAX_STATE, ObjectKind},
-    reason,
     termination::TerminationMessage,
 };
 
 use tokio::task::JoinHandle;
 
-use super::PodWork;
+use super::{Initialised, PodWork, Shell};
 use crate::{
-    classify::{internal, simple},
-    datastore::{Client, Trouble, bundle, failure, patiently, shipper::Shipper, spool::Spool, state::StateServer},
+    classify::internal,
+    datastore::{Client, RequestError, bundle, failure, patiently, put_file, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
+    plan_checksum::Parts,
     process::RunError,
 };
 
@@ -72,12 +72,17 @@ impl PodWork {
     /// Leaves text and JSON of the plan with the datastore, and what has to be applied when it may wait. The bundle's digest.
     ///
     /// Where nobody waits for the plan, its texts are sent while the run goes on, and waited for at its end.
-    pub(super) async fn store_plan(&self, has_changes: bool) -> Result<Option<String>, Failure> {
-        let Some(remote) = &self.remote else { return Ok(None) };
-        let run = self.run();
+    pub(super) async fn store_plan(
+        &self,
+        made: &Initialised,
+        parts: &Parts,
+        texts: (Option<Scratch>, Option<Scratch>),
+        has_changes: bool,
+    ) -> Result<Option<String>, Failure> {
+        let (Some(remote), run) = (&self.remote, &made.run) else { return Ok(None) };
         let manual = run.spec.approval.mode == ApprovalMode::Manual;
         let waits = has_changes && run.spec.operation != Operation::Plan && manual;
-        let (Some(text), Some(json)) = std::mem::take(&mut self.known().texts) else {
+        let (Some(text), Some(json)) = texts else {
             return Err(internal("the plan could not be kept", &"the tool has not shown it"));
         };
         let texts = store_texts(remote.client.clone(), text, json);
@@ -85,7 +90,7 @@ impl PodWork {
             *remote.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(texts));
             return Ok(None);
         }
-        let bundle = async { if waits { self.store_bundle(remote).await.map(Some) } else { Ok(None) } };
+        let bundle = async { if waits { self.store_bundle(remote, made, parts).await.map(Some) } else { Ok(None) } };
         let ((), bundle) = tokio::try_join!(texts, bundle)?;
         self.log.flush(Duration::from_secs(2)).await;
         let flushed = remote.shipper.flush(PATIENCE).await;
@@ -94,15 +99,12 @@ impl PodWork {
     }
 
     /// Packs the plan, sends it, and has it read back.
-    async fn store_bundle(&self, remote: &Remote) -> Result<String, Failure> {
-        let tool = self.tool()?;
+    async fn store_bundle(&self, remote: &Remote, made: &Initialised, parts: &Parts) -> Result<String, Failure> {
+        let Shell { stack, tool, managed, .. } = &made.shell;
+        let tool = &tool.found;
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
         let file = Scratch::create(&self.settings.kept).map_err(|error| internal("the plan cannot be packed", &error))?;
-        let (stack, managed, inputs, parts) = {
-            let known = self.known();
-            (known.stack.clone(), known.managed, known.inputs.clone(), known.parts.clone())
-        };
-        let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(&stack).to_path_buf();
+        let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(stack).to_path_buf();
         let head = bundle::Head {
             layout: 1,
             tool: tool.name.as_str().to_owned(),
@@ -114,16 +116,16 @@ impl PodWork {
                 digest: beneath.digest.clone(),
             }),
             stack,
-            managed,
-            inputs,
-            parts,
+            managed: *managed,
+            inputs: made.inputs.clone(),
+            parts: Some(parts.clone()),
         };
         let to = file.clone();
         let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &to)).await;
         let sum = packed
             .map_err(|error| internal("the plan cannot be packed", &error))?
             .map_err(|error| internal("the plan cannot be packed", &error))?;
-        let put = patiently(PATIENCE, || remote.client.put_file(ObjectKind::Bundle, &file, &sum)).await;
+        let put = patiently(PATIENCE, || put_file(&remote.client, ObjectKind::Bundle, &file, &sum)).await;
         drop(file);
         put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
         let stored = patiently(PATIENCE, || remote.client.stored(ObjectKind::Bundle))
@@ -131,16 +133,16 @@ impl PodWork {
             .map_err(|trouble| failure("the plan that was kept could not be read back", &trouble))?;
         if stored.digest != sum {
             let message = format!("the datastore keeps {} in place of the plan {sum}", stored.digest);
-            return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, message));
+            return Err(Reason::StoredPlanCorrupt.failure(message));
         }
         Ok(sum)
     }
 
     /// Proves that the record of a claim can be written, before there is a claim that it would be missing of.
-    pub(super) async fn prove_claim(&self) -> Result<(), Failure> {
+    pub(super) async fn prove_claim(&self, run: &TerraformRun) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
         // What its phase has of time is longer than this, so that it is not the deadline that fails the run.
-        let patience = PATIENCE.min(self.run().spec.timeouts.plan.0 / 2);
+        let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         match patiently(patience, || remote.client.prove_claim()).await {
             Ok(()) => Ok(()),
             // A datastore of the release before has no such request; or the run is gone, and then there will be no claim.
@@ -178,7 +180,7 @@ impl PodWork {
     /// Leaves the state that the tool could not save with the datastore; where it is then.
     pub(super) async fn rescue_state(&self, path: &Path) -> String {
         let here = format!("it is in {}", path.display());
-        if self.settings.machine().is_some() {
+        if self.host.keeps_disk() {
             return here;
         }
         let Some(remote) = &self.remote else { return format!("{here} of the pod, which ends with it") };
@@ -194,7 +196,7 @@ impl PodWork {
             Ok(taken) => taken,
             Err(error) => return format!("{here} of the pod, which ends with it, and cannot be taken from there: {error}"),
         };
-        match patiently(RESCUE_PATIENCE, || remote.client.put_file(ObjectKind::ErroredState, &state, &sum)).await {
+        match patiently(RESCUE_PATIENCE, || put_file(&remote.client, ObjectKind::ErroredState, &state, &sum)).await {
             Ok(()) => {
                 // It holds secrets, and is where it is wanted.
                 let _ = std::fs::remove_file(path);
@@ -208,8 +210,8 @@ impl PodWork {
         }
     }
 
-    async fn missing(&self, what: &str, trouble: &Trouble) {
-        self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {trouble}"))).await;
+    async fn missing(&self, what: &str, trouble: &RequestError) {
+        self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {}", trouble.why()))).await;
     }
 
     /// The log is at its end: waits until the datastore has it, for a while.
@@ -228,7 +230,9 @@ impl PodWork {
         remote.spool.seal();
         if let Err(trouble) = remote.shipper.flush(END_PATIENCE).await {
             let (bytes, _) = remote.spool.waiting();
-            self.log.line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {trouble}")).await;
+            self.log
+                .line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {}", trouble.why()))
+                .await;
         }
     }
 }
@@ -245,7 +249,7 @@ impl PodWork {
 }
 
 /// The failure to record a claim. A record of another process means that the plan may have been applied.
-fn unclaimed(what: &str, trouble: &Trouble) -> Failure {
+fn unclaimed(what: &str, trouble: &RequestError) -> Failure {
     let mut failure = failure(what, trouble);
     if trouble.is(crds::datastore::ALREADY_CLAIMED) {
         failure.changes = Changed::Unknown;
@@ -264,18 +268,16 @@ async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), F
         .await
         .map_err(|error| internal("the plan's text cannot be read", &error))?
         .map_err(|error| internal("the plan's text cannot be read", &error))?;
-    let put = patiently(PATIENCE, || client.put_file(kind, &text, &sum)).await;
+    let put = patiently(PATIENCE, || put_file(client, kind, &text, &sum)).await;
     put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        phases::tests::settings,
-        process::{Children, Log},
-        settings::Store,
-    };
+    use crds::{FailureClass, reason};
+
+    use crate::{phases::tests::settings, settings::Store};
 
     /// Work whose datastore answers nobody.
     fn work(dir: &Path) -> PodWork {
@@ -283,9 +285,9 @@ mod tests {
         let token = dir.join("token");
         std::fs::write(&token, "token").unwrap();
         let store = Store { url: "https://127.0.0.1:1".into(), ca: String::new(), token };
-        let client = Client::new(&store, "team", "vpc", 1, "nonce").unwrap();
+        let client = crate::datastore::client(&store, "team", "vpc", 1, "nonce").unwrap();
         let remote = Remote::start(client, Spool::create(dir.join("spool")).unwrap());
-        PodWork::new(Arc::new(settings(dir)), Children::default(), Log::to(std::io::sink())).with_datastore(remote)
+        super::super::tests::work(settings(dir)).with_datastore(remote)
     }
 
     fn claim() -> Claim {
@@ -299,7 +301,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let work = work(dir.path());
         let claim = claim();
-        for failure in [work.prove_claim().await.unwrap_err(), work.record_claim(&claim).await.unwrap_err()] {
+        for failure in
+            [work.prove_claim(&TerraformRun::default()).await.unwrap_err(), work.record_claim(&claim).await.unwrap_err()]
+        {
             assert_eq!(
                 (failure.class, failure.reason.as_str(), failure.changes),
                 (FailureClass::Transient, reason::DATASTORE_UNAVAILABLE, Changed::None),

@@ -1,13 +1,15 @@
 //! Restore: a plan of an earlier attempt is taken from the datastore to where it was made, and nothing is planned again.
 
-use crds::{Failure, FailureClass, datastore::ObjectKind, reason};
+use std::{path::PathBuf, sync::Arc};
 
-use super::{PodWork, inputs, setup, source, tools::Pinned};
+use crds::{Failure, Reason, TerraformRun, datastore::ObjectKind};
+
+use super::{Initialised, Planned, PodWork, inputs, setup, source, tools::Pinned};
 use crate::{
-    classify::{internal, simple},
+    classify::internal,
     datastore::{
         bundle::{self, BundleError},
-        failure, patiently,
+        failure, get_file, patiently,
     },
     ports::{Notices, SetupReport},
 };
@@ -18,23 +20,27 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 impl PodWork {
     /// Takes the bundle, checks it against the digest in the status, unpacks it at the same path, and has the same tool take its
     /// providers and its backend again.
-    pub(super) async fn run_restore_from_store(&self, notices: &Notices) -> Result<SetupReport, Failure> {
-        let run = self.run();
+    pub(super) async fn run_restore_from_store(
+        &self,
+        run: &Arc<TerraformRun>,
+        cache: Option<PathBuf>,
+        notices: &Notices,
+    ) -> Result<(SetupReport, Planned), Failure> {
         let settings = &self.settings;
-        let corrupt = |what: String| simple(FailureClass::Integrity, reason::STORED_PLAN_CORRUPT, what);
+        let corrupt = |what: String| Reason::StoredPlanCorrupt.failure(what);
         let plan = run.status.as_ref().and_then(|status| status.plan.clone()).unwrap_or_default();
         let (Some(remote), Some(wanted)) = (&self.remote, plan.bundle.clone()) else {
-            return Err(simple(FailureClass::Integrity, reason::STORED_PLAN_MISSING, "the plan is not with any datastore"));
+            return Err(Reason::StoredPlanMissing.failure("the plan is not with any datastore"));
         };
         self.make_places([settings.source_dir()])?;
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
-        let taken = patiently(PATIENCE, || remote.client.get_file(ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
+        let taken = patiently(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
         let file = match taken {
             Ok(file) => file,
             Err(trouble) => {
                 // It went with the end of a run that was claimed, if the cluster was restored from before that: the true reason.
                 if trouble.is(crds::datastore::NOT_FOUND) {
-                    self.prove_claim().await?;
+                    self.prove_claim(run).await?;
                 }
                 return Err(failure("the plan could not be taken from the datastore", &trouble));
             }
@@ -57,36 +63,36 @@ impl PodWork {
                  spec.approval.allowRotation",
                 changed.join(", ")
             );
-            return Err(simple(FailureClass::StalePlan, reason::INPUTS_CHANGED, message));
+            return Err(Reason::InputsChanged.failure(message));
         }
         // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
-        self.known().parts.clone_from(&head.parts);
         if head.managed {
-            self.known().managed = true;
             self.offer_state().await?;
         }
         let origin = setup::Origin {
             source: format!("plan of attempt {}", plan.attempt),
             revision: plan.revision.clone(),
-            stack: stack.clone(),
+            stack,
             root,
+            managed: head.managed,
             pinned: Some(
                 Pinned::of(&head).ok_or_else(|| corrupt(format!("the plan is of {}, which is no tool of ours", head.tool)))?,
             ),
         };
-        let report = self.prepare(given, origin, notices).await?;
+        let (report, prepared) = self.prepare(run, cache, given, origin, notices).await?;
+        let mut shell = prepared.shell.clone();
         let mut args = vec!["init", "-input=false", "-no-color", "-get=false", "-lockfile=readonly"];
-        if self.tool()?.has_init_json() && !self.is_terragrunt() {
+        if shell.tool.found.has_init_json() && !shell.is_terragrunt() {
             args.push("-json");
         }
-        self.serve_providers().await;
-        self.enter_workspace(&stack, &run.spec.workspace);
-        self.tool_step("init", &args, notices).await?;
-        self.keep_providers().await;
-        self.know_backend(&stack, &run.spec.workspace)?;
-        self.known().planned = plan.counts.operations();
-        Ok(report)
+        let cached = self.serve_providers(prepared.cache.clone(), &mut shell).await;
+        shell.enter_workspace(&run.spec.workspace);
+        self.tool_step(&shell, "init", &args, notices).await?;
+        self.keep_providers(cached, &shell.stack).await;
+        let mut made = Initialised::of(&prepared, shell);
+        self.know_backend(&mut made)?;
+        Ok((report, Planned::of(made, head.parts, plan.counts.operations())))
     }
 }

@@ -1,163 +1,155 @@
-//! The source on disk: inline files, and what a fetched tree may and may not hold.
+//! The source of a run, fetched and checked by the crate `source`: how its git is started here, and what its errors are for a run.
 
 use std::{
+    ffi::OsString,
     fs,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
-use crds::{Failure, FailureClass, InlineSource, reason, termination::clip};
+use ::source::{Credentials, Ended, FetchError, Git, Refusal, Repository, TreeError};
+use crds::{Failure, GitSource, InlineSource, Reason};
 
-use crate::classify::{internal, simple};
+use super::{PodWork, inputs};
+use crate::{
+    classify::{internal, not_run},
+    ports::{Notice, Notices},
+    process::{Command, Role, RunError},
+};
 
 /// Writes inline files.
 pub(super) fn write_inline(source: &InlineSource, root: &Path) -> Result<(), Failure> {
-    for (name, content) in &source.files {
-        let relative = relative(name).ok_or_else(|| invalid(format!("{name} is not a path within the source")))?;
-        let path = root.join(relative);
-        let parent = path.parent().unwrap_or(root);
-        fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&path, content))
-            .map_err(|error| internal(&format!("{name} cannot be written"), &error))?;
-    }
-    Ok(())
-}
-
-/// A path made of names only.
-pub(super) fn relative(path: &str) -> Option<PathBuf> {
-    let mut kept = PathBuf::new();
-    for part in Path::new(path).components() {
-        match part {
-            Component::Normal(name) => kept.push(name),
-            Component::CurDir => {}
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(kept)
-}
-
-fn invalid(message: String) -> Failure {
-    simple(FailureClass::Configuration, reason::SOURCE_INVALID, message)
+    ::source::write_inline(&source.files, root).map_err(|error| of_tree(&error))
 }
 
 /// The stack's directory within the source.
 pub(super) fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, Failure> {
-    let not_found = |why: &str| {
-        let mut names: Vec<_> = fs::read_dir(root)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-            .map(|e| e.file_name().to_string_lossy().into_owned())
-            .filter(|name| !name.starts_with('.'))
-            .collect();
-        names.sort();
-        let names = if names.is_empty() { "no directories".to_owned() } else { clip(&names.join(", "), 200) };
-        simple(
-            FailureClass::Configuration,
-            reason::PATH_NOT_FOUND,
-            format!("{} {why} in {at}; at its top it has: {names}", clip(path, 200)),
-        )
-    };
-    let relative = relative(path).ok_or_else(|| not_found("does not stay with"))?;
-    let stack = root.join(relative).canonicalize().map_err(|_| not_found("is not"))?;
-    let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
-    if !stack.starts_with(&root) {
-        return Err(not_found("does not stay with"));
-    }
-    if !stack.is_dir() {
-        return Err(not_found("is not a directory"));
-    }
-    Ok(stack)
+    ::source::stack(root, path, at).map_err(|error| of_tree(&error))
 }
 
-/// Refuses links that lead out of the source, which would let a repository read or replace files of the pod.
+/// Refuses links that lead out of the source.
 pub(super) fn check_links(root: &Path) -> Result<(), Failure> {
-    let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
-    let mut dirs = vec![root.clone()];
-    while let Some(dir) = dirs.pop() {
-        let entries = fs::read_dir(&dir).map_err(|error| internal(&format!("{} cannot be read", dir.display()), &error))?;
-        for entry in entries.flatten() {
-            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
-            if kind.is_dir() && path != root.join(".git") {
-                dirs.push(path);
-            } else if kind.is_symlink() && !stays(&path, &root) {
-                let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
-                return Err(invalid(format!("the link {name} leads out of the source")));
-            }
-        }
-    }
-    Ok(())
+    ::source::check_links(root).map_err(|error| of_tree(&error))
 }
 
-fn stays(link: &Path, root: &Path) -> bool {
-    if let Ok(target) = link.canonicalize() {
-        return target.starts_with(root) && !target.starts_with(root.join(".git"));
-    }
-    // It leads nowhere yet; something may be put there later, so its text alone must stay inside.
-    let Ok(target) = fs::read_link(link) else { return false };
-    let mut at: Vec<_> =
-        link.parent().and_then(|dir| dir.strip_prefix(root).ok()).map(|p| p.components().collect()).unwrap_or_default();
-    let mut descended = false;
-    for part in target.components() {
-        match part {
-            Component::CurDir => {}
-            // Behind a name that may itself be a link, `..` leads anywhere.
-            Component::ParentDir if !descended && at.pop().is_some() => {}
-            Component::Normal(_) => {
-                descended = true;
-                at.push(part);
-            }
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return false,
+impl PodWork {
+    /// Fetches one revision into the source directory; the full id of the commit.
+    pub(super) async fn fetch_git(&self, git: &GitSource, notices: &Notices) -> Result<String, Failure> {
+        let mut repository = Repository::new(&git.url, &git.revision).map_err(|error| of_fetch(&error))?;
+        if let Some(secret) = &git.secret_ref {
+            repository = self.with_secret(repository, &secret.name)?;
         }
+        let mut env = self.settings.inherited.clone();
+        env.push(("HOME".into(), self.settings.home().into()));
+        let _ = notices.send(Notice::Started("source"));
+        let result = repository.fetch(self, env, &self.settings.source_dir()).await;
+        let _ = notices.send(Notice::Ended("source", i32::from(result.is_err())));
+        result.map_err(|error| of_fetch(&error))
     }
-    true
+
+    /// The same repository, asked with what a Secret holds.
+    fn with_secret(&self, mut repository: Repository, secret: &str) -> Result<Repository, Failure> {
+        let dir = self.settings.secrets.join(secret);
+        let no_secret = |message: String| Reason::SecretNotFound.failure(message);
+        if inputs::is_empty(&dir) {
+            return Err(no_secret(format!("Secret {secret} does not exist or is empty; source.git.secretRef wants it")));
+        }
+        let credentials = Credentials::of(|name| inputs::mounted(&dir, name));
+        let authority = Some(dir.join("ca.crt")).filter(|file| file.is_file());
+        if credentials.is_none() && authority.is_none() {
+            return Err(no_secret(format!("Secret {secret} has none of the keys username and password, bearerToken, ca.crt")));
+        }
+        if let Some(credentials) = credentials {
+            credentials.secrets().iter().for_each(|text| self.redactor.add(text));
+            repository = repository.with_credentials(&credentials).map_err(|error: FetchError<RunError>| match error {
+                FetchError::LineBreak => {
+                    Reason::SourceUnauthorized.failure(format!("Secret {secret} holds a line break within a credential"))
+                }
+                error => of_fetch(&error),
+            })?;
+        }
+        if let Some(authority) = authority {
+            // Git is kept from the Secret as everybody is; an authority is no secret.
+            let copy = self.settings.home().join("ca.crt");
+            fs::copy(authority, &copy).map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
+            repository = repository.with_authority(copy);
+        }
+        Ok(repository)
+    }
+}
+
+impl Git for PodWork {
+    type Error = RunError;
+
+    async fn run_git(&self, args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Result<Ended, RunError> {
+        let command = Command {
+            program: "git".into(),
+            args: args.iter().map(OsString::from).collect(),
+            env: env.to_vec(),
+            dir: dir.to_path_buf(),
+            role: Role::Other,
+        };
+        let (notices, _) = tokio::sync::mpsc::unbounded_channel();
+        let mut events = self.events(dir, &notices).quiet();
+        let exit = self.children.run(&command, &mut events).await?;
+        let output = self.redactor.redact(&events.said().tail.join("\n")).into_owned();
+        Ok(Ended { code: exit.code, signal: exit.signal, told: exit.told, output })
+    }
+}
+
+/// What an error of fetching is for a run.
+fn of_fetch(error: &FetchError<RunError>) -> Failure {
+    let reason = match error {
+        FetchError::NotRun(error) => return not_run("git", error),
+        FetchError::IllegalUrl => {
+            let message = "source.git.url is not an http or https URL without credentials";
+            return Reason::InvalidSpec.failure(message);
+        }
+        FetchError::IllegalRevision(_) => Reason::RevisionNotFound,
+        FetchError::LineBreak => Reason::SourceUnauthorized,
+        FetchError::Killed(_) => Reason::ToolKilled,
+        FetchError::UnknownCommit(_) => Reason::AgentFault,
+        FetchError::Refused { refusal, .. } => match refusal {
+            Refusal::Unauthorized => Reason::SourceUnauthorized,
+            Refusal::NoRepository => Reason::RepositoryNotFound,
+            Refusal::NoRevision => Reason::RevisionNotFound,
+            Refusal::Invalid => Reason::SourceInvalid,
+            Refusal::DiskFull => Reason::DiskFull,
+            Refusal::Unreachable => Reason::SourceUnreachable,
+        },
+    };
+    reason.failure(error.to_string())
+}
+
+/// What an error of a source on disk is for a run.
+fn of_tree(error: &TreeError) -> Failure {
+    let reason = match error {
+        TreeError::OutsideFile(_) | TreeError::OutsideLink(_) => Reason::SourceInvalid,
+        TreeError::NoStack { .. } => Reason::PathNotFound,
+        TreeError::Io { what, error } => return internal(what, error),
+    };
+    reason.failure(error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use crds::{FailureClass, reason};
+
     use super::*;
-    use std::{collections::BTreeMap, os::unix::fs::symlink};
 
     #[test]
-    fn inline_files_stay_inside() {
-        let dir = tempfile::tempdir().unwrap();
-        let files = |name: &str| InlineSource { files: BTreeMap::from([(name.to_owned(), "x".to_owned())]) };
-        write_inline(&files("modules/a/main.tf"), dir.path()).unwrap();
-        assert!(dir.path().join("modules/a/main.tf").is_file());
-        for name in ["../x", "/etc/x", "a/../../x"] {
-            assert_eq!(write_inline(&files(name), dir.path()).unwrap_err().reason, reason::SOURCE_INVALID, "{name}");
-        }
-    }
-
-    #[test]
-    fn links_may_not_lead_out() {
-        let make = |target: &str| {
-            let dir = tempfile::tempdir().unwrap();
-            fs::create_dir_all(dir.path().join("sub/deep")).unwrap();
-            fs::write(dir.path().join("a.tf"), "").unwrap();
-            symlink(target, dir.path().join("sub/link")).unwrap();
-            check_links(dir.path()).map_err(|f| f.reason)
-        };
-        for target in ["../a.tf", "deep", "not-there-yet", "../sub/new"] {
-            assert_eq!(make(target), Ok(()), "{target}");
-        }
-        for target in ["/etc/passwd", "../../etc", "/not/there", "../../not-there", "deep/../../../x", "deep/../not-there"] {
-            assert_eq!(make(target), Err(reason::SOURCE_INVALID.to_owned()), "{target}");
-        }
-    }
-
-    #[test]
-    fn a_missing_path_says_what_is_there() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("stacks/vpc")).unwrap();
-        fs::create_dir_all(dir.path().join(".git")).unwrap();
-        assert!(stack(dir.path(), "./stacks/vpc", "main").unwrap().ends_with("stacks/vpc"));
-        let failure = stack(dir.path(), "stack", "main at 4c1d2e3").unwrap_err();
-        assert_eq!(failure.reason, reason::PATH_NOT_FOUND);
-        assert_eq!(failure.message, "stack is not in main at 4c1d2e3; at its top it has: stacks");
-        symlink("/", dir.path().join("out")).unwrap();
-        for path in ["../x", "/etc", "out", "out/etc"] {
-            assert_eq!(stack(dir.path(), path, "main").unwrap_err().reason, reason::PATH_NOT_FOUND, "{path}");
-        }
+    fn an_error_of_the_source_is_a_failure_of_the_run_in_the_same_words() {
+        let message = || "http://h/r.git has no such revision x: fatal".to_owned();
+        let failure = of_fetch(&FetchError::Refused { refusal: Refusal::NoRevision, message: message() });
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::REVISION_NOT_FOUND));
+        assert_eq!(failure.message, message());
+        let failure = of_fetch(&FetchError::NotRun(RunError::Stopped));
+        assert_eq!(
+            (failure.reason.as_str(), failure.message.as_str()),
+            (reason::TERMINATED, "git not started: the attempt is being stopped")
+        );
+        let full = std::io::Error::from_raw_os_error(28);
+        let failure = of_tree(&TreeError::Io { what: "main.tf cannot be written".into(), error: full });
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::DISK_FULL));
+        assert!(failure.message.starts_with("main.tf cannot be written: No space left"), "{}", failure.message);
     }
 }

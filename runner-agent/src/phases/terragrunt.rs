@@ -6,18 +6,18 @@ use std::{
     io::{self, BufRead as _, BufReader, Read},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
 };
 
 use crds::Failure;
 
-use super::PodWork;
+use super::{Initialised, Planned, PodWork, Shell};
 use crate::{
-    beneath,
     classify::{Said, internal},
     files,
     ports::PlanReport,
     process::{Command, Role},
-    tool::Found,
+    tool::{Found, wrapped},
 };
 
 /// Terragrunt's words when it has no outputs of a unit that this one depends on, and may not take mocks in their place.
@@ -56,42 +56,55 @@ impl Call {
         let mut env: Vec<(OsString, OsString)> = told.map(|name| (name.into(), "true".into())).collect();
         let args = if as_plan && name != "plan" && name != "apply" {
             let lines = args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join("\n");
-            env.push((beneath::INSTEAD.into(), lines.into()));
+            env.push((wrapped::INSTEAD.into(), lines.into()));
             vec!["plan".into()]
         } else {
             args
         };
-        env.push((beneath::ASKED.into(), name.into()));
+        env.push((wrapped::ASKED.into(), name.into()));
         // Since 1.0 only some commands are understood without it.
         let run = if terragrunt.version.at_least(1, 0) { vec!["run".into(), "--".into()] } else { Vec::new() };
         Self { args: [run, args].concat(), env }
     }
 }
 
-impl PodWork {
+impl Shell {
     /// Whether Terragrunt runs the tool.
     pub(super) fn is_terragrunt(&self) -> bool {
-        self.known().tool.as_ref().is_some_and(|tool| tool.beneath.is_some())
+        self.tool.found.beneath.is_some()
     }
 
+    /// Whether Terragrunt was told to ignore why a command failed.
+    pub(super) fn ignored(&self, said: &Said) -> bool {
+        self.is_terragrunt() && said.tail.iter().any(|line| line.contains(IGNORED))
+    }
+
+    /// A command that needs no value of Terragrunt's, as the tool itself runs it, where it ran for the unit. What code of Terragrunt prints
+    /// is not mixed into it, and it asks for no outputs of other units.
+    fn plain_command(&self, ran_in: Option<&Path>, args: &[&str]) -> Option<Command> {
+        let (beneath, dir) = (self.tool.found.beneath.as_ref()?, ran_in?);
+        let mut env = self.env.clone();
+        env.push(("TF_DATA_DIR".into(), self.stack.join(".terraform").into()));
+        let args = args.iter().map(OsString::from).collect();
+        Some(Command { program: beneath.binary.clone(), args, env, dir: dir.to_path_buf(), role: Role::Tool })
+    }
+}
+
+impl PodWork {
     /// How Terragrunt is called for a command of the tool. What was noted of the command before this one is forgotten.
-    pub(super) fn call_terragrunt(&self, tool: &Found, args: Vec<OsString>) -> Result<Call, Failure> {
+    pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
+        let (stack, tool) = (&shell.stack, &shell.tool.found);
         let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
         let failed = |error: io::Error| internal("Terragrunt cannot be told what to run", &error);
-        let (stack, as_plan) = {
-            let known = self.known();
-            (known.stack.clone(), known.as_plan)
-        };
         let stands_in = self.stands_in(beneath).map_err(failed)?;
         let notes = self.notes();
         gone(&notes).map_err(failed)?;
-        let mut call = Call::of(tool, args, as_plan);
+        let mut call = Call::of(tool, args, shell.as_plan.load(Ordering::Relaxed));
         for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
             call.env.push((name.into(), stands_in.clone().into()));
         }
         // Terragrunt tells units apart by the path that this variable has, where it has one.
-        for (name, path) in [("PWD", &stack), (beneath::UNIT, &stack), (beneath::TOOL, &beneath.binary), (beneath::NOTES, &notes)]
-        {
+        for (name, path) in [("PWD", stack), (wrapped::UNIT, stack), (wrapped::TOOL, &beneath.binary), (wrapped::NOTES, &notes)] {
             call.env.push((name.into(), path.into()));
         }
         Ok(call)
@@ -99,7 +112,7 @@ impl PodWork {
 
     /// The link to this program by which it is called in the tool's place; named as the tool is, for what Terragrunt says of it.
     fn stands_in(&self, beneath: &Found) -> io::Result<PathBuf> {
-        let dir = self.settings.kept.join(beneath::DIR);
+        let dir = self.settings.kept.join(wrapped::DIR);
         let link = dir.join(beneath.binary.file_name().unwrap_or_default());
         let agent = std::env::current_exe()?;
         if fs::read_link(&link).is_ok_and(|target| target == agent) {
@@ -118,54 +131,39 @@ impl PodWork {
 
     /// Where the last command ran the tool for the unit; none when it ran none.
     pub(super) fn ran_in(&self) -> Option<PathBuf> {
-        beneath::noted(&self.notes()).pop().map(|(_, dir)| dir)
+        wrapped::noted(&self.notes()).pop().map(|(_, dir)| dir)
     }
 
-    /// A command that needs no value of Terragrunt's, as the tool itself runs it, where it ran for the unit. What code of Terragrunt prints
-    /// is not mixed into it, and it asks for no outputs of other units.
-    pub(super) fn plain_command(&self, args: &[&str]) -> Result<Option<Command>, Failure> {
-        let tool = self.tool()?;
-        let known = self.known();
-        let (Some(beneath), Some(dir)) = (tool.beneath, known.ran_in.clone()) else { return Ok(None) };
-        let mut env = known.env.clone();
-        env.push(("TF_DATA_DIR".into(), known.stack.join(".terraform").into()));
-        Ok(Some(Command { program: beneath.binary, args: args.iter().map(OsString::from).collect(), env, dir, role: Role::Tool }))
-    }
-
-    /// Commands that show the plan, the first one first: should it not do, so does the next.
-    pub(super) fn showing(&self, args: &[&str]) -> Result<Vec<Command>, Failure> {
-        let as_terragrunt_runs_it = self.command(args.iter().copied())?;
-        Ok(self.plain_command(args)?.into_iter().chain([as_terragrunt_runs_it]).collect())
+    /// Commands that show the plan, the first one first: should it not do, so does the next. `ran_in` is where Terragrunt made the plan.
+    pub(super) fn showing(&self, shell: &Shell, ran_in: Option<&Path>, args: &[&str]) -> Result<Vec<Command>, Failure> {
+        let as_terragrunt_runs_it = self.command(shell, args.iter().copied())?;
+        Ok(shell.plain_command(ran_in, args).into_iter().chain([as_terragrunt_runs_it]).collect())
     }
 
     /// Whether a command failed for want of outputs that Terragrunt replaces by mocks for `plan` alone
     /// (`mock_outputs_allowed_terraform_commands`). From then on whatever comes before or after a plan runs as a part of that command.
-    pub(super) async fn takes_mocks(&self, said: &Said) -> bool {
-        if !self.is_terragrunt() || self.known().as_plan || !said.tail.iter().any(|line| line.contains(NO_OUTPUTS)) {
+    pub(super) async fn takes_mocks(&self, shell: &Shell, said: &Said) -> bool {
+        let lacks_outputs = || said.tail.iter().any(|line| line.contains(NO_OUTPUTS));
+        if !shell.is_terragrunt() || shell.as_plan.load(Ordering::Relaxed) || !lacks_outputs() {
             return false;
         }
-        self.known().as_plan = true;
+        shell.as_plan.store(true, Ordering::Relaxed);
         self.log.line("pawl: it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
         true
     }
 
-    /// Whether Terragrunt was told to ignore why a command failed.
-    pub(super) fn ignored(&self, said: &Said) -> bool {
-        self.is_terragrunt() && said.tail.iter().any(|line| line.contains(IGNORED))
-    }
-
     /// A plan that there is none of: Terragrunt ended well, and the tool made none, as its configuration wants it (`exclude`,
     /// `errors { ignore … }`). There is nothing to apply.
-    pub(super) async fn planned_nothing(&self) -> Result<PlanReport, Failure> {
+    pub(super) async fn planned_nothing(&self, made: Initialised) -> Result<(PlanReport, Planned), Failure> {
         let why = if self.ran_in().is_some() { "it was told to ignore the error above" } else { "it ran nothing in this unit" };
         self.log
             .line(&format!("pawl: Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply"))
             .await;
         // The checksum is one of a plan without a byte.
         files::create(&self.settings.plan_file()).map_err(|error| internal("the plan cannot be kept", &error))?;
-        let (checksum, _) = self.checksum().await?;
-        let platform = self.known().facts.platform.clone();
-        Ok(PlanReport { checksum, platform, ..PlanReport::default() })
+        let (checksum, parts) = self.checksum(&made.shell, &made.facts).await?;
+        let platform = made.facts.platform.clone();
+        Ok((PlanReport { checksum, platform, ..PlanReport::default() }, Planned::of(made, Some(parts), 0)))
     }
 }
 
@@ -209,7 +207,7 @@ mod tests {
             for name in ["TG_NON_INTERACTIVE", "TERRAGRUNT_NON_INTERACTIVE"] {
                 assert_eq!(has(&call, name).as_deref(), Some("true"), "{name}");
             }
-            assert_eq!(has(&call, beneath::ASKED).as_deref(), Some("workspace"));
+            assert_eq!(has(&call, wrapped::ASKED).as_deref(), Some("workspace"));
         }
     }
 
@@ -224,11 +222,11 @@ mod tests {
     fn what_has_values_for_plan_alone_runs_as_a_part_of_it() {
         let init = call("1.1.3", &["init", "-json"], true);
         assert_eq!(init.args, ["run", "--", "plan"]);
-        assert_eq!(has(&init, beneath::INSTEAD).as_deref(), Some("init\n-json"));
-        assert_eq!(has(&init, beneath::ASKED).as_deref(), Some("init"));
+        assert_eq!(has(&init, wrapped::INSTEAD).as_deref(), Some("init\n-json"));
+        assert_eq!(has(&init, wrapped::ASKED).as_deref(), Some("init"));
         for name in ["plan", "apply"] {
             let call = call("0.90.0", &[name, "-json"], true);
-            assert_eq!((call.args.len(), has(&call, beneath::INSTEAD)), (2, None), "{name}");
+            assert_eq!((call.args.len(), has(&call, wrapped::INSTEAD)), (2, None), "{name}");
         }
     }
 

@@ -6,18 +6,18 @@ use std::{
     time::Duration,
 };
 
-use crds::{Failure, FailureClass, Tool, ToolName, reason};
+use crds::{Failure, Reason, Tool, ToolName};
 use tokio::runtime::Handle;
-use tool_versions::supply::Ask;
+use tool_versions::install::Ask;
 
 use super::{PodWork, setup::Origin};
 use crate::{
-    classify::{self, simple},
+    classify,
     datastore::bundle::{Head, ToolHead},
     ports::{Notice, Notices},
     process::{Command, Role, RunError, Sink, Source},
     tool::{
-        Found, Outfit, Search,
+        Found, Search, ToolSources,
         find::{Told, failed},
     },
 };
@@ -73,10 +73,10 @@ impl PodWork {
     }
 
     /// Where tools are from. A cache that pods share is used where the stack's code is kept from writing to it, and the agent is not.
-    fn outfit(&self) -> Result<(Outfit, Option<String>), Failure> {
+    fn sources(&self) -> Result<(ToolSources, Option<String>), Failure> {
         let settings = &self.settings;
         let own = self.own_cache();
-        let Some(said) = &settings.tool_settings else { return Ok((Outfit::of_dirs(settings.tools.clone(), &own), None)) };
+        let Some(said) = &settings.tool_settings else { return Ok((ToolSources::of_dirs(settings.tools.clone(), &own), None)) };
         let writes = |dir: &Path| nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK).is_ok();
         let (cache, remark) = match &settings.cache {
             Some(_) if !self.children.is_confined() => {
@@ -88,12 +88,12 @@ impl PodWork {
             Some(dir) => (dir.clone(), None),
             None => (own, None),
         };
-        let mut outfit = Outfit::new(said, settings.tools.clone(), &cache, &settings.mirrors).map_err(failed)?;
+        let mut sources = ToolSources::new(said, settings.tools.clone(), &cache, &settings.mirrors).map_err(failed)?;
         if let Some(authorities) = &settings.ca {
-            outfit.trust(authorities);
+            sources.trust(authorities);
         }
-        outfit.supply.ask = self.ask();
-        Ok((outfit, remark))
+        sources.installer.ask = self.ask();
+        Ok((sources, remark))
     }
 
     /// Asks an executable for its version within the bounds of all other commands.
@@ -116,7 +116,7 @@ impl PodWork {
 
     /// Finds the tool for a stack, and gets it when it is not at hand: a step of its own then. What takes long is told to the log.
     pub(super) async fn find_tool(&self, tool: &Tool, origin: &Origin, top: &Path, notices: &Notices) -> Result<Found, Failure> {
-        let (outfit, remark) = self.outfit()?;
+        let (sources, remark) = self.sources()?;
         if let Some(remark) = remark {
             self.log.line(&format!("pawl: {remark}")).await;
         }
@@ -127,12 +127,11 @@ impl PodWork {
         let find = async move {
             let search = |tool, origin_of| Search { tool, origin: origin_of, stack: &origin.stack, root: top };
             let Some(pinned) = &origin.pinned else {
-                let origin = if self.settings.machine().is_some() { "--tool" } else { "spec.tool.version" };
-                return outfit.find(search(tool, origin), &say).await;
+                return sources.find(search(tool, self.host.version_option()), &say).await;
             };
-            let mut found = outfit.pinned(search(&pinned.tool, "the plan"), &say).await?;
+            let mut found = sources.pinned(search(&pinned.tool, "the plan"), &say).await?;
             if let Some(beneath) = &pinned.beneath {
-                found.beneath = Some(Box::new(outfit.pinned(search(&beneath.tool, "the plan"), &say).await?));
+                found.beneath = Some(Box::new(sources.pinned(search(&beneath.tool, "the plan"), &say).await?));
             }
             "with which the plan was made".clone_into(&mut found.why);
             same(pinned, &found)?;
@@ -173,7 +172,7 @@ fn same(pinned: &Pinned, found: &Found) -> Result<(), Failure> {
         && wanted != digest
     {
         let message = format!("the plan was made with {} {wanted}, and what is to be had now is {digest}", found.title());
-        return Err(simple(FailureClass::Integrity, reason::TOOL_NOT_GENUINE, message));
+        return Err(Reason::ToolNotGenuine.failure(message));
     }
     match (&pinned.beneath, &found.beneath) {
         (Some(pinned), Some(found)) => same(pinned, found),

@@ -11,8 +11,8 @@ use std::{
 };
 
 use super::{
-    signal::{Executable, parents},
     spawn::{Children, Role},
+    tree::{Executable, parents},
 };
 
 /// Whether the tool's own process holds the socket at `peer` that is connected to `here`. What the tool started does not count, nor

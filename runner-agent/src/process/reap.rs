@@ -12,8 +12,8 @@ use nix::{
 };
 
 use super::{
-    signal::{kill_below, own_pid, parents},
     spawn::Children,
+    tree::{kill_below, own_pid, parents},
 };
 
 /// What a look at our ended children found.

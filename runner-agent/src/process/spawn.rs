@@ -1,7 +1,7 @@
 //! Starting a command and seeing it to its end.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     ffi::OsString,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, ChildStderr, ChildStdout},
@@ -19,8 +18,9 @@ use tokio::{
 
 use super::{
     confine::{Bounds, Confined},
+    interrupt::{Table, Tracked},
     output::Lines,
-    signal::{Executable, kill_below, send},
+    tree::Executable,
 };
 
 /// How long output is read after its command ended: a daemon that inherited the pipe does not hold a run up.
@@ -91,46 +91,6 @@ pub enum Source {
     Err,
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    /// Children that tokio waits for.
-    tracked: HashMap<i32, Tracked>,
-    /// Whether the attempt is being stopped: nothing is started any more, and what runs has had its signal.
-    stopped: bool,
-    killed: bool,
-}
-
-/// A command that runs.
-#[derive(Debug, Default)]
-struct Tracked {
-    role: Role,
-    /// The tool that it runs, when it is not the tool itself.
-    beneath: Option<Executable>,
-    /// Processes of it that had their SIGINT.
-    told: HashSet<i32>,
-}
-
-impl Tracked {
-    /// The processes of the tool: the command itself, or what it runs now.
-    fn tools(&self, pid: i32) -> Vec<i32> {
-        let beneath = self.beneath.map(|beneath| beneath.below(pid)).unwrap_or_default();
-        if beneath.is_empty() { vec![pid] } else { beneath }
-    }
-
-    /// Sends each process of the tool its one SIGINT. Terragrunt has none as long as the tool runs, since it hands on what it gets, up to
-    /// 15 s later, and the second one makes the tool drop its state. Once it had one, it tells what it starts by itself.
-    fn interrupt(&mut self, pid: i32) {
-        if self.told.contains(&pid) {
-            return;
-        }
-        for tool in self.tools(pid) {
-            if self.told.insert(tool) {
-                send(tool, Signal::SIGINT);
-            }
-        }
-    }
-}
-
 /// The commands that run now. Cloned freely.
 #[derive(Clone, Debug, Default)]
 pub struct Children {
@@ -139,7 +99,7 @@ pub struct Children {
 }
 
 impl Children {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,45 +127,6 @@ impl Children {
     /// The commands that run now.
     pub(super) fn running(&self) -> Vec<(i32, Role)> {
         self.table().tracked.iter().map(|(pid, tracked)| (*pid, tracked.role.clone())).collect()
-    }
-
-    /// Whether the attempt is being stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.table().stopped
-    }
-
-    /// Sends the one SIGINT to the tool of each running command, to its own pid and never to its group, and starts nothing any more.
-    pub fn interrupt(&self) {
-        let mut table = self.table();
-        if !std::mem::replace(&mut table.stopped, true) {
-            table.tracked.iter_mut().for_each(|(pid, tracked)| tracked.interrupt(*pid));
-        }
-    }
-
-    /// The same for what a command has started since it was told.
-    fn interrupt_later(&self, pid: i32) {
-        let mut table = self.table();
-        if table.stopped
-            && let Some(tracked) = table.tracked.get_mut(&pid)
-        {
-            tracked.interrupt(pid);
-        }
-    }
-
-    /// Kills what runs below the tool of each command, never the tool itself.
-    pub fn kill_providers(&self) {
-        self.table().tracked.iter().flat_map(|(pid, tracked)| tracked.tools(*pid)).for_each(kill_below);
-    }
-
-    /// Kills the commands and everything below them.
-    pub fn kill(&self) {
-        let mut table = self.table();
-        table.stopped = true;
-        table.killed = true;
-        for pid in table.tracked.keys() {
-            kill_below(*pid);
-            send(*pid, Signal::SIGKILL);
-        }
     }
 
     fn spawn(&self, command: &Command, out: Stdio, last: bool) -> Result<(Child, i32), RunError> {

@@ -22,7 +22,7 @@ impl H1 {
 
     /// 64 lower-case hexadecimal digits, which unlike base64 are a name for a directory.
     pub fn hex(&self) -> String {
-        crate::hex(&self.0)
+        hex::encode(self.0)
     }
 }
 

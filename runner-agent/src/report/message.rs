@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crds::{
     Changed, Failure, Journal, Phase, Progress, names,
-    next_step::{Facts, Place, next_step},
-    termination::clip,
+    reason::next_step::{Facts, Place, next_step},
+    text::clip,
 };
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -103,6 +103,14 @@ impl Commands {
             (Self::Cluster { .. }, Held::No) => "; no pod is held, an approval gets a new one".to_owned(),
         };
         format!("plan {summary} waits for approval until {}{pod}", time(until))
+    }
+
+    /// What the history says of a plan that nobody had to approve.
+    pub const fn unasked(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Cluster { .. } => ("Claimed", "automatic"),
+            Self::Folder { .. } => ("Approved", "by --auto-approve"),
+        }
     }
 
     /// What an attempt runs in.

@@ -8,18 +8,15 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crds::{Failure, FailureClass, Tool, ToolName, reason};
+use crds::{Failure, Reason, Tool, ToolName};
 use tool_versions::{
     Decision, Error, Kind, ToolWhy, Version, Why, Wish, decide,
+    install::{Chosen, Got, Origin},
     store::verify::InUse,
-    supply::{Chosen, Got, Origin},
 };
 
-use super::outfit::{Outfit, known, name_of};
-use crate::{
-    classify::{is_disk_full, simple},
-    process::Role,
-};
+use super::sources::{ToolSources, known, name_of};
+use crate::{classify::is_disk_full, process::Role};
 
 /// A tool that was found.
 #[derive(Clone, Debug)]
@@ -172,19 +169,19 @@ impl Search<'_> {
     ///
     /// # Errors
     /// When it contradicts itself or makes no sense.
-    pub fn decided(&self, outfit: &Outfit) -> Result<Decision, Error> {
+    pub fn decided(&self, sources: &ToolSources) -> Result<Decision, Error> {
         let tool = self.tool.name.and_then(known);
         let wish = Wish { tool, version: self.tool.version.clone(), origin: self.origin.to_owned() };
-        decide(&wish, self.stack, self.root, &outfit.defaults)
+        decide(&wish, self.stack, self.root, &sources.defaults)
     }
 
     /// Whoever did not ask for a tool and cannot have one is told why it is that one, and how to have the other.
-    fn with_why(&self, error: Error, outfit: &Outfit) -> Error {
+    fn with_why(&self, error: Error, sources: &ToolSources) -> Error {
         if self.tool.name.is_some() || !matches!(error.kind, Kind::Configuration | Kind::Unavailable) {
             return error;
         }
         let said = tool_versions::tool_of(self.stack, self.root).ok().flatten();
-        let (tool, why) = said.unwrap_or((outfit.defaults.tool, ToolWhy::Default));
+        let (tool, why) = said.unwrap_or((sources.defaults.tool, ToolWhy::Default));
         let asks = |tool: tool_versions::Tool| match self.origin {
             "--tool" => format!("`--tool {}`", tool.directory()),
             _ => format!("`spec.tool.name: {tool}`"),
@@ -206,7 +203,7 @@ impl Search<'_> {
     }
 }
 
-impl Outfit {
+impl ToolSources {
     /// Chooses the tool for a stack and gets it when it is not at hand. `told` is told what is being done that takes long.
     pub async fn find(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
         self.resolve(search, true, told).await.map(|resolved| resolved.found).map_err(failed)
@@ -234,7 +231,7 @@ impl Outfit {
     /// As [`Self::find`]; without `gets` nothing is got, and an executable that is not at hand is none.
     ///
     /// # Errors
-    /// Those of the decision, of [`tool_versions::Supply::choose`] and of [`tool_versions::Supply::get`].
+    /// Those of the decision, of [`tool_versions::Installer::choose`] and of [`tool_versions::Installer::get`].
     pub async fn resolve(&self, search: Search<'_>, gets: bool, told: &(impl Fn(Told) + Sync)) -> Result<Resolved, Error> {
         let decision = search.decided(self).map_err(|error| search.with_why(error, self))?;
         let mut found = self.one(&decision, gets, told).await.map_err(|error| search.with_why(error, self))?;
@@ -245,7 +242,7 @@ impl Outfit {
     }
 
     /// The versions of a tool that are there without the cache.
-    pub(super) fn at_hand(&self, name: ToolName) -> Vec<AtHand> {
+    pub fn at_hand(&self, name: ToolName) -> Vec<AtHand> {
         let mut all: Vec<_> = self.others.iter().filter(|one| one.name == name).cloned().collect();
         all.extend(at_hand(name, &self.dirs));
         all
@@ -255,7 +252,7 @@ impl Outfit {
         let name = name_of(decision.tool);
         let of_image = self.at_hand(name);
         let versions: Vec<Version> = of_image.iter().map(|one| one.version.clone()).collect();
-        let Chosen { version, near, remark } = self.supply.choose(decision, &versions).await?;
+        let Chosen { version, near, remark } = self.installer.choose(decision, &versions).await?;
         let why = match (&decision.why, remark) {
             (Why::Nothing, Some(remark)) => remark,
             (Why::Nothing, None) if near => "the newest at hand".to_owned(),
@@ -268,7 +265,8 @@ impl Outfit {
             return Ok(Found { why, tool_why, notes, ..Found::at(name, version, one.binary) });
         }
         if !gets {
-            let binary = self.supply.store.find(decision.tool, &version)?.map(|installed| installed.binary).unwrap_or_default();
+            let binary =
+                self.installer.store.find(decision.tool, &version)?.map(|installed| installed.binary).unwrap_or_default();
             return Ok(Found { why, tool_why, notes, ..Found::at(name, version, binary) });
         }
         let got = self.got(decision, &version, told).await;
@@ -313,7 +311,7 @@ impl Outfit {
             }
             quarter = now;
         };
-        self.supply.get(tool, version, &mut progress).await.map_err(|error| {
+        self.installer.get(tool, version, &mut progress).await.map_err(|error| {
             // It is asked for somewhere, and that is where to look.
             Error { text: format!("{} ({tool} {version}, {})", error.text, decision.why.exactly()), ..error }
         })
@@ -321,7 +319,7 @@ impl Outfit {
 
     /// Makes room. That there is none is no error: what is needed is there.
     async fn prune(&self, told: &impl Fn(Told)) {
-        let (store, most) = (self.supply.store.clone(), self.most);
+        let (store, most) = (self.installer.store.clone(), self.most);
         let pruned = tokio::task::spawn_blocking(move || store.prune(most, SystemTime::now())).await;
         match pruned.unwrap_or_else(|error| Err(Error::storage("the cache of tools", &io::Error::other(error)))) {
             Ok(gone) => {
@@ -336,15 +334,15 @@ impl Outfit {
 
 /// What an error of the crate is to a run.
 pub fn failed(error: Error) -> Failure {
-    let (class, reason) = match error.kind {
-        Kind::Configuration => (FailureClass::Configuration, reason::TOOL_NOT_FOUND),
-        Kind::Contradiction => (FailureClass::Configuration, reason::VERSION_CONTRADICTION),
-        Kind::Unavailable => (FailureClass::Transient, reason::TOOL_UNAVAILABLE),
-        Kind::Integrity => (FailureClass::Integrity, reason::TOOL_NOT_GENUINE),
-        Kind::Storage if is_disk_full(&error.text) => (FailureClass::Transient, reason::DISK_FULL),
-        Kind::Storage => (FailureClass::Internal, reason::AGENT_FAULT),
+    let reason = match error.kind {
+        Kind::Configuration => Reason::ToolNotFound,
+        Kind::Contradiction => Reason::VersionContradiction,
+        Kind::Unavailable => Reason::ToolUnavailable,
+        Kind::Integrity => Reason::ToolNotGenuine,
+        Kind::Storage if is_disk_full(&error.text) => Reason::DiskFull,
+        Kind::Storage => Reason::AgentFault,
     };
-    simple(class, reason, error.text)
+    reason.failure(error.text)
 }
 
 /// What the code says about which tool it is for, if it says anything that can be read.
@@ -370,6 +368,7 @@ pub(super) fn at_hand(name: ToolName, dirs: &[PathBuf]) -> Vec<AtHand> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::{FailureClass, reason};
 
     fn put(path: PathBuf, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -388,10 +387,10 @@ mod tests {
         put(tools.join("terragrunt/0.93.0/terragrunt"), "");
         let stack = root.join("a/b");
         put(stack.join("main.tf"), "");
-        let outfit = Outfit::of_dirs(vec![dir.path().join("missing"), tools], &dir.path().join("cache"));
+        let sources = ToolSources::of_dirs(vec![dir.path().join("missing"), tools], &dir.path().join("cache"));
         let found = async |tool: &Tool| {
             let search = Search { tool, origin: "spec.tool.version", stack: &stack, root: &root };
-            outfit.find(search, &|_| {}).await
+            sources.find(search, &|_| {}).await
         };
         let said = |found: Found| (found.title(), found.reason());
         let of = |title: &str, why: &str| (title.to_owned(), why.to_owned());
@@ -422,13 +421,13 @@ mod tests {
     }
 
     /// Where OpenTofu comes from a mirror that does not answer; nobody listens on that port.
-    fn unanswered(dir: &Path, dirs: Vec<PathBuf>) -> Outfit {
+    fn unanswered(dir: &Path, dirs: Vec<PathBuf>) -> ToolSources {
         let said = r#"{"mirrors":[{"tool":"OpenTofu","url":"http://127.0.0.1:9"}]}"#;
-        let mut outfit = Outfit::new(&said.parse().unwrap(), dirs, &dir.join("cache"), dir).unwrap();
-        for channel in &mut outfit.supply.channels {
+        let mut sources = ToolSources::new(&said.parse().unwrap(), dirs, &dir.join("cache"), dir).unwrap();
+        for channel in &mut sources.installer.channels {
             (channel.rules.tries, channel.rules.proxies) = (1, false);
         }
-        outfit
+        sources
     }
 
     #[tokio::test]
@@ -476,10 +475,11 @@ mod tests {
         put(stack.join(".terragrunt-version"), "0.93.0\n");
         let said =
             serde_json::json!({"mirrors": [{"tool": "Terragrunt", "url": mirror, "verification": "Sums"}], "offline": true});
-        let outfit = Outfit::new(&said.to_string().parse().unwrap(), Vec::new(), &dir.path().join("cache"), dir.path()).unwrap();
+        let sources =
+            ToolSources::new(&said.to_string().parse().unwrap(), Vec::new(), &dir.path().join("cache"), dir.path()).unwrap();
         let tool = Tool { name: Some(ToolName::Terragrunt), version: None };
         let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
-        let failure = outfit.find(search, &|_| {}).await.unwrap_err();
+        let failure = sources.find(search, &|_| {}).await.unwrap_err();
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::TOOL_NOT_GENUINE));
         for part in [binary.as_str(), "was published with", ".terragrunt-version"] {
             assert!(failure.message.contains(part), "{part} in {}", failure.message);

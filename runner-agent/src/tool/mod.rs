@@ -3,16 +3,18 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`outfit`] | where tools are from, as the operator says |
+//! | [`sources`] | where tools are from, as the operator says |
 //! | [`find`] | the tool for a stack |
-//! | [`cli`] | `runner-agent tool` |
+//! | [`path`] | the tools on PATH, and what is remembered of them |
+//! | [`wrapped`] | what Terragrunt calls in the tool's place |
 
-pub mod cli;
 pub mod find;
-pub mod outfit;
+pub mod path;
+pub mod sources;
+pub mod wrapped;
 
 pub use find::{AtHand, Found, Search, evidence};
-pub use outfit::Outfit;
+pub use sources::ToolSources;
 pub use tool_versions::{
     Version,
     store::verify::{Stamp, digest},

@@ -1,8 +1,11 @@
 //! Attempts from their adoption to their end: the real driver and real processes, a scripted tool, a run in memory.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
-use crate::common::{Fault, GATE, start};
+use crate::common::{Fault, GATE, PATIENCE, start};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
@@ -383,6 +386,33 @@ async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
 }
 
 #[tokio::test]
+async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
+    let _one = crate::ONE.lock().await;
+    for (mode, name) in
+        [("Manual", names::CANCEL), ("Manual", names::DENY), ("Automatic", names::CANCEL), ("Automatic", names::DENY)]
+    {
+        let mut a = start(&json!({"approval": {"mode": mode}}), &[], |_, api| {
+            api.state.lock().unwrap().overtaken_by = Some(name);
+        });
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        let begun = Instant::now();
+        while a.api.state.lock().unwrap().overtaken.is_none() {
+            assert!(begun.elapsed() < PATIENCE, "{mode} {name}: it never claims");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // A denial is for the controller to carry out, and there is none: whoever waits for it is told to end.
+        a.api.annotate(names::CANCEL, "enough");
+        a.end().await;
+        let status = a.api.status();
+        assert_eq!(a.api.state.lock().unwrap().overtaken, Some(false), "{mode} {name}: the claim landed");
+        assert_eq!((status.result, status.claim, a.ran("apply")), (Some(RunResult::Canceled), None, 0), "{mode} {name}");
+    }
+}
+
+#[tokio::test]
 async fn the_api_may_be_away_behind_the_claim() {
     let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[("APPLY", "sleep 0.5")], |_, _| {});
@@ -465,7 +495,8 @@ async fn a_second_process_of_the_pod_does_not_apply() {
     let again = runner_agent::settings::Settings { nonce: runner_agent::settings::nonce(), ..(*a.settings).clone() };
     let again = std::sync::Arc::new(again);
     let log = runner_agent::process::Log::to(std::io::sink());
-    let work = runner_agent::phases::PodWork::new(again.clone(), runner_agent::process::Children::default(), log);
+    let host = std::sync::Arc::new(runner_agent::host::Pod::new(again.clone()));
+    let work = runner_agent::phases::PodWork::new(again.clone(), host, runner_agent::process::Children::default(), log);
     let (_stop, stops) = tokio::sync::mpsc::unbounded_channel();
     let driver = runner_agent::driver::Driver::new(
         std::sync::Arc::new(a.api.clone()),

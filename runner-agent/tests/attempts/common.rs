@@ -13,10 +13,11 @@ use crds::{TerraformRun, TerraformRunStatus, names};
 use futures::{Stream, stream};
 use runner_agent::{
     driver::Driver,
+    host::Pod,
     phases::PodWork,
     ports::{Api, ApiError, Seen, SystemClock},
     process::{Children, Log},
-    settings::{Place, QUIET_AFTER, Settings},
+    settings::Settings,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -55,6 +56,10 @@ pub(crate) struct State {
     pub away: bool,
     /// Who has the lease on the plan's state, when it is not to be had.
     pub behind: Option<String>,
+    /// An annotation that lands just before the next claim does, while the admission policies are away.
+    pub overtaken_by: Option<&'static str>,
+    /// Whether the claim that was overtaken landed all the same.
+    pub overtaken: Option<bool>,
 }
 
 /// A run in memory that behaves as the API server does where it matters here.
@@ -76,7 +81,17 @@ impl MemoryApi {
             "spec": spec,
             "status": {"phase": "Pending", "attempt": {"number": 1, "podName": "vpc-xxxxx-a1", "open": true, "tries": 1}},
         });
-        let state = State { object, version: 1, writes: vec![], gets: 0, faults: VecDeque::new(), away: false, behind: None };
+        let state = State {
+            object,
+            version: 1,
+            writes: vec![],
+            gets: 0,
+            faults: VecDeque::new(),
+            away: false,
+            behind: None,
+            overtaken_by: None,
+            overtaken: None,
+        };
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
     }
 
@@ -240,12 +255,23 @@ impl Api for MemoryApi {
             Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into(), after: None }),
             Some(Fault::LandedLost) | None => {}
         }
+        let claims = operations.iter().any(|o| o["op"] == "add" && o["path"] == "/status/claim");
+        let overtaken_by = state.overtaken_by.take_if(|_| claims);
+        if let Some(name) = overtaken_by {
+            state.object["metadata"]["annotations"][name] = json!("why");
+            state.overtaken = Some(false);
+            self.commit(&mut state);
+        }
         let mut object = state.object.clone();
-        runner_agent::api::patch(&mut object, operations.clone()).map_err(|text| refused(422, &text))?;
-        admit(&state.object, &object)?;
+        runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
+        if overtaken_by.is_none() {
+            admit(&state.object, &object)?;
+        } else {
+            state.overtaken = Some(true);
+        }
         // A typed reading, as the server prunes and validates.
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
-        assert!(object["status"].to_string().len() <= crds::fit::MAX_STATUS_BYTES, "the status grows too large");
+        assert!(object["status"].to_string().len() <= crds::status_limit::MAX_STATUS_BYTES, "the status grows too large");
         state.object = object;
         lease(&mut state);
         state.writes.push(Value::Array(operations.into_iter().filter(|o| o["op"] != "test").collect()));
@@ -329,35 +355,21 @@ impl std::io::Write for Shared {
 
 pub(crate) fn settings(dir: &Path) -> Settings {
     Settings {
-        tool_settings: None,
-        cache: None,
-        mirrors: PathBuf::from("/nonexistent"),
         namespace: "team".into(),
         run: "vpc".into(),
         run_uid: "uid-1".into(),
-        attempt: 1,
         pod_name: "vpc-xxxxx-a1".into(),
         pod_uid: "pod-1".into(),
-        nonce: runner_agent::settings::nonce(),
         grace: Duration::from_secs(30),
         tools: vec![dir.join("tools")],
         providers: dir.join("providers"),
-        provider_cache: None,
-        work: dir.join("work"),
-        kept: dir.join("work/plan"),
-        scratch: Vec::new(),
         secrets: dir.join("secrets"),
         config_maps: dir.join("configmaps"),
-        require_confinement: false,
         termination_log: dir.join("termination-log"),
-        ca: None,
         inherited: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
-        place: Place::Pod,
-        restores: false,
-        store: None,
         // Longer than any phase, so that writes can be counted.
         progress_every: Duration::from_secs(3600),
-        quiet_after: QUIET_AFTER,
+        ..Settings::below(&dir.join("work"))
     }
 }
 
@@ -411,7 +423,7 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
     let writer = Log::to(Shared(log.clone()));
-    let work = Arc::new(PodWork::new(settings.clone(), children, writer.clone()));
+    let work = Arc::new(PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children, writer.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {

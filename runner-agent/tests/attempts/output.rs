@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::common::{Attempt, PATIENCE, start};
-use crds::{RunResult, termination::reorders};
+use crds::{RunResult, text::reorders};
 use serde_json::{Value, json};
 
 /// The most memory, in bytes, that an attempt may take for what a tool prints, beside the log that this test keeps.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const HEARTBEAT: &str = r#"echo '{"@message":"a.b: Still creating... [10s elapsed]","type":"apply_progress","hook":{"resource":{"addr":"a.b"},"action":"create"}}'"#;
 
 fn impatient(settings: &mut Settings, _: &MemoryApi) {
-    settings.quiet_after = Duration::from_secs(1);
+    settings.stall_after = Duration::from_secs(1);
     settings.progress_every = Duration::from_millis(100);
 }
 
@@ -34,7 +34,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
     let after = 4;
     let mut a = start(&json!({"timeouts": {"apply": "1h"}}), &[("APPLY", &apply)], |settings, api| {
         impatient(settings, api);
-        settings.quiet_after = Duration::from_secs(after);
+        settings.stall_after = Duration::from_secs(after);
     });
     a.api.until("silence", is_quiet).await;
     let (status, seen) = (a.api.status(), jiff::Timestamp::now());
@@ -111,7 +111,7 @@ async fn a_word_of_silence_that_was_lost_comes_again() {
     let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[("APPLY", GATE)], |settings, api| {
         impatient(settings, api);
-        settings.quiet_after = Duration::from_secs(3);
+        settings.stall_after = Duration::from_secs(3);
     });
     a.until_ran("apply").await;
     a.api.set_away(true);
@@ -127,7 +127,7 @@ async fn a_word_of_silence_that_was_lost_comes_again() {
 async fn a_plan_that_waits_for_people_is_not_silent() {
     let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |settings, _| {
-        settings.quiet_after = Duration::from_millis(200);
+        settings.stall_after = Duration::from_millis(200);
     });
     a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
     let writes = a.api.writes();

@@ -3,8 +3,8 @@
 
 mod fuzzed;
 mod getting;
+mod install;
 mod keeping;
 mod kills;
 mod proving;
 mod suite;
-mod supply;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use crds::{TerraformRun, journal::Line};
+use crds::{TerraformRun, apply_log::Line};
 use jiff::Timestamp;
 use kube::api::PostParams;
 use serde_json::json;

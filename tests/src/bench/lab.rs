@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use crds::{Phase, TerraformRun, TerraformRunStatus, contract};
+use crds::{Phase, TerraformRun, TerraformRunStatus, pod_env};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -124,7 +124,7 @@ impl Lab {
         let backend = json!({"terraform": {"backend": {"http": self.state.backend_config(&id)}}});
         files.push(("backend.tf.json", backend.to_string()));
         let mut env = vec![
-            json!({"name": "TOOL", "value": format!("{}/opentofu/{}/tofu", contract::TOOLS_DIR, stack.version(&self.tofu))}),
+            json!({"name": "TOOL", "value": format!("{}/opentofu/{}/tofu", pod_env::TOOLS_DIR, stack.version(&self.tofu))}),
             json!({"name": "HOME", "value": "/tmp"}),
         ];
         env.extend(files.iter().enumerate().map(|(n, (_, text))| json!({"name": format!("FILE_{n}"), "value": text})));
@@ -137,12 +137,12 @@ impl Lab {
                 "containers": [{
                     "name": "script",
                     "image": self.image,
-                    "command": ["sh", "-e", "-c", commands.script(contract::WORK_DIR, &files)],
+                    "command": ["sh", "-e", "-c", commands.script(pod_env::WORK_DIR, &files)],
                     "env": env,
                     "resources": resources(),
                     "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                         "capabilities": {"drop": ["ALL"]}},
-                    "volumeMounts": [{"name": "work", "mountPath": contract::WORK_DIR}, {"name": "tmp", "mountPath": "/tmp"}],
+                    "volumeMounts": [{"name": "work", "mountPath": pod_env::WORK_DIR}, {"name": "tmp", "mountPath": "/tmp"}],
                 }],
                 "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
             },

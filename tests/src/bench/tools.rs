@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tool_versions::http::Rules;
+use tool_versions::install::{Ask, Keys, Origin, PATIENCE};
 use tool_versions::mirror::{ListKind, Location};
-use tool_versions::supply::{Ask, Keys, Origin, PATIENCE};
-use tool_versions::{Channel, Defaults, Limits, Mirror as Source, Platform, Store, Supply, Tool, Verification, Wish, decide};
+use tool_versions::{Channel, Defaults, Installer, Limits, Mirror as Source, Platform, Store, Tool, Verification, Wish, decide};
 
 use super::bundles::need;
 use super::samples::{Samples, Unit};
@@ -64,7 +64,7 @@ pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
                 let status = tokio::task::block_in_place(|| command.status())?;
                 ensure!(status.success(), "{script}: {status}");
             } else {
-                let got = supply(&cache, &mirror, &tree).get(Tool::OpenTofu, &release.version, &mut |_, _| {}).await?;
+                let got = installer(&cache, &mirror, &tree).get(Tool::OpenTofu, &release.version, &mut |_, _| {}).await?;
                 ensure!(matches!(got.origin, Origin::Installed { .. }), "it was there already");
             }
             took[which] = begun.elapsed();
@@ -90,10 +90,10 @@ pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
         let mut samples = Samples::default();
         for n in 0..=times.max(10) {
             let begun = Instant::now();
-            let supply = supply(&cache, &mirror, &tree);
+            let installer = installer(&cache, &mirror, &tree);
             let decision = decide(&Wish::default(), &stack, &stack, &Defaults::default())?;
-            let chosen = supply.choose(&decision, &[]).await?;
-            let got = supply.get(decision.tool, &chosen.version, &mut |_, _| {}).await?;
+            let chosen = installer.choose(&decision, &[]).await?;
+            let got = installer.get(decision.tool, &chosen.version, &mut |_, _| {}).await?;
             let took = begun.elapsed();
             ensure!(got.origin == Origin::Cached, "it was not there");
             if n > 0 {
@@ -109,18 +109,18 @@ pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
     ensure!(!stamps.is_empty(), "nothing is remembered");
     stamps.iter().try_for_each(fs::remove_file).context("cannot forget")?;
     let begun = Instant::now();
-    supply(&cache, &mirror, &tree).get(Tool::OpenTofu, &release.version, &mut |_, _| {}).await?;
+    installer(&cache, &mirror, &tree).get(Tool::OpenTofu, &release.version, &mut |_, _| {}).await?;
     table.plain(&format!("{name}, not verified before: read once"), format!("{:.0} ms", begun.elapsed().as_secs_f64() * 1000.0));
     Ok(())
 }
 
-fn supply(cache: &Path, mirror: &Mirror, tree: &Tree) -> Supply {
+fn installer(cache: &Path, mirror: &Mirror, tree: &Tree) -> Installer {
     let mut source = Source::below(Tool::OpenTofu, Location::Url(mirror.base()));
     (source.list, source.list_kind) = (source.base.join("tofu/api.json"), ListKind::OpenTofu);
     let key = tree.key();
     let keys = Keys::Own { armored: key.armored().to_owned(), fingerprints: vec![key.fingerprint().clone()] };
     let platform = Platform::here();
-    Supply {
+    Installer {
         store: Store::at(cache.join("tools"), platform.clone()),
         lists: cache.join("lists"),
         channels: vec![Channel {

@@ -3,9 +3,10 @@
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use anyhow::{Context, Result};
+use datastore_client::{Connection, Limits, Text};
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
-use reqwest::{Certificate, Method, RequestBuilder};
+use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 
 use super::whole::{Cluster, NAMESPACE};
@@ -16,12 +17,11 @@ pub const CLAIM: &str = "pawl-data";
 pub const SERVICE: &str = "pawl-datastore";
 
 /// A way to the datastore from this machine.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Datastore {
-    http: reqwest::Client,
-    base: String,
+    connection: Connection,
     /// The certificate authority, as PEM.
-    pub authority: Vec<u8>,
+    pub authority: String,
     /// Where the service is reached.
     pub address: SocketAddr,
 }
@@ -59,19 +59,16 @@ impl Cluster {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
         let secret = secrets.get(&format!("{SERVICE}-certificate")).await.context("the datastore has no certificate")?;
         let authority = secret.data.and_then(|mut data| data.remove("ca.crt")).context("the certificate has no authority")?.0;
+        let authority = String::from_utf8(authority).context("the authority is no PEM")?;
         let services: Api<Service> = Api::namespaced(client, NAMESPACE);
         let spec = services.get(SERVICE).await?.spec.context("a service without a spec")?;
         let (ip, port) =
             (spec.cluster_ip.context("no address")?, spec.ports.and_then(|p| p.first().map(|p| p.port)).unwrap_or(443));
         let address = SocketAddr::new(ip.parse()?, u16::try_from(port)?);
         let name = format!("{SERVICE}.{NAMESPACE}.svc");
-        let http = reqwest::Client::builder()
-            .tls_certs_only([Certificate::from_pem(&authority)?])
-            .resolve(&name, address)
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .build()?;
-        Ok(Datastore { http, base: format!("https://{name}:{port}"), authority, address })
+        let url = format!("https://{name}:{port}");
+        let connection = Connection::new(&url, Text::Known(authority.clone()), Limits::default()).at(&name, address);
+        Ok(Datastore { connection, authority, address })
     }
 
     /// A token of a pod's account, bound to that pod, for an audience; none for the API server's own.
@@ -89,8 +86,8 @@ impl Cluster {
 
 impl Datastore {
     /// A request in the name of a token's bearer.
-    pub fn request(&self, method: Method, path: &str, token: &str, nonce: &str) -> RequestBuilder {
-        let url = format!("{}{path}", self.base);
-        self.http.request(method, url).bearer_auth(token).header(crds::datastore::HEADER_NONCE, nonce)
+    pub fn request(&self, method: Method, path: &str, token: &str, nonce: &str) -> Result<RequestBuilder> {
+        let request = self.connection.request(method, path)?;
+        Ok(request.bearer_auth(token).header(crds::datastore::HEADER_NONCE, nonce))
     }
 }

@@ -177,6 +177,26 @@ impl Builder {
         run(command.arg(context)).map(drop)
     }
 
+    /// Pushes an image to a registry; the digest of its manifest there.
+    pub(super) fn publish(&self, image: &Image, to: &str, insecure: bool, credentials: Option<&Path>) -> Result<String> {
+        let _lock = self.cache.lock()?;
+        if run(self.buildah(&["inspect", "--type=image", &image.name])).is_err() {
+            // The archive outlived Buildah's own store.
+            run(self.buildah(&["pull", "-q"]).arg(format!("docker-archive:{}", image.archive.display())))?;
+        }
+        let file = tempfile::NamedTempFile::new().context("no file for the digest of an image")?;
+        let mut push = self.buildah(&["push", "-q", "--digestfile"]);
+        push.arg(file.path());
+        if insecure {
+            push.arg("--tls-verify=false");
+        }
+        if let Some(credentials) = credentials {
+            push.arg("--authfile").arg(credentials);
+        }
+        run(push.arg(&image.name).arg(format!("docker://{to}")))?;
+        Ok(read(file.path())?.trim().to_owned())
+    }
+
     fn push(&self, image: &str, archive: &Path) -> Result<()> {
         run(self.buildah(&["push", "-q", image]).arg(format!("docker-archive:{}:{image}", archive.display()))).map(drop)
     }

@@ -15,6 +15,7 @@ pub mod network;
 pub mod node;
 pub mod pki;
 pub mod processes;
+pub mod publish;
 pub mod victims;
 mod whole;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crds::{reason, termination::clip};
+use crds::{reason, text::clip};
 use serde_json::Value;
 
 use super::{

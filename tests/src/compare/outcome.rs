@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{RunResult, TerraformRunStatus, termination::clip};
+use crds::{RunResult, TerraformRunStatus, text::clip};
 use serde_json::Value;
 
 /// How a stage ended.

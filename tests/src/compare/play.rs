@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use crds::{TerraformRunStatus, termination::clip};
+use crds::{TerraformRunStatus, text::clip};
 use serde_json::Value;
 
 use super::{

@@ -15,22 +15,13 @@ use crds::{TerraformRun, TerraformRunStatus};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-pub use check::{Violation, check};
+pub use check::check;
 pub use evidence::evidence;
 pub use read::{end, read};
 
-use crate::ledger::Entry;
+pub use crate::trace::{Violation, Writer};
 
-/// Who wrote a version.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Writer {
-    /// Name of the user.
-    pub user: String,
-    /// Name of the pod whose token it was; empty for others.
-    pub pod: String,
-    /// UID of that pod.
-    pub pod_uid: String,
-}
+use crate::ledger::Entry;
 
 /// One version of a run, as the API server answered with it.
 #[derive(Clone, Debug)]

@@ -134,15 +134,15 @@ fn what_is_frozen_stays() {
 #[test]
 fn a_claim_needs_all_that_it_stands_on() {
     assert_eq!(after(|h| from(h, 6, |s| s.approval = None)), ["S2"]);
-    assert_eq!(after(|h| from(h, 6, |s| s.claim.as_mut().unwrap().nonce = "other".into())), ["S2"]);
+    assert_eq!(after(|h| from(h, 6, |s| s.claim.as_mut().unwrap().nonce = "other".into())), ["S6"]);
     assert_eq!(after(|h| from(h, 6, |s| s.plan.as_mut().unwrap().checksum = "other".into())), ["S2"]);
-    assert_eq!(after(|h| from(h, 4, |s| s.plan.as_mut().unwrap().state_key = Some("key".into()))), ["S2"]);
+    assert_eq!(after(|h| from(h, 4, |s| s.plan.as_mut().unwrap().state_key = Some("key".into()))), ["S29"]);
     let annotate = |h: &mut History, key: &str, value: &str| {
         for version in h.runs.get_mut("uid").unwrap() {
             version.run.annotations_mut().insert(key.into(), value.into());
         }
     };
-    assert_eq!(after(|h| annotate(h, names::CANCEL, "why")), ["S2"]);
+    assert_eq!(after(|h| annotate(h, names::CANCEL, "why")), ["S10"]);
     assert_eq!(after(|h| annotate(h, names::APPROVE, "sha256:0000")), ["S2"]);
 }
 
@@ -188,13 +188,53 @@ fn a_claim_that_is_missing_is_not_judged_by_the_version_after_it() {
         versions[6].by = Writer { user: "system:serviceaccount:pawl:c".into(), pod: "c".into(), pod_uid: "c1".into() };
         versions[6].run.annotations_mut().insert(names::CANCEL.into(), "why".into());
     };
-    assert!(after(cancelled).contains(&"S2"));
-    assert!(!after(|h| (cancelled(h), h.lost.push((at(5), at(6), "n/a".into()))).1).contains(&"S2"));
+    assert!(after(cancelled).contains(&"S10"));
+    assert_eq!(after(|h| (cancelled(h), h.lost.push((at(5), at(6), "n/a".into()))).1), NONE);
 }
 
 #[test]
 fn a_closed_attempt_writes_nothing() {
     assert_eq!(after(|h| status(h, 2).attempt.as_mut().unwrap().open = false), ["S6"]);
+}
+
+#[test]
+fn a_replaced_attempt_writes_nothing_whoever_comes_after_it() {
+    // A second attempt was opened and adopted by another pod; the first one's writes on, and changes neither of the two.
+    fn replaced(h: &mut History) {
+        from(h, 3, |s| {
+            s.attempt = Some(Attempt { number: 2, pod_name: pod(2), open: true, tries: 2, ..Default::default() });
+            s.adopted = Some(Adopted { attempt: 2, pod_uid: "p2".into(), nonce: "n2".into() });
+        });
+        h.runs.get_mut("uid").unwrap().truncate(5);
+        status(h, 2).attempt.as_mut().unwrap().open = false;
+        for version in 3..5 {
+            let by = Writer { user: "system:serviceaccount:n:y".into(), pod: pod(2), pod_uid: "p2".into() };
+            h.runs.get_mut("uid").unwrap()[version].by = by;
+        }
+        h.ledger.clear();
+    }
+    fn late(h: &mut History) {
+        replaced(h);
+        let mut last = h.runs["uid"][4].clone();
+        (last.revision, last.at, last.by) = (15, at(5), h.runs["uid"][1].by.clone());
+        last.run.status.as_mut().unwrap().message = Some("late".into());
+        h.runs.get_mut("uid").unwrap().push(last);
+    }
+    fn follows(h: &mut History) {
+        late(h);
+        let mut last = h.runs["uid"][4].clone();
+        (last.revision, last.at) = (16, at(6));
+        h.runs.get_mut("uid").unwrap().push(last);
+    }
+    assert!(!after(|h| (replaced(h), h.gaps.push(at(2))).1).contains(&"S6"));
+    for change in [late as fn(&mut History), follows] {
+        assert!(after(change).contains(&"S6"));
+        // No version that the log lacks explains it: attempts only count up.
+        assert!(after(|h| (change(h), h.gaps.push(at(5))).1).contains(&"S6"));
+    }
+    // Another pod of the attempt's name is not who adopted it.
+    let other = |h: &mut History| h.runs.get_mut("uid").unwrap()[4].by.pod_uid = "p9".into();
+    assert_eq!(after(other), ["S6"]);
 }
 
 #[test]

@@ -1,226 +1,268 @@
-//! What the admission policies of the chart refuse, expression by expression (`charts/pawl/templates/policies`).
+//! What the admission policies of the chart refuse: its own expressions, evaluated.
 
-use crds::names;
-use serde_json::Value;
+use std::sync::{Arc, LazyLock};
 
-use super::{Refusal, User};
+use cel::{Context, Program, Value as Found, common::value::CowVal, extractors::This};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Validation};
+use serde_json::{Value, json};
 
-type Verdict = Result<(), Refusal>;
+use super::{
+    Refusal, User,
+    cel::{compile, context, is_true},
+    store::RUNS,
+};
 
-fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
-    value.pointer(pointer).and_then(Value::as_str)
-}
+/// The templates of the chart, each with one policy and its binding.
+const TEMPLATES: [&str; 4] = [
+    include_str!("../../../charts/pawl/templates/policies/approval.yaml"),
+    include_str!("../../../charts/pawl/templates/policies/creation.yaml"),
+    include_str!("../../../charts/pawl/templates/policies/finalizer.yaml"),
+    include_str!("../../../charts/pawl/templates/policies/status.yaml"),
+];
 
-fn number(value: &Value, pointer: &str) -> Option<i64> {
-    value.pointer(pointer).and_then(Value::as_i64)
-}
+static POLICIES: LazyLock<Result<Vec<Policy>, String>> =
+    LazyLock::new(|| policies()?.iter().map(Policy::of).collect::<Result<Vec<_>, _>>());
 
-fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object["metadata"]["annotations"][key].as_str()
-}
-
-fn is_held(object: &Value) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|f| f == names::RUN_FINALIZER))
-}
-
-/// The policy whose probe a creation is, which refuses it.
-fn probe(old: Option<&Value>, new: &Value) -> Verdict {
-    let probed = annotation(new, names::PROBE).filter(|_| old.is_none());
-    match names::POLICIES.into_iter().find(|policy| probed == Some(*policy)) {
-        Some(policy) => Err(Refusal::policy(policy, "a probe of the controller")),
-        None => Ok(()),
-    }
-}
-
-/// A change of a run itself, or its creation when there is no `old`.
+/// The policies as the chart installs them with its default values.
 ///
 /// # Errors
-/// The refusal of `pawl-approval`, `pawl-creation` or `pawl-finalizer`, and of `pawl-status` for its probe.
-pub fn run(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
-    probe(old, new)?;
-    approval(user, old, new)?;
-    creation(user, old, new)?;
-    let removed = old.is_some_and(is_held) && !is_held(new);
-    if removed && !user.may(names::VERB_CONTROL) {
-        return Err(Refusal::policy(names::POLICY_FINALIZER, "the finalizer pawl.run/run is removed by the controller"));
-    }
-    Ok(())
-}
-
-fn approval(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
-    let no = |message: &str| Err(Refusal::policy(names::POLICY_APPROVAL, message));
-    let keys = [names::APPROVE, names::APPROVED_BY, names::COMMENT];
-    let before = |key| old.and_then(|old| annotation(old, key));
-    let changed = keys.iter().any(|key| annotation(new, key) != before(key));
-    let withdrawn = old.is_some() && keys.iter().all(|key| annotation(new, key).is_none());
-    if old.is_none() && changed {
-        return no("a run is created without an approval; nothing was approved");
-    }
-    if changed && !withdrawn {
-        if !user.may(names::VERB_APPROVE) {
-            return no("has not the right to approve this run");
-        }
-        if annotation(new, names::APPROVED_BY) != Some(&user.name) {
-            return no("pawl.run/approved-by has to name the one who approves");
-        }
-        let waits = old.and_then(|old| text(old, "/status/phase")) == Some("AwaitingApproval");
-        let checksum = old.and_then(|old| text(old, "/status/plan/checksum")).unwrap_or_default();
-        if !waits || checksum.is_empty() {
-            return no("no plan waits for approval");
-        }
-        if annotation(new, names::APPROVE) != Some(checksum) {
-            return no("this is not the checksum of the plan that waits");
-        }
-    }
-    let claimed = old.is_some_and(|old| old.pointer("/status/claim").is_some_and(|claim| !claim.is_null()));
-    if changed && withdrawn && claimed && !user.may(names::VERB_CONTROL) {
-        return no("too late: apply was claimed");
-    }
-    let named = |(word, by): (&'static str, &'static str)| {
-        annotation(new, by) == before(by)
-            || annotation(new, word).is_some() && before(word).is_none() && annotation(new, by) == Some(&user.name)
+/// When a template is no policy.
+pub fn policies() -> Result<Vec<ValidatingAdmissionPolicy>, String> {
+    let read = |template: &&str| {
+        let rendered = rendered(template);
+        let policy = rendered.split("\n---\n").next().unwrap_or_default();
+        serde_saphyr::from_str(policy).map_err(|error| error.to_string())
     };
-    if ![(names::DENY, names::DENIED_BY), (names::CANCEL, names::CANCELED_BY)].into_iter().all(named) {
-        return no("pawl.run/denied-by and pawl.run/canceled-by are set together with");
-    }
-    if [names::DENY, names::CANCEL].iter().any(|key| before(key).is_some() && annotation(new, key) != before(key)) {
-        return no("pawl.run/deny and pawl.run/cancel are never taken back");
-    }
-    let keys = [names::ABANDON, names::ABANDONED_BY];
-    if keys.iter().any(|key| annotation(new, key) != before(key)) {
-        abandon(user, old, new)?;
-    }
-    if annotation(new, names::COMMENT).is_some_and(|comment| comment.chars().count() > 512) {
-        return no("pawl.run/comment has at most 512 characters");
-    }
-    Ok(())
+    TEMPLATES.iter().map(read).collect()
 }
 
-fn abandon(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
-    let no = |message: &str| Err(Refusal::policy(names::POLICY_APPROVAL, message));
-    if [names::ABANDON, names::ABANDONED_BY].iter().any(|key| old.and_then(|old| annotation(old, key)).is_some()) {
-        return no("pawl.run/abandon is never changed nor taken back");
-    }
-    if !user.may(names::VERB_ABANDON) {
-        return no("has not the right to give this apply up");
-    }
-    if annotation(new, names::ABANDONED_BY) != Some(&user.name) {
-        return no("pawl.run/abandoned-by has to name the one who gives the apply up");
-    }
-    if !annotation(new, names::ABANDON).is_some_and(|why| (1..=512).contains(&why.chars().count()) && !why.contains('\n')) {
-        return no("pawl.run/abandon gives a reason of at most 512 characters");
-    }
-    let status = old.and_then(|old| old.get("status")).filter(|status| status.get("claim").is_some());
-    let lost = status.is_some_and(|status| {
-        let told = |c: &Value| c["type"] == "Stalled" && c["status"] == "True" && c["reason"] == crds::reason::NODE_UNREACHABLE;
-        if text(status, "/phase") == Some("Apply") {
-            status["conditions"].as_array().is_some_and(|all| all.iter().any(told))
-        } else {
-            text(status, "/result") == Some("Indeterminate") && status.get("lease").is_some()
+/// A template with default values: labels are of no interest here, and what a `with` asks a value for is left out.
+fn rendered(template: &str) -> String {
+    let mut out = false;
+    let mut lines = Vec::new();
+    for line in template.lines() {
+        if line.contains("{{") {
+            out = line.contains("{{- with") || (out && !line.contains("{{- end"));
+        } else if !out {
+            lines.push(line);
         }
-    });
-    if lost { Ok(()) } else { no("an apply is given up while the node of its pod is lost") }
+    }
+    lines.join("\n")
 }
 
-fn creation(user: &User, old: Option<&Value>, new: &Value) -> Verdict {
-    let no = |message: &str| Err(Refusal::policy(names::POLICY_CREATION, message));
-    let before = |key| old.and_then(|old| annotation(old, key));
-    let control = user.may(names::VERB_CONTROL);
-    if annotation(new, names::RERUN_OF) != before(names::RERUN_OF) && !control {
-        return no("pawl.run/rerun-of is written by the controller");
-    }
-    let asked = annotation(new, names::RERUN);
-    let reruns = old.is_some() && asked.is_some() && asked != before(names::RERUN);
-    if reruns && asked != Some("true") {
-        return no("pawl.run/rerun is set to true, or not at all");
-    }
-    if reruns && old.is_some_and(|old| text(old, "/status/result").is_none()) {
-        return no("the run has not ended");
-    }
-    if reruns && old.is_some_and(|old| text(old, "/status/rerun").is_some()) {
-        return no("another run answered this already");
-    }
-    let answers = old.is_none() && annotation(new, names::RERUN_OF).is_some() && control;
-    let asks = old.is_none() && !answers || reruns;
-    let automatic = text(new, "/spec/approval/mode") == Some("Automatic");
-    if asks && automatic && !user.may(names::VERB_AUTOAPPROVE) {
-        return no("a run with approval.mode Automatic needs the verb autoapprove on terraformruns");
-    }
-    Ok(())
+/// A policy, read once.
+struct Policy {
+    name: String,
+    /// Operation and resource of each write that it looks at.
+    writes: Vec<(String, String)>,
+    conditions: Vec<Program>,
+    variables: Vec<(String, Program)>,
+    rules: Vec<Rule>,
 }
 
-/// A write of a run's status: the policy `pawl-status`.
+/// One validation of a policy.
+struct Rule {
+    expression: String,
+    holds: Program,
+    message: String,
+    says: Option<Program>,
+    code: u16,
+    reason: &'static str,
+}
+
+impl Rule {
+    fn of(rule: &Validation) -> Result<Self, String> {
+        // What the API server answers with when a policy names no reason.
+        let (code, reason) = if rule.reason.as_deref() == Some("Forbidden") { (403, "Forbidden") } else { (422, "Invalid") };
+        Ok(Self {
+            expression: rule.expression.clone(),
+            holds: compile(&rule.expression)?,
+            message: rule.message.clone().unwrap_or_default(),
+            says: rule.message_expression.as_deref().map(compile).transpose()?,
+            code,
+            reason,
+        })
+    }
+}
+
+impl Policy {
+    fn of(policy: &ValidatingAdmissionPolicy) -> Result<Self, String> {
+        let spec = policy.spec.clone().unwrap_or_default();
+        let rules = spec.match_constraints.unwrap_or_default().resource_rules.unwrap_or_default();
+        let writes = rules.iter().flat_map(|rule| {
+            let (operations, resources) =
+                (rule.operations.clone().unwrap_or_default(), rule.resources.clone().unwrap_or_default());
+            operations.into_iter().flat_map(move |o| resources.clone().into_iter().map(move |resource| (o.clone(), resource)))
+        });
+        let variable = |v: k8s_openapi::api::admissionregistration::v1::Variable| {
+            Ok((format!("variables.{}", v.name), compile(&v.expression)?))
+        };
+        Ok(Self {
+            name: policy.metadata.name.clone().unwrap_or_default(),
+            writes: writes.collect(),
+            conditions: spec
+                .match_conditions
+                .unwrap_or_default()
+                .iter()
+                .map(|c| compile(&c.expression))
+                .collect::<Result<_, _>>()?,
+            variables: spec.variables.unwrap_or_default().into_iter().map(variable).collect::<Result<_, String>>()?,
+            rules: spec.validations.unwrap_or_default().iter().map(Rule::of).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn admit(&self, context: &Context) -> Result<(), Refusal> {
+        let failed = |expression: &str, error: &str| {
+            let text = format!("expression '{expression}' resulted in error: {error}");
+            Refusal { code: 422, reason: "Invalid", message: denied(&self.name, &text) }
+        };
+        for condition in &self.conditions {
+            if !is_true(condition, context).map_err(|error| failed("a match condition", &error))? {
+                return Ok(());
+            }
+        }
+        let mut context = context.new_inner_scope();
+        for (name, variable) in &self.variables {
+            // A variable that cannot be evaluated is missed by the expression that asks for it, and by no other.
+            let value = Found::resolve_val(variable.expression(), &context).map(CowVal::into_owned);
+            if let Ok(value) = value {
+                context.add_variable_as_val(name.as_str(), value);
+            }
+        }
+        for rule in &self.rules {
+            if !is_true(&rule.holds, &context).map_err(|error| failed(&rule.expression, &error))? {
+                let said = match rule.says.as_ref().map(|says| says.execute(&context)) {
+                    Some(Ok(Found::String(text))) => text.to_string(),
+                    _ => rule.message.clone(),
+                };
+                return Err(Refusal { code: rule.code, reason: rule.reason, message: denied(&self.name, &said) });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn denied(policy: &str, message: &str) -> String {
+    format!("is forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}")
+}
+
+/// A write of a run, its creation when there is no `old`, or with `status` of its status.
 ///
 /// # Errors
-/// The refusal.
-pub fn status(user: &User, old: &Value, new: &Value) -> Verdict {
-    let no = |message: &str| Err(Refusal::policy(names::POLICY_STATUS, message));
-    let null = Value::Null;
-    let (was, is) = (old.get("status").unwrap_or(&null), new.get("status").unwrap_or(&null));
-    let same = |field: &str| was.get(field) == is.get(field);
-    let control = user.may(names::VERB_CONTROL);
-    let attempt = number(was, "/attempt/number").unwrap_or(-1);
-    let open = was["attempt"]["open"] == true;
-    let (pod, uid) = user.pod.as_ref().map_or(("", ""), |(pod, uid)| (pod.as_str(), uid.as_str()));
-    let writer = !uid.is_empty() && open;
-    let adopted = writer
-        && same("adopted")
-        && number(was, "/adopted/attempt").unwrap_or(0) == attempt
-        && text(was, "/adopted/podUID") == Some(uid);
-    let here = format!("system:serviceaccount:{}:", text(new, "/metadata/namespace").unwrap_or_default());
-    let adopts = writer
-        && number(was, "/adopted/attempt").unwrap_or(0) != attempt
-        && number(is, "/adopted/attempt").unwrap_or(0) == attempt
-        && text(is, "/adopted/podUID") == Some(uid)
-        && text(was, "/attempt/podName").unwrap_or_default() == pod
-        && user.name.starts_with(&here);
-    if !(control || adopted || adopts) {
-        return no("only the pod of the open attempt writes the status of a run");
+/// The refusal of the first policy that has one.
+pub fn admit(user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
+    let broken = |text: &String| Refusal { code: 500, reason: "InternalError", message: text.clone() };
+    let policies = POLICIES.as_ref().map_err(broken)?;
+    let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+    let resource = if status { format!("{RUNS}/status") } else { RUNS.to_owned() };
+    let extra = user
+        .pod
+        .as_ref()
+        .map(|(pod, uid)| json!({"authentication.kubernetes.io/pod-name": [pod], "authentication.kubernetes.io/pod-uid": [uid]}));
+    let request = json!({"operation": operation, "userInfo": {"username": user.name, "extra": extra}});
+    let (none, nothing) = (Value::Null, Value::String(String::new()));
+    let mut context =
+        context(&[("object", new), ("oldObject", old.unwrap_or(&none)), ("request", &request), ("authorizer", &nothing)]);
+    authorize(&mut context, user);
+    let of_write = |policy: &&Policy| policy.writes.iter().any(|(o, r)| o == operation && *r == resource);
+    policies.iter().filter(of_write).try_for_each(|policy| policy.admit(&context))
+}
+
+/// The `authorizer`: what is asked for is gathered as a path, and the last word looks into the table of who may what.
+fn authorize(context: &mut Context, user: &User) {
+    for step in ["group", "resource", "namespace", "name"] {
+        let said = |This(path): This<Arc<String>>, part: Arc<String>| Arc::new(format!("{path}{part}/"));
+        drop(context.add_function(step, said));
     }
-    let controllers =
-        ["attempt", "approval", "conditions", "rerun", "observedGeneration", "settled", "lease", "lockRelease", "recovery"];
-    if !control && !controllers.iter().all(|field| same(field)) {
-        return no("these fields are written by the controller");
+    let user = user.clone();
+    let check = move |This(path): This<Arc<String>>, verb: Arc<String>| {
+        (path.starts_with("pawl.run/terraformruns/") || path.starts_with("/serviceaccounts/")) && user.may(&verb)
+    };
+    drop(context.add_function("check", check));
+    drop(context.add_function("allowed", |This(is): This<bool>| is));
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::names;
+
+    use super::*;
+
+    #[test]
+    fn every_policy_of_the_chart_is_read_whole() {
+        let policies = POLICIES.as_ref().unwrap();
+        let mut names: Vec<_> = policies.iter().map(|policy| policy.name.as_str()).collect();
+        names.sort_unstable();
+        let mut all = names::POLICIES;
+        all.sort_unstable();
+        assert_eq!(names, all);
+        for (policy, template) in policies.iter().zip(TEMPLATES) {
+            // The rule that stands in a `with` has no value to compare with.
+            let optional = template.matches("{{- with").count();
+            assert_eq!(policy.rules.len() + optional, template.matches("  - expression:").count(), "{}", policy.name);
+            assert!(policy.rules.len() > 1 && !policy.writes.is_empty(), "{}", policy.name);
+        }
     }
-    let planner = number(was, "/attempt/restores").unwrap_or(attempt);
-    let planned = planner == attempt
-        && number(is, "/plan/attempt").unwrap_or(0) == attempt
-        && number(was, "/plan/attempt").unwrap_or(0) != attempt;
-    if !same("plan") && !planned {
-        return no("an attempt writes its plan once, and one that restores a plan writes none");
+
+    fn run(metadata: &Value, spec: &Value, status: &Value) -> Value {
+        let mut run = json!({"metadata": metadata, "spec": spec, "status": status});
+        run["metadata"]["name"] = "a".into();
+        run["metadata"]["namespace"] = "n".into();
+        run
     }
-    if same("claim") {
-        return Ok(());
+
+    fn said(answer: Result<(), Refusal>) -> String {
+        answer.err().map_or_else(String::new, |refusal| refusal.message)
     }
-    // Nobody is excepted from here on.
-    let by_process = was.get("claim").is_none()
-        && adopted
-        && text(is, "/claim/podUID") == Some(uid)
-        && number(is, "/claim/attempt").unwrap_or(0) == attempt
-        && text(is, "/claim/nonce").unwrap_or_default() == text(was, "/adopted/nonce").unwrap_or("?")
-        && text(is, "/phase") == Some("Apply");
-    if !by_process {
-        return no("a claim is written once, by the process that adopted the open attempt, as it enters phase Apply");
+
+    #[test]
+    fn an_apply_in_an_account_of_its_own_is_claimed_by_an_attempt_that_restores() {
+        let pod = User::pod("n", "a-1", "u1");
+        let sum = "sha256:1";
+        let claim = |spec: &Value, attempt: Value, number: u32| {
+            let adopted = json!({"attempt": number, "podUID": "u1", "nonce": "x"});
+            let old = json!({"phase": "AwaitingApproval", "attempt": attempt, "adopted": adopted, "plan": {"checksum": sum, "attempt": 1},
+                "approval": {"checksum": sum}});
+            let mut new = old.clone();
+            new["phase"] = "Apply".into();
+            new["claim"] = json!({"checksum": sum, "attempt": number, "podUID": "u1", "nonce": "x"});
+            let annotations = json!({"annotations": {names::APPROVE: sum}});
+            let old = run(&annotations, spec, &old);
+            said(admit(&pod, Some(&old), &run(&annotations, spec, &new), true))
+        };
+        let first = json!({"number": 1, "open": true, "podName": "a-1"});
+        let restores = json!({"number": 2, "open": true, "podName": "a-1", "restores": 1});
+        let two = json!({"runner": {"planServiceAccountName": "reader"}});
+        assert_eq!(claim(&json!({}), first.clone(), 1), "");
+        assert!(claim(&two, first, 1).contains("is applied by an attempt that restores it"));
+        assert_eq!(claim(&two, restores, 2), "");
     }
-    let stopped = [names::CANCEL, names::DENY].iter().any(|key| annotation(new, key).is_some());
-    if stopped || !new["metadata"]["deletionTimestamp"].is_null() {
-        return no("the run is cancelled, denied or being deleted; nothing is applied");
+
+    #[test]
+    fn what_a_run_asks_for_needs_the_rights_to_it() {
+        let author = User::with("eva", &["create"]);
+        let create = |user: &User, spec: &Value| said(admit(user, None, &run(&json!({}), spec, &Value::Null), false));
+        let accounts = json!({"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}});
+        assert_eq!(create(&author, &json!({})), "");
+        assert!(create(&author, &accounts).contains("naming the ServiceAccount writer or reader needs the verb use on it"));
+        assert_eq!(create(&User::with("eva", &["create", "use"]), &accounts), "");
+        let annotate = |user: &User, key: &str, value: &str, status: &Value| {
+            let old = run(&json!({}), &json!({}), status);
+            said(admit(user, Some(&old), &run(&json!({"annotations": {key: value}}), &json!({}), status), false))
+        };
+        let failed = json!({"phase": "Failed", "result": "Failed", "claim": {"attempt": 1}});
+        let unclaimed = json!({"phase": "Failed", "result": "Failed"});
+        assert_eq!(annotate(&author, names::RECOVER, "true", &failed), "");
+        for (user, value, status, text) in [
+            (&author, "yes", &failed, "is set to true, or not at all"),
+            (&User::with("max", &[]), "true", &failed, "needs the verb create"),
+            (&author, "true", &unclaimed, "has anything to recover"),
+        ] {
+            assert!(annotate(user, names::RECOVER, value, status).contains(text), "{text}");
+        }
+        for key in [names::RERUN_OF, names::RECOVERY_OF] {
+            assert!(annotate(&author, key, "b", &failed).contains("is written by the controller"));
+            assert_eq!(annotate(&User::with("c", &[names::VERB_CONTROL]), key, "b", &failed), "");
+        }
     }
-    let sum = text(is, "/claim/checksum").unwrap_or_default();
-    let approved = text(new, "/spec/approval/mode") == Some("Automatic")
-        || annotation(new, names::APPROVE).unwrap_or_default() == sum
-            && text(was, "/approval/checksum").unwrap_or_default() == sum;
-    let of_plan = !sum.is_empty()
-        && text(was, "/plan/checksum") == Some(sum)
-        && number(was, "/plan/attempt").unwrap_or(0) == planner
-        && same("plan")
-        && text(new, "/spec/operation") != Some("Plan");
-    if !(approved && of_plan) {
-        return no("a claim needs a live approval of the plan that this attempt made or restores");
-    }
-    let key = text(was, "/plan/stateKey");
-    if key.is_some() && key != text(was, "/lease/stateKey") {
-        return no("a claim needs the lease on the state of its plan");
-    }
-    Ok(())
 }

@@ -1,26 +1,32 @@
-//! A played API server: etcd's versions, patches, deletion with finalizers, and the meaning of the definition's CEL rules and of
-//! the chart's admission policies. The simulator runs on it, and the suite `api` holds it against the real one.
+//! A played API server: etcd's versions, patches, deletion with finalizers, and the definition's CEL rules and the chart's
+//! admission policies, whose own expressions are evaluated. The simulator runs on it, and the suite `api` holds it against the
+//! real one.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`store`] | objects, versions, and the verbs on them |
 //! | [`patch`] | merge patches |
+//! | [`cel`] | expressions of CEL |
 //! | [`schema`] | what the definition of a run refuses |
 //! | [`admission`] | what the policies of the chart refuse |
 
 pub mod admission;
+pub mod cel;
 pub mod patch;
 pub mod schema;
 pub mod store;
 
 use std::collections::BTreeSet;
 
+use crate::trace::Writer;
+
 /// Who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Name, as the API server knows it.
     pub name: String,
-    /// Verbs on runs beyond reading and writing them: `approve`, `autoapprove`, `control`.
+    /// What it may beyond reading and writing runs: verbs on runs (`create`, `approve`, `autoapprove`, `abandon`, `control`), and
+    /// `use`, which is one on accounts.
     pub verbs: BTreeSet<&'static str>,
     /// Name and UID of the pod that the token is bound to.
     pub pod: Option<(String, String)>,
@@ -36,6 +42,12 @@ impl User {
     pub fn pod(namespace: &str, pod: &str, uid: &str) -> Self {
         let name = format!("system:serviceaccount:{namespace}:{pod}");
         Self { name, verbs: BTreeSet::new(), pod: Some((pod.to_owned(), uid.to_owned())) }
+    }
+
+    /// As a trace names it.
+    pub fn writer(&self) -> Writer {
+        let (pod, pod_uid) = self.pod.clone().unwrap_or_default();
+        Writer { user: self.name.clone(), pod, pod_uid }
     }
 
     /// Whether it holds a verb.
@@ -69,12 +81,5 @@ impl Refusal {
     /// 422.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self { code: 422, reason: "Invalid", message: message.into() }
-    }
-
-    /// A policy's no.
-    pub fn policy(policy: &str, message: &str) -> Self {
-        let message =
-            format!("is forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}");
-        Self { code: 403, reason: "Forbidden", message }
     }
 }

@@ -1,13 +1,18 @@
-//! What the definition of a run refuses: shapes, and the CEL rules at the root of its schema. `tests/api/cel.rs` holds the rules
-//! themselves against the tables in `crds`.
+//! What the definition of a run refuses: shapes, and the CEL rules at the root of its schema, evaluated. `tests/api/cel.rs` holds
+//! the rules against the tables in `crds`.
 
+use std::sync::LazyLock;
+
+use cel::Program;
 use crds::{
-    ApprovalMode, FailureClass, Operation, Phase, RunResult, TerraformRunSpec, TerraformRunStatus, ToolName, names::MAX_RUN_NAME,
+    ApprovalMode, FailureClass, Operation, Phase, RunResult, TerraformRunSpec, TerraformRunStatus, ToolName, crd::root_rules,
 };
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::Refusal;
+use super::{
+    Refusal,
+    cel::{compile, context, is_true},
+};
 
 /// Brings spec and status into the shape that is stored: defaults of the spec, nothing unknown.
 ///
@@ -23,15 +28,15 @@ pub fn shape(run: &mut Value) -> Result<(), Refusal> {
         return Err(Refusal::invalid("spec: unsupported value"));
     }
     run["spec"] = serde_json::to_value(spec).map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
-    shape_status(run).map(drop)
+    shape_status(run)
 }
 
-/// The status alone; returns it.
+/// The status alone.
 ///
 /// # Errors
 /// 422 for a value of another type, or an unknown word.
-pub fn shape_status(run: &mut Value) -> Result<Option<TerraformRunStatus>, Refusal> {
-    let Some(status) = run.get_mut("status").filter(|status| !status.is_null()) else { return Ok(None) };
+pub fn shape_status(run: &mut Value) -> Result<(), Refusal> {
+    let Some(status) = run.get_mut("status").filter(|status| !status.is_null()) else { return Ok(()) };
     let typed: TerraformRunStatus =
         serde_json::from_value(status.take()).map_err(|error| Refusal::invalid(format!("status: {error}")))?;
     let unknown = typed.phase == Some(Phase::Unknown)
@@ -41,88 +46,36 @@ pub fn shape_status(run: &mut Value) -> Result<Option<TerraformRunStatus>, Refus
         return Err(Refusal::invalid("status: unsupported value"));
     }
     *status = serde_json::to_value(&typed).map_err(|error| Refusal::invalid(format!("status: {error}")))?;
-    Ok(Some(typed))
-}
-
-/// The status of a stored run.
-///
-/// # Errors
-/// Never for a run that was stored.
-pub fn read_status(run: &Value) -> Result<Option<TerraformRunStatus>, Refusal> {
-    let Some(status) = run.get("status") else { return Ok(None) };
-    TerraformRunStatus::deserialize(status).map(Some).map_err(|error| Refusal::invalid(format!("status: {error}")))
-}
-
-fn phase(status: Option<&TerraformRunStatus>) -> Option<Phase> {
-    status.and_then(|status| status.phase)
-}
-
-/// The rules that look at one version of a run.
-///
-/// # Errors
-/// 422 with the rule's words.
-pub fn holds(name: &str, status: Option<&TerraformRunStatus>) -> Result<(), Refusal> {
-    let no = |text: &str| Err(Refusal::invalid(text));
-    if name.len() > MAX_RUN_NAME {
-        return no("the name of a run has at most 52 characters");
-    }
-    let Some(status) = status else { return Ok(()) };
-    if status.phase == Some(Phase::Apply) && status.claim.is_none() {
-        return no("phase Apply needs a claim");
-    }
-    match (status.phase, status.result) {
-        (Some(phase), Some(result)) if result.phase() != phase => {
-            return no("a terminal phase has a result of its own, any other phase has none");
-        }
-        (None, Some(_)) => return no("a terminal phase has a result of its own, any other phase has none"),
-        (Some(phase), None) if phase.is_terminal() => {
-            return no("a terminal phase has a result of its own, any other phase has none");
-        }
-        (Some(_), Some(_) | None) | (None, None) => {}
-    }
-    let unclaimed = matches!(status.result, Some(RunResult::NoChanges | RunResult::Planned | RunResult::Drifted))
-        || status.result.is_some() && status.phase == Some(Phase::Canceled);
-    let wrong = match &status.claim {
-        Some(_) => unclaimed,
-        None => status.result.is_some_and(RunResult::needs_claim),
-    };
-    if wrong {
-        return no("only a claimed run was applied, and a claimed run is never Canceled");
-    }
     Ok(())
 }
 
-/// The rules that look at two versions of a run.
-///
-/// # Errors
-/// 422 with the rule's words.
-pub fn follows(old: Option<&TerraformRunStatus>, new: Option<&TerraformRunStatus>) -> Result<(), Refusal> {
-    let no = |text: &str| Err(Refusal::invalid(text));
-    if old.is_some() && new.is_none() {
-        return no("status cannot be removed");
-    }
-    match (phase(old), phase(new)) {
-        (None, Some(phase)) if phase != Phase::Pending => return no("the first phase is Pending"),
-        (Some(_), None) => return no("illegal change of phase"),
-        (Some(from), Some(to)) if !from.may_become(to) => return no("illegal change of phase"),
-        (None | Some(_), Some(_)) | (None, None) => {}
-    }
-    let (Some(old), new) = (old, new) else { return settled(None, new) };
-    let of_new = |same: &dyn Fn(&TerraformRunStatus) -> bool| new.is_some_and(same);
-    if old.claim.is_some() && !of_new(&|new| new.claim == old.claim) {
-        return no("a claim never changes");
-    }
-    if old.result.is_some() && !of_new(&|new| new.result == old.result) {
-        return no("a result never changes");
-    }
-    settled(Some(old), new)
+/// A rule at the root of the definition, read once.
+struct Rule {
+    holds: Program,
+    message: &'static str,
+    /// Whether it compares with the version before, which a creation has not.
+    looks_back: bool,
 }
 
-fn settled(old: Option<&TerraformRunStatus>, new: Option<&TerraformRunStatus>) -> Result<(), Refusal> {
-    let Some(new) = new else { return Ok(()) };
-    let fine = match old.and_then(|old| old.settled.as_ref()) {
-        Some(before) => new.settled.as_ref() == Some(before),
-        None => new.settled.is_none() || new.result == Some(RunResult::Indeterminate),
+static RULES: LazyLock<Result<Vec<Rule>, String>> = LazyLock::new(|| {
+    let rule = |rule: crds::crd::RootRule| {
+        Ok(Rule { holds: compile(&rule.rule)?, message: rule.message, looks_back: rule.rule.contains("oldSelf") })
     };
-    if fine { Ok(()) } else { Err(Refusal::invalid("what settled an Indeterminate run never changes")) }
+    root_rules().into_iter().map(rule).collect()
+});
+
+/// The rules at the root: of a run that is created, or of one that follows a version before.
+///
+/// # Errors
+/// 422 with the words of the first rule that does not hold.
+pub fn rules(old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
+    let rules = RULES.as_ref().map_err(Refusal::invalid)?;
+    let none = Value::Null;
+    let context = context(&[("self", new), ("oldSelf", old.unwrap_or(&none))]);
+    for rule in rules.iter().filter(|rule| old.is_some() || !rule.looks_back) {
+        if !is_true(&rule.holds, &context).map_err(|error| Refusal::invalid(format!("{}: {error}", rule.message)))? {
+            return Err(Refusal::invalid(rule.message));
+        }
+    }
+    Ok(())
 }

@@ -11,6 +11,7 @@ use super::{
     patch::{is_absent, merge},
     schema,
 };
+use crate::trace::Writer;
 
 /// The plural word for runs.
 pub const RUNS: &str = "terraformruns";
@@ -46,6 +47,8 @@ pub struct Change {
     pub object: Arc<Value>,
     /// Whether it is gone.
     pub deleted: bool,
+    /// Who wrote it, where that was a status.
+    pub by: Option<Writer>,
 }
 
 /// What is done to an object.
@@ -140,10 +143,8 @@ impl Store {
                 object.remove("status");
             }
             schema::shape(&mut object)?;
-            schema::holds(&name, None)?;
-            if !self.lacks_policies {
-                admission::run(user, None, &object)?;
-            }
+            schema::rules(None, &object)?;
+            self.admit(user, None, &object, false)?;
         }
         if resource == PODS {
             object["status"] = json!({"phase": "Pending"});
@@ -155,7 +156,7 @@ impl Store {
             return Ok(Arc::new(object));
         }
         self.made += 1;
-        Ok(self.put(key, object))
+        Ok(self.put(key, object, None))
     }
 
     /// Changes an object, or with `status` its status and nothing else.
@@ -202,7 +203,11 @@ impl Store {
             }
         }
         if key.resource == RUNS {
-            self.judge_run(user, key, &old, &mut whole, status)?;
+            if status {
+                schema::shape_status(&mut whole)?;
+            }
+            schema::rules(Some(&old), &whole)?;
+            self.admit(user, Some(&old), &whole, status)?;
         }
         let count = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
         let leaving = !whole["metadata"]["deletionTimestamp"].is_null();
@@ -217,21 +222,11 @@ impl Store {
         if let_go && (key.resource != PODS || whole["metadata"]["deletionGracePeriodSeconds"] == 0) {
             return Ok(self.remove(key, whole));
         }
-        Ok(self.put(key.clone(), whole))
+        Ok(self.put(key.clone(), whole, status.then(|| user.writer())))
     }
 
-    fn judge_run(&self, user: &User, key: &Key, old: &Value, new: &mut Value, status: bool) -> Result<(), Refusal> {
-        if !status {
-            if old["spec"] != new["spec"] {
-                return Err(Refusal::invalid("spec is immutable"));
-            }
-            return if self.lacks_policies { Ok(()) } else { admission::run(user, Some(old), new) };
-        }
-        let after = schema::shape_status(new)?;
-        let before = schema::read_status(old)?;
-        schema::holds(&key.name, after.as_ref())?;
-        schema::follows(before.as_ref(), after.as_ref())?;
-        if self.lacks_policies { Ok(()) } else { admission::status(user, old, new) }
+    fn admit(&self, user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
+        if self.lacks_policies { Ok(()) } else { admission::admit(user, old, new, status) }
     }
 
     /// Deletes an object; with finalizers, or with `grace` seconds for a pod that is on a node, it is marked.
@@ -264,7 +259,7 @@ impl Store {
         } else {
             new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
         }
-        Ok(self.put(key.clone(), new))
+        Ok(self.put(key.clone(), new, None))
     }
 
     /// What a kubelet writes of a pod; nothing when the pod is gone or another has its name.
@@ -279,16 +274,16 @@ impl Store {
         if new["metadata"]["deletionGracePeriodSeconds"] == 0 && !held {
             self.remove(key, new);
         } else if new != *old {
-            self.put(key.clone(), new);
+            self.put(key.clone(), new, None);
         }
     }
 
-    fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+    fn put(&mut self, key: Key, mut object: Value, by: Option<Writer>) -> Arc<Value> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         self.objects.insert(key.clone(), object.clone());
-        self.changes.push(Change { version: self.version, key, object: object.clone(), deleted: false });
+        self.changes.push(Change { version: self.version, key, object: object.clone(), deleted: false, by });
         object
     }
 
@@ -297,7 +292,7 @@ impl Store {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         self.objects.remove(key);
-        self.changes.push(Change { version: self.version, key: key.clone(), object: object.clone(), deleted: true });
+        self.changes.push(Change { version: self.version, key: key.clone(), object: object.clone(), deleted: true, by: None });
         object
     }
 }

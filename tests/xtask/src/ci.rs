@@ -215,13 +215,14 @@ fn lowly(command: &Command) -> Command {
     lowly
 }
 
-/// The generated files and what is in them.
+/// The generated files and what is in them; the guide's are among pages that people write.
 fn generated() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
-    let directory = root().join("charts/pawl/files/crds");
     let mut files = BTreeMap::new();
-    for entry in fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))? {
-        let path = entry?.path();
-        files.insert(path.clone(), fs::read(&path)?);
+    for directory in ["charts/pawl/files/crds", "design/guide"].map(|directory| root().join(directory)) {
+        for entry in fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))? {
+            let path = entry?.path();
+            files.insert(path.clone(), fs::read(&path)?);
+        }
     }
     Ok(files)
 }

@@ -102,6 +102,13 @@ const TOOLS: &[Tool] = &[
         module: "github.com/gruntwork-io/terragrunt",
         stamp: |version| format!("-X github.com/gruntwork-io/terragrunt/internal/version.Version={version}"),
     },
+    Tool {
+        name: "image-registry",
+        group: "registry",
+        package: "./server",
+        module: "github.com/google/go-containerregistry",
+        stamp: |_| String::new(),
+    },
     // Other versions, for a mirror of releases; only who asks for one by its name has it built.
     tofu("tofu-1.9.4"),
     tofu("tofu-1.12.6"),
@@ -116,6 +123,8 @@ const TOOLS: &[Tool] = &[
 
 /// An S3-compatible server, for the datastore's store.
 pub const BUCKETS: &[&str] = &["versitygw"];
+/// A registry, for images that are pushed.
+pub const IMAGES: &[&str] = &["image-registry"];
 /// An API server without nodes.
 pub const CONTROL_PLANE: &[&str] = &["etcd", "kube-apiserver", "kubectl"];
 /// A whole node, and what installs the chart.
@@ -254,7 +263,9 @@ impl Pin {
         flags.extend(stamps.iter().map(String::as_str).filter(|stamp| !stamp.is_empty()));
         flags.dedup();
         let flags = flags.join(" ");
-        let key = cache::key([go_mod, read("go.sum")?, read("tools.go")?, read("coredns/main.go")?, stamps.join(" ")]);
+        let mut parts = vec![go_mod, read("go.sum")?, read("tools.go")?, read("coredns/main.go")?, stamps.join(" ")];
+        parts.extend(Some(read("server/main.go")?).filter(|program| !program.is_empty()));
+        let key = cache::key(parts);
         Ok(Self { directory, version, flags, key })
     }
 }

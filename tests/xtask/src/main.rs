@@ -33,7 +33,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Ci(options) => ci::run(&options),
         Task::Demo { arguments } => demo::run(&arguments),
-        Task::Tools => prepare(&[gobuild::IN_PODS, gobuild::BUCKETS, gobuild::TERRAGRUNT].concat()).map(|()| ExitCode::SUCCESS),
+        Task::Tools => prepare(&[gobuild::IN_PODS, gobuild::BUCKETS, gobuild::TERRAGRUNT, gobuild::IMAGES].concat())
+            .map(|()| ExitCode::SUCCESS),
         Task::Dependencies => xtask::check_dependencies().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -25,16 +25,31 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/etc/ssl/certs/ca-certificates.crt"], "ca-certificates"),
 ];
 
-/// Installs the packages that are missing, and says so; an error where that cannot be done.
+/// Those of them that images are built with.
+const FOR_IMAGES: &[&str] = &["buildah", "mmdebstrap", "ca-certificates"];
+
+/// Installs the packages of a cluster that are missing, and says so; an error where that cannot be done.
 pub fn ensure() -> Result<()> {
-    let missing: Vec<&str> = NEEDED
-        .iter()
-        .filter(|(files, _)| !files.iter().any(|file| Path::new(file).exists()))
-        .map(|(_, package)| *package)
-        .collect();
     if !nix::unistd::geteuid().is_root() {
         bail!("the test cluster needs root: it starts containerd, network namespaces and cgroups; run it as root");
     }
+    install(|_| true)
+}
+
+/// Installs the packages that images are built with.
+pub fn ensure_for_images() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("images are built with a base of Debian packages, which needs root; nothing was built; run it as root");
+    }
+    install(|package| FOR_IMAGES.contains(&package))
+}
+
+fn install(wanted: impl Fn(&str) -> bool) -> Result<()> {
+    let missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(files, package)| wanted(package) && !files.iter().any(|file| Path::new(file).exists()))
+        .map(|(_, package)| *package)
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -44,9 +59,9 @@ pub fn ensure() -> Result<()> {
     }
     let step = report::step("packages", format!("installing {list}"));
     apt(&["update"]).context("cannot update the list of Debian packages; is the network there?")?;
-    let mut install = vec!["install", "-y", "--no-install-recommends"];
-    install.extend(&missing);
-    apt(&install).with_context(|| format!("cannot install {list}; try `apt-get install {list}` by hand"))?;
+    let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+    arguments.extend(&missing);
+    apt(&arguments).with_context(|| format!("cannot install {list}; try `apt-get install {list}` by hand"))?;
     step.done_with(format!("installed {list}"));
     Ok(())
 }

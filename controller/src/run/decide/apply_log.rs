@@ -13,7 +13,7 @@ use crate::{
     },
     settings::Settings,
 };
-use crds::{Journal, RunResult, fit, names};
+use crds::{Journal, RunResult, names, status_limit};
 
 /// For how long after its end a run without a journal is asked about.
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -55,7 +55,7 @@ fn write(draft: &mut Draft<'_>, o: &Observed, journal: Journal, result: RunResul
         draft.line("Journal", &journal.summary);
     }
     whole.journal = Some(journal);
-    fit::fit_journal(&mut whole);
+    status_limit::fit_journal(&mut whole);
     draft.set("journal", whole.journal);
     if let Some(step) = step {
         draft.set("nextStep", step);

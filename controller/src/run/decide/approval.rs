@@ -8,18 +8,17 @@ use super::{
     draft::Draft,
     state_queue::{self, Turn},
 };
-use crate::run::{
-    decision::{Action, Decision, Kind},
-    observed::{Gate, Observed},
-    run_view::RunView,
-    timing::after,
+use crate::{
+    policies::Gate,
+    requests,
+    run::{
+        decision::{Action, Decision, Kind},
+        observed::Observed,
+        run_view::RunView,
+        timing::after,
+    },
 };
-use crds::{Attempt, PlanStatus, conditions, names, reason, termination::clip, whole_seconds};
-
-/// The annotation approves this plan.
-pub(super) fn approves(run: &impl ResourceExt, plan: &PlanStatus) -> bool {
-    run.annotations().get(names::APPROVE).is_some_and(|given| *given == plan.checksum)
-}
+use crds::{Attempt, PlanStatus, conditions, names, reason, text::clip, whole_seconds};
 
 /// A plan with changes waits for a person.
 pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decision {
@@ -31,7 +30,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         draft.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
     }
     says_it_is_stale(&mut draft, o, plan, now);
-    if !approves(run, plan) {
+    if !requests::annotated(run, plan) {
         take_back(&mut draft, o, plan, now);
         return settle(draft);
     }
@@ -87,7 +86,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
 
 /// What is taken away from a run whose attempt is still to start: nothing but an approval that no longer stands.
 pub(super) fn withdrawal(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Option<Action> {
-    if o.status().approval.is_none() || approves(&o.run, plan) {
+    if o.status().approval.is_none() || requests::annotated(&o.run, plan) {
         return None;
     }
     let mut draft = Draft::new(&o.run, now);

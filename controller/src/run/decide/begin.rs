@@ -6,21 +6,24 @@ use serde_json::{Value, json};
 
 use super::{
     draft::{Draft, End, of_tries},
-    entitlement, policies,
+    policies,
     release::closing,
     state_queue,
 };
 use crate::{
-    pod,
     run::{
         decision::{Action, Decision, Kind, Write},
         memory::Refused,
         observed::Observed,
-        pod_status::{PodView, Trouble},
         run_view::RunView,
         timing::{after, backoff},
     },
+    runner_pod::{
+        self,
+        status::{PodView, Trouble},
+    },
     settings::Settings,
+    state_queue::want::wants,
 };
 use crds::{
     ApprovalMode, Attempt, Changed, Failure, FailureClass, RunResult, TerraformRun, conditions, names, reason, whole_seconds,
@@ -68,12 +71,12 @@ pub(super) fn next(o: &Observed, settings: &Settings, now: Timestamp) -> Decisio
     // Which state it is of, and in which image it runs, stands in what the cache does not keep.
     let Some(whole) = o.run.whole() else { return Decision::act(Action::Read) };
     if o.run.spec.approval.mode == ApprovalMode::Automatic
-        && let Some(want) = entitlement::wants(whole, false, settings.has_datastore())
+        && let Some(want) = wants(whole, false, settings.has_datastore())
         && let Some(decision) = state_queue::before_opening(o, &want.key, now)
     {
         return decision;
     }
-    Decision::act(Action::Write(open(o, pod::image(whole, settings), now)))
+    Decision::act(Action::Write(open(o, runner_pod::image(whole, settings), now)))
 }
 
 /// Opens the next attempt that makes a plan.
@@ -230,7 +233,7 @@ fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings:
         .unwrap_or_else(|| Trouble { reason: reason::POD_NOT_STARTED, text: format!("pod {} did not report", attempt.pod_name) });
     let Some(run) = o.run.whole() else { return Decision::act(Action::Read) };
     let what = if trouble.reason == reason::IMAGE_NOT_AVAILABLE {
-        format!("image {} cannot be pulled", pod::attempt_image(run, attempt, settings))
+        format!("image {} cannot be pulled", runner_pod::attempt_image(run, attempt, settings))
     } else {
         "the pod did not start".to_owned()
     };

@@ -14,10 +14,10 @@ use crate::{
     run::{
         decision::{Action, Decision, Kind, Write},
         observed::{LateResult, Observed},
-        pod_status::PodView,
         situation::OpenAttempt,
         timing::{CREATION_LAG, GONE_WAIT, after, backoff},
     },
+    runner_pod::status::PodView,
     settings::Settings,
 };
 use crds::{

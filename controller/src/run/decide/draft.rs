@@ -7,16 +7,22 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, fit, names,
-    next_step::{Facts, Place},
-    reason,
-    termination::clip,
+    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, names,
+    reason::{
+        self,
+        next_step::{Facts, Place},
+    },
+    status_limit,
+    text::clip,
     whole_seconds,
 };
 
-use crate::run::{
-    decision::{Kind, Note, Write},
-    run_view::{RunView, Status},
+use crate::{
+    events::Note,
+    run::{
+        decision::{Kind, Write},
+        run_view::{RunView, Status},
+    },
 };
 
 /// A status write in the making.
@@ -310,7 +316,7 @@ impl<'a> Draft<'a> {
         whole.message = text("message").or(whole.message);
         whole.next_step = text("nextStep").or(whole.next_step);
         whole.history.append(&mut self.lines);
-        fit::fit(&mut whole);
+        status_limit::fit(&mut whole);
         Some(whole.history)
     }
 
@@ -322,7 +328,7 @@ impl<'a> Draft<'a> {
             (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
                 let inline = self.whole()?.spec.source.inline.is_some();
                 let facts = Facts { again, logs: names::logs_command(&namespace, &name), inline, ..Facts::default() }.of(failure);
-                Some(crds::next_step::next_step(&failure.reason, Place::Cluster, &facts))
+                Some(reason::next_step::next_step(&failure.reason, Place::Cluster, &facts))
             }
             (
                 RunResult::Failed

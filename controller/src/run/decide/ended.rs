@@ -11,6 +11,7 @@ use super::{
     policies, recovery, release, rerun, state_queue,
 };
 use crate::{
+    gc::ttl,
     run::{
         decision::{Action, Decision, Kind},
         observed::Observed,
@@ -109,5 +110,16 @@ fn tidy(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
         return Decision::act(Action::Write(write));
     }
     let asked = late_result::ask(o, settings, now).or_else(|| apply_log::ask(o, settings, now));
-    asked.unwrap_or_else(|| crate::prune::decide(&o.run, settings, now))
+    asked.unwrap_or_else(|| prune(o, settings, now))
+}
+
+/// Whether the run goes now, later or never.
+fn prune(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let status = o.status();
+    let ttl = o.run.spec.ttl_seconds_after_finished;
+    match ttl::due(&o.run, ttl, status.completion_time.as_ref(), status.result, settings) {
+        Some(due) if now >= due => Decision::act(Action::Prune),
+        Some(due) => Decision::until(due, now),
+        None => Decision::wait(),
+    }
 }

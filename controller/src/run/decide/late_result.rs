@@ -8,17 +8,12 @@ use crate::{
     run::{
         decision::{Action, Decision, Kind, Write},
         memory::DatastoreAsked,
-        observed::{LateResult, Observed},
-        pod_status::PodState,
+        observed::{LateResult, Observed, PodState},
         timing::after,
     },
     settings::Settings,
 };
-use crds::{
-    Phase, RunResult, Settled,
-    termination::{TerminationMessage, clip},
-    whole_seconds,
-};
+use crds::{Phase, RunResult, Settled, termination::TerminationMessage, text::clip, whole_seconds};
 
 /// For how long an Indeterminate run is asked about.
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);

@@ -6,16 +6,16 @@ use serde_json::json;
 
 use super::{draft::Draft, policies::unproven};
 use crate::{
-    nodes::NodeView,
+    cluster::nodes::{NodeState, NodeView, boot_id, over},
     run::{
         decision::{Decision, Kind, Write},
-        observed::{NodeState, Observed},
-        pod_status::PodView,
+        observed::Observed,
         run_view::RunView,
         timing::after,
     },
+    runner_pod::status::PodView,
 };
-use crds::{Attempt, conditions, names, reason, termination::clip};
+use crds::{conditions, names, reason, text::clip};
 
 /// Annotations that give an apply up, and with it what keeps another from its state.
 pub(in crate::run) const ABANDONS: [&str; 2] = [names::ABANDON, names::ABANDONED_BY];
@@ -32,26 +32,6 @@ pub(super) enum Fate<'a> {
     Lost(&'a NodeView),
     /// No process of the pod runs any more; why.
     Over(String),
-}
-
-/// The boot ID that the node had when it was lost.
-fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'a str> {
-    attempt.filter(|attempt| attempt.node_name.as_deref() == Some(node)).and_then(|attempt| attempt.boot_id.as_deref())
-}
-
-/// Why nothing of a pod runs any more on a node: the node is gone, out of service, or was started anew since the pod was lost.
-pub fn over(name: &str, attempt: Option<&Attempt>, node: &NodeState) -> Option<String> {
-    match node {
-        NodeState::Gone(of) if of == name => Some(format!("node {name} was deleted")),
-        NodeState::There(node) if node.name == name && node.out_of_service => {
-            Some(format!("node {name} has the taint node.kubernetes.io/out-of-service"))
-        }
-        NodeState::There(node) if node.name == name && !node.boot_id.is_empty() => {
-            let anew = boot_id(attempt, name).is_some_and(|boot_id| boot_id != node.boot_id);
-            anew.then(|| format!("node {name} was started anew"))
-        }
-        NodeState::Gone(_) | NodeState::There(_) | NodeState::Unknown => None,
-    }
 }
 
 pub(super) fn fate(o: &Observed) -> Fate<'_> {

@@ -9,7 +9,7 @@
 //! | [`waiting_plan`] | plans that outlive their pods |
 //! | [`close`] | ends of attempts |
 //! | [`ended`], [`release`] | runs that have ended, and what is left of them |
-//! | [`entitlement`], [`state_queue`] | one apply at a time on a state: which lease a run wants, and whether it is its turn |
+//! | [`state_queue`] | one apply at a time on a state: whether it is the run's turn |
 //! | [`stale_lock`] | locks of states that dead pods left |
 //! | [`lost_node`] | the pod's node is lost, or over |
 //! | [`late_result`], [`apply_log`] | results, and what became of objects, that arrive by the datastore |
@@ -23,14 +23,13 @@ pub(super) mod begin;
 mod close;
 pub(super) mod draft;
 mod ended;
-pub(super) mod entitlement;
 pub(super) mod late_result;
 pub(super) mod lost_node;
 mod policies;
 pub(super) mod recovery;
 mod release;
 pub(super) mod rerun;
-pub mod stale_lock;
+pub(super) mod stale_lock;
 pub(super) mod state_queue;
 mod waiting_plan;
 mod working;

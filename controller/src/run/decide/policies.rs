@@ -3,9 +3,12 @@
 use jiff::Timestamp;
 
 use super::draft::Draft;
-use crate::run::{
-    decision::{Action, Decision, Kind},
-    observed::{Gate, Observed},
+use crate::{
+    policies::Gate,
+    run::{
+        decision::{Action, Decision, Kind},
+        observed::Observed,
+    },
 };
 use crds::{conditions, reason};
 

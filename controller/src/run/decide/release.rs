@@ -9,8 +9,7 @@ use super::{
 };
 use crate::run::{
     decision::{Action, Decision, Kind, Write},
-    observed::Observed,
-    pod_status::PodState,
+    observed::{Observed, PodState},
     run_view::RunView,
 };
 use crds::{Attempt, names};

@@ -6,13 +6,15 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::draft::Draft;
-use crate::run::{
-    decision::{Action, Decision, Kind},
-    observed::{LockHolder, Observed},
-    pod_status::PodState,
-    timing::{after, gone_wait},
+use crate::{
+    run::{
+        decision::{Action, Decision, Kind},
+        observed::{LockHolder, Observed, PodState},
+        timing::after,
+    },
+    runner_pod::gone_wait,
 };
-use crds::{StateLock, TerraformRun, names, termination::clip};
+use crds::{StateLock, TerraformRun, names, text::clip};
 
 /// Between two looks at the holder of a lock.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
@@ -37,7 +39,7 @@ pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
 }
 
 /// The pod that holds a lock, if it is one of ours by its name: name of its run, five characters of a hash of its UID, attempt.
-pub fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
+pub(in crate::run) fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
     let host = lock.who.rsplit_once('@')?.1;
     let (rest, number) = host.rsplit_once("-a")?;
     let (run, hash) = rest.rsplit_once('-')?;
@@ -47,7 +49,7 @@ pub fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
 /// Whether that attempt's pod has ended for certain: `Ok` with whose it was, otherwise why the lock stays.
 ///
 /// `nodes_ready` is asked for only when the pod is gone and nobody saw its end.
-pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
+pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
     if let Some(field) = run.unknown_word() {
         return Err(format!("{field} of {name} is a word of a newer version"));
@@ -77,7 +79,7 @@ pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) 
 
 /// How certain the end of a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Over {
+pub(in crate::run) enum Over {
     /// It was seen.
     Ended(String),
     /// The pod is gone for so long that a node which is Ready has ended it.
@@ -85,6 +87,6 @@ pub enum Over {
 }
 
 /// Whether a run is the one whose attempt has that pod.
-pub fn is_run(run: &TerraformRun, name: &str, hash: &str) -> bool {
+pub(in crate::run) fn is_run(run: &TerraformRun, name: &str, hash: &str) -> bool {
     run.name_any() == name && names::short_hash(&run.uid().unwrap_or_default()) == hash
 }

@@ -13,17 +13,17 @@ use super::{
     lost_node::{self, Abandon, Fate},
 };
 use crate::{
-    leases::Taken,
     run::{
         decision::{Action, Decision, Kind, Write},
         memory::Waits,
-        observed::Observed,
-        pod_status::PodState,
-        timing::{after, gone_wait},
+        observed::{Observed, PodState},
+        timing::after,
     },
+    runner_pod::gone_wait,
     settings::Settings,
+    state_queue::lease::Taken,
 };
-use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, termination::clip};
+use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, text::clip};
 
 /// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);

@@ -12,13 +12,13 @@ use super::{
     state_queue,
 };
 use crate::{
-    pod,
     run::{
         decision::{Action, Decision, Kind, Write},
         observed::Observed,
         situation::plan_of,
         timing::{after, backoff},
     },
+    runner_pod,
     settings::Settings,
 };
 use crds::{Attempt, Changed, Failure, FailureClass, Phase, PlanStatus, RunResult, conditions, reason};
@@ -90,7 +90,7 @@ pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings:
         return decision;
     }
     let Some(whole) = o.run.whole() else { return Decision::act(Action::Read) };
-    let image = pod::attempt_image(whole, attempt, settings);
+    let image = runner_pod::attempt_image(whole, attempt, settings);
     Decision::act(Action::Write(restore(o, plan, attempt, &by.by, image, now)))
 }
 

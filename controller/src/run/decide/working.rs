@@ -12,10 +12,10 @@ use crate::{
     run::{
         decision::{Action, Decision, Kind},
         observed::Observed,
-        pod_status::PodView,
         situation::{AttemptPod, OpenAttempt, plan_of},
         timing::{ASK_GRACE, END_GRACE, LATE_CONDITIONS, after},
     },
+    runner_pod::status::PodView,
     settings::Settings,
 };
 use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult, conditions, reason};

@@ -10,7 +10,7 @@ use crate::run::{
     observed::{LateResult, Observed},
     run_view::RunView,
 };
-use crds::{TerraformRun, termination::clip};
+use crds::{TerraformRun, datastore::causes, text::clip};
 
 /// How long the deletion of a run waits for the datastore.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
@@ -22,14 +22,15 @@ pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
     if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
         let (result, journal) =
             tokio::join!(datastore.result(&namespace, &uid, claim.attempt), datastore.journal(&namespace, &uid, claim.attempt));
-        let journal = journal.inspect_err(|error| tracing::warn!(%error, "nobody says what became of the objects of the apply"));
+        let journal = journal
+            .inspect_err(|error| tracing::warn!(error = causes(error), "nobody says what became of the objects of the apply"));
         let told = journal.ok().map(|journal| (seen.status().settled.is_some(), Box::new(journal)));
         ctx.memory.update(&uid, |notes| notes.journal.clone_from(&told));
         seen.notes.journal = told;
         match result {
             Ok(Some(message)) => seen.late_result = LateResult::Found(Box::new(message)),
             Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "nobody says how the apply ended"),
+            Err(error) => tracing::warn!(error = causes(&error), "nobody says how the apply ended"),
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {
@@ -47,7 +48,7 @@ pub(super) async fn release_lock(seen: &mut Observed, ctx: &Context) {
         Some(datastore) => datastore.release_lock(&namespace, &uid).await,
         None => Ok(()),
     };
-    let failed = released.err().map(|error| (ctx.now(), clip(&error.to_string(), 200)));
+    let failed = released.err().map(|error| (ctx.now(), clip(&causes(&error), 200)));
     seen.lock_released = failed.is_none();
     ctx.memory.update(&uid, |notes| notes.unlock_failed.clone_from(&failed));
     seen.notes.unlock_failed = failed;
@@ -59,7 +60,7 @@ pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
     let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
     tokio::spawn(async move {
         if let Err(error) = datastore.delete_bundles(&namespace, &uid).await {
-            tracing::info!(run.uid = uid, %error, "bundles are left to the datastore's sweep");
+            tracing::info!(run.uid = uid, error = causes(&error), "bundles are left to the datastore's sweep");
         }
     });
 }
@@ -79,7 +80,7 @@ pub(super) async fn forget(run: &RunView, ctx: &Context) {
     .await;
     match deleted {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::info!(%error, "the run's objects are left to the datastore's sweep"),
+        Ok(Err(error)) => tracing::info!(error = causes(&error), "the run's objects are left to the datastore's sweep"),
         Err(_) => tracing::info!("the run's objects are left to the datastore's sweep: no answer in time"),
     }
 }

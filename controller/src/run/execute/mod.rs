@@ -4,10 +4,12 @@ mod datastore;
 mod patch;
 pub(super) mod pod;
 mod runs;
+mod stale_lock;
 pub(super) mod status;
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Resource as _, ResourceExt,
     api::{DeleteParams, Patch, Preconditions},
@@ -19,11 +21,10 @@ use super::{
     decide::{recovery, rerun, state_queue},
     decision::{Action, Kind},
     observe::{ahead, version},
-    observed::{LockHolder, Observed},
-    pod_status::PodState,
+    observed::{LockHolder, Observed, PodState},
     run_view::RunView,
 };
-use crate::{error::Error, leases, locks};
+use crate::{error::Error, gc::delete, state_queue::lease};
 use crds::{TerraformRun, names};
 use patch::metadata_patch;
 pub(super) use patch::{insist, params, take_off};
@@ -87,15 +88,15 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
             Action::CreatePod => pod::create(&mut seen, ctx).await?,
             Action::TakeOff(keys) => take_off(seen.run.meta(), keys, ctx).await?,
             Action::DeletePod { name, uid } => {
-                pod::delete(&namespace, &name, uid, ctx).await?;
+                delete::object::<Pod>("delete pod", &namespace, &name, Some(uid), ctx).await?;
                 tracing::info!(pod = name, "pod deleted");
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.deleting = true;
                 }
             }
-            Action::DeleteAccount { name } => pod::delete_account(&namespace, &name, ctx).await?,
+            Action::DeleteAccount { name } => delete::account(&namespace, &name, ctx).await?,
             Action::ReleasePod { name, uid } => {
-                pod::release(&namespace, &name, &uid, ctx).await?;
+                delete::release_pod(&namespace, &name, &uid, ctx).await?;
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.held = false;
                 }
@@ -103,7 +104,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
             Action::Cleanup => {
                 let uid = seen.run.uid().unwrap_or_default();
                 let (cleaned, leases, ()) =
-                    tokio::join!(pod::cleanup(&seen.run, ctx), leases::remove(&uid, ctx), datastore::forget(&seen.run, ctx));
+                    tokio::join!(delete::all_of(&seen.run, ctx), lease::remove(&uid, ctx), datastore::forget(&seen.run, ctx));
                 cleaned?;
                 leases?;
             }
@@ -136,7 +137,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
 async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
     let Some(run) = seen.run.whole() else { return Ok(()) };
     let name = ctx.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);
-    let taken = leases::take(run, &name, ctx).await?;
+    let taken = lease::take(run, &name, ctx).await?;
     let waits = state_queue::refused(&taken, key.clone(), ctx.now());
     seen.taken = waits.is_none().then_some((key, name));
     ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));
@@ -146,7 +147,7 @@ async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(
 
 async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(run) = seen.run.whole() else { return Ok(()) };
-    match leases::node(run, seen.node_name(), ctx).await? {
+    match lease::node(run, seen.node_name(), ctx).await? {
         Ok(()) => seen.gone_pod_ended = true,
         Err(text) => {
             let asked = Some((ctx.now(), text));
@@ -159,7 +160,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 
 async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some((run, lock)) = seen.run.whole().zip(seen.status().state_lock.clone()) else { return Ok(()) };
-    match Box::pin(locks::left_by(run, &lock, ctx)).await? {
+    match Box::pin(stale_lock::left_by(run, &lock, ctx)).await? {
         Ok(holder) => seen.lock_holder = LockHolder::Ended(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }

@@ -1,29 +1,27 @@
-//! The pod of an attempt, with its account: made and taken away.
+//! The pod of an attempt, made with its account.
 
 use k8s_openapi::api::{
     core::v1::{Namespace, ServiceAccount},
     rbac::v1::{Role, RoleBinding},
 };
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PostParams, Preconditions},
-};
-use serde_json::json;
+use kube::{Api, ResourceExt, api::PostParams};
 
-use super::patch::{already, params};
+use super::patch::already;
 use crate::{
-    account::{self, Account},
     error::{Error, ErrorKind},
-    pod,
     run::{
         context::Context,
         decide::begin::refused_again,
-        observed::Observed,
-        pod_status::{PodState, PodView, Trouble},
-        run_view::RunView,
+        observed::{Observed, PodState},
+    },
+    runner_pod::{
+        self, Handout,
+        account::{self, Account},
+        status::{PodView, Trouble},
+        tools,
     },
 };
-use crds::{Attempt, TerraformRun, names, reason, termination::clip};
+use crds::{Attempt, TerraformRun, names, reason, text::clip};
 
 /// Account first, as the API server refuses a pod whose ServiceAccount is missing; the rights at the same time.
 pub(super) async fn create(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
@@ -59,20 +57,20 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
     let namespace = run.namespace().unwrap_or_default();
     let Account { service_account, role, binding } = account::account(run, attempt);
     let params = create_params();
-    let datastore = ctx.datastore.as_ref().map(|datastore| datastore.handout()).transpose()?;
+    let datastore = ctx.datastore.as_ref().map(|datastore| Handout::of(datastore)).transpose()?;
     let pod = async {
         if let Some(account) = &service_account {
             let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
             already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
         }
         let api = ctx.pod_api(&namespace);
-        let mut wanted = pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
-        let tools = &ctx.settings.runner_tools;
-        let nodes = tools.cache.host_path.is_some() && {
+        let mut wanted = runner_pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
+        let wished = &ctx.settings.runner_tools;
+        let nodes = wished.cache.host_path.is_some() && {
             let namespaces: Api<Namespace> = Api::all(ctx.client.clone());
-            pod::tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
+            tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
         };
-        pod::tools::equip(&mut wanted, tools, nodes);
+        tools::equip(&mut wanted, wished, nodes);
         match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
             Some(pod) => Ok(pod),
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,
@@ -125,69 +123,6 @@ pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&s
         | ErrorKind::Timeout
         | ErrorKind::Transport => None,
     }
-}
-
-pub(in crate::run) async fn delete_account(namespace: &str, name: &str, ctx: &Context) -> Result<(), Error> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), namespace);
-    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), namespace);
-    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), namespace);
-    let params = DeleteParams::background();
-    let (account, role, binding) = tokio::join!(
-        ctx.call_opt("delete ServiceAccount", accounts.delete(name, &params)),
-        ctx.call_opt("delete Role", roles.delete(name, &params)),
-        ctx.call_opt("delete RoleBinding", bindings.delete(name, &params)),
-    );
-    account?;
-    role?;
-    binding?;
-    Ok(())
-}
-
-/// Takes our finalizer from a pod; other finalizers are others' business.
-pub(in crate::run) async fn release(namespace: &str, name: &str, uid: &str, ctx: &Context) -> Result<(), Error> {
-    let api = ctx.pod_api(namespace);
-    // Almost always the only one: one request, which fails when it is not as expected.
-    let patch = json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER]}});
-    ctx.call_opt("release pod", api.patch_metadata(name, &params(), &Patch::Strategic(patch))).await?;
-    ctx.pods.release(namespace, name, uid);
-    Ok(())
-}
-
-/// Deletes a pod, when it is still that one.
-pub(in crate::run) async fn delete(namespace: &str, name: &str, uid: String, ctx: &Context) -> Result<(), Error> {
-    let preconditions = Preconditions { uid: Some(uid), resource_version: None };
-    let params = DeleteParams::background().preconditions(preconditions);
-    ctx.call_opt("delete pod", ctx.pod_api(namespace).delete(name, &params)).await.map(drop)
-}
-
-/// Everything of the run but the run: pods one by one with their UID, then the rest by label.
-pub(super) async fn cleanup(run: &RunView, ctx: &Context) -> Result<(), Error> {
-    let namespace = run.namespace().unwrap_or_default();
-    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
-    let pods = ctx.pod_api(&namespace);
-    let metadata = ctx.call("list pods", pods.list_metadata(&of_run)).await?;
-    for pod in &metadata.items {
-        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
-        if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
-            release(&namespace, &name, &uid, ctx).await?;
-        }
-        if pod.metadata.deletion_timestamp.is_none() {
-            delete(&namespace, &name, uid, ctx).await?;
-        }
-    }
-    let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
-    let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
-    let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
-    let params = DeleteParams::background();
-    let (accounts, roles, bindings) = tokio::join!(
-        ctx.call("delete ServiceAccounts", accounts.delete_collection(&params, &of_run)),
-        ctx.call("delete Roles", roles.delete_collection(&params, &of_run)),
-        ctx.call("delete RoleBindings", bindings.delete_collection(&params, &of_run)),
-    );
-    accounts?;
-    roles?;
-    bindings?;
-    Ok(())
 }
 
 fn create_params() -> PostParams {

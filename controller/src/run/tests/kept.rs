@@ -333,7 +333,7 @@ fn a_newer_run_takes_the_place_of_one_that_nobody_approved() {
 
 /// Another run applied to the state of the plan that waits.
 pub(super) fn stale(mut world: World) -> World {
-    world.o.applied = Some(crate::applied::Applied { run: "else/b".into(), at: world.now });
+    world.o.applied = Some(crate::state_queue::applied::Applied { run: "else/b".into(), at: world.now });
     world
 }
 

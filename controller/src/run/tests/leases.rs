@@ -1,7 +1,14 @@
 //! One apply at a time on a state: who takes the lease, who waits, and when it is given back.
 
 use super::*;
-use crate::{leases::Taken, queue::Ahead};
+use crate::{
+    runner_pod,
+    state_queue::{
+        lease::Taken,
+        queue::Ahead,
+        want::{is_entitled, wants},
+    },
+};
 use crds::StateLease;
 
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
@@ -191,7 +198,7 @@ fn gone_is_not_ended() {
     assert_eq!(world.status().result, Some(RunResult::Indeterminate));
     assert!(world.status().lease.is_some(), "its process may still apply");
     world.nodes = Err("node n1 is not Ready".into());
-    let grace = crate::pod::grace_seconds(&world.run);
+    let grace = runner_pod::grace_seconds(&world.run);
     world = world.later(grace);
     world.settle();
     assert!(world.status().lease.is_some(), "its own grace is not over");

@@ -1,6 +1,7 @@
 //! Locks of states: whose they are, and when they may be released.
 
 use super::*;
+use crate::runner_pod::gone_wait;
 use crds::StateLock;
 
 fn lock(who: &str) -> StateLock {

@@ -23,11 +23,12 @@ use crds::{
 };
 
 use super::{
-    decide::{begin::refused_again, late_result::asked_again, state_queue::refused},
+    decide::{begin::refused_again, late_result::asked_again, stale_lock, state_queue::refused},
     execute::pod::refusal,
     *,
 };
 use crate::{
+    requests,
     settings::Settings,
     testing::{NONCE, POD, UID, merge, run, t0},
 };
@@ -55,7 +56,7 @@ pub(super) struct World {
     /// How often it was asked.
     pub(super) asked: u32,
     /// What a Lease says when it is to be taken.
-    pub(super) lease: crate::leases::Taken,
+    pub(super) lease: crate::state_queue::lease::Taken,
     /// Whose lock it turns out to be.
     pub(super) lock_holder: LockHolder,
     /// What the nodes say.
@@ -99,7 +100,7 @@ impl World {
             stored: None,
             journal: Some(crds::Journal { compared: true, ..crds::Journal::default() }),
             asked: 0,
-            lease: crate::leases::Taken::Yes,
+            lease: crate::state_queue::lease::Taken::Yes,
             nodes: Ok(()),
             unlock: Ok(()),
             unlocks: 0,
@@ -212,7 +213,7 @@ impl World {
         let run = if self.o.run_live {
             RunView::live(Arc::from(run))
         } else {
-            crate::watch::prune(&mut run);
+            watch::prune(&mut run);
             RunView::cached(&run)
         };
         let mut seen = Observed { run, ..(*self.o).clone() };
@@ -229,7 +230,7 @@ impl World {
 
     /// Decides and applies until nothing is left to do; returns when to look again, in seconds.
     pub(super) fn settle(&mut self) -> Option<u64> {
-        if run_view::asked(&self.run).is_some() {
+        if requests::asked(&self.run).is_some() {
             self.o.notes.asked_at.get_or_insert(self.now);
         }
         for _ in 0..12 {

@@ -1,6 +1,7 @@
 //! Words of a newer version: whoever meets one waits, and what it was written of stays as it is.
 
 use super::*;
+use crate::state_queue::want::{is_entitled, wants};
 use crds::{ApprovalMode, Operation, StateLock, Tool, ToolName, names::lease_name};
 
 type Change = fn(&mut TerraformRun);

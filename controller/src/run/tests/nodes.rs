@@ -1,7 +1,7 @@
 //! A node that is gone: what its runs say, what is fenced before the claim, and what proves an end behind it.
 
 use super::*;
-use crate::nodes::NodeView;
+use crate::cluster::nodes::NodeView;
 use crds::{StateLease, datastore::StateId, names::lease_name, reason, state_key};
 
 const NODE: &str = "n1";

@@ -1,7 +1,7 @@
 //! What holds in every state: deciding twice changes nothing more, runs that need nothing cost nothing, few writes.
 
 use super::*;
-use crate::leases::Taken;
+use crate::state_queue::lease::Taken;
 
 /// A world for every situation that the other tables know.
 pub(super) fn worlds() -> Vec<(String, World)> {
@@ -233,7 +233,7 @@ fn a_run_that_a_tool_keeps_is_not_pruned() {
         world.gone
     };
     assert!(of("team"));
-    for key in crate::prune::KEPT_BY {
+    for key in crate::gc::ttl::KEPT_BY {
         assert!(!of(key), "{key}: it would be made again, and apply again");
     }
 }

@@ -174,7 +174,7 @@ fn nothing_that_is_shown_steers_a_terminal() {
     let (text, said, ..) = feed(&[&message, &diagnostic, raw]);
     let texts = [text, said.diagnostics[0].summary.clone(), said.diagnostics[0].detail.clone().unwrap(), said.tail[0].clone()];
     for text in texts {
-        assert!(!text.chars().any(|c| c.is_control() && c != '\n' || crds::termination::reorders(c)), "{text:?}");
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n' || crds::text::reorders(c)), "{text:?}");
         assert!(text.contains("^[[2J") && text.contains("<U+202E>txt.exe") && text.contains("red"), "{text:?}");
     }
 }

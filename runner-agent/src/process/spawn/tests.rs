@@ -1,4 +1,6 @@
 use super::*;
+use crate::process::tree::send;
+use nix::sys::signal::Signal;
 
 #[derive(Default)]
 struct Kept(Vec<(Source, String)>);

@@ -13,8 +13,8 @@ use std::{
 
 use tool_versions::{
     Kind, Platform, Store, Tool, Version,
+    install::output_of,
     store::{Installed, install::Proof},
-    supply::output_of,
 };
 
 pub(crate) fn version(text: &str) -> Version {

@@ -1,0 +1,172 @@
+//! The requests of an attempt's pod: each with the token of the moment, each answered, refused or not answered.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, header};
+use sha2::{Digest as _, Sha256};
+
+use crds::{
+    Claim,
+    apply_log::Replay,
+    datastore::{HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Stored, attempt_path, hex_digest},
+    termination::TerminationMessage,
+};
+
+use crate::{
+    connection::{self, Connection, Limits, Text},
+    error::{RequestError, parsed, read, sorted},
+};
+
+/// An object of a gigabyte is read back before it is answered.
+const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(5)), whole: None, silence: Some(Duration::from_secs(120)) };
+/// How long a small request may take in all.
+const SMALL: Duration = Duration::from_secs(10);
+
+/// A body whose length and digest are known.
+pub struct Content {
+    /// The bytes.
+    pub body: Body,
+    /// How many they are.
+    pub size: u64,
+    /// `sha256:` and the hexadecimal digest.
+    pub digest: String,
+}
+
+/// The datastore, for one attempt.
+#[derive(Clone, Debug)]
+pub struct Client {
+    connection: Arc<Connection>,
+    namespace: String,
+    run: String,
+    attempt: u32,
+    nonce: String,
+    token: PathBuf,
+}
+
+impl Client {
+    /// A client of the datastore at `https://HOST[:PORT]`; nothing is sent yet. The token's file is read for each request: the
+    /// kubelet renews it.
+    ///
+    /// # Errors
+    /// When the certificate authority is no PEM.
+    pub fn new(url: &str, authority: &str, token: PathBuf, of: &AttemptId) -> Result<Self, RequestError> {
+        let connection = Arc::new(Connection::new(url, Text::Known(authority.to_owned()), LIMITS));
+        connection.client()?;
+        let AttemptId { namespace, run, attempt, nonce } = of.clone();
+        Ok(Self { connection, namespace, run, attempt, nonce, token })
+    }
+
+    fn request(&self, method: Method, attempt: u32, rest: &str) -> Result<RequestBuilder, RequestError> {
+        let token = connection::read(&self.token)?;
+        let path = format!("{}/{rest}", attempt_path(&self.namespace, &self.run, attempt));
+        Ok(self.connection.request(method, &path)?.bearer_auth(token.trim()).header(HEADER_NONCE, &self.nonce))
+    }
+
+    fn own(&self, method: Method, rest: &str) -> Result<RequestBuilder, RequestError> {
+        self.request(method, self.attempt, rest)
+    }
+
+    /// Writes an object, once; the same content a second time is success.
+    pub async fn put(&self, kind: ObjectKind, content: Content) -> Result<(), RequestError> {
+        let request = self.own(Method::PUT, &format!("objects/{}", kind.as_str()))?;
+        answer(with(request, content)).await.map(drop)
+    }
+
+    /// What stands in the store, read back from there.
+    pub async fn stored(&self, kind: ObjectKind) -> Result<Stored, RequestError> {
+        let response = answer(self.own(Method::GET, &format!("objects/{}/digest", kind.as_str()))?).await?;
+        parsed(&read(response).await?)
+    }
+
+    /// An object of an attempt of this run.
+    pub async fn get(&self, kind: ObjectKind, attempt: u32) -> Result<Response, RequestError> {
+        answer(self.request(Method::GET, attempt, &format!("objects/{}", kind.as_str()))?).await
+    }
+
+    /// Appends to the log of a phase; how long it is then.
+    pub async fn append(&self, phase: &str, offset: u64, bytes: Bytes, end: bool) -> Result<u64, RequestError> {
+        let mut rest = format!("log/{phase}?offset={offset}");
+        if end {
+            rest.push_str("&end=true");
+        }
+        let response = answer(self.own(Method::PUT, &rest)?.timeout(SMALL).body(bytes)).await?;
+        parsed::<Length>(&read(response).await?).map(|length| length.length)
+    }
+
+    /// The journal of the run that this run's own spec names, as far as it can be read.
+    pub async fn recovered_journal(&self) -> Result<Replay, RequestError> {
+        let mut response = answer(self.own(Method::GET, "recover")?).await?;
+        let mut replay = Replay::default();
+        while let Some(chunk) = response.chunk().await? {
+            replay.feed(&chunk);
+        }
+        replay.finish();
+        Ok(replay)
+    }
+
+    /// Proves that the record of a claim can be written.
+    pub async fn prove_claim(&self) -> Result<(), RequestError> {
+        answer(self.own(Method::PUT, "intent")?.timeout(SMALL)).await.map(drop)
+    }
+
+    /// The write-once record of the claim.
+    pub async fn claim(&self, claim: &Claim) -> Result<(), RequestError> {
+        let body = serde_json::to_vec(claim).unwrap_or_default();
+        answer(self.own(Method::PUT, "claim")?.timeout(SMALL).body(body)).await.map(drop)
+    }
+
+    /// The result of this attempt.
+    pub async fn result(&self, message: &TerminationMessage) -> Result<(), RequestError> {
+        let body = message.to_bytes();
+        let request = self
+            .own(Method::PUT, &format!("objects/{}", ObjectKind::Result.as_str()))?
+            .header(HEADER_DIGEST, hex_digest(&Sha256::digest(&body)))
+            .timeout(SMALL)
+            .body(body);
+        answer(request).await.map(drop)
+    }
+
+    /// The newest state; none before the first.
+    pub async fn state(&self) -> Result<Option<Response>, RequestError> {
+        let response = answer(self.own(Method::GET, "state")?).await?;
+        Ok((response.status() != StatusCode::NO_CONTENT).then_some(response))
+    }
+
+    /// A new version of the state, under its lock.
+    pub async fn put_state(&self, lock: &str, content: Content) -> Result<(), RequestError> {
+        answer(with(self.own(Method::PUT, "state")?.query(&[("lock", lock)]), content)).await.map(drop)
+    }
+
+    /// Takes the lock of the state.
+    pub async fn lock(&self, info: Bytes) -> Result<(), RequestError> {
+        answer(self.own(Method::PUT, "lock")?.timeout(SMALL).body(info)).await.map(drop)
+    }
+
+    /// Gives the lock of the state back.
+    pub async fn unlock(&self, id: &str) -> Result<(), RequestError> {
+        answer(self.own(Method::DELETE, "lock")?.query(&[("lock", id)]).timeout(SMALL)).await.map(drop)
+    }
+}
+
+/// Whose requests they are.
+#[derive(Clone, Debug)]
+pub struct AttemptId {
+    /// Namespace of the run.
+    pub namespace: String,
+    /// Its name.
+    pub run: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// Nonce of the process.
+    pub nonce: String,
+}
+
+fn with(request: RequestBuilder, content: Content) -> RequestBuilder {
+    let Content { body, size, digest } = content;
+    request.header(HEADER_DIGEST, digest).header(header::CONTENT_LENGTH, size).body(body)
+}
+
+async fn answer(request: RequestBuilder) -> Result<Response, RequestError> {
+    sorted(request.send().await?).await
+}

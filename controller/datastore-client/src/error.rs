@@ -1,0 +1,138 @@
+//! Requests that were not carried out, or of which nobody knows.
+
+use std::{error::Error, io, path::PathBuf, sync::Arc};
+
+use reqwest::{Response, StatusCode};
+
+use crds::{
+    datastore::{CORRUPT, INVALID, KEY_MISSING, Problem, causes},
+    text::clip,
+};
+
+/// The longest answer that is read at once, in bytes.
+pub(crate) const MAX_ANSWER: usize = 64 << 10;
+
+/// A request that was not carried out, or of which nobody knows. [`causes`] prints it with its sources.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// A file of ours that the request needs: token, certificate authority or content.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file or its directory.
+        path: PathBuf,
+        /// What happened.
+        source: Arc<io::Error>,
+    },
+    /// The certificate authority is no PEM.
+    #[error("the datastore's certificate authority cannot be used")]
+    Authority(#[source] Arc<reqwest::Error>),
+    /// No answer, or one that says that a later one may be another. The request may have been carried out.
+    #[error("the datastore does not answer")]
+    Unanswered(#[source] Arc<dyn Error + Send + Sync>),
+    /// An answer that will be the same the next time.
+    #[error("the datastore refuses")]
+    Refused(#[source] Problem),
+}
+
+impl RequestError {
+    /// An error with a file.
+    pub fn file(path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Self::File { path: path.into(), source: Arc::new(source) }
+    }
+
+    /// No answer, and why.
+    pub fn unanswered(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unanswered(Arc::from(why.into()))
+    }
+
+    /// Whether the datastore answered with this reason.
+    pub fn is(&self, reason: &str) -> bool {
+        matches!(self, Self::Refused(problem) if problem.reason == reason)
+    }
+
+    /// Why, where it is clear that the datastore did not carry out a request.
+    pub fn why(&self) -> String {
+        match self {
+            Self::File { path, source } => format!("{}: {source}", path.display()),
+            Self::Authority(_) => causes(self),
+            Self::Unanswered(source) => causes(source),
+            Self::Refused(problem) => problem.to_string(),
+        }
+    }
+}
+
+impl From<reqwest::Error> for RequestError {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Unanswered(Arc::new(error))
+    }
+}
+
+/// An answer that is a success; of the others those that may be another the next time, and those that will not.
+pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let text = read(response).await.unwrap_or_default();
+    let problem = serde_json::from_slice::<Problem>(&text).unwrap_or_else(|_| Problem {
+        reason: INVALID.to_owned(),
+        message: format!("{status}: {}", clip(&String::from_utf8_lossy(&text), 200)),
+        ..Problem::default()
+    });
+    let definite = [CORRUPT, KEY_MISSING].contains(&problem.reason.as_str());
+    let later = status.is_server_error() && !definite || status == StatusCode::TOO_MANY_REQUESTS;
+    Err(if later { RequestError::Unanswered(Arc::new(problem)) } else { RequestError::Refused(problem) })
+}
+
+/// The body of an answer.
+pub(crate) async fn read(mut response: Response) -> Result<Vec<u8>, RequestError> {
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await? {
+        body.extend_from_slice(&piece);
+        if body.len() > MAX_ANSWER {
+            return Err(RequestError::unanswered(format!("an answer of more than {MAX_ANSWER} bytes")));
+        }
+    }
+    Ok(body)
+}
+
+/// What an answer says.
+pub(crate) fn parsed<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, RequestError> {
+    serde_json::from_slice(body).map_err(|error| RequestError::unanswered(format!("an answer that is no JSON: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn of(code: u16, body: &'static str) -> Result<Response, RequestError> {
+        let mut answer = http::Response::new(body);
+        *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+        sorted(answer.into()).await
+    }
+
+    #[tokio::test]
+    async fn what_may_be_another_answer_the_next_time_is_no_refusal() {
+        assert!(of(204, "").await.is_ok());
+        let problem = r#"{"reason": "Unavailable", "message": "too many"}"#;
+        for code in [503, 500, 429] {
+            let error = of(code, problem).await.unwrap_err();
+            assert!(matches!(error, RequestError::Unanswered(_)), "{code}");
+            assert_eq!(causes(&error), "the datastore does not answer: Unavailable: too many");
+            assert_eq!(error.why(), "Unavailable: too many");
+        }
+        for (code, body) in [(500, r#"{"reason": "Corrupt", "message": "m"}"#), (403, problem)] {
+            assert!(matches!(of(code, body).await.unwrap_err(), RequestError::Refused(_)), "{body}");
+        }
+        let error = of(418, "<html>").await.unwrap_err();
+        assert_eq!(causes(&error), "the datastore refuses: Invalid: 418 I'm a teapot: <html>");
+        assert!(error.is(INVALID));
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_a_longest() {
+        let body = |length: usize| http::Response::new("x".repeat(length)).into();
+        assert_eq!(read(body(MAX_ANSWER)).await.unwrap().len(), MAX_ANSWER);
+        assert!(read(body(MAX_ANSWER + 1)).await.is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! Whether a pod may do what it asks for: a pure decision on the run as it is.
+
+use crds::{
+    Operation,
+    datastore::{FORBIDDEN, ObjectKind, Problem, REPLACED},
+    names::attempt_name,
+};
+
+use crate::{
+    cluster::{PodIdentity, RunView},
+    problem::problem,
+};
+
+/// What a pod asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Write an object of its attempt.
+    Put(ObjectKind),
+    /// Read an object of an attempt of its run.
+    Get(ObjectKind),
+    /// Read one back that it wrote.
+    Digest(ObjectKind),
+    /// Append to the log of a phase.
+    Log(&'static str),
+    /// Read the journal of the run that its own spec names.
+    Recover,
+    /// Prove that a claim can be recorded.
+    Intent,
+    /// Record the claim.
+    Claim,
+    /// Read the state.
+    ReadState,
+    /// Write the state; behind the claim only.
+    WriteState,
+    /// Take the state's lock.
+    Lock,
+    /// Give it back.
+    Unlock,
+}
+
+impl Ask {
+    /// The word in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Put(_) => "put_object",
+            Self::Get(_) => "get_object",
+            Self::Digest(_) => "digest",
+            Self::Log(_) => "append_log",
+            Self::Recover => "recover",
+            Self::Intent => "intent",
+            Self::Claim => "claim",
+            Self::ReadState => "read_state",
+            Self::WriteState => "write_state",
+            Self::Lock => "lock",
+            Self::Unlock => "unlock",
+        }
+    }
+
+    /// Whether the process that holds the claim may do so when its attempt is closed: this is how proof arrives late.
+    const fn is_proof(self) -> bool {
+        match self {
+            Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
+            Self::Log(stream) => matches!(stream.as_bytes(), b"apply" | b"journal"),
+            Self::ReadState | Self::WriteState | Self::Unlock => true,
+            Self::Get(_) | Self::Recover | Self::Intent | Self::Claim | Self::Lock => false,
+        }
+    }
+}
+
+/// Decides whether `pod`, in the process of that nonce, may do so with `attempt` of the run.
+///
+/// # Errors
+/// `Forbidden` when pod, process or run is another's, `AttemptReplaced` when the attempt is over.
+pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: Ask) -> Result<(), Problem> {
+    let forbidden = |message: &str| Err(problem(FORBIDDEN, message));
+    if pod.namespace != run.namespace {
+        return forbidden("the run is of another namespace");
+    }
+    let Some((newest, pod_name, open)) = &run.attempt else { return forbidden("the run has no attempt") };
+    // Objects are read for a later attempt than the one that wrote them; all else names the caller's own.
+    let own = if matches!(ask, Ask::Get(_)) { *newest } else { attempt };
+    if attempt > *newest {
+        return forbidden("the run has no such attempt");
+    }
+    if own < *newest {
+        let was_its = pod.name == attempt_name(&run.name, &run.uid, own);
+        return if was_its {
+            Err(problem(REPLACED, format!("attempt {own} was replaced by attempt {newest}")))
+        } else {
+            forbidden("the attempt is another pod's")
+        };
+    }
+    if pod.name != *pod_name {
+        let older = (1..*newest).any(|n| pod.name == attempt_name(&run.name, &run.uid, n));
+        return if older {
+            Err(problem(REPLACED, format!("the attempt of this pod was replaced by attempt {newest}")))
+        } else {
+            forbidden("the attempt is another pod's")
+        };
+    }
+    let adopted = run.adopted.as_ref().filter(|adopted| adopted.attempt == *newest);
+    if adopted.is_none_or(|adopted| adopted.pod_uid != pod.uid || adopted.nonce != nonce) {
+        return forbidden("the attempt was not adopted by this process");
+    }
+    let claimed =
+        run.claim.as_ref().is_some_and(|claim| claim.attempt == *newest && claim.pod_uid == pod.uid && claim.nonce == nonce);
+    let late = claimed && ask.is_proof();
+    if !(*open || late) {
+        return Err(problem(REPLACED, format!("attempt {newest} is closed")));
+    }
+    // Whatever runs in the pod before the claim, nobody approved it; and of a run that only plans nobody ever will.
+    if ask == Ask::WriteState && (!claimed || run.operation == Operation::Plan) {
+        return forbidden("a state is written behind the claim of its run, and never by a run that only plans");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+    use crds::{Adopted, Claim, datastore::StateId};
+
+    use super::*;
+
+    pub(crate) const NONCE: &str = "000102030405060708090a0b0c0d0e0f";
+
+    pub(crate) fn view(attempt: u32, open: bool) -> RunView {
+        let uid = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa".to_owned();
+        RunView {
+            namespace: "team".into(),
+            name: "net".into(),
+            attempt: Some((attempt, attempt_name("net", &uid, attempt), open)),
+            adopted: Some(Adopted { attempt, pod_uid: format!("pod-{attempt}"), nonce: NONCE.into() }),
+            claim: None,
+            operation: Operation::Apply,
+            terminal: false,
+            state: StateId { stack: "net".into(), workspace: "default".into() },
+            recovers: None,
+            released: None,
+            uid,
+        }
+    }
+
+    pub(crate) fn claim(attempt: u32) -> Claim {
+        Claim {
+            checksum: format!("sha256:{}", "0".repeat(64)),
+            attempt,
+            pod_uid: format!("pod-{attempt}"),
+            nonce: NONCE.into(),
+            at: Time(Timestamp::from_second(1_800_000_000).unwrap()),
+        }
+    }
+
+    pub(crate) fn pod(run: &RunView, attempt: u32) -> PodIdentity {
+        let name = attempt_name(&run.name, &run.uid, attempt);
+        PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
+    }
+
+    const ALL: [Ask; 15] = [
+        Ask::Put(ObjectKind::Bundle),
+        Ask::Put(ObjectKind::Result),
+        Ask::Put(ObjectKind::ErroredState),
+        Ask::Get(ObjectKind::Bundle),
+        Ask::Digest(ObjectKind::Bundle),
+        Ask::Log("plan"),
+        Ask::Log("apply"),
+        Ask::Log("journal"),
+        Ask::Recover,
+        Ask::Intent,
+        Ask::Claim,
+        Ask::ReadState,
+        Ask::WriteState,
+        Ask::Lock,
+        Ask::Unlock,
+    ];
+
+    fn reason(result: Result<(), Problem>) -> &'static str {
+        match result.map_err(|problem| problem.reason) {
+            Ok(()) => "",
+            Err(reason) if reason == FORBIDDEN => FORBIDDEN,
+            Err(reason) if reason == REPLACED => REPLACED,
+            Err(reason) => panic!("{reason}"),
+        }
+    }
+
+    #[test]
+    fn the_adopted_process_of_the_open_attempt_may_do_everything_but_write_the_state_before_its_claim() {
+        let run = view(2, true);
+        let claimed = RunView { claim: Some(claim(2)), ..run.clone() };
+        for ask in ALL {
+            let before = if ask == Ask::WriteState { FORBIDDEN } else { "" };
+            assert_eq!(reason(decide(&run, &pod(&run, 2), 2, NONCE, ask)), before, "{ask:?}");
+            assert_eq!(decide(&claimed, &pod(&run, 2), 2, NONCE, ask), Ok(()), "{ask:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_written_behind_the_claim_of_this_very_process_and_never_by_a_run_that_only_plans() {
+        let write = |run: &RunView| reason(decide(run, &pod(run, 2), 2, NONCE, Ask::WriteState));
+        for open in [true, false] {
+            let claimed = RunView { claim: Some(claim(2)), ..view(2, open) };
+            assert_eq!(write(&claimed), "");
+            let refused = if open { FORBIDDEN } else { REPLACED };
+            for other in [claim(1), Claim { pod_uid: "x".into(), ..claim(2) }, Claim { nonce: "f".repeat(32), ..claim(2) }] {
+                assert_eq!(write(&RunView { claim: Some(other), ..claimed.clone() }), refused);
+            }
+            assert_eq!(write(&RunView { operation: Operation::Plan, ..claimed.clone() }), FORBIDDEN);
+            assert_eq!(write(&RunView { operation: Operation::Destroy, ..claimed }), "");
+        }
+    }
+
+    #[test]
+    fn a_later_attempt_reads_what_an_earlier_one_wrote_and_writes_nothing_of_it() {
+        let run = view(3, true);
+        for ask in ALL {
+            let expected = if matches!(ask, Ask::Get(_)) { "" } else { FORBIDDEN };
+            assert_eq!(reason(decide(&run, &pod(&run, 3), 1, NONCE, ask)), expected, "{ask:?}");
+        }
+    }
+
+    #[test]
+    fn a_replaced_attempt_may_do_nothing() {
+        let run = view(2, true);
+        for ask in ALL {
+            assert_eq!(reason(decide(&run, &pod(&run, 1), 1, NONCE, ask)), REPLACED, "{ask:?}");
+        }
+        assert_eq!(reason(decide(&run, &pod(&run, 1), 2, NONCE, Ask::WriteState)), REPLACED, "with the number of the newest");
+    }
+
+    #[test]
+    fn others_may_do_nothing() {
+        let run = view(2, true);
+        let (own, mut foreign, mut elsewhere, mut again) = (pod(&run, 2), pod(&run, 2), pod(&run, 2), pod(&run, 2));
+        foreign.name = "other-abcde-a1".into();
+        elsewhere.namespace = "b".into();
+        again.uid = "another pod of that name".into();
+        for ask in ALL {
+            assert_eq!(reason(decide(&run, &foreign, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&run, &elsewhere, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&run, &again, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&run, &own, 2, "f", ask)), FORBIDDEN, "the container was started twice");
+            assert_eq!(reason(decide(&run, &own, 3, NONCE, ask)), FORBIDDEN, "no such attempt");
+            assert_eq!(reason(decide(&RunView { attempt: None, ..run.clone() }, &own, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(reason(decide(&RunView { adopted: None, ..run.clone() }, &own, 2, NONCE, ask)), FORBIDDEN);
+        }
+    }
+
+    #[test]
+    fn behind_a_closed_attempt_only_the_claims_holder_delivers_and_only_proof() {
+        let closed = view(2, false);
+        let claimed = RunView { claim: Some(claim(2)), ..closed.clone() };
+        let others = RunView { claim: Some(Claim { nonce: "f".repeat(32), ..claim(2) }), ..closed.clone() };
+        for ask in ALL {
+            let proof = match ask {
+                Ask::Put(kind) => kind != ObjectKind::Bundle,
+                Ask::Log(stream) => stream != "plan",
+                Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
+                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Claim | Ask::Lock => false,
+            };
+            assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
+            assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");
+            assert_eq!(reason(decide(&others, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Runs, read live; for pieces of logs at most a second old.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crds::datastore::Problem;
+
+use crate::{
+    cluster::{Cluster, RunView},
+    problem::{not_found, unavailable},
+};
+
+/// How old a look may be where one is enough.
+const FRESH: Duration = Duration::from_secs(1);
+/// The most runs that are kept.
+const KEPT: usize = 1024;
+
+/// UIDs of namespaces by the UID of a run in them. A run has one namespace for all its life.
+type Homes = HashMap<String, Arc<str>>;
+/// Runs by namespace and name, and when each was read.
+type Seen = HashMap<(String, String), (Instant, Arc<RunView>)>;
+
+/// Looks at runs.
+pub struct Lookup {
+    cluster: Arc<dyn Cluster>,
+    seen: Mutex<Seen>,
+    homes: Mutex<Homes>,
+}
+
+impl Lookup {
+    /// Has seen none yet.
+    pub fn new(cluster: Arc<dyn Cluster>) -> Self {
+        Self { cluster, seen: Mutex::default(), homes: Mutex::default() }
+    }
+
+    /// Reads a run, live; none when there is none.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Arc<RunView>>, Problem> {
+        let begun = Instant::now();
+        let found = self.cluster.run(namespace, name).await.map_err(|error| unavailable("the API server", &error))?;
+        let found = found.map(Arc::new);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (namespace.to_owned(), name.to_owned());
+        match &found {
+            Some(run) => {
+                if seen.len() >= KEPT {
+                    seen.retain(|_, (at, _)| at.elapsed() < FRESH);
+                }
+                if seen.len() < KEPT {
+                    seen.insert(key, (begun, run.clone()));
+                }
+            }
+            None => drop(seen.remove(&key)),
+        }
+        Ok(found)
+    }
+
+    /// Reads a run, live.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotFound`.
+    pub async fn live(&self, namespace: &str, name: &str) -> Result<Arc<RunView>, Problem> {
+        let found = self.find(namespace, name).await?;
+        found.ok_or_else(|| not_found(format!("there is no run {name} in namespace {namespace}")))
+    }
+
+    /// The UID of the namespace of a run that was just read, live.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotFound`.
+    pub async fn namespace(&self, run: &RunView) -> Result<Arc<str>, Problem> {
+        if let Some(known) = self.homes.lock().unwrap_or_else(PoisonError::into_inner).get(&run.uid) {
+            return Ok(known.clone());
+        }
+        let uid: Arc<str> = self.namespace_uid(&run.namespace).await?.into();
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        if homes.len() >= KEPT {
+            homes.clear();
+        }
+        homes.insert(run.uid.clone(), uid.clone());
+        Ok(uid)
+    }
+
+    /// The UID of a namespace, read live.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotFound`.
+    pub async fn namespace_uid(&self, name: &str) -> Result<String, Problem> {
+        let found = self.cluster.namespace(name).await.map_err(|error| unavailable("the API server", &error))?;
+        found.ok_or_else(|| not_found(format!("there is no namespace {name}")))
+    }
+
+    /// A run as it was at most a second ago.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NotFound`.
+    pub async fn recent(&self, namespace: &str, name: &str) -> Result<Arc<RunView>, Problem> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let known = {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.get(&key).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, run)| run.clone())
+        };
+        match known {
+            Some(run) => Ok(run),
+            None => self.live(namespace, name).await,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The service's certificate where nobody brings one: made once, and kept in a Secret with the authority that it is trusted by. The
+//! authority's own key is kept nowhere, so that it never signs another.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use anyhow::Context as _;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+
+use crate::{
+    cluster::Cluster,
+    settings::{SecretName, Settings},
+    tls::Files,
+};
+
+/// Entries of the Secret, in the order chain, key, authority.
+const ENTRIES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
+/// How long a certificate is good for, in years.
+const YEARS: i16 = 10;
+/// The longest wait between two tries.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// The certificate to serve with: of the Secret that the settings name, or of the files that they name. A Secret is tried for until
+/// it answers; nobody can be served without.
+///
+/// # Errors
+/// Without a Secret, when the files cannot be read.
+pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Result<Files> {
+    let Some(secret) = &settings.tls_secret else {
+        return Ok(Files::read(&settings.tls_cert, &settings.tls_key)?);
+    };
+    let directory = settings.tls_cert.parent().unwrap_or(Path::new("/"));
+    let mut wait = Duration::from_millis(250);
+    loop {
+        match settle(cluster, secret, &settings.tls_names, directory).await {
+            Ok(files) => return Ok(files),
+            Err(error) => {
+                tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; trying again");
+            }
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(AGAIN);
+    }
+}
+
+/// The certificate of the Secret. One without gets what is mounted, of the Secret of an earlier release, whose authority running pods
+/// know, or a new one.
+///
+/// # Errors
+/// When the Secret cannot be read or written, or is changed by others all the time.
+pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String], directory: &Path) -> anyhow::Result<Files> {
+    for _ in 0..3 {
+        let read = cluster.secret(secret).await?.context("there is no such Secret; the chart makes it")?;
+        if let Some(files) = files(&read.data) {
+            return Ok(files);
+        }
+        let mounted: BTreeMap<_, _> = ENTRIES
+            .into_iter()
+            .filter_map(|entry| Some((entry.to_owned(), std::fs::read(directory.join(entry)).ok()?)))
+            .collect();
+        let (entries, from) =
+            if files(&mounted).is_some() { (mounted, "taken over from an earlier release") } else { (make(names)?, "made") };
+        if cluster.fill(secret, &read, &entries).await? {
+            tracing::info!(%secret, "the certificate of the service was {from}");
+        }
+        // What stands there now counts, whoever wrote it.
+    }
+    anyhow::bail!("others change it all the time")
+}
+
+fn files(entries: &BTreeMap<String, Vec<u8>>) -> Option<Files> {
+    let [chain, key, _] = ENTRIES.map(|entry| entries.get(entry).filter(|bytes| !bytes.is_empty()));
+    entries.get(ENTRIES[2])?;
+    Some(Files::of(chain?.clone(), key?.clone()))
+}
+
+/// An authority and a certificate for these host names.
+fn make(names: &[String]) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let host = names.first().context("--tls-names is empty")?;
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let params = |hosts: &[String], name: String| -> anyhow::Result<CertificateParams> {
+        let mut params = CertificateParams::new(hosts)?;
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        // The first of a month is there in every year, and a clock that is behind by hours does not matter.
+        let day = |years: i16| {
+            let month = u8::try_from(today.month()).unwrap_or(1);
+            date_time_ymd(i32::from(today.year() + years), month, 1)
+        };
+        (params.not_before, params.not_after) = (day(-1), day(YEARS));
+        Ok(params)
+    };
+    let mut authority = params(&[], "Pawl datastore CA".to_owned())?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+    let mut service = params(names, host.clone())?;
+    service.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    service.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate()?;
+    let certificate = service.signed_by(&key, &authority)?;
+    let contents = [certificate.pem(), key.serialize_pem(), authority.pem()];
+    Ok(ENTRIES.into_iter().zip(contents).map(|(entry, text)| (entry.to_owned(), text.into_bytes())).collect())
+}

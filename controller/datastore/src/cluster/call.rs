@@ -1,0 +1,73 @@
+//! Calls to the API server, each for a limited time.
+
+use std::time::Duration;
+
+use kube::core::Status;
+
+/// How long a call may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A call that failed, or whose answer did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No answer in time; the call may have had its effect.
+    #[error("{what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout {
+        /// What was asked.
+        what: &'static str,
+    },
+    /// The API server refused.
+    #[error("{what}: {} {}", status.code, status.message)]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// Its answer.
+        status: Box<Status>,
+    },
+    /// The connection failed, or the answer made no sense; the call may have had its effect.
+    #[error("{what}: {source}")]
+    Transport {
+        /// What was asked.
+        what: &'static str,
+        /// What happened.
+        source: Box<kube::Error>,
+    },
+}
+
+impl CallError {
+    /// The API server's answer, when there was one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Refused { status, .. } => Some(status),
+            Self::Timeout { .. } | Self::Transport { .. } => None,
+        }
+    }
+
+    /// The code of the API server's answer; 0 when there was none.
+    pub fn code(&self) -> u16 {
+        self.status().map_or(0, |status| status.code)
+    }
+}
+
+/// Awaits a call for at most [`CALL_TIMEOUT`].
+pub(super) async fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    match tokio::time::timeout(CALL_TIMEOUT, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => Err(CallError::Refused { what, status }),
+        Ok(Err(source)) => Err(CallError::Transport { what, source: Box::new(source) }),
+        Err(_) => Err(CallError::Timeout { what }),
+    }
+}
+
+/// As [`call`], where "not found" is an answer. Only the API server's own word for it counts: while it does not serve a kind yet,
+/// as after a restart, it answers 404 to everything.
+pub(super) async fn call_opt<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<Option<T>, CallError> {
+    match call(what, request).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.status().is_some_and(|status| status.code == 404 && status.reason == "NotFound") => Ok(None),
+        Err(error) => Err(error),
+    }
+}

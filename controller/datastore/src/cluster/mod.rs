@@ -1,0 +1,358 @@
+//! What the datastore asks of the API server, behind a trait, so that tests can stand in for it.
+
+mod call;
+
+use std::collections::{BTreeMap, HashSet};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec},
+    core::v1::{ConfigMap, Namespace, Secret},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+use crds::{
+    Adopted, Claim, Operation, TerraformRun,
+    clock::ServerClock,
+    datastore::{AUDIENCE, StateId},
+};
+
+use crate::settings::SecretName;
+
+pub use call::CallError;
+use call::{call, call_opt};
+
+/// Owns the fields that [`Cluster::fill`] writes.
+const MANAGER: &str = "pawl-datastore";
+
+/// Who a token is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The user's name: `system:serviceaccount:NAMESPACE:NAME`.
+    pub user: String,
+    /// The pod that the token is bound to.
+    pub pod: Option<PodIdentity>,
+}
+
+/// The pod that a token is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// Its namespace: that of the ServiceAccount.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// What of a run decides about requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Number, pod and openness of the newest attempt.
+    pub attempt: Option<(u32, String, bool)>,
+    /// Who adopted an attempt.
+    pub adopted: Option<Adopted>,
+    /// The claim.
+    pub claim: Option<Claim>,
+    /// What the run is to do.
+    pub operation: Operation,
+    /// Whether the run has ended.
+    pub terminal: bool,
+    /// Its managed state.
+    pub state: StateId,
+    /// The run whose journal it may read.
+    pub recovers: Option<String>,
+    /// ID of the lock that the controller says was left by an ended process of ours, and that this run may release.
+    pub released: Option<String>,
+}
+
+impl RunView {
+    /// What matters of a run.
+    pub fn of(run: &TerraformRun) -> Self {
+        let status = run.status.clone().unwrap_or_default();
+        let name = run.name_any();
+        Self {
+            namespace: run.namespace().unwrap_or_default(),
+            uid: run.uid().unwrap_or_default(),
+            attempt: status.attempt.as_ref().map(|a| (a.number, a.pod_name.clone(), a.open)),
+            terminal: status.is_terminal(),
+            adopted: status.adopted,
+            claim: status.claim,
+            operation: run.spec.operation,
+            state: StateId::of(&name, &run.spec),
+            released: run.status.as_ref().and_then(|status| status.lock_release.as_ref()).map(|release| release.id.clone()),
+            recovers: run.spec.recover.as_ref().map(|recover| recover.from_run.clone()),
+            name,
+        }
+    }
+
+    /// The newest attempt's number; 0 before the first.
+    pub fn newest(&self) -> u32 {
+        self.attempt.as_ref().map_or(0, |(number, ..)| *number)
+    }
+
+    /// Whether the newest attempt's pod may still write.
+    pub fn is_open(&self) -> bool {
+        self.attempt.as_ref().is_some_and(|(.., open)| *open)
+    }
+}
+
+/// How the API server proves itself when it passes requests on, and which headers say for whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrontProxyConfig {
+    /// The authority of its client certificate, as PEM.
+    pub authority: String,
+    /// Common names of that certificate; any when empty.
+    pub names: Vec<String>,
+    /// Headers with the user's name.
+    pub user_headers: Vec<String>,
+}
+
+/// A Secret of the datastore's own, as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries {
+    /// Its resourceVersion.
+    pub version: String,
+    /// What it holds; nothing until it is filled.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
+/// The API server.
+pub trait Cluster: Send + Sync + 'static {
+    /// Now, by its clock.
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+    /// Who a token of the audience [`AUDIENCE`] is; none when it is no such token, or no longer.
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>>;
+    /// Reads a run, live; none when there is none.
+    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>>;
+    /// UIDs of the runs of a namespace. For finding candidates; what is not among them is read live.
+    fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
+    /// How the API server passes requests on; none when the cluster has not set that up.
+    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>>;
+    /// The UID of a namespace, read live; none when there is none.
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>>;
+    /// Reads a Secret of the datastore's own; none when there is none.
+    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>>;
+    /// Adds entries to a Secret that is still as it was read; false when somebody else was ahead.
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, CallError>>;
+}
+
+/// The real one.
+pub struct Kube(Client, ServerClock);
+
+impl Kube {
+    /// Asks with this client, whose answers tell the time.
+    pub fn new(client: Client, clock: ServerClock) -> Self {
+        Self(client, clock)
+    }
+}
+
+impl Cluster for Kube {
+    fn now(&self) -> Timestamp {
+        self.1.now()
+    }
+
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+        Box::pin(async move {
+            let review = TokenReview {
+                spec: TokenReviewSpec { audiences: Some(vec![AUDIENCE.into()]), token: Some(token.to_owned()) },
+                ..TokenReview::default()
+            };
+            let api: Api<TokenReview> = Api::all(self.0.clone());
+            let answer = call("review a token", api.create(&PostParams::default(), &review)).await?;
+            Ok(identity(&answer))
+        })
+    }
+
+    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
+        Box::pin(async move {
+            let api: Api<TerraformRun> = Api::namespaced(self.0.clone(), namespace);
+            match call("read the run", api.get(name)).await {
+                Ok(run) => Ok(Some(RunView::of(&run))),
+                Err(error) if is_gone(&error, name) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        Box::pin(async move {
+            let api: Api<TerraformRun> = Api::namespaced(self.0.clone(), namespace);
+            let (mut uids, mut params) = (HashSet::new(), ListParams::default().limit(500));
+            loop {
+                let page = call("list runs", api.list_metadata(&params)).await?;
+                uids.extend(page.items.iter().filter_map(ResourceExt::uid));
+                match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => params = params.continue_token(&token),
+                    None => return Ok(uids),
+                }
+            }
+        })
+    }
+
+    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
+        Box::pin(async move {
+            let api: Api<ConfigMap> = Api::namespaced(self.0.clone(), "kube-system");
+            let map = call_opt("read the front proxy", api.get("extension-apiserver-authentication")).await?;
+            Ok(map.and_then(|map| front_proxy(&map.data.unwrap_or_default())))
+        })
+    }
+
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
+        Box::pin(async move {
+            let api: Api<Namespace> = Api::all(self.0.clone());
+            Ok(call_opt("read the namespace", api.get(name)).await?.and_then(|namespace| namespace.uid()))
+        })
+    }
+
+    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
+        Box::pin(async move {
+            let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
+            let found = call_opt("read the Secret", api.get(&name.name)).await?;
+            Ok(found.map(|secret| Entries {
+                version: secret.resource_version().unwrap_or_default(),
+                data: secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect(),
+            }))
+        })
+    }
+
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, CallError>> {
+        Box::pin(async move {
+            let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
+            let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (key, BASE64_STANDARD.encode(value))).collect();
+            let patch = Patch::Merge(json!({"metadata": {"resourceVersion": read.version}, "data": data}));
+            let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+            match call("fill the Secret", api.patch(&name.name, &params, &patch)).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.code() == 409 => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// A 404 for the run itself. While its definition is missing, the API server knows no such kind and its 404 names no object.
+fn is_gone(error: &CallError, name: &str) -> bool {
+    let details = error.status().filter(|status| status.code == 404).and_then(|status| status.details.as_ref());
+    details.is_some_and(|details| details.name == name)
+}
+
+fn identity(review: &TokenReview) -> Option<Identity> {
+    let status = review.status.as_ref()?;
+    let audiences = status.audiences.as_deref().unwrap_or_default();
+    // Without the list, the server did not look at audiences.
+    if status.authenticated != Some(true) || !audiences.iter().any(|audience| audience == AUDIENCE) {
+        return None;
+    }
+    let info = status.user.as_ref()?;
+    let user = info.username.clone()?;
+    let extra = |key: &str| match info.extra.as_ref()?.get(key)?.as_slice() {
+        [one] => Some(one.clone()),
+        _ => None,
+    };
+    let namespace =
+        user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')).map(|(ns, _)| ns.to_owned());
+    let (name, uid) = (extra("authentication.kubernetes.io/pod-name"), extra("authentication.kubernetes.io/pod-uid"));
+    let pod = match (namespace, name, uid) {
+        (Some(namespace), Some(name), Some(uid)) => Some(PodIdentity { namespace, name, uid }),
+        _ => None,
+    };
+    Some(Identity { user, pod })
+}
+
+/// None without an authority; also when anyone with a client certificate of the cluster would count as the API server.
+fn front_proxy(data: &BTreeMap<String, String>) -> Option<FrontProxyConfig> {
+    let list = |key: &str| -> Vec<String> {
+        let parsed: Vec<String> = data.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        parsed.into_iter().filter(|word| !word.is_empty()).collect()
+    };
+    let authority = data.get("requestheader-client-ca-file").filter(|pem| !pem.trim().is_empty())?.clone();
+    let names = list("requestheader-allowed-names");
+    if names.is_empty() && data.get("client-ca-file").is_some_and(|clients| clients.trim() == authority.trim()) {
+        tracing::warn!("the front proxy has the authority of all clients and no names; nothing is read through it");
+        return None;
+    }
+    Some(FrontProxyConfig { authority, names, user_headers: list("requestheader-username-headers") })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn review(status: &serde_json::Value) -> Option<Identity> {
+        identity(&serde_json::from_value(json!({"spec": {}, "metadata": {}, "status": status})).unwrap())
+    }
+
+    #[test]
+    fn only_a_token_of_this_audience_is_somebody() {
+        let user = json!({"username": "system:serviceaccount:team:net-abcde-a1", "extra": {
+            "authentication.kubernetes.io/pod-name": ["net-abcde-a1"], "authentication.kubernetes.io/pod-uid": ["u1"]}});
+        let found = review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": user})).unwrap();
+        assert_eq!(found.pod, Some(PodIdentity { namespace: "team".into(), name: "net-abcde-a1".into(), uid: "u1".into() }));
+        for status in [
+            json!({"authenticated": true, "user": user}),
+            json!({"authenticated": true, "audiences": ["https://kubernetes.default.svc"], "user": user}),
+            json!({"authenticated": false, "audiences": [AUDIENCE], "user": user}),
+            json!({"audiences": [AUDIENCE], "user": user}),
+            json!({"authenticated": true, "audiences": [AUDIENCE]}),
+        ] {
+            assert_eq!(review(&status), None, "{status}");
+        }
+        let unbound = json!({"username": "system:serviceaccount:team:x"});
+        assert_eq!(review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": unbound})).unwrap().pod, None);
+    }
+
+    #[test]
+    fn a_proxy_that_anyone_could_be_is_none() {
+        let data = |ca: &str, names: &str| {
+            BTreeMap::from([
+                ("client-ca-file".to_owned(), "A".to_owned()),
+                ("requestheader-client-ca-file".to_owned(), ca.to_owned()),
+                ("requestheader-allowed-names".to_owned(), names.to_owned()),
+                ("requestheader-username-headers".to_owned(), r#"["X-Remote-User"]"#.to_owned()),
+            ])
+        };
+        assert_eq!(front_proxy(&BTreeMap::new()), None);
+        assert_eq!(front_proxy(&data("A\n", "[]")), None);
+        assert_eq!(front_proxy(&data("A", r#"[""]"#)), None);
+        assert_eq!(front_proxy(&data("B", "[]")).unwrap().names, Vec::<String>::new());
+        assert_eq!(front_proxy(&data("A", r#"["front-proxy-client"]"#)).unwrap().names, ["front-proxy-client"]);
+    }
+
+    #[test]
+    fn a_missing_kind_is_no_missing_run() {
+        let refused = |details: serde_json::Value| CallError::Refused {
+            what: "read the run",
+            status: Box::new(serde_json::from_value(json!({"code": 404, "reason": "NotFound", "details": details})).unwrap()),
+        };
+        assert!(is_gone(&refused(json!({"name": "net", "kind": "terraformruns"})), "net"));
+        assert!(!is_gone(&refused(json!({})), "net"));
+        assert!(!is_gone(&refused(json!(null)), "net"));
+    }
+}

@@ -1,0 +1,228 @@
+//! Finds what runs left that are gone, and deletes it a day after it was first found; their claims after 90 days. Whether a run
+//! is gone only a live read of its name says, and only when the UID there is another or nothing is there.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crds::datastore::{ObjectKind, Problem};
+
+use crate::{
+    blob::store::Entry,
+    names::{self, RunKey},
+    objects::{Named, Record, claim},
+    problem::{not_found, unavailable},
+    service::Service,
+};
+
+/// How long after it was first found gone a run's objects stay.
+const OBJECTS: SignedDuration = SignedDuration::from_hours(24);
+/// How long its claim stays.
+const CLAIMS: SignedDuration = SignedDuration::from_hours(90 * 24);
+/// How old a blob must be that no record names, in the store's time.
+const BLOBS: Duration = Duration::from_secs(86_400);
+
+/// When a run was first found gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Then.
+    pub at: Timestamp,
+}
+
+/// What is to be done about a run that has something in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing.
+    Keep,
+    /// It is there after all: remove the mark.
+    Unmark,
+    /// It is gone: remember since when.
+    Mark,
+    /// Its objects have been without it long enough.
+    DeleteObjects,
+    /// Its claim as well.
+    DeleteAll,
+}
+
+/// Decides on a run that is there or gone now, and was marked then.
+pub fn verdict(gone: bool, marked: Option<Timestamp>, now: Timestamp) -> Verdict {
+    match (gone, marked) {
+        (false, Some(_)) => Verdict::Unmark,
+        (true, None) => Verdict::Mark,
+        (true, Some(at)) if now.duration_since(at) >= CLAIMS => Verdict::DeleteAll,
+        (true, Some(at)) if now.duration_since(at) >= OBJECTS => Verdict::DeleteObjects,
+        (false, None) | (true, Some(_)) => Verdict::Keep,
+    }
+}
+
+/// Sweeps at every interval, for ever.
+pub async fn run(service: Arc<Service>, interval: Duration) {
+    loop {
+        tokio::time::sleep(interval).await;
+        if let Err(problem) = sweep(&service, service.cluster.now()).await {
+            service.metrics.sweep_failed();
+            tracing::warn!(%problem, "the sweep was not finished; the next one begins anew");
+        }
+    }
+}
+
+/// Sweeps once, as of `now`.
+///
+/// # Errors
+/// `Unavailable`: what could not be asked is left as it is.
+pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
+    let store = service.sealed.store();
+    let (mut namespaces, _) = store.children(&names::top("runs")).await?;
+    namespaces.extend(store.children(&names::top("claims")).await?.0);
+    namespaces.sort_unstable();
+    namespaces.dedup();
+    for namespace in &namespaces {
+        sweep_namespace(service, namespace, now).await?;
+    }
+    let (namespaces, _) = store.children(&names::top("states")).await?;
+    for namespace in &namespaces {
+        for key in service.states.list(namespace).await? {
+            match service.states.prune(&key, BLOBS).await {
+                Ok(count) => service.metrics.swept("state", count),
+                Err(problem) => tracing::warn!(state = %key.prefix(), %problem, "a state was not swept"),
+            }
+        }
+    }
+    for entry in store.list(&names::top("probes")).await? {
+        if is_older(&entry, BLOBS) {
+            store.delete(&entry.name).await?;
+        }
+    }
+    service.metrics.swept("leftover", store.remove_leftovers(BLOBS).await);
+    Ok(())
+}
+
+async fn sweep_namespace(service: &Service, namespace: &str, now: Timestamp) -> Result<(), Problem> {
+    let store = service.sealed.store();
+    // One list spares a read of each run that is there; without the right to list, each is read.
+    let there = match service.cluster.uids(namespace).await {
+        Ok(uids) => uids,
+        Err(error) if matches!(error.code(), 401 | 403) => HashSet::new(),
+        Err(error) => return Err(unavailable("the API server", &error)),
+    };
+    let below = |top: &'static str| names::below(&names::top(top), namespace);
+    let (runs, _) = store.children(&below("runs")).await?;
+    let (_, claims) = store.children(&below("claims")).await?;
+    let (_, marks) = store.children(&below("gone")).await?;
+    let uids: HashSet<&String> = runs.iter().chain(&claims).collect();
+    for uid in uids {
+        let Ok(key) = RunKey::new(namespace, uid) else { continue };
+        let marked = marks.contains(uid);
+        if runs.contains(uid) {
+            match sweep_blobs(service, &key).await {
+                Ok(count) => service.metrics.swept("blob", count),
+                Err(problem) => tracing::warn!(namespace, uid, %problem, "blobs of a run were not swept"),
+            }
+        }
+        if there.contains(uid) && !marked {
+            continue;
+        }
+        // What cannot be read is left: nobody can say then whose it is.
+        if let Err(problem) = sweep_run(service, &key, marked, now).await {
+            tracing::warn!(namespace, uid, %problem, "a run was not swept");
+        }
+    }
+    Ok(())
+}
+
+async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp) -> Result<(), Problem> {
+    let sealed = &service.sealed;
+    let name = match sealed.read::<Named>(&key.name_record()).await? {
+        Some((named, _)) => Some(named.name),
+        None => claim::get(sealed, key).await?.map(|claim| claim.run),
+    };
+    let Some(name) = name else { return Err(not_found("the run's name is not known")) };
+    let gone = service.lookup.find(key.namespace(), &name).await?.is_none_or(|run| run.uid != key.uid());
+    let mark = if marked { sealed.read::<Mark>(&key.mark()).await?.map(|(mark, _)| mark.at) } else { None };
+    match verdict(gone, mark, now) {
+        Verdict::Keep => {}
+        Verdict::Unmark => sealed.store().delete(&key.mark()).await?,
+        Verdict::Mark => {
+            tracing::info!(namespace = key.namespace(), uid = key.uid(), run = name, "a run is gone and left something");
+            sealed.create(&key.mark(), &Mark { at: now }, &[]).await?;
+        }
+        Verdict::DeleteObjects => delete_objects(service, key).await?,
+        Verdict::DeleteAll => {
+            delete_objects(service, key).await?;
+            sealed.store().delete(&key.claim()).await?;
+            sealed.store().delete(&key.mark()).await?;
+            service.metrics.swept("claim", 1);
+        }
+    }
+    Ok(())
+}
+
+async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> {
+    if service.sealed.store().list(&key.prefix()).await?.is_empty() {
+        // Without a claim nothing is left to be remembered.
+        if service
+            .sealed
+            .store()
+            .list(&names::below(&names::top("claims"), key.namespace()))
+            .await?
+            .iter()
+            .all(|e| e.name != key.claim())
+        {
+            service.sealed.store().delete(&key.mark()).await?;
+        }
+        return Ok(());
+    }
+    service.logs.forget(key);
+    service.objects.delete_all(key).await?;
+    service.metrics.swept("run", 1);
+    tracing::info!(namespace = key.namespace(), uid = key.uid(), "what a run had left was deleted");
+    Ok(())
+}
+
+/// Deletes blobs that no record names. A blob's name says to which record it belongs, so that most are decided without a read.
+async fn sweep_blobs(service: &Service, key: &RunKey) -> Result<usize, Problem> {
+    let mut deleted = 0;
+    for entry in service.sealed.store().list(&key.blobs()).await? {
+        if !is_older(&entry, BLOBS) {
+            continue;
+        }
+        let mut words = entry.name.last().splitn(3, '-');
+        let attempt = words.next().and_then(|word| word.strip_prefix('a')).and_then(|number| names::attempt(number).ok());
+        let (Some(attempt), Some(kind)) = (attempt, words.next().and_then(ObjectKind::of)) else { continue };
+        let record = service.sealed.read::<Record>(&key.object(attempt, kind)).await?;
+        if record.is_none_or(|(record, _)| record.blob.as_deref() != Some(entry.name.last())) {
+            service.sealed.store().delete(&entry.name).await?;
+            deleted += 1;
+        }
+    }
+    Ok(deleted)
+}
+
+fn is_older(entry: &Entry, age: Duration) -> bool {
+    SystemTime::now().duration_since(entry.modified).is_ok_and(|passed| passed > age)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_gone_is_not_deleted_within_a_day_and_its_claim_not_within_ninety() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let ago = |hours: i64| Some(now - SignedDuration::from_hours(hours));
+        assert_eq!(verdict(false, None, now), Verdict::Keep);
+        assert_eq!(verdict(false, ago(5000), now), Verdict::Unmark, "it was there after all");
+        assert_eq!(verdict(true, None, now), Verdict::Mark);
+        assert_eq!(verdict(true, ago(0), now), Verdict::Keep);
+        assert_eq!(verdict(true, ago(23), now), Verdict::Keep);
+        assert_eq!(verdict(true, ago(24), now), Verdict::DeleteObjects);
+        assert_eq!(verdict(true, ago(89 * 24), now), Verdict::DeleteObjects);
+        assert_eq!(verdict(true, ago(90 * 24), now), Verdict::DeleteAll);
+        assert_eq!(verdict(true, ago(-24), now), Verdict::Keep, "a clock that went back");
+    }
+}

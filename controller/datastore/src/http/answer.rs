@@ -1,0 +1,41 @@
+//! Answers with content, and those without.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use futures::TryStreamExt as _;
+
+use crds::datastore::{HEADER_DIGEST, Problem, Stored};
+
+use crate::{blob::store::ByteStream, problem, service::Service};
+
+/// An answer without a body.
+pub fn empty(status: StatusCode) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// An answer with content whose length and digest are known.
+///
+/// # Errors
+/// `Corrupt` when the digest is none; `Unavailable` when the service ends.
+pub async fn content(service: &Service, stored: &Stored, stream: ByteStream) -> Result<Response, Problem> {
+    let (metrics, permit) = (service.metrics.clone(), service.download(stored.size).await?);
+    let counted = stream.inspect_ok(move |piece| {
+        let _held = &permit;
+        metrics.sent(piece.len());
+    });
+    let counted = counted.inspect_err(|problem| {
+        // The client sees a connection that ends too early.
+        tracing::error!(reason = problem.reason, "{}", problem.message);
+    });
+    let mut response = Response::new(Body::from_stream(counted));
+    let digest = HeaderValue::try_from(&stored.digest).map_err(|_| problem::corrupt("the digest is none"))?;
+    response.headers_mut().insert(HEADER_DIGEST, digest);
+    response.headers_mut().insert(header::CONTENT_LENGTH, stored.size.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    Ok(response)
+}

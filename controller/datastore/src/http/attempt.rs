@@ -1,0 +1,196 @@
+//! Requests of an attempt's pod.
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, StatusCode, request::Parts},
+    response::Response,
+};
+
+use crds::datastore::{FORBIDDEN, HEADER_DIGEST, HEADER_NONCE, ObjectKind, Problem, Stored};
+
+use crate::{
+    auth::caller::{self, Ask},
+    cluster::{PodIdentity, RunView},
+    journal,
+    names::{LogKey, RunKey, StateKey},
+    objects::{self, Wrote, claim},
+    problem::{self, invalid, problem},
+    service::Service,
+    state::lock::Holder,
+};
+
+use super::{
+    answer::{content, empty},
+    body::Incoming,
+    route::{Parameters, limit},
+};
+
+/// A pod's request whose path was understood.
+pub struct Request<'a> {
+    /// Namespace of the run.
+    pub namespace: &'a str,
+    /// Its name.
+    pub run: &'a str,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// What is asked.
+    pub ask: Ask,
+    /// Its parameters.
+    pub query: &'a Parameters,
+}
+
+/// Answers it.
+///
+/// # Errors
+/// Whatever the answer is when it is no success.
+pub async fn answer(service: &Service, request: &Request<'_>, parts: &Parts, body: Body) -> Result<Response, Problem> {
+    let identity = service.tokens.identify(&parts.headers).await?;
+    let pod = identity.pod.as_ref().ok_or_else(|| problem(FORBIDDEN, "the token is bound to no pod"))?;
+    let _permit = service.admit(&pod.uid)?;
+    let nonce = text(&parts.headers, HEADER_NONCE)?.unwrap_or_default();
+    let run = authorize(service, request, pod, nonce).await?;
+    let mut body = Incoming::new(body, limit(request.ask), &service.metrics);
+    let done = carry_out(service, request, &run, pod, nonce, &parts.headers, &mut body).await;
+    if done.is_err() {
+        body.drain().await;
+    }
+    done
+}
+
+async fn authorize(
+    service: &Service,
+    request: &Request<'_>,
+    pod: &PodIdentity,
+    nonce: &str,
+) -> Result<std::sync::Arc<RunView>, Problem> {
+    // Before anything is said of the run: who is of another namespace learns not even whether it exists.
+    if pod.namespace != request.namespace {
+        return Err(problem(FORBIDDEN, "the run is of another namespace"));
+    }
+    let decide = |run: &RunView| caller::decide(run, pod, request.attempt, nonce, request.ask);
+    if matches!(request.ask, Ask::Log(_)) {
+        let run = service.lookup.recent(request.namespace, request.run).await?;
+        // A refusal is decided on what is now: the attempt may just have been adopted.
+        if decide(&run).is_ok() {
+            return Ok(run);
+        }
+    }
+    let run = service.lookup.live(request.namespace, request.run).await?;
+    decide(&run).map(|()| run)
+}
+
+async fn carry_out(
+    service: &Service,
+    request: &Request<'_>,
+    run: &RunView,
+    pod: &PodIdentity,
+    nonce: &str,
+    headers: &HeaderMap,
+    body: &mut Incoming<'_>,
+) -> Result<Response, Problem> {
+    let key = RunKey::new(&run.namespace, &run.uid)?;
+    let state = || StateKey::new(&run.namespace, run.state.clone());
+    let holder = Holder { run, attempt: request.attempt, pod_uid: &pod.uid };
+    let lock = request.query.lock.as_deref().unwrap_or_default();
+    match request.ask {
+        Ask::Put(kind) => {
+            let digest = digest(headers)?.ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
+            service.objects.name(&key, &run.name).await?;
+            let _permit = service.transfer(kind).await?;
+            let (stored, wrote) = service.objects.put(&key, request.attempt, kind, digest, body.stream()).await?;
+            Ok(problem::json(created(wrote), &stored))
+        }
+        Ask::Get(kind) => {
+            let object = service.objects.get(&key, request.attempt, kind).await?;
+            let object = object.ok_or_else(|| objects::none(request.attempt, kind))?;
+            content(service, &object.stored, object.content).await
+        }
+        Ask::Digest(kind) => {
+            let _permit = service.transfer(kind).await?;
+            Ok(problem::json(StatusCode::OK, &service.objects.verify(&key, request.attempt, kind).await?))
+        }
+        Ask::Log(phase) => {
+            let piece = body.collect().await?;
+            service.objects.name(&key, &run.name).await?;
+            let log = LogKey { run: key, attempt: request.attempt, phase };
+            let length = service.logs.append(&log, request.query.offset, &piece, request.query.end).await?;
+            Ok(problem::json(StatusCode::OK, &length))
+        }
+        Ask::Recover => journal::of_recovered(service, run).await,
+        Ask::Intent => {
+            service.objects.name(&key, &run.name).await?;
+            claim::prove(&service.sealed, &key, request.attempt, nonce).await?;
+            Ok(empty(StatusCode::OK))
+        }
+        Ask::Claim => {
+            let said = body.collect().await?;
+            let said = serde_json::from_slice(&said).map_err(|_| invalid("the body is no claim"))?;
+            Ok(problem::json(created(claim::put(&service.sealed, &key, run, said).await?), &run.claim))
+        }
+        Ask::ReadState => match service.states.get_for(&state()?, &service.lookup.namespace(run).await?).await? {
+            None => Ok(empty(StatusCode::NO_CONTENT)),
+            Some((version, stream)) => content(service, &Stored { digest: version.digest, size: version.size }, stream).await,
+        },
+        Ask::WriteState => {
+            let key = state()?;
+            // Refused before the body is read, and again when it is there.
+            let newest = service.states.newest(&key).await?;
+            if !holder.holds(&newest.head, lock) {
+                return Err(newest.head.locked());
+            }
+            let begun = tokio::time::Instant::now();
+            let permit = service.transfer(ObjectKind::Bundle).await?;
+            let written = service.states.receive(&key, body.stream(), digest(headers)?).await?;
+            drop(permit);
+            if begun.elapsed() > std::time::Duration::from_secs(1) {
+                let decided = authorize(service, request, pod, nonce).await;
+                if let Err(problem) = decided {
+                    service.states.give_up(written).await;
+                    return Err(problem);
+                }
+            }
+            service.states.put(&key, &holder, lock, written).await?;
+            Ok(empty(StatusCode::OK))
+        }
+        Ask::Lock => {
+            let info = body.collect().await?;
+            let namespace = service.lookup.namespace(run).await?;
+            service.states.lock(&state()?, &holder, &namespace, &info, &service.lookup).await?;
+            Ok(empty(StatusCode::OK))
+        }
+        Ask::Unlock => {
+            service.states.unlock(&state()?, &holder, lock).await?;
+            Ok(empty(StatusCode::OK))
+        }
+    }
+}
+
+const fn created(wrote: Wrote) -> StatusCode {
+    match wrote {
+        Wrote::Created => StatusCode::CREATED,
+        Wrote::Same => StatusCode::OK,
+    }
+}
+
+fn digest(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let is_digest = |text: &&str| {
+        text.strip_prefix("sha256:")
+            .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+    };
+    match text(headers, HEADER_DIGEST)? {
+        None => Ok(None),
+        Some(text) => {
+            Some(text).filter(is_digest).map(Some).ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is no digest")))
+        }
+    }
+}
+
+/// A header that may be there once.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| invalid(format!("the header {name} is no text"))),
+        (Some(_), Some(_)) => Err(invalid(format!("the header {name} is there twice"))),
+    }
+}

@@ -1,0 +1,63 @@
+//! Requests of the controller: results and claims of any run, and the deletion of what a run left.
+
+use axum::{
+    http::{StatusCode, request::Parts},
+    response::Response,
+};
+
+use crds::datastore::{FORBIDDEN, ObjectKind, Problem};
+
+use crate::{
+    journal,
+    names::RunKey,
+    objects::{self, claim},
+    problem::{self, not_found, problem},
+    service::Service,
+};
+
+use super::{
+    answer::{content, empty},
+    route::UidAsk,
+};
+
+/// Answers one.
+///
+/// # Errors
+/// Whatever the answer is when it is no success.
+pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts) -> Result<Response, Problem> {
+    let identity = service.tokens.identify(&parts.headers).await?;
+    if identity.user != service.controller {
+        return Err(problem(FORBIDDEN, "that is the controller's"));
+    }
+    match ask {
+        UidAsk::Result(attempt) => {
+            let object = service.objects.get(run, attempt, ObjectKind::Result).await?;
+            let object = object.ok_or_else(|| objects::none(attempt, ObjectKind::Result))?;
+            content(service, &object.stored, object.content).await
+        }
+        UidAsk::Journal(attempt) => Ok(problem::json(StatusCode::OK, &journal::compared(service, run, attempt).await?)),
+        UidAsk::Claim => {
+            let record = claim::get(&service.sealed, run).await?.ok_or_else(|| not_found("no claim is recorded"))?;
+            Ok(problem::json(StatusCode::OK, &record.claim))
+        }
+        UidAsk::ReleaseLock => {
+            let (view, key) = journal::state_of(service, run).await?;
+            // The word on its process is the controller's; an attempt that is open could take the lock again.
+            if view.is_open() {
+                return Err(problem(FORBIDDEN, "the run's attempt is open"));
+            }
+            service.states.release(&key, &view.uid).await?;
+            Ok(empty(StatusCode::OK))
+        }
+        UidAsk::DeleteBundles => {
+            service.objects.delete_bundles(run).await?;
+            Ok(empty(StatusCode::OK))
+        }
+        UidAsk::Delete => {
+            service.logs.forget(run);
+            service.objects.delete_all(run).await?;
+            tracing::info!(namespace = run.namespace(), uid = run.uid(), "the objects of a run were deleted");
+            Ok(empty(StatusCode::OK))
+        }
+    }
+}

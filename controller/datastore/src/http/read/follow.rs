@@ -1,0 +1,177 @@
+//! Writes logs out, to their end or as they grow.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use tokio::{sync::mpsc, time::Instant};
+
+use crds::datastore::{LOG_PHASES, Problem};
+
+use crate::{
+    names::{LogKey, RunKey},
+    problem::corrupt,
+    service::Service,
+};
+
+/// How soon a log is looked at that another replica may have written to.
+const POLL: Duration = Duration::from_millis(400);
+/// The least time between two looks at a log.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a log that nobody ended may say nothing after a later phase began.
+const SILENT: Duration = Duration::from_secs(2);
+/// The same for a log that has not begun.
+const EMPTY: Duration = Duration::from_millis(500);
+
+/// One reader of logs.
+pub struct Follow {
+    /// The service.
+    pub service: Arc<Service>,
+    /// The run.
+    pub key: RunKey,
+    /// Its name.
+    pub run: String,
+    /// Whether to wait for what is still to come.
+    pub follow: bool,
+    /// Begin so many lines before the end.
+    pub tail: Option<u64>,
+    /// Whether each log is headed by a line that says which it is.
+    pub headers: bool,
+    /// The phases, in order.
+    pub phases: Vec<&'static str>,
+    /// Where to write to; the reader is gone when it is closed.
+    pub out: mpsc::Sender<Result<Bytes, Problem>>,
+}
+
+/// Why the writing stopped before its end.
+enum Stop {
+    /// Nobody reads any more, or the process ends.
+    Gone,
+    /// It cannot be read.
+    Problem(Problem),
+}
+
+impl From<Problem> for Stop {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl Follow {
+    /// Writes the logs of attempts `first` to `last`; to the newest, whichever that will be, without a last.
+    pub async fn run(self, first: u32, last: Option<u32>) {
+        if let Err(Stop::Problem(problem)) = self.attempts(first, last).await {
+            // Nobody reads any more, perhaps.
+            let _ = self.out.send(Err(problem)).await;
+        }
+    }
+
+    async fn attempts(&self, first: u32, last: Option<u32>) -> Result<(), Stop> {
+        let mut attempt = first;
+        loop {
+            for phase in &self.phases {
+                self.log(&LogKey { run: self.key.clone(), attempt, phase }).await?;
+            }
+            if last.is_some_and(|last| attempt >= last) || !self.next_attempt(attempt).await? {
+                return Ok(());
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Whether there is another attempt; when following, waits until that is known.
+    async fn next_attempt(&self, attempt: u32) -> Result<bool, Stop> {
+        loop {
+            let run = self.service.lookup.recent(self.key.namespace(), &self.run).await;
+            let Some(run) = run.ok().filter(|run| run.uid == self.key.uid()) else { return Ok(false) };
+            if run.newest() > attempt {
+                return Ok(true);
+            }
+            if !self.follow || run.terminal {
+                return Ok(false);
+            }
+            self.wait(POLL).await?;
+        }
+    }
+
+    /// Whether nothing can follow in logs of that attempt.
+    async fn is_over(&self, attempt: u32) -> bool {
+        match self.service.lookup.recent(self.key.namespace(), &self.run).await {
+            Ok(run) if run.uid == self.key.uid() => run.newest() > attempt || (run.terminal && !run.is_open()),
+            Ok(_) => true,
+            // An API server that does not answer says nothing about the run; a 404 says that it is gone.
+            Err(problem) => problem.reason == crds::datastore::NOT_FOUND,
+        }
+    }
+
+    async fn log(&self, key: &LogKey) -> Result<(), Stop> {
+        let logs = &self.service.logs;
+        let (mut at, mut begun, mut over) = (0, false, false);
+        let mut heard = Instant::now();
+        let mut grown = logs.grown();
+        loop {
+            grown.borrow_and_update();
+            let index = logs.index(key).await?;
+            if !begun && index.length > 0 {
+                begun = true;
+                if let Some(lines) = self.tail {
+                    at = logs.lines_before_end(key, &index, lines).await?;
+                }
+                if self.headers {
+                    self.send(format!("--- attempt {}, {} ---\n", key.attempt, key.phase).into()).await?;
+                }
+            }
+            if index.length > at {
+                let mut pieces = logs.read(key, &index, at);
+                while let Some(piece) = pieces.next().await {
+                    self.send(piece?).await?;
+                }
+                (at, heard) = (index.length, Instant::now());
+            }
+            if index.ended && !index.gap {
+                return Ok(());
+            }
+            if !self.follow || over {
+                return if index.gap { Err(corrupt(format!("{} has a gap at byte {at}", key.prefix())).into()) } else { Ok(()) };
+            }
+            if heard.elapsed() > (if index.length == 0 { EMPTY } else { SILENT }) && self.later_began(key).await? {
+                over = true;
+                continue;
+            }
+            // One more look after that: what was written before the end is read.
+            over = self.is_over(key.attempt).await;
+            if over {
+                continue;
+            }
+            tokio::time::sleep(PAUSE).await;
+            tokio::select! {
+                waited = self.wait(POLL) => waited?,
+                _ = grown.changed() => {}
+            }
+        }
+    }
+
+    async fn later_began(&self, key: &LogKey) -> Result<bool, Problem> {
+        let later = LOG_PHASES.into_iter().skip_while(|phase| *phase != key.phase).skip(1);
+        for phase in later {
+            if self.service.logs.index(&LogKey { phase, ..key.clone() }).await?.length > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn wait(&self, time: Duration) -> Result<(), Stop> {
+        let mut stopped = self.service.stopped.clone();
+        tokio::select! {
+            () = tokio::time::sleep(time) => Ok(()),
+            () = self.out.closed() => Err(Stop::Gone),
+            // An error means that nobody is left to stop this.
+            Ok(_) = stopped.wait_for(|stopped| *stopped) => Err(Stop::Gone),
+        }
+    }
+
+    async fn send(&self, piece: Bytes) -> Result<(), Stop> {
+        self.out.send(Ok(piece)).await.map_err(|_| Stop::Gone)
+    }
+}

@@ -1,0 +1,323 @@
+//! Paths of the group `read.pawl.run`.
+
+use crds::datastore::{JOURNAL, ObjectKind, Problem, StateId};
+
+use crate::{
+    http::asked::{Asked, Row, boolean, number},
+    names::{self, StateKey},
+    problem::invalid,
+};
+
+/// The most lines that can be asked for from the end of a log.
+const MOST_LINES: u64 = 100_000;
+
+/// In place of a stack: all of the namespace. No stack is called so.
+const ALL: &str = "-";
+
+/// What a person asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Which groups there are.
+    Groups,
+    /// Which versions of the group.
+    Group,
+    /// Which resources.
+    Resources,
+    /// A plan, as text or JSON; a state that could not be saved.
+    Object {
+        /// Namespace of the run.
+        namespace: String,
+        /// Its name.
+        run: String,
+        /// Which.
+        kind: ObjectKind,
+        /// Of which attempt; of the newest that has one when empty.
+        attempt: Option<u32>,
+    },
+    /// Logs.
+    Log {
+        /// Namespace of the run.
+        namespace: String,
+        /// Its name.
+        run: String,
+        /// Which.
+        query: LogQuery,
+    },
+    /// All states of a namespace.
+    States {
+        /// The namespace.
+        namespace: String,
+    },
+    /// The versions of a state.
+    Versions(StateKey),
+    /// The content of a version.
+    Download {
+        /// The state.
+        key: StateKey,
+        /// The version; the newest when empty.
+        version: Option<u64>,
+    },
+    /// Make an old version the newest.
+    Restore {
+        /// Namespace of the state.
+        namespace: String,
+        /// Its stack.
+        stack: String,
+    },
+    /// Take a lock away.
+    Unlock {
+        /// Namespace of the state.
+        namespace: String,
+        /// Its stack.
+        stack: String,
+    },
+    /// Give states of a former namespace to the one that has its name now.
+    HandOver {
+        /// The namespace.
+        namespace: String,
+        /// The stack; all states of the namespace when empty.
+        stack: Option<String>,
+    },
+}
+
+/// Which logs, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// One phase, or the journal; all phases in order when empty.
+    pub phase: Option<&'static str>,
+    /// One attempt; without a phase all of them when empty, with one the newest.
+    pub attempt: Option<u32>,
+    /// Whether to go on until the log ends.
+    pub follow: bool,
+    /// Begin so many lines before the end; with a phase only.
+    pub tail: Option<u64>,
+}
+
+impl Reading {
+    /// The word in metrics; of a small set.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Groups | Self::Group | Self::Resources => "read_discovery",
+            Self::Object { .. } => "read_plan",
+            Self::Log { .. } => "read_log",
+            Self::States { .. } | Self::Versions(_) => "read_states",
+            Self::Download { .. } => "read_state",
+            Self::Restore { .. } => "restore_state",
+            Self::Unlock { .. } => "unlock_state",
+            Self::HandOver { .. } => "hand_over_state",
+        }
+    }
+}
+
+/// The paths of the API server's questions what there is, below `/apis`.
+pub const DISCOVERY: [Row<Reading>; 4] = [
+    ("GET", "", |_| Ok(Reading::Groups)),
+    ("GET", "/", |_| Ok(Reading::Groups)),
+    ("GET", "/read.pawl.run", |_| Ok(Reading::Group)),
+    ("GET", "/read.pawl.run/v1alpha1", |_| Ok(Reading::Resources)),
+];
+
+/// Where everything else is.
+pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
+
+/// The paths below [`BASE`].
+pub const ROWS: [Row<Reading>; 11] = [
+    ("GET", "/terraformruns/{run}/plan", |asked| object(asked, ObjectKind::Plan)),
+    ("GET", "/terraformruns/{run}/planjson", |asked| object(asked, ObjectKind::PlanJson)),
+    ("GET", "/terraformruns/{run}/erroredstate", |asked| object(asked, ObjectKind::ErroredState)),
+    ("GET", "/terraformruns/{run}/journal", |asked| {
+        let asked = Question::of(asked, &["attempt"])?;
+        let query = LogQuery { phase: Some(JOURNAL), attempt: asked.attempt()?, ..LogQuery::default() };
+        Ok(Reading::Log { run: asked.run()?, query, namespace: asked.namespace })
+    }),
+    ("GET", "/terraformruns/{run}/log", |asked| {
+        let asked = Question::of(asked, &["phase", "attempt", "follow", "tail"])?;
+        let query = LogQuery {
+            phase: asked.get("phase").map(names::phase).transpose()?,
+            attempt: asked.attempt()?,
+            follow: asked.get("follow").map(boolean).transpose()?.unwrap_or_default(),
+            tail: asked.get("tail").map(|lines| number(lines, MOST_LINES)).transpose()?,
+        };
+        if query.tail.is_some() && query.phase.is_none() {
+            return Err(invalid("`tail` needs a phase"));
+        }
+        Ok(Reading::Log { run: asked.run()?, query, namespace: asked.namespace })
+    }),
+    ("GET", "/states", |asked| {
+        let asked = Question::of(asked, &["limit", "resourceVersion"])?;
+        Ok(Reading::States { namespace: asked.namespace })
+    }),
+    ("GET", "/states/{stack}", |asked| Ok(Reading::Versions(Question::of(asked, &["workspace"])?.state()?))),
+    ("GET", "/states/{stack}/download", |asked| {
+        let asked = Question::of(asked, &["workspace", "version"])?;
+        let version = asked.get("version").map(|text| number(text, u64::MAX)).transpose()?;
+        Ok(Reading::Download { key: asked.state()?, version })
+    }),
+    ("POST", "/states/{stack}/restore", |asked| {
+        let asked = Question::of(asked, &CREATION)?;
+        Ok(Reading::Restore { stack: asked.stack()?, namespace: asked.namespace })
+    }),
+    ("POST", "/states/{stack}/unlock", |asked| {
+        let asked = Question::of(asked, &CREATION)?;
+        Ok(Reading::Unlock { stack: asked.stack()?, namespace: asked.namespace })
+    }),
+    ("POST", "/states/{stack}/handover", |asked| {
+        let asked = Question::of(asked, &CREATION)?;
+        let stack = if asked.asked.segment("stack") == ALL { None } else { Some(asked.stack()?) };
+        Ok(Reading::HandOver { namespace: asked.namespace, stack })
+    }),
+];
+
+/// What a client adds to creations.
+const CREATION: [&str; 2] = ["fieldManager", "fieldValidation"];
+
+/// A request whose namespace is one, with known parameters only.
+struct Question<'a> {
+    asked: &'a Asked<'a>,
+    namespace: String,
+    parameters: Vec<(String, String)>,
+}
+
+impl<'a> Question<'a> {
+    fn of(asked: &'a Asked<'a>, known: &[&str]) -> Result<Self, Problem> {
+        let namespace = names::namespace(asked.segment("namespace"))?;
+        let mut parameters = asked.parameters()?;
+        // What clients of the API server add to any request.
+        parameters.retain(|(key, _)| !matches!(key.as_str(), "timeout" | "pretty"));
+        if parameters.iter().any(|(key, _)| !known.contains(&key.as_str())) {
+            return Err(invalid(format!("the parameters are: {}", known.join(", "))));
+        }
+        Ok(Self { asked, namespace, parameters })
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    fn attempt(&self) -> Result<Option<u32>, Problem> {
+        self.get("attempt").map(names::attempt).transpose()
+    }
+
+    fn run(&self) -> Result<String, Problem> {
+        names::run(self.asked.segment("run"))
+    }
+
+    fn state(&self) -> Result<StateKey, Problem> {
+        let workspace = self.get("workspace").unwrap_or("default").to_owned();
+        StateKey::new(&self.namespace, StateId { stack: self.asked.segment("stack").to_owned(), workspace })
+    }
+
+    fn stack(&self) -> Result<String, Problem> {
+        Ok(self.state()?.id().stack.clone())
+    }
+}
+
+fn object(asked: &Asked<'_>, kind: ObjectKind) -> Result<Reading, Problem> {
+    let asked = Question::of(asked, &["attempt"])?;
+    Ok(Reading::Object { run: asked.run()?, kind, attempt: asked.attempt()?, namespace: asked.namespace })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Method;
+    use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+
+    use super::*;
+    use crate::http::{
+        read::{GROUP, VERSION},
+        route::{Route, tests::asked},
+    };
+
+    fn parse(method: &Method, rest: &[&str], query: &str) -> Result<Reading, Problem> {
+        let path = format!("{}/{}?{query}", BASE.replace("{namespace}", "team"), rest.join("/"));
+        match asked(method, &path)? {
+            Route::Read(reading) => Ok(reading),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn get(rest: &[&str], query: &str) -> Result<Reading, Problem> {
+        parse(&Method::GET, rest, query)
+    }
+
+    #[test]
+    fn the_paths_are_those_of_the_group() {
+        assert_eq!(BASE, format!("/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}"));
+        assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}/{VERSION}")), Ok(Route::Read(Reading::Resources)));
+        assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}")), Ok(Route::Read(Reading::Group)));
+        assert_eq!(asked(&Method::GET, "/apis/"), Ok(Route::Read(Reading::Groups)));
+    }
+
+    #[test]
+    fn logs_are_asked_for_in_these_words() {
+        let log = |query| get(&["terraformruns", "net", "log"], query);
+        let Ok(Reading::Log { query, .. }) = log("follow=true&phase=apply&attempt=2&tail=10&timeout=5s") else { panic!() };
+        assert_eq!(query, LogQuery { phase: Some("apply"), attempt: Some(2), follow: true, tail: Some(10) });
+        for bad in [
+            "phase=x",
+            "attempt=0",
+            "follow=yes",
+            "tail=10",
+            "phase=plan&tail=-1",
+            "phase=plan&tail=999999999",
+            "since=1",
+            "phase=%",
+        ] {
+            assert!(log(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn states_are_named_by_stack_and_workspace() {
+        let Ok(Reading::Versions(key)) = get(&["states", "net"], "workspace=a.b") else { panic!() };
+        assert_eq!((key.id().stack.as_str(), key.id().workspace.as_str()), ("net", "a.b"));
+        let Ok(Reading::Versions(key)) = get(&["states", "net"], "") else { panic!() };
+        assert_eq!(key.id().workspace, "default");
+        for query in ["workspace=", "workspace=a%2Fb", "workspace=../x", "version=1"] {
+            assert!(get(&["states", "net"], query).is_err(), "{query}");
+        }
+        assert!(get(&["states", ".."], "").is_err());
+        assert!(parse(&Method::POST, &["states", "net", "restore"], "").is_ok());
+        assert!(parse(&Method::DELETE, &["states", "net"], "").is_err());
+        let over = |stack| parse(&Method::POST, &["states", stack, "handover"], "fieldManager=kubectl");
+        let of = |stack: Option<&str>| Reading::HandOver { namespace: "team".into(), stack: stack.map(str::to_owned) };
+        assert_eq!((over("net"), over("-")), (Ok(of(Some("net"))), Ok(of(None))));
+        assert!(over("..").is_err() && over("--").is_err());
+    }
+
+    #[test]
+    fn whatever_the_query_it_is_understood_or_refused() {
+        const PARTS: [&str; 20] = [
+            "phase",
+            "attempt",
+            "follow",
+            "tail",
+            "=",
+            "&",
+            "plan",
+            "apply",
+            "1",
+            "0",
+            "true",
+            "%",
+            "%20",
+            "%ff",
+            "+",
+            "ä",
+            "99999999999999999999",
+            "&&",
+            "==",
+            "\u{0}",
+        ];
+        let mut rng = StdRng::seed_from_u64(5);
+        let mut understood = 0;
+        for _ in 0..20_000 {
+            let query: String = (0..rng.random_range(0..9)).map(|_| PARTS[rng.random_range(0..PARTS.len())]).collect();
+            if let Ok(Reading::Log { query, .. }) = get(&["terraformruns", "net", "log"], &query) {
+                understood += 1;
+                assert!(query.tail.is_none_or(|lines| lines <= MOST_LINES) && query.attempt != Some(0));
+            }
+        }
+        assert!(understood > 100, "{understood}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Plans and logs of a run.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, header},
+    response::Response,
+};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use tokio::sync::mpsc;
+
+use crds::datastore::{LOG_PHASES, ObjectKind, Problem, UNAVAILABLE};
+
+use crate::{
+    http::answer::content,
+    names::RunKey,
+    problem::{not_found, problem},
+    service::Service,
+};
+
+use super::{follow::Follow, route::LogQuery};
+
+/// How long the head of an answer waits for its first bytes: until then a problem is still an answer of its own.
+pub(crate) const FIRST: Duration = Duration::from_millis(300);
+
+/// A plan, or a state that could not be saved: of the attempt that is named, or the newest that has one.
+///
+/// # Errors
+/// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
+pub async fn object(
+    service: &Service,
+    namespace: &str,
+    run: &str,
+    kind: ObjectKind,
+    attempt: Option<u32>,
+) -> Result<Response, Problem> {
+    let view = service.lookup.live(namespace, run).await?;
+    let key = RunKey::new(namespace, &view.uid)?;
+    let candidates = match attempt {
+        Some(attempt) => attempt..=attempt,
+        None => 1..=view.newest(),
+    };
+    for attempt in candidates.rev() {
+        if let Some(object) = service.objects.get(&key, attempt, kind).await? {
+            let mut response = content(service, &object.stored, object.content).await?;
+            let of = match kind {
+                ObjectKind::PlanJson | ObjectKind::ErroredState => "application/json",
+                ObjectKind::Plan | ObjectKind::Bundle | ObjectKind::Result => "text/plain; charset=utf-8",
+            };
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(of));
+            return Ok(response);
+        }
+    }
+    let what = if kind == ObjectKind::ErroredState { "state that could not be saved" } else { "plan" };
+    Err(not_found(format!("no {what} of run {run} is stored")))
+}
+
+/// Logs, as one text.
+///
+/// # Errors
+/// `NotFound`, `Unavailable`; `Corrupt` and `KeyMissing` when the beginning cannot be read.
+pub async fn log(service: &Arc<Service>, namespace: &str, run: &str, query: &LogQuery) -> Result<Response, Problem> {
+    let view = service.lookup.live(namespace, run).await?;
+    if query.attempt.is_some_and(|attempt| attempt > view.newest()) {
+        return Err(not_found(format!("run {run} has no such attempt")));
+    }
+    let permit = service.follows.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| problem(UNAVAILABLE, "too many logs are read at a time; try again"))?;
+    let (out, mut pieces) = mpsc::channel::<Result<Bytes, Problem>>(1);
+    let follow = Follow {
+        service: service.clone(),
+        key: RunKey::new(namespace, &view.uid)?,
+        run: run.to_owned(),
+        follow: query.follow,
+        tail: query.tail,
+        // All attempts in one text: each log says which it is.
+        headers: query.phase.is_none() && query.attempt.is_none(),
+        phases: query.phase.map_or_else(|| LOG_PHASES.to_vec(), |phase| vec![phase]),
+        out,
+    };
+    let (first, last) = match (query.attempt, query.phase) {
+        (Some(attempt), _) => (attempt, Some(attempt)),
+        (None, Some(_)) => (view.newest().max(1), Some(view.newest().max(1))),
+        (None, None) => (1, None),
+    };
+    tokio::spawn(async move {
+        follow.run(first, last).await;
+        drop(permit);
+    });
+    let first = match tokio::time::timeout(FIRST, pieces.recv()).await {
+        Ok(Some(Err(problem))) => return Err(problem),
+        Ok(Some(Ok(piece))) => Some(Ok(piece)),
+        Ok(None) | Err(_) => None,
+    };
+    let rest = futures::stream::poll_fn(move |context| pieces.poll_recv(context));
+    let metrics = service.metrics.clone();
+    let all = futures::stream::iter(first).chain(rest).inspect(move |piece| match piece {
+        Ok(piece) => metrics.sent(piece.len()),
+        Err(problem) => tracing::error!(reason = problem.reason, "{}", problem.message),
+    });
+    let mut response = Response::new(Body::from_stream(all));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    Ok(response)
+}

@@ -1,0 +1,438 @@
+//! What a request asks for: a pure function of its method and path. Every segment is checked here, without its escapes.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Router,
+    extract::{RawPathParams, Request, rejection::RawPathParamsRejection},
+    response::Response,
+    routing::any,
+};
+use futures::future::BoxFuture;
+
+use crds::datastore::{MAX_APPEND, MAX_LOG, ObjectKind, Problem};
+
+use crate::{
+    auth::caller::Ask,
+    names::{self, RunKey},
+    problem::invalid,
+};
+
+use super::{
+    asked::{Asked, Read, Row, boolean, nothing, number},
+    read::route::{self as read, Reading},
+};
+
+/// The longest path with its query, in bytes.
+const LONGEST: usize = 2048;
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The process is alive.
+    Health,
+    /// The service can do its work.
+    Ready,
+    /// Something of an attempt, by its pod.
+    Attempt {
+        /// Namespace of the run.
+        namespace: String,
+        /// Its name.
+        run: String,
+        /// Number of the attempt.
+        attempt: u32,
+        /// What.
+        ask: Ask,
+        /// With which parameters.
+        query: Parameters,
+    },
+    /// Something of a run by its UID, by the controller.
+    Uid {
+        /// The run.
+        run: RunKey,
+        /// What.
+        ask: UidAsk,
+    },
+    /// Something that the API server passes on.
+    Read(Reading),
+}
+
+/// What the controller asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UidAsk {
+    /// An attempt's result.
+    Result(u32),
+    /// An attempt's journal, compared with the run's managed state.
+    Journal(u32),
+    /// The claim.
+    Claim,
+    /// Release the lock that it left on its managed state.
+    ReleaseLock,
+    /// Delete everything but the claim.
+    Delete,
+    /// Delete the bundles.
+    DeleteBundles,
+}
+
+/// Parameters of a pod's request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// Where a piece of a log belongs.
+    pub offset: u64,
+    /// Whether the log ends with it.
+    pub end: bool,
+    /// ID of the lock.
+    pub lock: Option<String>,
+}
+
+impl Route {
+    /// The word in metrics; of a small set.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Health | Self::Ready => "probe",
+            Self::Attempt { ask, .. } => ask.as_str(),
+            Self::Uid { ask, .. } => match ask {
+                UidAsk::Result(_) => "controller_result",
+                UidAsk::Journal(_) => "controller_journal",
+                UidAsk::Claim => "controller_claim",
+                UidAsk::ReleaseLock => "controller_release_lock",
+                UidAsk::Delete | UidAsk::DeleteBundles => "controller_delete",
+            },
+            Self::Read(reading) => reading.kind(),
+        }
+    }
+}
+
+const PROBES: [Row<Route>; 3] = [
+    ("GET", "/healthz", |_| Ok(Route::Health)),
+    ("GET", "/livez", |_| Ok(Route::Health)),
+    ("GET", "/readyz", |_| Ok(Route::Ready)),
+];
+
+const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
+const OF_ATTEMPT: [Row<Route>; 11] = [
+    ("PUT", "/objects/{kind}", |asked| asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)),
+    ("GET", "/objects/{kind}", |asked| asked.of_pod(Ask::Get(asked.kind()?), Wants::Nothing)),
+    ("GET", "/objects/{kind}/digest", |asked| asked.of_pod(Ask::Digest(asked.kind()?), Wants::Nothing)),
+    ("PUT", "/log/{stream}", |asked| asked.of_pod(Ask::Log(names::stream(asked.segment("stream"))?), Wants::Offset)),
+    ("GET", "/recover", |asked| asked.of_pod(Ask::Recover, Wants::Nothing)),
+    ("PUT", "/intent", |asked| asked.of_pod(Ask::Intent, Wants::Nothing)),
+    ("PUT", "/claim", |asked| asked.of_pod(Ask::Claim, Wants::Nothing)),
+    ("GET", "/state", |asked| asked.of_pod(Ask::ReadState, Wants::Nothing)),
+    ("PUT", "/state", |asked| asked.of_pod(Ask::WriteState, Wants::Lock)),
+    ("PUT", "/lock", |asked| asked.of_pod(Ask::Lock, Wants::Nothing)),
+    ("DELETE", "/lock", |asked| asked.of_pod(Ask::Unlock, Wants::Lock)),
+];
+
+const UID: &str = "/v1/namespaces/{namespace}/uids/{uid}";
+const OF_UID: [Row<Route>; 5] = [
+    ("GET", "/attempts/{attempt}/objects/result", |asked| asked.of_controller(UidAsk::Result(asked.attempt()?))),
+    ("GET", "/attempts/{attempt}/journal", |asked| asked.of_controller(UidAsk::Journal(asked.attempt()?))),
+    ("GET", "/claim", |asked| asked.of_controller(UidAsk::Claim)),
+    ("DELETE", "/lock", |asked| asked.of_controller(UidAsk::ReleaseLock)),
+    ("DELETE", "", |asked| {
+        let ask = match asked.uri.query() {
+            None => UidAsk::Delete,
+            Some("only=bundle") => UidAsk::DeleteBundles,
+            // A parameter that is not understood must not become the deletion of everything.
+            Some(_) => return Err(invalid("`only=bundle` is the one parameter")),
+        };
+        Ok(Route::Uid { run: asked.run_key()?, ask })
+    }),
+];
+
+/// A router that hands each request to `carry`, with what it asks for, or why that is nothing: `NotFound` for a path that is none or
+/// not for this verb, `Invalid` for one with a part that is no name, number or parameter.
+///
+/// Verbs are matched here: the library would answer a wrong one with 405, and `HEAD` in place of `GET`.
+pub fn router<C>(carry: C) -> Router
+where
+    C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
+{
+    let mut rows: BTreeMap<String, Vec<(&str, Reader)>> = BTreeMap::new();
+    for (base, table) in [("", &PROBES[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID)] {
+        for &(verb, path, read) in table {
+            rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::Own(read)));
+        }
+    }
+    for (base, table) in [("/apis", &read::DISCOVERY[..]), (read::BASE, &read::ROWS)] {
+        for &(verb, path, read) in table {
+            rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::PassedOn(read)));
+        }
+    }
+    let mut router = Router::new();
+    for (path, verbs) in rows {
+        let carry = carry.clone();
+        let handler = async move |segments: Result<RawPathParams, RawPathParamsRejection>, request: Request| {
+            let route = understood(&verbs, segments.as_ref().ok(), &request);
+            carry(route, request).await
+        };
+        router = router.route(&path, any(handler));
+    }
+    router.fallback(async move |request: Request| carry(understood(&[], None, &request), request).await)
+}
+
+#[derive(Clone, Copy)]
+enum Reader {
+    Own(Read<Route>),
+    PassedOn(Read<Reading>),
+}
+
+fn understood(verbs: &[(&str, Reader)], segments: Option<&RawPathParams>, request: &Request) -> Result<Route, Problem> {
+    let uri = request.uri();
+    if uri.path().len() + uri.query().map_or(0, str::len) > LONGEST {
+        return Err(invalid("the path is too long"));
+    }
+    let verb = request.method().as_str();
+    let &(_, read) = verbs.iter().find(|(of, _)| *of == verb).ok_or_else(nothing)?;
+    let segments = segments.ok_or_else(|| invalid("the path is no text"))?;
+    let asked = Asked { segments, uri };
+    match read {
+        Reader::Own(read) => read(&asked),
+        Reader::PassedOn(read) => read(&asked).map(Route::Read),
+    }
+}
+
+/// Which parameters a request has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Nothing,
+    Offset,
+    Lock,
+}
+
+impl Asked<'_> {
+    fn kind(&self) -> Result<ObjectKind, Problem> {
+        ObjectKind::of(self.segment("kind")).ok_or_else(|| invalid("that is no kind of object"))
+    }
+
+    fn attempt(&self) -> Result<u32, Problem> {
+        names::attempt(self.segment("attempt"))
+    }
+
+    fn run_key(&self) -> Result<RunKey, Problem> {
+        RunKey::new(self.segment("namespace"), self.segment("uid"))
+    }
+
+    fn of_pod(&self, ask: Ask, wants: Wants) -> Result<Route, Problem> {
+        Ok(Route::Attempt {
+            namespace: names::namespace(self.segment("namespace"))?,
+            run: names::run(self.segment("run"))?,
+            attempt: self.attempt()?,
+            ask,
+            query: pod_query(self.parameters()?, wants)?,
+        })
+    }
+
+    fn of_controller(&self, ask: UidAsk) -> Result<Route, Problem> {
+        let run = self.run_key()?;
+        if self.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Uid { run, ask }) }
+    }
+}
+
+fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Parameters, Problem> {
+    let (mut found, mut offset) = (Parameters::default(), None);
+    for (key, value) in parameters {
+        match (key.as_str(), wants) {
+            ("offset", Wants::Offset) if offset.is_none() => offset = Some(number(&value, MAX_LOG)?),
+            ("end", Wants::Offset) => found.end = boolean(&value)?,
+            ("lock", Wants::Lock) if found.lock.is_none() && !value.is_empty() && value.len() <= 128 => found.lock = Some(value),
+            _ => return Err(invalid("there is no such parameter, or it makes no sense")),
+        }
+    }
+    match wants {
+        Wants::Offset => found.offset = offset.ok_or_else(|| invalid("`offset` is missing"))?,
+        Wants::Lock if found.lock.is_none() => return Err(invalid("`lock` is missing")),
+        Wants::Nothing | Wants::Lock => {}
+    }
+    Ok(found)
+}
+
+/// The largest body of a request, in bytes.
+pub const fn limit(ask: Ask) -> u64 {
+    match ask {
+        Ask::Put(kind) => kind.limit(),
+        Ask::Log(_) => MAX_APPEND,
+        Ask::Claim | Ask::Lock => crds::datastore::MAX_SMALL,
+        Ask::WriteState => crds::datastore::MAX_STATE,
+        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::ReadState | Ask::Unlock => 0,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::LazyLock;
+
+    use axum::{body::Body, http::Method};
+    use futures::FutureExt as _;
+    use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+    use tower::ServiceExt as _;
+
+    use crds::datastore::{NOT_FOUND, attempt_path};
+
+    use super::*;
+
+    /// What a request asks for; `Invalid` when its path is not even one of HTTP.
+    pub(crate) fn asked(method: &Method, path: &str) -> Result<Route, Problem> {
+        static ROUTER: LazyLock<Router> = LazyLock::new(|| {
+            router(|route, _| {
+                let mut answer = Response::default();
+                answer.extensions_mut().insert(route);
+                Box::pin(std::future::ready(answer))
+            })
+        });
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).map_err(|_| invalid("no path"))?;
+        let answer = ROUTER.clone().oneshot(request).now_or_never().unwrap().unwrap();
+        answer.extensions().get::<Result<Route, Problem>>().unwrap().clone()
+    }
+
+    fn of(method: &Method, path: &str) -> Result<Route, String> {
+        asked(method, path).map_err(|problem| problem.reason)
+    }
+
+    #[test]
+    fn paths_of_the_protocol_are_understood() {
+        let base = attempt_path("team", "net", 2);
+        let ask = |method, rest: &str| match of(&method, &format!("{base}/{rest}")) {
+            Ok(Route::Attempt { namespace, run, attempt, ask, query }) => {
+                assert_eq!((namespace.as_str(), run.as_str(), attempt), ("team", "net", 2));
+                (ask, query)
+            }
+            other => panic!("{rest}: {other:?}"),
+        };
+        assert_eq!(ask(Method::PUT, "objects/bundle").0, Ask::Put(ObjectKind::Bundle));
+        assert_eq!(ask(Method::GET, "objects/plan").0, Ask::Get(ObjectKind::Plan));
+        assert_eq!(ask(Method::GET, "objects/planjson/digest").0, Ask::Digest(ObjectKind::PlanJson));
+        let (log, query) = ask(Method::PUT, "log/plan?offset=12&end=true");
+        assert_eq!((log, query.offset, query.end), (Ask::Log("plan"), 12, true));
+        let (journal, query) = ask(Method::PUT, "log/journal?offset=7");
+        assert_eq!((journal, query.offset, ask(Method::GET, "recover").0), (Ask::Log("journal"), 7, Ask::Recover));
+        assert_eq!(ask(Method::PUT, "state?lock=a%2Fb").1.lock.as_deref(), Some("a/b"));
+        assert_eq!(ask(Method::DELETE, "lock?lock=x").0, Ask::Unlock);
+        let uid = "/v1/namespaces/team/uids/0b9c1a4e-1f7e";
+        let run = RunKey::new("team", "0b9c1a4e-1f7e").unwrap();
+        let lock = Route::Uid { run: run.clone(), ask: UidAsk::ReleaseLock };
+        assert_eq!(of(&Method::DELETE, &format!("{uid}/lock")), Ok(lock));
+        assert_eq!(of(&Method::DELETE, uid), Ok(Route::Uid { run: run.clone(), ask: UidAsk::Delete }));
+        assert_eq!(of(&Method::DELETE, &format!("{uid}?only=bundle")), Ok(Route::Uid { run, ask: UidAsk::DeleteBundles }));
+    }
+
+    #[test]
+    fn tricks_lead_nowhere() {
+        let base = attempt_path("team", "net", 2);
+        for path in [
+            "/v1/namespaces/team/runs/../attempts/2/claim",
+            "/v1/namespaces/team/runs/%2e%2e/attempts/2/claim",
+            "/v1/namespaces/a%2fb/runs/net/attempts/2/claim",
+            "/v1/namespaces//runs/net/attempts/2/claim",
+            "//v1/namespaces/team/runs/net/attempts/2/claim",
+            "/v1/namespaces/team/runs/net/attempts/0/claim",
+            "/v1/namespaces/team/runs/net/attempts/2/claim/",
+            "/v1/namespaces/team/runs/net/attempts/2/../1/claim",
+            "/v1/namespaces/team/uids/../claim",
+        ] {
+            assert!(of(&Method::PUT, path).is_err() && of(&Method::GET, path).is_err(), "{path}");
+        }
+        for rest in [
+            "objects/../result",
+            "objects/key",
+            "log/plan",
+            "log/plan?offset=-1",
+            "log/plan?offset=1&offset=2",
+            "log/x?offset=0",
+            "log/plan?offset=99999999999",
+            "state",
+            "state?lock=",
+            "state?lock=%0a",
+            "state?lock=%zz",
+            "state?lock=a&lock=b",
+            "claim?x=1",
+        ] {
+            assert!(of(&Method::PUT, &format!("{base}/{rest}")).is_err(), "{rest}");
+        }
+        assert_eq!(of(&Method::DELETE, "/v1/namespaces/team/uids/u1?only=bundles"), Err("Invalid".into()));
+        assert_eq!(of(&Method::DELETE, "/v1/namespaces/team/uids/u1?"), Err("Invalid".into()));
+        let long = asked(&Method::GET, &format!("/{}", "x".repeat(5000))).unwrap_err();
+        assert_eq!(long.message, "the path is too long");
+        for method in [Method::HEAD, Method::POST, Method::OPTIONS] {
+            let wrong = asked(&method, "/healthz").unwrap_err();
+            assert_eq!((wrong.reason.as_str(), wrong.message.as_str()), (NOT_FOUND, nothing().message.as_str()), "{method}");
+        }
+    }
+
+    /// Thousands of paths made of what paths are made of: none panics, and what is understood holds names only.
+    #[test]
+    fn whatever_the_path_no_name_leaves_its_place() {
+        const PARTS: [&str; 36] = [
+            "",
+            "/",
+            "v1",
+            "apis",
+            "read.pawl.run",
+            "v1alpha1",
+            "namespaces",
+            "runs",
+            "uids",
+            "attempts",
+            "objects",
+            "bundle",
+            "log",
+            "plan",
+            "state",
+            "states",
+            "lock",
+            "claim",
+            "terraformruns",
+            "net",
+            "team",
+            "1",
+            "0",
+            "..",
+            ".",
+            "%2e",
+            "%2f",
+            "?",
+            "offset=0",
+            "&",
+            "lock=",
+            "\\",
+            "\u{0}",
+            "ä",
+            "-",
+            "download",
+        ];
+        let mut rng = StdRng::seed_from_u64(11);
+        let mut understood = 0;
+        for _ in 0..20_000 {
+            let mut path = String::new();
+            if rng.random_bool(0.5) {
+                path = [
+                    "/v1/namespaces/team/runs/net/attempts/1",
+                    "/v1/namespaces/team/uids/u1",
+                    "/apis/read.pawl.run/v1alpha1/namespaces/team",
+                ][rng.random_range(0..3)]
+                .to_owned();
+            }
+            for _ in 0..rng.random_range(0..7) {
+                path.push_str(if rng.random_bool(0.5) { "/" } else { "" });
+                path.push_str(PARTS[rng.random_range(0..PARTS.len())]);
+            }
+            for method in [Method::GET, Method::PUT, Method::DELETE, Method::POST] {
+                let Ok(route) = of(&method, &path) else { continue };
+                understood += 1;
+                match route {
+                    Route::Attempt { namespace, run, .. } => {
+                        assert!(names::namespace(&namespace).is_ok() && names::run(&run).is_ok(), "{path}");
+                    }
+                    Route::Uid { run, .. } => {
+                        for name in [run.prefix(), run.claim(), run.mark()] {
+                            assert_eq!(name.as_str().split('/').count(), 3, "{path}");
+                        }
+                    }
+                    Route::Health | Route::Ready | Route::Read(_) => {}
+                }
+            }
+        }
+        assert!(understood > 300, "{understood}");
+    }
+}

@@ -1,0 +1,104 @@
+//! What the datastore counts, each with labels from a bounded set.
+
+use std::sync::Mutex;
+
+use axum::http::StatusCode;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    kind: &'static str,
+    code: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+/// The metrics of the datastore.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    requests: Family<RequestLabels, Counter>,
+    received: Counter,
+    sent: Counter,
+    connections: Gauge,
+    swept: Family<KindLabels, Counter>,
+    sweeps_failed: Counter,
+}
+
+impl Metrics {
+    /// Metrics that count nothing yet.
+    pub fn new() -> Self {
+        let (requests, swept) = (Family::default(), Family::default());
+        let (received, sent, sweeps_failed) = (Counter::default(), Counter::default(), Counter::default());
+        let connections = Gauge::default();
+        let mut registry = Registry::with_prefix("pawl_datastore");
+        registry.register("requests", "Requests that were answered, by kind and code", requests.clone());
+        registry.register("received_bytes", "Bytes of bodies that were received", received.clone());
+        registry.register("sent_bytes", "Bytes of content that were sent", sent.clone());
+        registry.register("connections", "Connections that are open", connections.clone());
+        registry.register("swept", "Things that the sweep deleted, by kind", swept.clone());
+        registry.register("sweeps_failed", "Sweeps that were not finished", sweeps_failed.clone());
+        Self { registry: Mutex::new(registry), requests, received, sent, connections, swept, sweeps_failed }
+    }
+
+    /// A request was answered.
+    pub fn answered(&self, kind: &'static str, code: StatusCode) {
+        self.requests.get_or_create(&RequestLabels { kind, code: code.as_u16() }).inc();
+    }
+
+    /// So many bytes of a body came.
+    pub fn received(&self, bytes: usize) {
+        self.received.inc_by(bytes as u64);
+    }
+
+    /// So many bytes of content went.
+    pub fn sent(&self, bytes: usize) {
+        self.sent.inc_by(bytes as u64);
+    }
+
+    /// A connection was opened; it is closed when what this returns is dropped.
+    pub fn connection(&self) -> impl Drop + Send + use<> {
+        struct Open(Gauge);
+        impl Drop for Open {
+            fn drop(&mut self) {
+                self.0.dec();
+            }
+        }
+        self.connections.inc();
+        Open(self.connections.clone())
+    }
+
+    /// The sweep deleted so many of a kind.
+    pub fn swept(&self, kind: &'static str, count: usize) {
+        self.swept.get_or_create(&KindLabels { kind }).inc_by(count as u64);
+    }
+
+    /// A sweep was not finished.
+    pub fn sweep_failed(&self) {
+        self.sweeps_failed.inc();
+    }
+
+    /// All of them in the OpenMetrics text format.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        if let Ok(registry) = self.registry.lock() {
+            // Writing to a String cannot fail; a half text would be worse than an empty one.
+            if encode(&mut text, &registry).is_err() {
+                text.clear();
+            }
+        }
+        text
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,336 @@
+//! Names of objects in the store. Whatever comes from a request becomes part of a name only here, and only after every segment
+//! was checked: no segment holds a `/`, is `.` or `..`, or is empty.
+
+use std::fmt;
+
+use object_store::path::Path;
+
+use crds::datastore::{JOURNAL, LOG_PHASES, ObjectKind, Problem, StateId};
+
+use crate::problem::invalid;
+
+/// A name in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Path);
+
+impl Name {
+    /// The name as the store's library wants it.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The name as text; what is written under it is bound to this text.
+    pub fn as_str(&self) -> &str {
+        self.0.as_ref()
+    }
+
+    /// The last segment.
+    pub fn last(&self) -> &str {
+        self.as_str().rsplit('/').next().unwrap_or_default()
+    }
+
+    /// A name that the store itself listed.
+    pub(super) fn listed(path: Path) -> Self {
+        Self(path)
+    }
+
+    fn of(segments: &[&str]) -> Self {
+        Self(Path::from(segments.join("/")))
+    }
+
+    /// The name one segment below; the segment is one of this module's words or numbers.
+    fn child(&self, segment: &str) -> Self {
+        Self(self.0.clone().join(segment))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+fn is_word(text: &str, most: usize, more: &[u8]) -> bool {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || more.contains(&b);
+    let (first, last) = (text.bytes().next(), text.bytes().next_back());
+    text.len() <= most
+        && text.bytes().all(legal)
+        && first.is_some_and(|b| b.is_ascii_alphanumeric())
+        && last.is_some_and(|b| b.is_ascii_alphanumeric())
+        && !text.contains("..")
+}
+
+/// A namespace.
+pub fn namespace(text: &str) -> Result<String, Problem> {
+    if is_word(text, 63, b"-") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a namespace")) }
+}
+
+/// The name of a run.
+pub fn run(text: &str) -> Result<String, Problem> {
+    if is_word(text, 253, b"-.") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a run")) }
+}
+
+/// The UID of an object.
+pub fn uid(text: &str) -> Result<String, Problem> {
+    if is_word(text, 64, b"-ABCDEFGHIJKLMNOPQRSTUVWXYZ") { Ok(text.to_owned()) } else { Err(invalid("that is no UID")) }
+}
+
+/// The number of an attempt, from 1.
+pub fn attempt(text: &str) -> Result<u32, Problem> {
+    let legal = (1..=9).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|_| legal).ok_or_else(|| invalid("that is no number of an attempt"))
+}
+
+/// A phase that has a log.
+pub fn phase(text: &str) -> Result<&'static str, Problem> {
+    LOG_PHASES
+        .into_iter()
+        .find(|phase| *phase == text)
+        .ok_or_else(|| invalid(format!("no phase with a log has that name; they are {}", LOG_PHASES.join(", "))))
+}
+
+/// What an attempt appends to: the log of a phase, or the journal.
+pub fn stream(text: &str) -> Result<&'static str, Problem> {
+    if text == JOURNAL { Ok(JOURNAL) } else { phase(text) }
+}
+
+/// What of a run is kept under its UID.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunKey {
+    namespace: String,
+    uid: String,
+}
+
+impl RunKey {
+    /// Checks both words.
+    ///
+    /// # Errors
+    /// When one of them is no such word.
+    pub fn new(namespace: &str, uid: &str) -> Result<Self, Problem> {
+        Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The UID.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Everything of the run but its claim.
+    pub fn prefix(&self) -> Name {
+        Name::of(&["runs", &self.namespace, &self.uid])
+    }
+
+    /// The record of the run's name.
+    pub fn name_record(&self) -> Name {
+        self.prefix().child("run")
+    }
+
+    /// The record of an object.
+    pub fn object(&self, attempt: u32, kind: ObjectKind) -> Name {
+        self.prefix().child(&format!("a{attempt}")).child(kind.as_str())
+    }
+
+    /// A blob for such a record; it says in its name whose it is.
+    pub fn blob(&self, attempt: u32, kind: ObjectKind, random: &str) -> Name {
+        self.blobs().child(&format!("a{attempt}-{}-{random}", kind.as_str()))
+    }
+
+    /// All blobs of the run.
+    pub fn blobs(&self) -> Name {
+        self.prefix().child("blobs")
+    }
+
+    /// What is written to prove that the claim can be.
+    pub fn intent(&self) -> Name {
+        self.prefix().child("intent")
+    }
+
+    /// The claim.
+    pub fn claim(&self) -> Name {
+        Name::of(&["claims", &self.namespace, &self.uid])
+    }
+
+    /// When the run was first found gone.
+    pub fn mark(&self) -> Name {
+        Name::of(&["gone", &self.namespace, &self.uid])
+    }
+}
+
+/// A log.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LogKey {
+    /// Its run.
+    pub run: RunKey,
+    /// Its attempt.
+    pub attempt: u32,
+    /// One of [`LOG_PHASES`], or [`JOURNAL`].
+    pub phase: &'static str,
+}
+
+impl LogKey {
+    /// Everything of the log.
+    pub fn prefix(&self) -> Name {
+        self.run.prefix().child(&format!("a{}", self.attempt)).child("log").child(self.phase)
+    }
+
+    /// The bytes from `start` to `end`.
+    pub fn segment(&self, start: u64, end: u64) -> Name {
+        self.prefix().child(&format!("{start:012}-{end:012}"))
+    }
+
+    /// Says that the log has ended.
+    pub fn end(&self) -> Name {
+        self.prefix().child("end")
+    }
+
+    /// The bounds in a segment's last word; none for other words.
+    pub fn bounds(word: &str) -> Option<(u64, u64)> {
+        let (start, end) = word.split_once('-')?;
+        let number =
+            |text: &str| text.parse::<u64>().ok().filter(|_| text.len() == 12 && text.bytes().all(|b| b.is_ascii_digit()));
+        let (start, end) = (number(start)?, number(end)?);
+        (start < end).then_some((start, end))
+    }
+}
+
+/// A managed state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateKey {
+    namespace: String,
+    id: StateId,
+}
+
+impl StateKey {
+    /// Checks all words.
+    ///
+    /// # Errors
+    /// When one of them is no such word.
+    pub fn new(namespace: &str, id: StateId) -> Result<Self, Problem> {
+        if !is_word(&id.stack, 63, b"-.") {
+            return Err(invalid("that is no name of a stack"));
+        }
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+        if !(1..=90).contains(&id.workspace.len()) || !id.workspace.bytes().all(legal) {
+            return Err(invalid("that is no name of a workspace"));
+        }
+        Ok(Self { namespace: self::namespace(namespace)?, id })
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Stack and workspace.
+    pub fn id(&self) -> &StateId {
+        &self.id
+    }
+
+    /// All states of a namespace.
+    ///
+    /// # Errors
+    /// When that is no name of a namespace.
+    pub fn all_of(namespace: &str) -> Result<Name, Problem> {
+        Ok(Name::of(&["states", &self::namespace(namespace)?]))
+    }
+
+    /// The key of a directory that [`Self::prefix`] named.
+    pub fn listed(namespace: &str, stack: &str, directory: &str) -> Option<Self> {
+        let workspace = directory.strip_prefix("w-")?.to_owned();
+        Self::new(namespace, StateId { stack: stack.to_owned(), workspace }).ok()
+    }
+
+    /// Everything of the state. The prefix keeps workspaces like `..` what they are: names.
+    pub fn prefix(&self) -> Name {
+        Name::of(&["states", &self.namespace, &self.id.stack]).child(&format!("w-{}", self.id.workspace))
+    }
+
+    /// The numbered records.
+    pub fn journal(&self) -> Name {
+        self.prefix().child("journal")
+    }
+
+    /// One of them.
+    pub fn entry(&self, number: u64) -> Name {
+        self.journal().child(&format!("{number:012}"))
+    }
+
+    /// The contents that are no part of a record.
+    pub fn blobs(&self) -> Name {
+        self.prefix().child("blobs")
+    }
+
+    /// A blob.
+    pub fn blob(&self, random: &str) -> Name {
+        self.blobs().child(random)
+    }
+}
+
+/// Where all runs, claims, marks and states stand, for the sweep.
+pub fn top(word: &'static str) -> Name {
+    Name::of(&[word])
+}
+
+/// A name below one that the store listed.
+pub fn below(top: &Name, segment: &str) -> Name {
+    top.child(segment)
+}
+
+/// 128 random bits as hexadecimal digits.
+pub fn random() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRICKS: [&str; 18] = [
+        "", ".", "..", "../x", "a/b", "/", "a/../b", "a\0", "%2e%2e", "a%2fb", "a\\b", "a..b", "-a", "a-", ".a", "a\n", "ä",
+        "a b",
+    ];
+
+    #[test]
+    fn no_trick_becomes_a_name() {
+        for trick in TRICKS {
+            assert!(namespace(trick).is_err(), "{trick:?}");
+            assert!(run(trick).is_err(), "{trick:?}");
+            assert!(uid(trick).is_err(), "{trick:?}");
+            assert!(attempt(trick).is_err(), "{trick:?}");
+            assert!(phase(trick).is_err(), "{trick:?}");
+            assert!(StateKey::new("team", StateId { stack: trick.into(), workspace: "w".into() }).is_err(), "{trick:?}");
+            assert!(LogKey::bounds(trick).is_none(), "{trick:?}");
+        }
+        assert!(attempt("0").is_err() && attempt("01").is_err() && attempt("-1").is_err() && attempt("4294967296").is_err());
+        assert_eq!(attempt("12"), Ok(12));
+        assert!(LogKey::bounds("000000000005-000000000005").is_none() && LogKey::bounds("5-6").is_none());
+        assert_eq!(LogKey::bounds("000000000005-000000000006"), Some((5, 6)));
+    }
+
+    #[test]
+    fn odd_workspaces_stay_where_they_belong() {
+        for workspace in [".", "..", "a..b", "-", "_x", "A.b-C"] {
+            let key = StateKey::new("team", StateId { stack: "net".into(), workspace: workspace.into() }).unwrap();
+            assert_eq!(key.entry(7).as_str(), format!("states/team/net/w-{workspace}/journal/000000000007"));
+            assert_eq!(StateKey::listed("team", "net", &format!("w-{workspace}")), Some(key));
+        }
+        for workspace in ["", "a/b", "../../x", "a b", &"x".repeat(91)] {
+            assert!(StateKey::new("team", StateId { stack: "net".into(), workspace: workspace.into() }).is_err());
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_page() {
+        let key = RunKey::new("team", "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa").unwrap();
+        let run = "runs/team/0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
+        assert_eq!(key.object(3, ObjectKind::Bundle).as_str(), format!("{run}/a3/bundle"));
+        let log = LogKey { run: key, attempt: 3, phase: "plan" };
+        assert_eq!(log.segment(0, 10).as_str(), format!("{run}/a3/log/plan/000000000000-000000000010"));
+        assert_eq!(LogKey::bounds(log.segment(0, 10).last()), Some((0, 10)));
+    }
+}

@@ -1,0 +1,82 @@
+//! The record of the claim: written once, and kept when its run is gone.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crds::{
+    Claim,
+    datastore::{ALREADY_CLAIMED, FORBIDDEN, Problem},
+};
+
+use crate::{
+    blob::sealed::Sealed,
+    cluster::RunView,
+    names::RunKey,
+    objects::Wrote,
+    problem::{not_found, problem},
+};
+
+/// What stands in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The run's name.
+    pub run: String,
+    /// The claim.
+    pub claim: Claim,
+    /// When it was recorded.
+    pub at: Timestamp,
+}
+
+/// What is written before the claim. Nobody reads it.
+#[derive(Debug, Serialize)]
+struct Intent {
+    attempt: u32,
+    nonce: String,
+    at: Timestamp,
+}
+
+/// Records the claim of a run that was just read, live.
+///
+/// # Errors
+/// `Forbidden` when the API server has another claim or none, `AlreadyClaimed`, `Unavailable`.
+pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> Result<Wrote, Problem> {
+    if run.claim.as_ref() != Some(&claim) {
+        return Err(problem(FORBIDDEN, "that is not the claim in the run's status"));
+    }
+    let record = Record { run: run.name.clone(), claim, at: Timestamp::now() };
+    if sealed.create(&key.claim(), &record, &[]).await? {
+        return Ok(Wrote::Created);
+    }
+    match get(sealed, key).await? {
+        Some(there) if there.claim == record.claim => Ok(Wrote::Same),
+        Some(_) => Err(problem(ALREADY_CLAIMED, "another process claimed this run")),
+        None => Err(not_found("the claim was deleted meanwhile")),
+    }
+}
+
+/// Proves that a claim can be recorded: what the record needs of the store is done under another name, each time anew.
+///
+/// # Errors
+/// `AlreadyClaimed` when there is a record, though the run has no claim: the cluster was restored from before it. `Unavailable`,
+/// `Corrupt`, `KeyMissing`.
+pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> Result<(), Problem> {
+    if get(sealed, key).await?.is_some() {
+        let text =
+            "the plan of this run was claimed before, which its status does not say: the cluster was restored from before that";
+        return Err(problem(ALREADY_CLAIMED, text));
+    }
+    let intent = Intent { attempt, nonce: nonce.to_owned(), at: Timestamp::now() };
+    if !sealed.create(&key.intent(), &intent, &[]).await? {
+        // It is there of an earlier time; that it could be written then says nothing of now.
+        sealed.overwrite_bytes(&key.intent(), &serde_json::to_vec(&intent).unwrap_or_default()).await?;
+    }
+    Ok(())
+}
+
+/// Reads the record; none when there is none.
+///
+/// # Errors
+/// `Unavailable`, `Corrupt`, `KeyMissing`.
+pub async fn get(sealed: &Sealed, key: &RunKey) -> Result<Option<Record>, Problem> {
+    Ok(sealed.read::<Record>(&key.claim()).await?.map(|(record, _)| record))
+}

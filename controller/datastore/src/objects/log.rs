@@ -1,0 +1,321 @@
+//! Logs: each phase of an attempt has one, in segments that are named by the bytes they hold.
+//!
+//! The last segment grows until it has 256 KiB: the longer one is written, then the shorter one deleted. So a writer that was
+//! stopped in between, or another replica that knew less, never takes away what was acknowledged; readers take the longest.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream::BoxStream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crds::datastore::{ALREADY_EXISTS, Length, MAX_APPEND, MAX_LOG, Problem, TOO_LARGE, WRONG_OFFSET};
+
+use crate::{
+    blob::sealed::Sealed,
+    names::{LogKey, RunKey},
+    problem::{corrupt, invalid, problem},
+};
+
+/// The most that the last segment grows to, in bytes.
+const TAIL: u64 = 256 << 10;
+/// The most logs whose tails are in memory.
+const ACTIVE: usize = 256;
+
+/// What the store holds of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    /// Segments in order: where the reading begins, first and last byte of the segment.
+    pub segments: Vec<(u64, u64)>,
+    /// Bytes that can be read from the beginning.
+    pub length: u64,
+    /// Whether the writer said that this is all.
+    pub ended: bool,
+    /// Whether something stands behind a gap.
+    pub gap: bool,
+}
+
+impl Index {
+    /// Of the bounds that were listed: the chain from byte 0, always by the segment that leads furthest.
+    pub fn of(mut bounds: Vec<(u64, u64)>, ended: bool) -> Self {
+        bounds.sort_unstable();
+        let (mut index, mut next) = (Self { ended, ..Self::default() }, 0);
+        loop {
+            let mut best: Option<(u64, u64)> = None;
+            while let Some(&(start, end)) = bounds.get(next).filter(|(start, _)| *start <= index.length) {
+                if end > index.length && best.is_none_or(|(_, furthest)| end > furthest) {
+                    best = Some((start, end));
+                }
+                next += 1;
+            }
+            let Some(found) = best else { break };
+            index.length = found.1;
+            index.segments.push(found);
+        }
+        index.gap = next < bounds.len();
+        index
+    }
+}
+
+/// The `end` record.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct End {
+    length: u64,
+}
+
+struct Tail {
+    /// Where the last segment begins.
+    start: u64,
+    /// What it holds.
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Tail {
+    fn length(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+struct Active {
+    tail: tokio::sync::Mutex<Option<Tail>>,
+    used: Mutex<Instant>,
+}
+
+/// The logs of all runs.
+pub struct Logs {
+    sealed: Sealed,
+    active: Mutex<HashMap<LogKey, Arc<Active>>>,
+    grown: watch::Sender<u64>,
+}
+
+impl Logs {
+    /// Logs of this store.
+    pub fn new(sealed: Sealed) -> Self {
+        Self { sealed, active: Mutex::default(), grown: watch::Sender::new(0) }
+    }
+
+    /// Changes whenever any log grew in this process.
+    pub fn grown(&self) -> watch::Receiver<u64> {
+        self.grown.subscribe()
+    }
+
+    /// Appends a piece at its offset. A piece that is there is acknowledged; of one that is there in part, the rest is appended.
+    ///
+    /// # Errors
+    /// `WrongOffset` with the length when there would be a gap; `TooLarge`; `AlreadyExists` behind the end; `Unavailable`.
+    pub async fn append(&self, key: &LogKey, offset: u64, piece: &[u8], end: bool) -> Result<Length, Problem> {
+        if piece.len() as u64 > MAX_APPEND {
+            return Err(problem(TOO_LARGE, format!("a piece has at most {MAX_APPEND} bytes")));
+        }
+        let upto = offset.checked_add(piece.len() as u64).filter(|upto| *upto <= MAX_LOG);
+        let upto = upto.ok_or_else(|| problem(TOO_LARGE, format!("a log has at most {MAX_LOG} bytes")))?;
+        let active = self.active(key);
+        let mut guard = active.tail.lock().await;
+        // Taken out while it is changed: whatever stops this in between, the next one asks the store.
+        let mut tail = match guard.take() {
+            Some(tail) if tail.length() == offset => tail,
+            // Another replica may have written more.
+            Some(_) | None => self.load(key).await?,
+        };
+        let length = tail.length();
+        if offset > length {
+            *guard = Some(tail);
+            return Err(Problem { length: Some(length), ..problem(WRONG_OFFSET, format!("the log has {length} bytes")) });
+        }
+        let known = usize::try_from(length - offset).unwrap_or(usize::MAX).min(piece.len());
+        let new = &piece[known..];
+        if tail.ended && !new.is_empty() {
+            *guard = Some(tail);
+            return Err(problem(ALREADY_EXISTS, format!("the log has ended with {length} bytes")));
+        }
+        if !new.is_empty() {
+            self.grow(key, &mut tail, new).await?;
+        }
+        if end && !tail.ended {
+            if upto < tail.length() {
+                let length = tail.length();
+                *guard = Some(tail);
+                return Err(invalid(format!("the log has {length} bytes and cannot end before them")));
+            }
+            self.sealed.create(&key.end(), &End { length: tail.length() }, &[]).await?;
+            tail.ended = true;
+        }
+        let length = tail.length();
+        *guard = Some(tail);
+        drop(guard);
+        self.grown.send_modify(|count| *count = count.wrapping_add(1));
+        Ok(Length { length })
+    }
+
+    /// One write: the last segment, longer, or the next one.
+    async fn grow(&self, key: &LogKey, tail: &mut Tail, new: &[u8]) -> Result<(), Problem> {
+        let length = tail.length();
+        let (room, added) = (TAIL.saturating_sub(tail.bytes.len() as u64), new.len() as u64);
+        if added <= room && !tail.bytes.is_empty() {
+            let shorter = key.segment(tail.start, length);
+            tail.bytes.extend_from_slice(new);
+            self.sealed.overwrite_bytes(&key.segment(tail.start, tail.length()), &tail.bytes).await?;
+            let store = self.sealed.store().clone();
+            // Nobody waits for it, and what stays is passed over by readers.
+            tokio::spawn(async move { store.delete(&shorter).await });
+            return Ok(());
+        }
+        self.sealed.overwrite_bytes(&key.segment(length, length + added), new).await?;
+        *tail = Tail { start: length, bytes: new.to_vec(), ended: tail.ended };
+        if added >= TAIL {
+            *tail = Tail { start: length + added, bytes: Vec::new(), ended: tail.ended };
+        }
+        Ok(())
+    }
+
+    async fn load(&self, key: &LogKey) -> Result<Tail, Problem> {
+        let index = self.index(key).await?;
+        let Some(&(start, end)) = index.segments.last() else {
+            return Ok(Tail { start: 0, bytes: Vec::new(), ended: index.ended });
+        };
+        if end - start >= TAIL {
+            return Ok(Tail { start: end, bytes: Vec::new(), ended: index.ended });
+        }
+        let bytes = self.segment(key, start, end).await?.to_vec();
+        Ok(Tail { start, bytes, ended: index.ended })
+    }
+
+    /// What the store holds of a log.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn index(&self, key: &LogKey) -> Result<Index, Problem> {
+        let (_, words) = self.sealed.store().children(&key.prefix()).await?;
+        let ended = words.iter().any(|word| word == "end");
+        Ok(Index::of(words.iter().filter_map(|word| LogKey::bounds(word)).collect(), ended))
+    }
+
+    async fn segment(&self, key: &LogKey, start: u64, end: u64) -> Result<Bytes, Problem> {
+        let name = key.segment(start, end);
+        let length = usize::try_from(end - start).unwrap_or(usize::MAX);
+        if length as u64 > MAX_APPEND + TAIL {
+            return Err(corrupt(format!("{name} is longer than any segment")));
+        }
+        let bytes = self.sealed.read_bytes(&name, length).await?.ok_or_else(|| corrupt(format!("{name} is gone")))?;
+        if bytes.len() == length { Ok(bytes) } else { Err(corrupt(format!("{name} has another length than it says"))) }
+    }
+
+    /// Reads a log from byte `from` up to what the index knows.
+    pub fn read(self: &Arc<Self>, key: &LogKey, index: &Index, from: u64) -> BoxStream<'static, Result<Bytes, Problem>> {
+        let segments: Vec<(u64, u64)> = index.segments.iter().copied().filter(|(_, end)| *end > from).collect();
+        let (logs, key) = (self.clone(), key.clone());
+        let state = (logs, key, segments.into_iter(), from);
+        futures::stream::try_unfold(state, |(logs, key, mut segments, at)| async move {
+            let Some((start, end)) = segments.next() else { return Ok(None) };
+            let bytes = match logs.segment(&key, start, end).await {
+                Ok(bytes) => bytes,
+                // The last segment was replaced by a longer one between the list and the read.
+                Err(problem) => match logs.longer(&key, start, end).await? {
+                    Some(bytes) => bytes,
+                    None => return Err(problem),
+                },
+            };
+            let skip = usize::try_from(at.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
+            Ok(Some((bytes.slice(skip..), (logs, key, segments, end))))
+        })
+        .boxed()
+    }
+
+    /// Where the last so many lines of a log begin.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`, `KeyMissing`.
+    pub async fn lines_before_end(&self, key: &LogKey, index: &Index, lines: u64) -> Result<u64, Problem> {
+        let mut left = lines;
+        if lines == 0 {
+            return Ok(index.length);
+        }
+        for &(start, end) in index.segments.iter().rev() {
+            let bytes = match self.segment(key, start, end).await {
+                Ok(bytes) => bytes,
+                Err(problem) => self.longer(key, start, end).await?.ok_or(problem)?,
+            };
+            // The end of the log's last line begins no further line.
+            let upto = if end == index.length && bytes.ends_with(b"\n") { bytes.len() - 1 } else { bytes.len() };
+            for (at, _) in bytes[..upto].iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+                left = left.saturating_sub(1);
+                if left == 0 {
+                    return Ok(start + at as u64 + 1);
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    async fn longer(&self, key: &LogKey, start: u64, end: u64) -> Result<Option<Bytes>, Problem> {
+        for _ in 0..8 {
+            let index = self.index(key).await?;
+            let Some(&(first, last)) = index.segments.iter().find(|(first, last)| *first == start && *last > end) else {
+                return Ok(None);
+            };
+            if let Ok(bytes) = self.segment(key, first, last).await {
+                let length = usize::try_from(end - start).unwrap_or(usize::MAX);
+                return Ok(Some(bytes.slice(..length.min(bytes.len()))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Forgets the tails of a run that is deleted.
+    pub fn forget(&self, run: &RunKey) {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| key.run != *run);
+    }
+
+    fn active(&self, key: &LogKey) -> Arc<Active> {
+        let now = Instant::now();
+        let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = active.get(key) {
+            *found.used.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            return found.clone();
+        }
+        if active.len() >= ACTIVE {
+            let last_used = |entry: &Arc<Active>| *entry.used.lock().unwrap_or_else(PoisonError::into_inner);
+            active.retain(|_, entry| {
+                Arc::strong_count(entry) > 1 || now.duration_since(last_used(entry)) < Duration::from_secs(60)
+            });
+            while active.len() >= ACTIVE {
+                // One that is being written to is only forgotten here; two writers of one log meet in the store.
+                let Some(oldest) = active.iter().min_by_key(|(_, entry)| last_used(entry)).map(|(key, _)| key.clone()) else {
+                    break;
+                };
+                active.remove(&oldest);
+            }
+        }
+        let entry = Arc::new(Active { tail: tokio::sync::Mutex::new(None), used: Mutex::new(now) });
+        active.insert(key.clone(), entry.clone());
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_take_the_segments_that_lead_furthest() {
+        let index = Index::of(vec![(0, 5), (0, 9), (9, 20), (9, 12), (4, 7), (20, 21)], false);
+        assert_eq!(index.segments, [(0, 9), (9, 20), (20, 21)]);
+        assert_eq!((index.length, index.gap), (21, false));
+        let overlap = Index::of(vec![(0, 9), (5, 30), (9, 12)], true);
+        assert_eq!((overlap.segments.as_slice(), overlap.length), ([(0, 9), (5, 30)].as_slice(), 30));
+    }
+
+    #[test]
+    fn behind_a_gap_nothing_is_read() {
+        let index = Index::of(vec![(0, 5), (6, 9)], false);
+        assert_eq!((index.length, index.gap), (5, true));
+        assert_eq!(Index::of(vec![(1, 5)], false).length, 0);
+        assert_eq!(Index::of(Vec::new(), true), Index { ended: true, ..Index::default() });
+    }
+}

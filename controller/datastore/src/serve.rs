@@ -1,0 +1,162 @@
+//! Connections: accepted, limited in number and in patience, and ended gracefully.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::{Instant, Sleep},
+};
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+
+use crate::{
+    auth::front_proxy,
+    http,
+    service::{CommonName, Service},
+};
+
+/// The most connections at a time; further ones wait.
+const CONNECTIONS: usize = 512;
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long the head of a request may take, and how long a connection may be idle.
+const HEAD: Duration = Duration::from_secs(60);
+/// The longest head, and the most of a body that waits to be read, in bytes.
+const BUFFER: usize = 64 << 10;
+/// The most headers of a request.
+const HEADERS: usize = 64;
+/// How long a client may take nothing of an answer.
+const STUCK: Duration = Duration::from_secs(60);
+/// How long requests may take to end when the service does.
+const GRACE: Duration = Duration::from_secs(25);
+
+/// Serves until `stopped` turns true, and then until what is under way has ended.
+pub async fn serve(
+    service: Arc<Service>,
+    listener: TcpListener,
+    configs: watch::Receiver<Arc<ServerConfig>>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let router = http::router(service.clone());
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+            accepted = async {
+                let slot = slots.clone().acquire_owned().await;
+                (listener.accept().await, slot)
+            } => accepted,
+            // Those that ended are forgotten.
+            Some(_) = connections.join_next() => continue,
+        };
+        let (Ok((stream, _)), Ok(slot)) = accepted else {
+            // Out of file descriptors, for one: it passes.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let config = configs.borrow().clone();
+        let (router, open, stopped) = (router.clone(), service.metrics.connection(), stopped.clone());
+        connections.spawn(async move {
+            let _open = open;
+            connection(router, stream, config, stopped).await;
+            drop(slot);
+        });
+    }
+    drop(listener);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(GRACE, ended).await.is_err() {
+        tracing::warn!("requests were still under way");
+    }
+}
+
+async fn connection(router: Router, stream: TcpStream, config: Arc<ServerConfig>, mut stopped: watch::Receiver<bool>) {
+    // Answers are short; none waits for the next packet.
+    let _ = stream.set_nodelay(true);
+    let accepting = TlsAcceptor::from(config).accept(Patient::new(stream));
+    let stream = match tokio::time::timeout(HANDSHAKE, accepting).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "no TLS"),
+        Err(_) => return tracing::debug!("no TLS in time"),
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let name: Option<Arc<str>> = certificate.and_then(|certificate| front_proxy::common_name(certificate)).map(Into::into);
+    let answer = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(CommonName(name.clone()));
+        router.clone().oneshot(request.map(Body::new))
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER).max_headers(HEADERS);
+    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
+    let told = async { drop(stopped.wait_for(|stopped| *stopped).await) };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = told => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// A stream that fails when the other side takes nothing for [`STUCK`].
+struct Patient {
+    stream: TcpStream,
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, stuck: None }
+    }
+
+    /// Starts to count when something waits, and ends that when something went.
+    fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<std::io::Result<T>>) -> Poll<std::io::Result<T>> {
+        if polled.is_ready() {
+            self.stuck = None;
+            return polled;
+        }
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
+        match stuck.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(std::io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch(context, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        self.watch(context, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.watch(context, polled)
+    }
+}

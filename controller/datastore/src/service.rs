@@ -1,0 +1,204 @@
+//! The service: everything that a request needs.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crds::datastore::{ObjectKind, Problem, UNAVAILABLE};
+
+use crate::{
+    auth::{lookup::Lookup, token::Tokens},
+    blob::{
+        keyring,
+        sealed::{INLINE, Sealed},
+    },
+    cluster::{Cluster, FrontProxyConfig},
+    metrics::Metrics,
+    names,
+    objects::{Objects, log::Logs},
+    problem::{problem, unavailable},
+    state::States,
+};
+
+/// The most requests at a time, those that follow a log not among them.
+const AT_ONCE: usize = 256;
+/// The most requests of one pod at a time.
+const OF_ONE_POD: usize = 8;
+/// The most large bodies at a time: each holds two parts in memory.
+const TRANSFERS: usize = 12;
+/// The most large contents that are sent at a time: each holds a piece of some MiB in memory.
+const DOWNLOADS: usize = 32;
+
+/// Everything that a request needs.
+pub struct Service {
+    /// The store with its keys.
+    pub sealed: Sealed,
+    /// Objects of runs.
+    pub objects: Objects,
+    /// Logs.
+    pub logs: Arc<Logs>,
+    /// Managed states.
+    pub states: States,
+    /// Who a token is.
+    pub tokens: Tokens,
+    /// Runs.
+    pub lookup: Lookup,
+    /// The API server.
+    pub cluster: Arc<dyn Cluster>,
+    /// The controller's user name.
+    pub controller: String,
+    /// How the API server proves itself; none while nothing is read through it.
+    pub front_proxy: watch::Sender<Option<Arc<FrontProxyConfig>>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Why nothing is served, when the keys are not those of the store.
+    pub unfit: watch::Sender<Option<Problem>>,
+    /// Turns true when the process is to end.
+    pub stopped: watch::Receiver<bool>,
+    pub(super) follows: Arc<Semaphore>,
+    pub(super) requests: Semaphore,
+    transfers: Arc<Semaphore>,
+    downloads: Arc<Semaphore>,
+    pods: Arc<Mutex<HashMap<String, usize>>>,
+    ready: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), Problem>)>>,
+    /// One object a process, overwritten.
+    probe: String,
+}
+
+/// The common name of a connection's client certificate, when it has one that was verified.
+#[derive(Clone)]
+pub struct CommonName(pub Option<Arc<str>>);
+
+/// A request of a pod that is under way.
+pub struct Admitted {
+    pods: Arc<Mutex<HashMap<String, usize>>>,
+    uid: String,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = pods.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                pods.remove(&self.uid);
+            }
+        }
+    }
+}
+
+impl Service {
+    /// A service on a store and a cluster.
+    pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, controller: String, stopped: watch::Receiver<bool>) -> Self {
+        Self {
+            objects: Objects::new(sealed.clone()),
+            logs: Arc::new(Logs::new(sealed.clone())),
+            states: States::new(sealed.clone()),
+            tokens: Tokens::new(cluster.clone()),
+            lookup: Lookup::new(cluster.clone()),
+            cluster,
+            controller,
+            front_proxy: watch::Sender::new(None),
+            metrics: Arc::new(Metrics::new()),
+            unfit: watch::Sender::new(None),
+            stopped,
+            follows: Arc::new(Semaphore::new(AT_ONCE / 2)),
+            requests: Semaphore::new(AT_ONCE),
+            transfers: Arc::new(Semaphore::new(TRANSFERS)),
+            downloads: Arc::new(Semaphore::new(DOWNLOADS)),
+            pods: Arc::default(),
+            ready: tokio::sync::Mutex::default(),
+            probe: names::random(),
+            sealed,
+        }
+    }
+
+    /// Lets a pod in, unless it has too many requests under way.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn admit(&self, uid: &str) -> Result<Admitted, Problem> {
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = pods.entry(uid.to_owned()).or_default();
+        if *count >= OF_ONE_POD {
+            return Err(busy());
+        }
+        *count += 1;
+        Ok(Admitted { pods: self.pods.clone(), uid: uid.to_owned() })
+    }
+
+    /// Waits until another large body may come; none for a small one.
+    ///
+    /// # Errors
+    /// `Unavailable`, when the service ends.
+    pub async fn transfer(&self, kind: ObjectKind) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+        if matches!(kind, ObjectKind::Result) {
+            return Ok(None);
+        }
+        self.transfers.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
+    }
+
+    /// Waits until another large content may be sent; none for a small one.
+    ///
+    /// # Errors
+    /// `Unavailable`, when the service ends.
+    pub async fn download(&self, size: u64) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+        if size <= INLINE as u64 {
+            return Ok(None);
+        }
+        self.downloads.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
+    }
+
+    /// Whether the keys are those of the store, and it can be written; the answer is good for half a minute, a bad one for two
+    /// seconds.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn ready(&self) -> Result<(), Problem> {
+        const GOOD: std::time::Duration = std::time::Duration::from_secs(30);
+        const BAD: std::time::Duration = std::time::Duration::from_secs(2);
+        if let Some(unfit) = self.unfit.borrow().clone() {
+            return Err(unfit);
+        }
+        let mut last = self.ready.lock().await;
+        match &*last {
+            Some((at, result)) if at.elapsed() < if result.is_ok() { GOOD } else { BAD } => result.clone(),
+            _ => {
+                let name = names::below(&names::top("probes"), &self.probe);
+                let written = match self.sealed.overwrite_bytes(&name, b"ready").await {
+                    // A key that was put in place since the start has no mark yet.
+                    Ok(()) => keyring::mark(&self.sealed).await,
+                    Err(problem) => Err(problem),
+                };
+                *last = Some((tokio::time::Instant::now(), written.clone()));
+                written
+            }
+        }
+    }
+}
+
+/// There is no place for another request.
+pub(super) fn busy() -> Problem {
+    problem(UNAVAILABLE, "too many requests at a time; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+    use crate::tests::Lab;
+
+    #[tokio::test]
+    async fn it_says_how_it_is_however_many_wait() {
+        let lab = Lab::new();
+        let _all = lab.service.requests.try_acquire_many(u32::try_from(AT_ONCE).unwrap()).unwrap();
+        assert_eq!(lab.put("objects/plan", b"x").await.code, 503);
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(lab.send("GET", path, &[], Body::empty()).await.code, 200, "{path}");
+        }
+    }
+}

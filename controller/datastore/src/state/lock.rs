@@ -1,0 +1,250 @@
+//! The lock of a state: taken in the name of run and attempt, given back by the same pod, taken over only from a holder that can
+//! write no more.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crds::datastore::{Problem, UNAVAILABLE};
+
+use crate::{
+    auth::lookup::Lookup,
+    cluster::RunView,
+    names::{RunKey, StateKey},
+    objects::claim,
+    problem::{invalid, problem},
+};
+
+use super::{Head, Held, Note, States, TRIES};
+
+/// Whether the holder of a lock may still write. `run` is the run of the holder's name, read live; `recorded` says whether the
+/// store knows a claim of the holder's run.
+pub fn may_write(held: &Held, run: Option<&RunView>, recorded: bool) -> bool {
+    match run.filter(|run| run.uid == held.uid) {
+        // Its claim outlives it: then an apply may have ended without anybody's knowing how.
+        None => recorded,
+        Some(run) => run.claim.is_some() || recorded || (run.newest() == held.attempt && run.is_open()),
+    }
+}
+
+/// Reads Terraform's lock info.
+///
+/// # Errors
+/// `Invalid` when it is no JSON object with an `ID`.
+pub fn parse(info: &[u8]) -> Result<(String, Value), Problem> {
+    let info: Value = serde_json::from_slice(info).map_err(|_| invalid("the lock info is no JSON"))?;
+    let id = info.get("ID").and_then(Value::as_str).filter(|id| (1..=128).contains(&id.len()));
+    let id = id.ok_or_else(|| invalid("the lock info has no ID"))?.to_owned();
+    Ok((id, info))
+}
+
+/// Who asks for a lock, or gives it back.
+#[derive(Clone, Debug)]
+pub struct Holder<'a> {
+    /// The run, read live.
+    pub run: &'a RunView,
+    /// The attempt.
+    pub attempt: u32,
+    /// UID of its pod.
+    pub pod_uid: &'a str,
+}
+
+impl Holder<'_> {
+    /// Whether the controller says of this very lock that the process which left it has ended, its claim or not. The word stands in
+    /// the caller's own run, in a field that only the controller writes.
+    pub fn may_release(&self, held: &Held) -> bool {
+        self.run.released.as_deref() == Some(held.id.as_str())
+    }
+
+    /// Whether the lock is this one's.
+    pub fn holds(&self, head: &Head, id: &str) -> bool {
+        head.lock.as_ref().is_some_and(|held| {
+            held.id == id && held.uid == self.run.uid && held.attempt == self.attempt && held.pod_uid == self.pod_uid
+        })
+    }
+}
+
+impl States {
+    /// Takes the lock for a run of the namespace of that UID. Taking it again under the same ID is acknowledged.
+    ///
+    /// # Errors
+    /// `Locked` with the holder's info; `StateOfFormerNamespace`; `Unavailable`, also when nobody can say whether the holder lives.
+    pub async fn lock(
+        &self,
+        key: &StateKey,
+        holder: &Holder<'_>,
+        namespace_uid: &str,
+        info: &[u8],
+        lookup: &Lookup,
+    ) -> Result<(), Problem> {
+        let (id, info) = parse(info)?;
+        for attempt in 0..TRIES {
+            let newest = self.newest(key).await?;
+            newest.head.belongs_to(key, namespace_uid)?;
+            if holder.holds(&newest.head, &id) {
+                return Ok(());
+            }
+            let mut head = Head { namespace_uid: Some(namespace_uid.to_owned()), ..newest.head.clone() };
+            if let Some(held) = newest.head.lock.as_ref() {
+                let run = lookup.find(holder.run.namespace.as_str(), &held.run).await?;
+                let recorded = claim::get(&self.sealed, &RunKey::new(&holder.run.namespace, &held.uid)?).await?.is_some();
+                if !holder.may_release(held) && may_write(held, run.as_deref(), recorded) {
+                    return Err(newest.head.locked());
+                }
+                let reason = format!("attempt {} of run {} can write no more", held.attempt, held.run);
+                tracing::info!(state = %key.prefix(), reason, run = holder.run.name, "a lock is taken over");
+                head.note(Note { at: Timestamp::now(), what: format!("lock {} taken over", held.id), by: name(holder), reason });
+            }
+            head.lock = Some(Held {
+                id: id.clone(),
+                info: info.clone(),
+                run: holder.run.name.clone(),
+                uid: holder.run.uid.clone(),
+                attempt: holder.attempt,
+                pod_uid: holder.pod_uid.to_owned(),
+                at: Timestamp::now(),
+            });
+            if self.append(key, &newest, head, &Bytes::new()).await? {
+                return Ok(());
+            }
+            Self::back_off(attempt).await;
+        }
+        Err(busy())
+    }
+
+    /// Gives the lock back. One that nobody holds is given back already.
+    ///
+    /// # Errors
+    /// `Locked` when somebody else holds it; `Unavailable`.
+    pub async fn unlock(&self, key: &StateKey, holder: &Holder<'_>, id: &str) -> Result<(), Problem> {
+        for attempt in 0..TRIES {
+            let newest = self.newest(key).await?;
+            if newest.head.lock.is_none() {
+                return Ok(());
+            }
+            let left = newest.head.lock.as_ref().filter(|held| held.id == id && holder.may_release(held));
+            if left.is_none() && !holder.holds(&newest.head, id) {
+                return Err(newest.head.locked());
+            }
+            let mut head = Head { lock: None, ..newest.head.clone() };
+            if let Some(held) = left {
+                let reason = format!("the controller says that attempt {} of run {} has ended", held.attempt, held.run);
+                head.note(Note { at: Timestamp::now(), what: format!("lock {id} released"), by: name(holder), reason });
+            }
+            if self.append(key, &newest, head, &Bytes::new()).await? {
+                return Ok(());
+            }
+            Self::back_off(attempt).await;
+        }
+        Err(busy())
+    }
+
+    /// Takes away the lock that a run left, on the controller's word that nothing of it writes any more, or is to write: a write names
+    /// the lock that it is made under, and is refused without it. A lock of another run stays.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn release(&self, key: &StateKey, run_uid: &str) -> Result<(), Problem> {
+        for attempt in 0..TRIES {
+            let newest = self.newest(key).await?;
+            let Some(held) = newest.head.lock.as_ref().filter(|held| held.uid == run_uid) else { return Ok(()) };
+            let reason =
+                format!("the controller says that attempt {} of run {} has ended or was given up", held.attempt, held.run);
+            tracing::info!(state = %key.prefix(), reason, run = held.run, "a lock is released");
+            let what = format!("lock {} released", held.id);
+            let mut head = Head { lock: None, ..newest.head.clone() };
+            head.note(Note { at: Timestamp::now(), what, by: "controller".to_owned(), reason });
+            if self.append(key, &newest, head, &Bytes::new()).await? {
+                return Ok(());
+            }
+            Self::back_off(attempt).await;
+        }
+        Err(busy())
+    }
+
+    /// A person takes the lock away, whoever holds it; returns who that was.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn force_unlock(&self, key: &StateKey, user: &str, reason: &str) -> Result<Option<Held>, Problem> {
+        for attempt in 0..TRIES {
+            let newest = self.newest(key).await?;
+            let Some(held) = newest.head.lock.clone() else { return Ok(None) };
+            let mut head = Head { lock: None, ..newest.head.clone() };
+            let what = format!("lock {} of run {} attempt {} removed", held.id, held.run, held.attempt);
+            head.note(Note { at: Timestamp::now(), what, by: user.to_owned(), reason: reason.to_owned() });
+            if self.append(key, &newest, head, &Bytes::new()).await? {
+                return Ok(Some(held));
+            }
+            Self::back_off(attempt).await;
+        }
+        Err(busy())
+    }
+}
+
+pub(super) fn name(holder: &Holder<'_>) -> String {
+    format!("run {} attempt {}", holder.run.name, holder.attempt)
+}
+
+pub(super) fn busy() -> Problem {
+    problem(UNAVAILABLE, "others change this state all the time; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::caller::tests::{claim, view};
+
+    #[test]
+    fn a_lock_is_taken_over_only_from_one_who_can_write_no_more() {
+        let run = view(2, true);
+        let held = Held {
+            id: "1".into(),
+            info: Value::Null,
+            run: run.name.clone(),
+            uid: run.uid.clone(),
+            attempt: 2,
+            pod_uid: "pod-2".into(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let older = Held { attempt: 1, ..held.clone() };
+        let of_another = Held { uid: "other".into(), ..held.clone() };
+        let closed = view(2, false);
+        let claimed = RunView { claim: Some(claim(2)), ..closed.clone() };
+        let dead = |held, run, recorded| !may_write(held, run, recorded);
+        assert!(!dead(&held, Some(&run), false), "open");
+        assert!(dead(&older, Some(&run), false), "replaced");
+        assert!(dead(&held, Some(&closed), false), "closed");
+        assert!(!dead(&held, Some(&claimed), false), "behind the claim the apply may go on");
+        assert!(!dead(&held, Some(&closed), true), "the store knows of a claim that the status lost");
+        assert!(dead(&of_another, Some(&run), false), "a run of the same name was deleted before");
+        assert!(dead(&held, None, false), "deleted without a claim");
+        assert!(!dead(&held, None, true), "deleted behind its claim");
+    }
+
+    #[test]
+    fn a_lock_behind_a_claim_is_released_by_the_controllers_word_on_that_very_lock() {
+        let held = Held {
+            id: "1".into(),
+            info: Value::Null,
+            run: "dead".into(),
+            uid: "dead".into(),
+            attempt: 1,
+            pod_uid: "pod-1".into(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let may = |released: Option<&str>| {
+            let run = RunView { released: released.map(str::to_owned), ..view(1, true) };
+            Holder { run: &run, attempt: 1, pod_uid: "pod" }.may_release(&held)
+        };
+        assert!(may(Some("1")) && !may(Some("2")) && !may(Some("")) && !may(None));
+    }
+
+    #[test]
+    fn a_lock_info_has_an_id() {
+        for bad in [b"".as_slice(), b"[]", b"{}", br#"{"ID": ""}"#, br#"{"ID": 1}"#, b"\xff"] {
+            assert!(parse(bad).is_err());
+        }
+        assert_eq!(parse(br#"{"ID": "a", "Who": "x"}"#).unwrap().0, "a");
+    }
+}

@@ -1,0 +1,126 @@
+//! What stands in the store and was changed there, or belongs to somebody else, or is of a key that is gone: it never opens.
+
+use crds::datastore::{CORRUPT, KEY_MISSING};
+
+use super::{Lab, digest, noise, open, view, write_key};
+use crate::{auth::caller::tests::claim, cluster::RunView};
+
+/// What is read breaks off, or is refused by name; nothing of it is ever another's.
+async fn refused(lab: &Lab, rest: &str, original: &[u8]) {
+    let answer = lab.get(rest).await;
+    match answer.body {
+        Some(_) => assert_eq!((answer.code, answer.reason().as_str()), (500, CORRUPT), "{rest}"),
+        None => assert_eq!(answer.code, 200, "{rest} broke off behind its first segment"),
+    }
+    assert!(lab.get(rest).await.body.as_deref() != Some(original));
+    assert_eq!(lab.get(&format!("{rest}/digest")).await.reason(), CORRUPT, "{rest}");
+}
+
+#[tokio::test]
+async fn changed_truncated_or_swapped_it_is_corrupt() {
+    let lab = Lab::new();
+    let (plan, bundle, json) = (noise(5_000, 1), noise(900_000, 2), noise(900_000, 3));
+    for (rest, body) in [("objects/plan", &plan), ("objects/bundle", &bundle), ("objects/planjson", &json)] {
+        assert_eq!(lab.put(rest, body).await.code, 201);
+    }
+    let (record, blob, other) = (lab.file("/a1/plan"), lab.file("/blobs/a1-bundle"), lab.file("/blobs/a1-planjson"));
+    for path in [&record, &blob] {
+        let (rest, original) = if path == &record { ("objects/plan", &plan) } else { ("objects/bundle", &bundle) };
+        let good = std::fs::read(path).unwrap();
+        for at in [0, 5, 20, 60, good.len() / 2, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            std::fs::write(path, bad).unwrap();
+            let answer = lab.get(rest).await;
+            // A changed letter of the key's id names another key.
+            assert!(answer.body.is_none() || [CORRUPT, KEY_MISSING].contains(&answer.reason().as_str()), "{at}");
+        }
+        for length in [0, 1, 40, good.len() / 2, good.len() - 1] {
+            std::fs::write(path, &good[..length]).unwrap();
+            refused(&lab, rest, original).await;
+        }
+        std::fs::write(path, [good.as_slice(), b"more"].concat()).unwrap();
+        refused(&lab, rest, original).await;
+        std::fs::write(path, &good).unwrap();
+        assert!(lab.get(rest).await.body.as_deref() == Some(original.as_slice()));
+    }
+    let (ours, theirs) = (std::fs::read(&blob).unwrap(), std::fs::read(&other).unwrap());
+    std::fs::write(&blob, &theirs).unwrap();
+    std::fs::write(&other, &ours).unwrap();
+    refused(&lab, "objects/bundle", &bundle).await;
+    refused(&lab, "objects/planjson", &json).await;
+    std::fs::remove_file(&blob).unwrap();
+    assert_eq!(lab.get("objects/bundle").await.reason(), CORRUPT, "named and not there");
+}
+
+#[tokio::test]
+async fn another_runs_bytes_are_corrupt_even_under_the_same_words() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("objects/plan", b"of the first run").await.code, 201);
+    let theirs = lab.file("/a1/plan");
+    let again = RunView { uid: "22222222-2222".into(), ..view(1, true) };
+    let ours = theirs.to_string_lossy().replace(&view(1, true).uid, &again.uid);
+    std::fs::create_dir_all(std::path::Path::new(&ours).parent().unwrap()).unwrap();
+    std::fs::copy(&theirs, &ours).unwrap();
+    let name = crds::names::attempt_name("net", &again.uid, 1);
+    lab.cluster.token(
+        "again",
+        super::Identity {
+            user: "u".into(),
+            pod: Some(super::super::cluster::PodIdentity { namespace: "team".into(), name: name.clone(), uid: "pod-1".into() }),
+        },
+    );
+    lab.cluster.set(RunView { attempt: Some((1, name, true)), ..again });
+    assert_eq!(lab.of_pod("again", "GET", 1, "objects/plan", b"").await.reason(), CORRUPT);
+}
+
+#[tokio::test]
+async fn keys_are_rotated_and_a_missing_or_wrong_one_is_named() {
+    let mut lab = Lab::new();
+    assert_eq!(lab.put("objects/plan", b"first").await.code, 201);
+    assert_eq!(lab.put("objects/bundle", &noise(500_000, 1)).await.code, 201);
+    write_key(lab.keys.path(), "k2", 2);
+    lab.restart();
+    assert_eq!(lab.put("objects/result", b"second").await.code, 201);
+    assert_eq!(lab.get("objects/plan").await.text(), "first", "what was written before is read with its key");
+    assert!(std::fs::read(lab.file("/a1/result")).unwrap().windows(2).any(|w| w == b"k2"));
+    assert!(!std::fs::read(lab.file("/a1/result")).unwrap().windows(6).any(|w| w == b"second"));
+    std::fs::remove_file(lab.keys.path().join("k1")).unwrap();
+    lab.restart();
+    for rest in ["objects/plan", "objects/bundle"] {
+        let answer = lab.get(rest).await;
+        assert_eq!((answer.code, answer.reason().as_str()), (500, KEY_MISSING));
+        assert!(answer.problem().message.contains("`k1`"), "{answer:?}");
+    }
+    assert_eq!(lab.get("objects/result").await.text(), "second");
+    write_key(lab.keys.path(), "k1", 99);
+    lab.restart();
+    assert_eq!(lab.get("objects/plan").await.reason(), CORRUPT, "a key of that id, and not that key");
+    assert_eq!(lab.get("objects/bundle").await.reason(), CORRUPT);
+}
+
+#[tokio::test]
+async fn a_changed_claim_log_or_state_is_corrupt_as_well() {
+    let lab = Lab::claimed();
+    let body = serde_json::to_vec(&claim(1)).unwrap();
+    assert_eq!(lab.put("claim", &body).await.code, 201);
+    assert_eq!(lab.put("lock", br#"{"ID": "1"}"#).await.code, 200);
+    assert_eq!(lab.put("state?lock=1", br#"{"serial": 1}"#).await.code, 200);
+    assert_eq!(lab.put("log/plan?offset=0", b"text").await.code, 200);
+    for path in lab.files() {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.len() - 1;
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    assert_eq!(lab.of_controller("GET", "/claim").await.reason(), CORRUPT);
+    assert_eq!(lab.get("state").await.reason(), CORRUPT);
+    let begun = std::time::Instant::now();
+    let log = lab.of_person("GET", "terraformruns/net/log?phase=plan", b"").await;
+    // What is not known so soon is said by breaking off.
+    let broken = log.body.is_none() && begun.elapsed() >= crate::http::read::runs::FIRST;
+    assert!(broken || log.json()["code"] == 500, "{log:?}");
+    let sealed = open(lab.folder.path(), lab.keys.path());
+    assert!(sealed.store().list(&crate::names::top("states")).await.unwrap().len() >= 2);
+    assert_ne!(digest(b""), "");
+}

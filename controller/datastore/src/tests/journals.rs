@@ -1,0 +1,114 @@
+//! Journals: appended as logs are, compared for the controller, read by the run whose own spec names them.
+
+use serde_json::json;
+
+use crds::{
+    apply_log::{Action, Head, Line, Operation},
+    datastore::{FORBIDDEN, NOT_ENDED, NOT_FOUND, StateId},
+};
+
+use super::{Lab, view};
+use crate::{
+    auth::caller::tests::claim,
+    cluster::RunView,
+    names::{LogKey, RunKey},
+};
+
+fn lines(managed: bool) -> Vec<u8> {
+    let operation = |address: &str, id: Option<&str>| Operation {
+        action: Action::Create,
+        address: address.into(),
+        kind: "t".into(),
+        provider: String::new(),
+        id: id.map(Into::into),
+        at: String::new(),
+    };
+    let lines = [
+        Line::Begin(Head { managed, state: String::new() }),
+        Line::Start(operation("t.a", None)),
+        Line::Complete(operation("t.a", Some("1"))),
+        Line::Start(operation("t.b", None)),
+        Line::Complete(operation("t.b", Some("2"))),
+        Line::Start(operation("t.c", None)),
+    ];
+    lines.iter().flat_map(Line::to_bytes).collect()
+}
+
+async fn with_state(lab: &Lab) {
+    let state = json!({"version": 4, "serial": 4, "lineage": "x", "resources": [
+        {"mode": "managed", "type": "t", "name": "a", "instances": [{"attributes": {"id": "1"}}]}]});
+    assert_eq!(lab.put("lock", br#"{"ID":"l"}"#).await.code, 200);
+    assert_eq!(lab.put("state?lock=l", state.to_string().as_bytes()).await.code, 200);
+}
+
+#[tokio::test]
+async fn a_journal_is_compared_with_the_managed_state() {
+    let lab = Lab::claimed();
+    with_state(&lab).await;
+    assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
+    let said = lab.of_controller("GET", "/attempts/1/journal").await;
+    assert_eq!(
+        said.json()["summary"],
+        "1 created and not recorded, 1 begun and uncertain, 1 created and recorded; state serial 4"
+    );
+    assert_eq!(said.json()["notRecorded"], json!(["t.b id=2"]));
+    assert_eq!(said.json()["uncertain"], json!(["t.c (create)"]));
+    assert_eq!(lab.of_person("GET", "terraformruns/net/journal", b"").await.text().as_bytes(), lines(true));
+    // A journal is none of the logs.
+    assert_eq!(lab.of_person("GET", "terraformruns/net/log", b"").await.text(), "");
+    assert_eq!(lab.of_pod("pod-1", "GET", 1, "journal", b"").await.code, 404, "that is the controller's");
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_read_is_not_compared() {
+    let lab = Lab::new();
+    assert_eq!(lab.of_controller("GET", "/attempts/1/journal").await.json()["compared"], false);
+    assert_eq!(lab.put("log/journal?offset=0", &lines(false)).await.code, 200);
+    let said = lab.of_controller("GET", "/attempts/1/journal").await.json();
+    assert_eq!((said["compared"].clone(), said["uncertain"][0].clone()), (json!(false), json!("t.a id=1 (created)")));
+    let lab = Lab::claimed();
+    assert_eq!(lab.put("lock", br#"{"ID":"l"}"#).await.code, 200);
+    let sealed = json!({"serial": 1, "lineage": "x", "encrypted_data": "abc"}).to_string();
+    assert_eq!(lab.put("state?lock=l", sealed.as_bytes()).await.code, 200);
+    assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
+    let said = lab.of_controller("GET", "/attempts/1/journal").await.json();
+    assert!(said["summary"].as_str().unwrap().ends_with("the state is encrypted by the tool"), "{said}");
+}
+
+#[tokio::test]
+async fn a_run_reads_the_journal_that_its_own_spec_names_and_no_other() {
+    let lab = Lab::new();
+    assert_eq!(lab.get("recover").await.reason(), FORBIDDEN, "it names none");
+    lab.cluster.set(RunView { recovers: Some("old".into()), ..view(1, true) });
+    assert_eq!(lab.get("recover").await.reason(), NOT_FOUND, "there is no such run");
+    let old = RunView {
+        name: "old".into(),
+        uid: "u-old".into(),
+        claim: Some(claim(2)),
+        state: StateId { stack: "old".into(), workspace: "default".into() },
+        ..view(2, false)
+    };
+    lab.cluster.set(old.clone());
+    assert_eq!(lab.get("recover").await.reason(), NOT_ENDED);
+    lab.cluster.set(RunView { terminal: true, ..old.clone() });
+    assert_eq!(lab.get("recover").await.reason(), NOT_FOUND, "nothing was kept");
+    let key = LogKey { run: RunKey::new("team", "u-old").unwrap(), attempt: 2, phase: crds::datastore::JOURNAL };
+    lab.service.logs.append(&key, 0, &lines(true), false).await.unwrap();
+    assert_eq!(lab.get("recover").await.text().as_bytes(), lines(true));
+    lab.cluster.set(RunView { terminal: true, claim: None, ..old });
+    assert_eq!(lab.get("recover").await.reason(), NOT_FOUND, "it applied nothing");
+    // Whoever asks is the adopted process of its open attempt.
+    lab.cluster.set(RunView { recovers: Some("old".into()), ..view(1, false) });
+    assert_eq!(lab.get("recover").await.code, 403);
+}
+
+#[tokio::test]
+async fn a_journal_goes_with_its_run() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
+    assert_eq!(lab.put("objects/erroredstate", b"{}").await.code, 201);
+    assert_eq!(lab.of_person("GET", "terraformruns/net/erroredstate", b"").await.text(), "{}");
+    assert_eq!(lab.of_controller("DELETE", "").await.code, 200);
+    assert_eq!(lab.of_person("GET", "terraformruns/net/journal", b"").await.text(), "");
+    assert!(lab.files().iter().all(|file| !file.to_string_lossy().contains("runs/")), "{:?}", lab.files());
+}

@@ -1,0 +1,160 @@
+//! Whether the keys are those of the store.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use axum::body::Body;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use serde_json::json;
+
+use crds::datastore::{KEY_MISSING, Problem};
+
+use super::{FakeCluster, Lab, write_key};
+use crate::{
+    blob::{
+        keyring::settle,
+        sealed::{Fit, Sealed},
+        store::Store,
+    },
+    certificate,
+    cluster::Entries,
+    crypt::keys::Keys,
+    names::{below, top},
+    settings::SecretName,
+};
+
+fn secret() -> SecretName {
+    "pawl/keyring".parse().unwrap()
+}
+
+/// A process on that folder that has no keys yet, with those that are mounted at `keys`.
+fn starting(folder: &Path, keys: &Path) -> Sealed {
+    let store = Store::open(&format!("file://{}", folder.display()), &std::collections::HashMap::new()).unwrap();
+    Sealed::new(store, Arc::new(Keys::waiting(keys)))
+}
+
+/// A cluster whose chart made an empty Secret.
+fn cluster() -> FakeCluster {
+    let cluster = FakeCluster::default();
+    cluster.secrets.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
+    cluster
+}
+
+fn entries(cluster: &FakeCluster) -> BTreeMap<String, Vec<u8>> {
+    cluster.secrets.lock().unwrap()["keyring"].data.clone()
+}
+
+fn refused(outcome: Result<(), Problem>, part: &str) {
+    let problem = outcome.unwrap_err();
+    assert!(problem.reason == KEY_MISSING && problem.message.contains(part), "{problem}");
+}
+
+#[tokio::test]
+async fn an_empty_store_gets_one_key_however_many_begin() {
+    let (folder, keys, cluster) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(cluster()));
+    let replicas: Vec<_> = (0..6).map(|_| starting(folder.path(), keys.path())).collect();
+    let settling = replicas.iter().map(|sealed| {
+        let (sealed, cluster) = (sealed.clone(), cluster.clone());
+        tokio::spawn(async move { settle(&sealed, &*cluster, Some(&secret())).await })
+    });
+    for outcome in futures::future::join_all(settling).await {
+        outcome.unwrap().unwrap();
+    }
+    let made = entries(&cluster);
+    assert_eq!(made.len(), 2, "one key, and its name: {:?}", made.keys());
+    replicas[0].create(&below(&top("claims"), "a"), &json!({}), b"").await.unwrap();
+    for sealed in &replicas {
+        assert!(matches!(sealed.fit(&below(&top("claims"), "a")).await.unwrap(), Fit::Opens(_)), "the same key in each");
+    }
+    // And when it starts again, before what was written is mounted anywhere.
+    let again = starting(folder.path(), keys.path());
+    settle(&again, &*cluster, Some(&secret())).await.unwrap();
+    assert!(matches!(again.fit(&below(&top("claims"), "a")).await.unwrap(), Fit::Opens(_)));
+    assert_eq!(entries(&cluster), made);
+}
+
+#[tokio::test]
+async fn a_store_with_content_never_gets_a_new_key() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
+    let (nothing, cluster) = (tempfile::tempdir().unwrap(), cluster());
+    let sealed = starting(lab.folder.path(), nothing.path());
+    refused(settle(&sealed, &cluster, Some(&secret())).await, "the store is not empty");
+    assert!(entries(&cluster).is_empty());
+    // The keys of an earlier chart are mounted beside: taken over as they are.
+    let sealed = starting(lab.folder.path(), lab.keys.path());
+    settle(&sealed, &cluster, Some(&secret())).await.unwrap();
+    assert_eq!(entries(&cluster)["active"], b"k1");
+    assert_eq!(lab.get("objects/plan").await.text(), "+ aws_vpc.main");
+    // From now on they are the Secret's, mounted or not.
+    settle(&starting(lab.folder.path(), nothing.path()), &cluster, Some(&secret())).await.unwrap();
+}
+
+#[tokio::test]
+async fn keys_that_are_not_those_of_the_store_are_refused_and_named() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
+    let (others, cluster) = (tempfile::tempdir().unwrap(), FakeCluster::default());
+    let at = |keys: &Path| starting(lab.folder.path(), keys);
+    // A store of an earlier release says nothing of its keys but in its objects.
+    write_key(others.path(), "k1", 9);
+    refused(settle(&at(others.path()), &cluster, None).await, "another key under the name `k1`");
+    std::fs::remove_file(others.path().join("k1")).unwrap();
+    write_key(others.path(), "k2", 9);
+    refused(settle(&at(others.path()), &cluster, None).await, "does not have the key `k1`");
+    assert!(!lab.files().iter().any(|path| path.to_string_lossy().contains("/keys/")), "nothing was written");
+    // Its marks say it, even when no object of a key can be found at once.
+    settle(&at(lab.keys.path()), &cluster, None).await.unwrap();
+    std::fs::remove_dir_all(lab.folder.path().join("runs")).unwrap();
+    let sealed = at(others.path());
+    refused(settle(&sealed, &cluster, None).await, "does not have the key `k1`");
+    // The same process goes on when the key is put back; a further one is a rotation.
+    write_key(others.path(), "k1", 1);
+    write_key(others.path(), "k2", 9);
+    settle(&sealed, &cluster, None).await.unwrap();
+    assert_eq!(sealed.fit(&below(&top("keys"), "k2")).await.unwrap(), Fit::Opens("k2".into()));
+    refused(settle(&at(lab.keys.path()), &cluster, None).await, "does not have the key `k2`");
+}
+
+#[tokio::test]
+async fn without_its_keys_the_service_is_alive_and_not_ready_and_says_why() {
+    let lab = Lab::new();
+    let unfit = crate::problem::problem(KEY_MISSING, "the key `k1` is not there");
+    lab.service.unfit.send_replace(Some(unfit));
+    let ask = async |path: &str| lab.send("GET", path, &[], Body::empty()).await;
+    assert_eq!(ask("/healthz").await.code, 200);
+    let ready = ask("/readyz").await;
+    assert!(ready.code == 503 && ready.text().contains("`k1` is not there"), "{ready:?}");
+    let refused = lab.put("objects/plan", b"x").await;
+    assert_eq!((refused.code, refused.reason().as_str()), (500, KEY_MISSING));
+    lab.service.unfit.send_replace(None);
+    assert_eq!(lab.put("objects/plan", b"x").await.code, 201);
+}
+
+#[tokio::test]
+async fn a_certificate_is_made_once_and_one_of_an_earlier_chart_is_kept() {
+    let (mounted, cluster) = (tempfile::tempdir().unwrap(), cluster());
+    let names: Vec<String> = ["datastore".to_owned(), "datastore.pawl.svc".to_owned()].into();
+    let obtain = async || certificate::settle(&cluster, &secret(), &names, mounted.path()).await.unwrap();
+    let made = obtain().await;
+    made.config(None).unwrap();
+    assert!(obtain().await == made, "the same again");
+    // The authority that pods are given is the one that signed it.
+    let pem = |entry: &str| CertificateDer::from_pem_slice(&entries(&cluster)[entry]).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(pem("ca.crt")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+    let verify = |host: &'static str| {
+        use rustls::client::danger::ServerCertVerifier as _;
+        let host = rustls::pki_types::ServerName::try_from(host).unwrap();
+        verifier.verify_server_cert(&pem("tls.crt"), &[], &host, &[], rustls::pki_types::UnixTime::now())
+    };
+    assert!(verify("datastore").is_ok() && verify("datastore.pawl.svc").is_ok() && verify("elsewhere").is_err());
+
+    for (entry, content) in entries(&cluster) {
+        std::fs::write(mounted.path().join(entry), content).unwrap();
+    }
+    let before = entries(&cluster);
+    cluster.secrets.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
+    assert!(obtain().await == made && entries(&cluster) == before, "taken over");
+}

@@ -1,0 +1,99 @@
+//! Logs: by offset, without gaps, through restarts.
+
+use crds::datastore::{ALREADY_EXISTS, INVALID, TOO_LARGE, WRONG_OFFSET};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+
+use super::{Lab, noise};
+
+async fn read(lab: &Lab, query: &str) -> Vec<u8> {
+    let answer = lab.of_person("GET", &format!("terraformruns/net/log?{query}"), b"").await;
+    assert_eq!(answer.code, 200, "{answer:?}");
+    answer.body.unwrap().to_vec()
+}
+
+#[tokio::test]
+async fn pieces_are_appended_repeated_and_refused_by_offset() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("log/plan?offset=0", b"hello ").await.json()["length"], 6);
+    assert_eq!(lab.put("log/plan?offset=0", b"hello ").await.json()["length"], 6, "repeated");
+    assert_eq!(lab.put("log/plan?offset=2", b"llo world").await.json()["length"], 11, "repeated in part");
+    let gap = lab.put("log/plan?offset=12", b"x").await;
+    assert_eq!((gap.code, gap.reason().as_str(), gap.problem().length), (409, WRONG_OFFSET, Some(11)));
+    assert_eq!(lab.put("log/plan?offset=11", b"").await.json()["length"], 11);
+    assert_eq!(lab.put("log/plan?offset=5&end=true", b"").await.reason(), INVALID, "it cannot end before its end");
+    assert_eq!(lab.put("log/plan?offset=11&end=true", b"!").await.json()["length"], 12);
+    assert_eq!(lab.put("log/plan?offset=11&end=true", b"!").await.json()["length"], 12, "repeated");
+    assert_eq!(lab.put("log/plan?offset=12", b"more").await.reason(), ALREADY_EXISTS);
+    assert_eq!(read(&lab, "phase=plan").await, b"hello world!");
+    assert_eq!(lab.put("log/plan?offset=4294967296", b"x").await.reason(), TOO_LARGE);
+}
+
+#[tokio::test]
+async fn a_log_survives_restarts_in_pieces_of_any_size() {
+    let mut lab = Lab::new();
+    let mut rng = StdRng::seed_from_u64(8);
+    let whole = noise(3 << 20, 8);
+    let mut sent = 0;
+    while sent < whole.len() {
+        let piece = if rng.random_bool(0.2) { rng.random_range(1..=1 << 20) } else { rng.random_range(1..60_000) };
+        let piece = &whole[sent..(sent + piece).min(whole.len())];
+        let answer = lab.put(&format!("log/apply?offset={sent}"), piece).await;
+        assert_eq!(answer.json()["length"], sent + piece.len());
+        sent += piece.len();
+        if rng.random_bool(0.15) {
+            lab.restart();
+        }
+    }
+    assert!(read(&lab, "phase=apply").await == whole);
+    // The shorter forerunners of the segments are deleted.
+    let started = std::time::Instant::now();
+    loop {
+        let segments = lab.files().into_iter().filter(|path| path.to_string_lossy().contains("/log/")).count();
+        if segments < 40 {
+            break;
+        }
+        assert!(started.elapsed() < std::time::Duration::from_secs(60), "{segments}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn another_replica_that_knew_less_takes_nothing_away() {
+    let (mut lab, mut other) = (Lab::new(), Lab::new());
+    std::mem::swap(&mut other.folder, &mut lab.folder);
+    let shared = std::mem::replace(&mut lab.folder, tempfile::tempdir().unwrap());
+    lab.restart();
+    // Both on one folder, each with its own memory.
+    let one = super::service(shared.path(), lab.keys.path(), &lab.cluster);
+    let two = super::service(shared.path(), lab.keys.path(), &lab.cluster);
+    let key = crate::names::LogKey { run: crate::names::RunKey::new("team", "u1").unwrap(), attempt: 1, phase: "plan" };
+    let whole = noise(600_000, 3);
+    one.0.logs.append(&key, 0, &whole[..100], false).await.unwrap();
+    two.0.logs.append(&key, 100, &whole[100..200_000], false).await.unwrap();
+    // A request that was stuck on its way to the first.
+    one.0.logs.append(&key, 100, &whole[100..150], false).await.unwrap();
+    two.0.logs.append(&key, 200_000, &whole[200_000..500_000], false).await.unwrap();
+    one.0.logs.append(&key, 500_000, &whole[500_000..], true).await.unwrap();
+    let index = two.0.logs.index(&key).await.unwrap();
+    assert_eq!((index.length, index.gap, index.ended), (600_000, false, true));
+    let read = crate::blob::store::collect(two.0.logs.read(&key, &index, 0)).await.unwrap();
+    assert!(read == whole);
+    let middle = crate::blob::store::collect(two.0.logs.read(&key, &index, 123_456)).await.unwrap();
+    assert!(middle == whole[123_456..]);
+}
+
+#[tokio::test]
+async fn the_last_lines_are_found() {
+    let lab = Lab::new();
+    let text = (0..20_000).fold(String::new(), |all, n| all + &format!("line {n} of a log that has some segments\n"));
+    for (n, piece) in text.as_bytes().chunks(100_000).enumerate() {
+        assert_eq!(lab.put(&format!("log/plan?offset={}", n * 100_000), piece).await.code, 200);
+    }
+    for lines in [0, 1, 3, 9_999, 20_000, 30_000] {
+        let expected: String =
+            text.lines().skip(20_000_usize.saturating_sub(lines)).fold(String::new(), |all, line| all + line + "\n");
+        assert!(read(&lab, &format!("phase=plan&tail={lines}")).await == expected.as_bytes(), "{lines}");
+    }
+    assert_eq!(lab.put(&format!("log/plan?offset={}", text.len()), b"no newline yet").await.code, 200);
+    assert_eq!(read(&lab, "phase=plan&tail=1").await, b"no newline yet");
+}

@@ -1,0 +1,160 @@
+//! What people read.
+
+use std::time::Duration;
+
+use axum::{body::Body, http::Request};
+use futures::StreamExt as _;
+use serde_json::json;
+
+use super::{Lab, view};
+use crate::cluster::RunView;
+
+#[tokio::test]
+async fn nothing_is_read_but_through_the_api_server() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
+    let path = "/apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/plan";
+    let headers = [("authorization", "Bearer pod-1"), ("X-Remote-User", "ada")];
+    assert_eq!(lab.send("GET", path, &headers, Body::empty()).await.code, 401, "before it is known who the API server is");
+    assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.text(), "+ aws_vpc.main");
+    let refused = lab.send("GET", path, &headers, Body::empty()).await;
+    assert_eq!((refused.code, refused.json()["kind"].clone()), (401, json!("Status")), "no certificate");
+    let request = || Request::builder().uri(path).header("X-Remote-User", "ada").body(Body::empty()).unwrap();
+    assert_eq!(super::answer(&lab.service, request(), Some("somebody")).await.status(), 401, "another certificate");
+    assert_eq!(super::answer(&lab.service, request(), Some("front-proxy")).await.status(), 200);
+    for path in ["/apis", "/apis/read.pawl.run", "/apis/read.pawl.run/v1alpha1"] {
+        assert_eq!(lab.send("GET", path, &[], Body::empty()).await.code, 200);
+    }
+}
+
+#[tokio::test]
+async fn the_newest_plan_is_shown_and_older_ones_by_number() {
+    let lab = Lab::new();
+    assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.code, 404);
+    assert_eq!(lab.of_person("GET", "terraformruns/none/plan", b"").await.json()["reason"], "NotFound");
+    assert_eq!(lab.put("objects/plan", b"first").await.code, 201);
+    lab.cluster.set(view(2, true));
+    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "objects/plan", b"second").await.code, 201);
+    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "objects/planjson", b"{}").await.code, 201);
+    lab.cluster.set(view(3, true));
+    assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.text(), "second");
+    assert_eq!(lab.of_person("GET", "terraformruns/net/plan?attempt=1", b"").await.text(), "first");
+    assert_eq!(lab.of_person("GET", "terraformruns/net/planjson", b"").await.text(), "{}");
+}
+
+#[tokio::test]
+async fn a_mistake_is_answered_as_the_api_server_answers_one() {
+    let lab = Lab::new();
+    for (path, code, says) in [
+        ("terraformruns/net/log?phase=foo", 400, "they are setup, init, plan"),
+        ("terraformruns/net/plan?attempt=x", 400, "no number of an attempt"),
+        ("terraformruns/net/nothing", 404, "no such path"),
+    ] {
+        let answer = lab.of_person("GET", path, b"").await;
+        let status = answer.json();
+        assert_eq!((answer.code, &status["kind"], &status["code"]), (code, &json!("Status"), &json!(code)), "{path}");
+        assert!(status["message"].as_str().unwrap().contains(says), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn all_logs_are_one_text_with_a_line_for_each() {
+    let lab = Lab::new();
+    for (phase, text) in [("setup", "s\n"), ("plan", "p\n")] {
+        assert_eq!(lab.put(&format!("log/{phase}?offset=0"), text.as_bytes()).await.code, 200);
+    }
+    lab.cluster.set(view(2, true));
+    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "log/apply?offset=0", b"a\n").await.code, 200);
+    let all = lab.of_person("GET", "terraformruns/net/log", b"").await;
+    assert_eq!(all.text(), "--- attempt 1, setup ---\ns\n--- attempt 1, plan ---\np\n--- attempt 2, apply ---\na\n");
+    assert_eq!(lab.of_person("GET", "terraformruns/net/log?attempt=1", b"").await.text(), "s\np\n");
+    assert_eq!(lab.of_person("GET", "terraformruns/net/log?phase=apply", b"").await.text(), "a\n");
+    assert_eq!(lab.of_person("GET", "terraformruns/net/log?phase=plan", b"").await.text(), "", "of the newest attempt");
+    assert_eq!(lab.of_person("GET", "terraformruns/net/log?attempt=3", b"").await.code, 404);
+}
+
+/// What a follower hears next is this.
+async fn hears(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin), wanted: &str) {
+    let mut heard = String::new();
+    while heard.len() < wanted.len() {
+        let piece = tokio::time::timeout(Duration::from_secs(60), body.next()).await;
+        let piece = piece.unwrap_or_else(|_| panic!("no more than `{heard}` in place of `{wanted}`"));
+        let piece = piece.unwrap_or_else(|| panic!("the end after `{heard}` in place of `{wanted}`"));
+        heard.push_str(std::str::from_utf8(&piece.unwrap()).unwrap());
+    }
+    assert_eq!(heard, wanted);
+}
+
+/// It hears nothing more, and is not at the end: for a second.
+async fn waits(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
+    let next = tokio::time::timeout(Duration::from_secs(1), body.next()).await;
+    assert!(next.is_err(), "{next:?}");
+}
+
+/// That was all.
+async fn ends(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
+    let next = tokio::time::timeout(Duration::from_secs(60), body.next()).await.expect("an end");
+    assert!(next.is_none(), "{next:?}");
+}
+
+async fn follow(lab: &Lab, query: &str) -> impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin + use<> {
+    // So that the front proxy is known.
+    assert_eq!(lab.of_person("GET", "terraformruns/net/log", b"").await.code, 200);
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/log?follow=true&{query}");
+    let request = Request::builder().uri(path).header("X-Remote-User", "ada").body(Body::empty()).unwrap();
+    let response = super::answer(&lab.service, request, Some("front-proxy")).await;
+    assert_eq!(response.status(), 200);
+    response.into_body().into_data_stream()
+}
+
+#[tokio::test]
+async fn a_log_is_followed_as_it_grows_and_to_its_end() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("log/plan?offset=0", b"one\n").await.code, 200);
+    let mut body = follow(&lab, "phase=plan").await;
+    hears(&mut body, "one\n").await;
+    waits(&mut body).await;
+    assert_eq!(lab.put("log/plan?offset=4", b"two\n").await.code, 200);
+    hears(&mut body, "two\n").await;
+    waits(&mut body).await;
+    // Through another replica.
+    let other = super::service(lab.folder.path(), lab.keys.path(), &lab.cluster);
+    let key =
+        crate::names::LogKey { run: crate::names::RunKey::new("team", &view(1, true).uid).unwrap(), attempt: 1, phase: "plan" };
+    other.0.logs.append(&key, 8, b"three\n", false).await.unwrap();
+    hears(&mut body, "three\n").await;
+    waits(&mut body).await;
+    other.0.logs.append(&key, 14, b"four\n", true).await.unwrap();
+    hears(&mut body, "four\n").await;
+    ends(&mut body).await;
+}
+
+#[tokio::test]
+async fn without_a_phase_the_follower_goes_on_to_the_next_and_ends_with_the_run() {
+    let lab = Lab::new();
+    let mut body = follow(&lab, "").await;
+    waits(&mut body).await;
+    assert_eq!(lab.put("log/setup?offset=0&end=true", b"s\n").await.code, 200);
+    // The log of init is never ended: its phase is over when the next one speaks.
+    assert_eq!(lab.put("log/init?offset=0", b"i\n").await.code, 200);
+    assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
+    hears(&mut body, "--- attempt 1, setup ---\ns\n--- attempt 1, init ---\ni\n--- attempt 1, plan ---\np\n").await;
+    waits(&mut body).await;
+    lab.cluster.set(view(2, true));
+    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "log/plan?offset=0", b"q\n").await.code, 200);
+    hears(&mut body, "--- attempt 2, plan ---\nq\n").await;
+    waits(&mut body).await;
+    lab.cluster.set(RunView { terminal: true, ..view(2, false) });
+    ends(&mut body).await;
+}
+
+#[tokio::test]
+async fn a_follower_of_a_run_that_was_deleted_is_let_go() {
+    let lab = Lab::new();
+    assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
+    let mut body = follow(&lab, "phase=plan").await;
+    hears(&mut body, "p\n").await;
+    waits(&mut body).await;
+    lab.cluster.remove(&view(1, true));
+    ends(&mut body).await;
+}

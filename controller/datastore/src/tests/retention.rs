@@ -1,0 +1,150 @@
+//! What is deleted, by the controller and by the sweep, and what is not.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, SystemTime},
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Lab, noise, view};
+use crate::{auth::caller::tests::claim, cluster::RunView, gc::sweep};
+
+async fn filled() -> Lab {
+    let lab = Lab::claimed();
+    for (rest, size) in [("objects/bundle", 500_000), ("objects/plan", 10), ("objects/planjson", 500_000), ("objects/result", 10)]
+    {
+        assert_eq!(lab.put(rest, &noise(size, 1)).await.code, 201);
+    }
+    assert_eq!(lab.put("log/plan?offset=0", b"text").await.code, 200);
+    assert_eq!(lab.put("claim", &serde_json::to_vec(&claim(1)).unwrap()).await.code, 201);
+    lab
+}
+
+fn has(lab: &Lab, part: &str) -> bool {
+    lab.files().iter().any(|path| path.to_string_lossy().contains(part))
+}
+
+fn age(lab: &Lab, part: &str, by: Duration) {
+    for path in lab.files().iter().filter(|path| path.to_string_lossy().contains(part)) {
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(SystemTime::now() - by).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_bundle_goes_first_then_all_but_the_claim() {
+    let lab = filled().await;
+    assert_eq!(lab.of_controller("DELETE", "?only=bundle").await.code, 200);
+    assert!(!has(&lab, "bundle") && has(&lab, "planjson"), "{:?}", lab.files());
+    assert_eq!(lab.get("objects/bundle").await.code, 404);
+    assert_eq!(lab.get("objects/planjson").await.code, 200);
+    assert_eq!(lab.of_controller("DELETE", "").await.code, 200);
+    assert_eq!(lab.of_controller("DELETE", "").await.code, 200, "again");
+    assert!(!has(&lab, "/runs/"), "{:?}", lab.files());
+    assert_eq!(lab.of_controller("GET", "/claim").await.code, 200);
+}
+
+#[tokio::test]
+async fn a_run_that_is_there_is_never_swept() {
+    let lab = filled().await;
+    let before = lab.files();
+    let mut now = Timestamp::now();
+    for _ in 0..3 {
+        now += SignedDuration::from_hours(24 * 40);
+        sweep(&lab.service, now).await.unwrap();
+    }
+    assert_eq!(lab.files(), before);
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_away_or_does_not_know_deletes_nothing() {
+    let lab = filled().await;
+    let before = lab.files();
+    lab.cluster.down.store(true, Ordering::Relaxed);
+    for days in [0, 2, 200] {
+        assert!(sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(24 * days)).await.is_err());
+    }
+    assert_eq!(lab.files(), before);
+}
+
+#[tokio::test]
+async fn a_run_that_is_gone_is_swept_a_day_later_and_its_claim_after_ninety() {
+    let lab = filled().await;
+    lab.cluster.remove(&view(1, true));
+    let start = Timestamp::now();
+    let at = |hours: i64| start + SignedDuration::from_hours(hours);
+    sweep(&lab.service, at(0)).await.unwrap();
+    sweep(&lab.service, at(23)).await.unwrap();
+    assert!(has(&lab, "/a1/bundle") && has(&lab, "/gone/"), "{:?}", lab.files());
+    sweep(&lab.service, at(25)).await.unwrap();
+    assert!(!has(&lab, "/runs/") && has(&lab, "/claims/"), "{:?}", lab.files());
+    sweep(&lab.service, at(89 * 24)).await.unwrap();
+    assert!(has(&lab, "/claims/"));
+    sweep(&lab.service, at(90 * 24)).await.unwrap();
+    assert!(lab.files().is_empty(), "{:?}", lab.files());
+}
+
+#[tokio::test]
+async fn a_run_that_is_found_again_keeps_everything() {
+    let lab = filled().await;
+    let before = lab.files();
+    lab.cluster.remove(&view(1, true));
+    sweep(&lab.service, Timestamp::now()).await.unwrap();
+    lab.cluster.set(view(1, true));
+    sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(48)).await.unwrap();
+    assert_eq!(lab.files(), before, "and the mark is gone");
+    lab.cluster.remove(&view(1, true));
+    sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(72)).await.unwrap();
+    assert!(has(&lab, "/a1/bundle"), "a day is counted anew");
+}
+
+#[tokio::test]
+async fn another_run_of_that_name_does_not_keep_it() {
+    let lab = filled().await;
+    lab.cluster.set(RunView { uid: "44444444-4444".into(), ..view(1, true) });
+    sweep(&lab.service, Timestamp::now()).await.unwrap();
+    sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(25)).await.unwrap();
+    assert!(!has(&lab, "/runs/") && has(&lab, "/claims/"));
+}
+
+#[tokio::test]
+async fn blobs_that_nobody_names_go_after_a_day() {
+    let lab = filled().await;
+    let named = lab.file("/blobs/a1-bundle");
+    let orphan = named.with_file_name("a1-bundle-00000000000000000000000000000000");
+    let other = named.with_file_name("a2-plan-00000000000000000000000000000000");
+    let staged = named.with_file_name("a1-bundle-x#1");
+    for path in [&orphan, &other, &staged] {
+        std::fs::write(path, b"x").unwrap();
+    }
+    sweep(&lab.service, Timestamp::now()).await.unwrap();
+    assert!(orphan.exists() && other.exists() && staged.exists(), "they may belong to a write that is under way");
+    age(&lab, "/blobs/", Duration::from_secs(90_000));
+    sweep(&lab.service, Timestamp::now()).await.unwrap();
+    assert!(!orphan.exists() && !other.exists() && !staged.exists() && named.exists());
+    assert_eq!(lab.get("objects/bundle/digest").await.code, 200);
+}
+
+#[tokio::test]
+async fn of_a_state_the_sweep_leaves_what_its_newest_record_names() {
+    let lab = Lab::claimed();
+    assert_eq!(lab.put("lock", br#"{"ID": "a"}"#).await.code, 200);
+    for serial in 0..70 {
+        let filler = if serial % 3 == 0 { "x".repeat(200_000) } else { String::new() };
+        assert_eq!(lab.put("state?lock=a", format!(r#"{{"serial": {serial}, "x": "{filler}"}}"#).as_bytes()).await.code, 200);
+    }
+    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
+    let all = lab.files().len();
+    sweep(&lab.service, Timestamp::now()).await.unwrap();
+    assert_eq!(lab.files().len(), all, "nothing is old");
+    age(&lab, "/states/", Duration::from_secs(90_000));
+    sweep(&lab.service, Timestamp::now()).await.unwrap();
+    let versions = lab.of_person("GET", "states/net", b"").await.json()["versions"].as_array().unwrap().clone();
+    assert_eq!(versions.len(), 64);
+    for version in versions {
+        let read = lab.of_person("GET", &format!("states/net/download?version={}", version["number"]), b"").await;
+        assert_eq!(read.body.unwrap().len(), usize::try_from(version["size"].as_u64().unwrap()).unwrap());
+    }
+    // The records with content, the newest, and the blobs of every third of 64 versions.
+    assert!(lab.files().len() < all && lab.files().len() <= 64 + 22 + 1, "{} of {all}", lab.files().len());
+}

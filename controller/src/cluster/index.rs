@@ -1,0 +1,172 @@
+//! What watches have shown, by key: the one index behind every cache that more than one watch may fill.
+//!
+//! Each entry knows the watch and the listing that showed it last. A watch that lists anew leaves what is known as it is, and at the
+//! end of its listing whatever this did not show has gone.
+
+use std::{borrow::Borrow, collections::BTreeMap, ops::RangeBounds};
+
+use kube::runtime::watcher::Event;
+use tokio::sync::watch;
+
+/// A watch, and one of its listings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    feed: u32,
+    listing: u32,
+}
+
+#[cfg(test)]
+impl Seen {
+    pub(crate) const fn of(feed: u32, listing: u32) -> Self {
+        Self { feed, listing }
+    }
+}
+
+/// One watch that fills indexes.
+#[derive(Debug, Default)]
+pub struct Feed {
+    seen: Seen,
+    listed: bool,
+}
+
+impl Feed {
+    /// The listing that is under way, or was the last.
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// Takes note of where a listing begins.
+    pub(crate) fn hears<K>(&mut self, event: &Event<K>) {
+        if matches!(event, Event::Init) {
+            self.seen.listing = self.seen.listing.wrapping_add(1);
+        }
+    }
+}
+
+/// The watches of an index, and how many of them have not listed anything yet.
+#[derive(Debug)]
+pub(crate) struct Feeds(watch::Sender<(u32, usize)>);
+
+impl Default for Feeds {
+    fn default() -> Self {
+        Self(watch::Sender::new((0, 0)))
+    }
+}
+
+impl Feeds {
+    /// One more watch.
+    pub(crate) fn add(&self) -> Feed {
+        let mut feed = 0;
+        self.0.send_modify(|(feeds, unlisted)| {
+            (*feeds, *unlisted) = (*feeds + 1, *unlisted + 1);
+            feed = *feeds;
+        });
+        Feed { seen: Seen { feed, listing: 0 }, listed: false }
+    }
+
+    /// Takes note of the end of a listing. Returns whether it was the first of its watch.
+    pub(crate) fn listed(&self, feed: &mut Feed) -> bool {
+        let first = !std::mem::replace(&mut feed.listed, true);
+        if first {
+            self.0.send_modify(|(_, unlisted)| *unlisted = unlisted.saturating_sub(1));
+        }
+        first
+    }
+
+    /// Waits until every watch has listed once.
+    pub(crate) async fn ready(&self) {
+        // The sender lives in `self`.
+        let _ = self.0.subscribe().wait_for(|(_, unlisted)| *unlisted == 0).await;
+    }
+}
+
+/// Entries by key.
+#[derive(Debug)]
+pub(crate) struct Index<K, V>(BTreeMap<K, (Seen, V)>);
+
+impl<K, V> Default for Index<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Clone, V> Index<K, V> {
+    /// Takes what a watch shows. Returns what was known before.
+    pub(crate) fn put(&mut self, seen: Seen, key: K, value: V) -> Option<V> {
+        self.0.insert(key, (seen, value)).map(|(_, value)| value)
+    }
+
+    /// Takes an entry away.
+    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.remove(key).map(|(_, value)| value)
+    }
+
+    /// An entry.
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(key).map(|(_, value)| value)
+    }
+
+    /// All entries.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.0.iter().map(|(key, (_, value))| (key, value))
+    }
+
+    /// The entries of a range of keys, in their order.
+    pub(crate) fn range(&self, keys: impl RangeBounds<K>) -> impl DoubleEndedIterator<Item = (&K, &V)> {
+        self.0.range(keys).map(|(key, (_, value))| (key, value))
+    }
+
+    /// A listing has ended: takes away what it did not show, and returns that.
+    pub(crate) fn end_listing(&mut self, ended: Seen) -> Vec<(K, V)> {
+        let gone = |seen: &Seen| seen.feed == ended.feed && seen.listing != ended.listing;
+        let gone: Vec<K> = self.0.iter().filter(|(_, (seen, _))| gone(seen)).map(|(key, _)| key.clone()).collect();
+        gone.into_iter().filter_map(|key| self.0.remove_entry(&key)).map(|(key, (_, value))| (key, value)).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn what_a_listing_did_not_show_goes_at_its_end_and_only_of_its_own_watch() {
+        let (feeds, mut index) = (Feeds::default(), Index::default());
+        let (mut one, other) = (feeds.add(), feeds.add());
+        one.hears(&Event::<()>::Init);
+        for (seen, key) in [(one.seen(), "a"), (one.seen(), "b"), (other.seen(), "c")] {
+            assert_eq!(index.put(seen, key, 1), None);
+        }
+        assert!(index.end_listing(one.seen()).is_empty());
+        one.hears(&Event::<()>::Init);
+        assert_eq!(index.put(one.seen(), "b", 2), Some(1));
+        assert_eq!(index.get("a"), Some(&1), "known until the listing has ended");
+        assert_eq!(index.end_listing(one.seen()), [("a", 1)]);
+        assert_eq!(index.iter().collect::<Vec<_>>(), [(&"b", &2), (&"c", &1)]);
+        assert_eq!(index.range("b".."c").next_back(), Some((&"b", &2)));
+        assert_eq!((index.remove("b"), index.remove("b")), (Some(2), None));
+    }
+
+    #[test]
+    fn it_is_ready_when_every_watch_has_listed_once() {
+        let feeds = Feeds::default();
+        assert!(feeds.ready().now_or_never().is_some(), "without a watch");
+        let (mut one, mut other) = (feeds.add(), feeds.add());
+        assert!(feeds.listed(&mut one) && !feeds.listed(&mut one));
+        assert!(feeds.ready().now_or_never().is_none());
+        assert!(feeds.listed(&mut other));
+        assert!(feeds.ready().now_or_never().is_some());
+    }
+}

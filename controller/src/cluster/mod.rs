@@ -1,0 +1,21 @@
+//! Reading the cluster: its watches, what of them is kept, its clock, and which of several controllers works on it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`context`] | the client, the caches, the clock and the settings, for whoever calls the API server |
+//! | [`watch`], [`index`] | what all watches have in common; what they have shown, by key |
+//! | [`pods`], [`nodes`] | caches |
+//! | [`node_watch`] | nodes, as they are watched and read |
+//! | [`clock`] | the API server's clock, off its answers |
+//! | [`leader`] | which of several controllers works |
+
+pub mod clock;
+pub mod context;
+pub mod index;
+pub mod leader;
+pub mod node_watch;
+pub mod nodes;
+pub mod pods;
+pub(crate) mod watch;
+
+pub use context::Cluster;

@@ -1,0 +1,72 @@
+//! Nodes, as they are watched and read.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio::sync::watch;
+
+use super::{
+    context::Cluster,
+    nodes::{NodeState, NodeView},
+    watch::{backoff, loud},
+};
+use crate::error::{Error, ErrorKind};
+
+/// Nodes of one answer: each of them is large, and little of it is kept.
+const PAGE: u32 = 50;
+
+/// Watches nodes until `stop` says otherwise.
+pub async fn run(ctx: Arc<Cluster>, mut stop: watch::Receiver<bool>) {
+    let api: Api<Node> = Api::all(ctx.client.clone());
+    let events = watcher(api, watcher::Config::default().page_size(PAGE)).backoff(backoff());
+    let mut events = std::pin::pin!(events.filter_map(|event| async move { loud("nodes", event) }));
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                Some(event) => heard(&event, &ctx),
+                None => return,
+            },
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+/// Takes an event of the watch, and has the runs looked at whose pods are on that node.
+pub fn heard(event: &watcher::Event<Node>, ctx: &Cluster) {
+    let is_changed = ctx.nodes.apply(event);
+    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+        ctx.nodes.wake(&ctx.pods.on(is_changed));
+    }
+}
+
+/// The node as it is now: from the cache while that says that it is well, since nothing rests on it then.
+///
+/// # Errors
+/// When an answer says nothing. A controller without the right to nodes knows nothing of them.
+pub async fn live(name: &str, boot_id: Option<&str>, ctx: &Cluster) -> Result<NodeState, Error> {
+    match ctx.nodes.get(name) {
+        NodeState::There(node) if node.is_well() && boot_id.is_none_or(|boot_id| boot_id == node.boot_id) => {
+            Ok(NodeState::There(node))
+        }
+        NodeState::There(_) | NodeState::Gone(_) | NodeState::Unknown => read(name, ctx).await,
+    }
+}
+
+/// Reads a node.
+///
+/// # Errors
+/// When an answer says nothing.
+pub async fn read(name: &str, ctx: &Cluster) -> Result<NodeState, Error> {
+    let api: Api<Node> = Api::all(ctx.client.clone());
+    match ctx.call_opt("read node", api.get(name)).await {
+        Ok(Some(node)) => Ok(NodeState::There(NodeView::of(&node))),
+        Ok(None) => Ok(NodeState::Gone(name.to_owned())),
+        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(NodeState::Unknown),
+        Err(error) => Err(error),
+    }
+}

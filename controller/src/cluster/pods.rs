@@ -1,0 +1,127 @@
+//! The pods that are still held by our finalizer, and of each only what decisions need. Ended and released pods stay in the
+//! cluster until their run goes, and cost nothing here.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crds::TerraformRun;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    ResourceExt,
+    runtime::{reflector::ObjectRef, watcher},
+};
+
+use super::index::{Feed, Feeds, Index};
+use crate::runner_pod::status::PodView;
+
+type Key = (String, String);
+
+/// The cache of pods, by namespace and name.
+#[derive(Default)]
+pub struct Pods {
+    held: Mutex<Index<Key, PodView>>,
+    feeds: Feeds,
+}
+
+impl Pods {
+    /// One more watch, of one namespace or of all.
+    pub fn feed(&self) -> Feed {
+        self.feeds.add()
+    }
+
+    /// Whether and how the pod is held, as far as the watch has come.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<PodView> {
+        self.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// The runs of the held pods on these nodes.
+    pub fn on(&self, is_node: impl Fn(&str) -> bool) -> Vec<ObjectRef<TerraformRun>> {
+        let held = self.lock();
+        let there = held.iter().filter(|(_, view)| view.node.as_deref().is_some_and(&is_node));
+        there.map(|((namespace, _), view)| ObjectRef::new(&view.run).within(namespace)).collect()
+    }
+
+    /// Takes note that a pod was released, before the watch says so: it would be released a second time.
+    pub fn release(&self, namespace: &str, name: &str, uid: &str) {
+        let mut held = self.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        if held.get(&key).is_some_and(|view| view.uid == uid) {
+            held.remove(&key);
+        }
+    }
+
+    /// Waits until every watch has listed its pods once.
+    pub async fn ready(&self) {
+        self.feeds.ready().await;
+    }
+
+    /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> bool {
+        feed.hears(event);
+        let mut held = self.lock();
+        match event {
+            watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
+                match PodView::of(pod).filter(|view| view.held) {
+                    Some(view) => held.put(feed.seen(), key(pod), view),
+                    None => held.remove(&key(pod)),
+                };
+            }
+            watcher::Event::Delete(pod) => {
+                held.remove(&key(pod));
+            }
+            watcher::Event::Init => {}
+            watcher::Event::InitDone => {
+                held.end_listing(feed.seen());
+                return self.feeds.listed(feed);
+            }
+        }
+        false
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index<Key, PodView>> {
+        // Whole between any two events.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(pod: &Pod) -> Key {
+    (pod.namespace().unwrap_or_default(), pod.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn pod(name: &str, held: bool) -> Pod {
+        let finalizers: Vec<&str> = if held { vec!["pawl.run/attempt"] } else { vec![] };
+        serde_json::from_value(serde_json::json!({"metadata": {
+            "name": name, "namespace": "ns", "uid": name, "labels": {"pawl.run/attempt": "1"}, "finalizers": finalizers}}))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn it_holds_what_is_held() {
+        let pods = Pods::default();
+        let mut feed = pods.feed();
+        assert!(!pods.apply(&mut feed, &watcher::Event::Init));
+        pods.apply(&mut feed, &watcher::Event::InitApply(pod("a", true)));
+        pods.apply(&mut feed, &watcher::Event::InitApply(pod("b", false)));
+        assert!(pods.ready().now_or_never().is_none(), "not before the list is complete");
+        assert!(pods.apply(&mut feed, &watcher::Event::InitDone));
+        pods.ready().await;
+        assert!(pods.get("ns", "a").is_some() && pods.get("ns", "b").is_none());
+        pods.apply(&mut feed, &watcher::Event::Apply(pod("a", false)));
+        assert!(pods.get("ns", "a").is_none(), "released");
+        pods.apply(&mut feed, &watcher::Event::Apply(pod("c", true)));
+        pods.apply(&mut feed, &watcher::Event::Init);
+        assert!(pods.get("ns", "c").is_some(), "kept while the watch lists anew");
+        assert!(!pods.apply(&mut feed, &watcher::Event::InitDone));
+        assert!(pods.get("ns", "c").is_none(), "gone in the meantime");
+        pods.apply(&mut feed, &watcher::Event::Apply(pod("d", true)));
+        pods.release("ns", "d", "another");
+        assert!(pods.get("ns", "d").is_some(), "another pod of the name");
+        pods.release("ns", "d", "d");
+        assert!(pods.get("ns", "d").is_none(), "released by ourselves");
+    }
+}

@@ -1,0 +1,89 @@
+//! Deletes what belongs to attempts: an object by its UID, so that one of the same name that was made since stays.
+
+use k8s_openapi::api::{
+    core::v1::{Pod, ServiceAccount},
+    rbac::v1::{Role, RoleBinding},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
+    core::NamespaceResourceScope,
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crds::names;
+
+use crate::{cluster::Cluster, error::Error};
+
+/// Deletes an object of that UID, in the background; one that is gone is success.
+pub(crate) async fn object<K>(
+    what: &'static str,
+    namespace: &str,
+    name: &str,
+    uid: Option<String>,
+    ctx: &Cluster,
+) -> Result<(), Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version: None });
+    ctx.call_opt(what, ctx.api::<K>(namespace).delete(name, &params)).await.map(drop)
+}
+
+/// What an attempt was given.
+fn rights(namespace: &str, ctx: &Cluster) -> (Api<ServiceAccount>, Api<Role>, Api<RoleBinding>) {
+    (ctx.api(namespace), ctx.api(namespace), ctx.api(namespace))
+}
+
+/// Deletes ServiceAccount, Role and RoleBinding of an attempt.
+pub(crate) async fn account(namespace: &str, name: &str, ctx: &Cluster) -> Result<(), Error> {
+    let (accounts, roles, bindings) = rights(namespace, ctx);
+    let params = DeleteParams::background();
+    let (account, role, binding) = tokio::join!(
+        ctx.call_opt("delete ServiceAccount", accounts.delete(name, &params)),
+        ctx.call_opt("delete Role", roles.delete(name, &params)),
+        ctx.call_opt("delete RoleBinding", bindings.delete(name, &params)),
+    );
+    account?;
+    role?;
+    binding?;
+    Ok(())
+}
+
+/// Takes our finalizer from a pod; other finalizers are others' business.
+pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Cluster) -> Result<(), Error> {
+    let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
+    // Almost always the only one: one request, which fails when it is not as expected.
+    let patch = json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER]}});
+    ctx.call_opt("release pod", ctx.pod_api(namespace).patch_metadata(name, &params, &Patch::Strategic(patch))).await?;
+    ctx.pods.release(namespace, name, uid);
+    Ok(())
+}
+
+/// Deletes everything of a run but the run: pods one by one with their UID, then the rest by label.
+pub(crate) async fn all_of(run: &impl ResourceExt, ctx: &Cluster) -> Result<(), Error> {
+    let namespace = run.namespace().unwrap_or_default();
+    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
+    let metadata = ctx.call("list pods", ctx.pod_api(&namespace).list_metadata(&of_run)).await?;
+    for pod in &metadata.items {
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+        if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
+            release_pod(&namespace, &name, &uid, ctx).await?;
+        }
+        if pod.metadata.deletion_timestamp.is_none() {
+            object::<Pod>("delete pod", &namespace, &name, Some(uid), ctx).await?;
+        }
+    }
+    let (accounts, roles, bindings) = rights(&namespace, ctx);
+    let params = DeleteParams::background();
+    let (accounts, roles, bindings) = tokio::join!(
+        ctx.call("delete ServiceAccounts", accounts.delete_collection(&params, &of_run)),
+        ctx.call("delete Roles", roles.delete_collection(&params, &of_run)),
+        ctx.call("delete RoleBindings", bindings.delete_collection(&params, &of_run)),
+    );
+    accounts?;
+    roles?;
+    bindings?;
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What attempts were given and nobody took back: a creation may land after its attempt was closed, or after its run is gone,
+//! when nobody looks there again. No token can use such rights, since tokens are bound to pods; they are litter all the same.
+
+use std::{collections::HashMap, fmt::Debug, time::Duration};
+
+use jiff::SignedDuration;
+use k8s_openapi::api::{
+    core::v1::ServiceAccount,
+    rbac::v1::{Role, RoleBinding},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::ListParams,
+    core::{NamespaceResourceScope, PartialObjectMeta},
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crds::{TerraformRun, names};
+
+use super::{delete, owner};
+use crate::{cluster::Cluster, error::Error};
+
+/// Between two looks; the first is at the start, which is when something may have died in between.
+const EVERY: Duration = Duration::from_secs(3600);
+/// What is younger than this may belong to an attempt that is being opened.
+pub const SETTLED: SignedDuration = SignedDuration::from_mins(10);
+/// Objects of one answer.
+const PAGE: u32 = 500;
+
+/// Sweeps a namespace, or all of them, until `stop` says otherwise.
+pub async fn run(scope: Option<String>, ctx: std::sync::Arc<Cluster>, mut stop: watch::Receiver<bool>) {
+    loop {
+        if let Err(error) = once(scope.as_deref(), &ctx).await {
+            tracing::warn!(%error, "could not look for forgotten rights of attempts; tried again in an hour");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+/// Removes the ServiceAccounts, Roles and RoleBindings of attempts that are closed, and of runs that are gone. Returns how many
+/// there were.
+///
+/// # Errors
+/// When the API server does not answer or refuses; what was found until then is removed.
+pub async fn once(scope: Option<&str>, ctx: &Cluster) -> Result<usize, Error> {
+    let mut runs = HashMap::new();
+    // Rights before whoever has them.
+    let bindings = of_kind::<RoleBinding>("RoleBindings", scope, &mut runs, ctx).await?;
+    let roles = of_kind::<Role>("Roles", scope, &mut runs, ctx).await?;
+    let accounts = of_kind::<ServiceAccount>("ServiceAccounts", scope, &mut runs, ctx).await?;
+    Ok(bindings + roles + accounts)
+}
+
+/// Runs that were read, by namespace and name.
+type Runs = HashMap<(String, String), Option<TerraformRun>>;
+
+async fn of_kind<K>(kind: &'static str, scope: Option<&str>, runs: &mut Runs, ctx: &Cluster) -> Result<usize, Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let every: Api<K> = ctx.scoped(scope);
+    let ours = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
+    let mut params = ListParams::default().labels(&ours).limit(PAGE);
+    let mut removed = 0;
+    loop {
+        let page = ctx.call("list what attempts were given", every.list_metadata(&params)).await?;
+        for object in &page.items {
+            if !is_forgotten(object, runs, ctx).await? {
+                continue;
+            }
+            let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+            delete::object::<K>("delete what an attempt was given", &namespace, &name, object.uid(), ctx).await?;
+            tracing::info!(kind, namespace, name, "nobody had taken it back");
+            removed += 1;
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(removed),
+        }
+    }
+}
+
+/// Whether an object's attempt is closed, or its run gone, by a live read.
+async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &Cluster) -> Result<bool, Error> {
+    let label = |name: &str| object.metadata.labels.as_ref().and_then(|labels| labels.get(name));
+    // Other objects of ours, the chart's own for one, are nobody's attempt.
+    let Some(((run, uid), attempt)) = label(names::LABEL_RUN).zip(label(names::LABEL_RUN_UID)).zip(label(names::LABEL_ATTEMPT))
+    else {
+        return Ok(false);
+    };
+    let created = object.metadata.creation_timestamp.as_ref().map_or(jiff::Timestamp::MAX, |time| time.0);
+    if created.checked_add(SETTLED).is_ok_and(|settled| settled > ctx.now()) {
+        return Ok(false);
+    }
+    let namespace = object.metadata.namespace.clone().unwrap_or_default();
+    let key = (namespace, run.clone());
+    if !runs.contains_key(&key) {
+        let read = ctx.call_opt("read run", ctx.runs(&key.0).get(run)).await?;
+        runs.insert(key.clone(), read);
+    }
+    let Some(run) = owner(uid, runs.get(&key).and_then(Option::as_ref)) else { return Ok(true) };
+    // A run with a word of a newer version is the newer version's.
+    let open = run.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.open);
+    Ok(run.unknown_word().is_none() && open.is_none_or(|open| open.number.to_string() != *attempt))
+}

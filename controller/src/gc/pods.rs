@@ -1,0 +1,73 @@
+//! Pods of runs that are gone and of attempts that were followed by another: a creation may land after everything of them was
+//! tidied up, and nobody looks there again.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use crds::{TerraformRun, names};
+
+use super::{delete, owner};
+use crate::{cluster::Cluster, error::Error, runner_pod::status::PodView};
+
+/// How long to wait after each try that failed, in seconds; after the last one the next list of pods shows the pod again.
+const WAITS: [u64; 5] = [1, 5, 15, 60, 300];
+
+/// The pod that a run left which has just gone, or the attempt before the one that it has now, as far as the watch of pods has
+/// come: a creation may be seen before the end of its attempt is.
+pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Cluster) -> Option<PodView> {
+    let number = run.status.as_ref()?.attempt.as_ref()?.number;
+    let name = names::attempt_name(&run.name_any(), &run.uid()?, if is_gone { number } else { number.checked_sub(1)? });
+    ctx.pods.get(&run.namespace()?, &name)
+}
+
+/// Whether no look at the run, as it is known, will see to the pod.
+pub fn is_left(pod: &PodView, run_uid: &str, known: Option<&TerraformRun>) -> bool {
+    owner(run_uid, known).is_none_or(|run| pod.attempt < number(run))
+}
+
+fn number(run: &TerraformRun) -> u32 {
+    run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number)
+}
+
+/// Lets go of a pod that was left, once a live read says that its run is gone or at a later attempt. A pod whose container runs is
+/// left alone until that has ended: its agent ends by itself when it finds its attempt closed, and an apply is never cut off from
+/// here. One whose container never started, for want of an image or of a node, would stay for ever, and is deleted.
+pub fn let_go(namespace: String, run: String, run_uid: String, pod: PodView, ctx: Arc<Cluster>) {
+    if !is_over(&pod) {
+        return;
+    }
+    tokio::spawn(async move {
+        for wait in WAITS {
+            match Box::pin(release(&namespace, &run, &run_uid, &pod, &ctx)).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(%error, pod = pod.name, "a pod that was left is still held"),
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
+        }
+    });
+}
+
+/// Held by us, and nothing of it runs.
+fn is_over(pod: &PodView) -> bool {
+    pod.held && (pod.ended.is_some() || !pod.started)
+}
+
+async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: &Cluster) -> Result<(), Error> {
+    let there: Option<TerraformRun> = ctx.call_opt("read run", ctx.runs(namespace).get(run)).await?;
+    if !is_left(pod, run_uid, there.as_ref()) {
+        return Ok(());
+    }
+    let pod = ctx
+        .call_opt("read pod", ctx.pod_api(namespace).get(&pod.name))
+        .await?
+        .filter(|live| live.uid().as_deref() == Some(&pod.uid));
+    let Some(pod) = pod.as_ref().and_then(PodView::of).filter(is_over) else { return Ok(()) };
+    tracing::info!(pod = pod.name, run, "the pod's run is gone, or at a later attempt");
+    delete::account(namespace, &pod.name, ctx).await?;
+    if !pod.deleting {
+        delete::object::<Pod>("delete pod", namespace, &pod.name, Some(pod.uid.clone()), ctx).await?;
+    }
+    delete::release_pod(namespace, &pod.name, &pod.uid, ctx).await
+}

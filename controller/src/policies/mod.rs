@@ -1,0 +1,227 @@
+//! Proves that the admission policies stand before anything relies on them, and that they have stood since whatever relies on
+//! them was set.
+//!
+//! Existence proves nothing: a policy is in force about a second after it was created. So each has to refuse, by its name, a dry
+//! run in the controller's own name. And being in force now proves nothing of a moment ago: [`standing`] keeps which policies were
+//! proven, and what was set while others stood, or none, is taken away before the gate counts as proven again.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`installed`] | policies and bindings as they stand, and whether they stood all the time between two looks |
+//! | `probe` | a run that a policy has to refuse |
+//! | [`standing`] | what was proven last, in a Lease |
+//! | [`feed`] | the watches, and the first proof |
+
+pub mod feed;
+pub mod installed;
+mod probe;
+pub mod standing;
+
+use std::{
+    collections::HashMap,
+    ops::Deref,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+
+use crate::{cluster::Cluster, error::Error};
+use installed::Policies;
+use standing::Standing;
+
+/// How long a proof is good for.
+const GOOD_FOR: SignedDuration = SignedDuration::from_secs(60);
+/// When a failed proof is tried again, unless a watch sees a change before.
+const RETRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// Whether the admission policies stand.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gate {
+    /// Not tried within the last minute.
+    Unknown,
+    /// Proven within the last minute.
+    Proven,
+    /// Not proven.
+    Refuted {
+        /// What was missing.
+        missing: String,
+        /// When to try again.
+        retry_at: Timestamp,
+    },
+}
+
+/// Whoever decides on runs, as far as a proof needs him.
+pub trait Voids: Deref<Target = Cluster> + Send + Sync {
+    /// Takes away what stands on the runs of a namespace, or of all, that was set while the policies were not proven; with
+    /// `creations`, also what runs that have not begun ask for themselves.
+    ///
+    /// # Errors
+    /// When an answer says nothing. Then it is to be done again.
+    fn void(&self, scope: Option<&str>, creations: bool) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// Keeps the last proof of each namespace; bindings may differ between namespaces.
+pub struct Gatekeeper {
+    proofs: Mutex<HashMap<String, Arc<Proof>>>,
+    /// Counts the changes that the watches saw; a proof is of one number.
+    changes: watch::Sender<u64>,
+    /// What the Lease says. Held while what stood is taken away.
+    standing: tokio::sync::Mutex<Option<Standing>>,
+}
+
+impl Default for Gatekeeper {
+    fn default() -> Self {
+        Self { proofs: Mutex::default(), changes: watch::Sender::new(0), standing: tokio::sync::Mutex::default() }
+    }
+}
+
+#[derive(Default)]
+struct Proof {
+    /// Held while a proof is made or compared, so that twenty runs at once make one.
+    making: tokio::sync::Mutex<()>,
+    last: Mutex<Option<Last>>,
+    /// How many have asked.
+    asked: AtomicU64,
+    /// How many of them had asked when the last comparison began, which is theirs as well.
+    covered: AtomicU64,
+}
+
+/// The last try of a proof.
+struct Last {
+    /// When it began.
+    at: Timestamp,
+    /// How many changes the watches had seen by then.
+    changes: u64,
+    /// The policies that were proven, or what was missing.
+    found: Result<Policies, String>,
+}
+
+impl Proof {
+    fn state(&self, now: Timestamp, changes: u64) -> Gate {
+        match &*self.lock() {
+            Some(last) if last.changes != changes => Gate::Unknown,
+            Some(Last { at, found: Ok(_), .. }) if now.duration_since(*at).abs() < GOOD_FOR => Gate::Proven,
+            None | Some(Last { found: Ok(_), .. }) => Gate::Unknown,
+            Some(Last { at, found: Err(missing), .. }) => {
+                Gate::Refuted { missing: missing.clone(), retry_at: at.checked_add(RETRY).unwrap_or(Timestamp::MAX) }
+            }
+        }
+    }
+
+    /// Whether these are the policies that were proven last.
+    fn is_of(&self, policies: &Policies) -> bool {
+        self.lock().as_ref().is_some_and(|last| last.found.as_ref() == Ok(policies))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gatekeeper {
+    /// What is known for a namespace.
+    pub fn state(&self, namespace: &str, now: Timestamp) -> Gate {
+        let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
+        proofs.get(namespace).map_or(Gate::Unknown, |proof| proof.state(now, *self.changes.borrow()))
+    }
+
+    /// A policy or a binding changed: no proof is good any more.
+    pub fn changed(&self) {
+        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    /// Tells of changes of policies and bindings.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Proves that the gate stands for a namespace, or shares the proof of another run: then the policies that stand at this moment
+    /// are compared with those that were proven. What was set on a run that was read before this call was set behind them.
+    ///
+    /// # Errors
+    /// When an answer says nothing: no connection, an overloaded server.
+    pub async fn prove(&self, namespace: &str, ctx: &impl Voids) -> Result<Gate, Error> {
+        let proof = {
+            let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
+            proofs.entry(namespace.to_owned()).or_default().clone()
+        };
+        let ticket = proof.asked.fetch_add(1, Ordering::SeqCst);
+        let _making = proof.making.lock().await;
+        // Counted from before the first request: the proof is of that moment at the latest.
+        let (begun, changes) = (ctx.now(), *self.changes.borrow());
+        let before = proof.state(begun, changes);
+        if matches!(&before, Gate::Refuted { retry_at, .. } if begun < *retry_at) {
+            return Ok(before);
+        }
+        if before == Gate::Proven && ticket < proof.covered.load(Ordering::SeqCst) {
+            return Ok(before);
+        }
+        let covered = proof.asked.load(Ordering::SeqCst);
+        let found = match installed::read(ctx).await? {
+            Ok(policies) if before == Gate::Proven && proof.is_of(&policies) => {
+                proof.covered.store(covered, Ordering::SeqCst);
+                return Ok(Gate::Proven);
+            }
+            Ok(policies) => self.attempt(namespace, policies, ctx).await?,
+            Err(missing) => Err(missing),
+        };
+        ctx.metrics.gate(found.is_ok());
+        match &found {
+            Ok(_) => tracing::debug!(namespace, "the admission policies stand"),
+            Err(missing) => tracing::warn!(namespace, missing, "the admission policies do not stand"),
+        }
+        *proof.lock() = Some(Last { at: begun, changes, found });
+        proof.covered.store(covered, Ordering::SeqCst);
+        Ok(proof.state(ctx.now(), *self.changes.borrow()))
+    }
+
+    async fn attempt(&self, namespace: &str, policies: Policies, ctx: &impl Voids) -> Result<Result<Policies, String>, Error> {
+        match probe::all(namespace, ctx).await? {
+            None => {
+                self.stands(namespace, &policies, ctx).await?;
+                Ok(Ok(policies))
+            }
+            Some(missing) => {
+                if missing.let_through {
+                    self.falls(namespace, ctx).await?;
+                }
+                Ok(Err(missing.text))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    fn proof(found: Result<Policies, String>) -> Proof {
+        let last = Last { at: Timestamp::from_second(1000).unwrap(), changes: 3, found };
+        Proof { last: Mutex::new(Some(last)), ..Proof::default() }
+    }
+
+    #[test]
+    fn a_proof_ages() {
+        let proof = proof(Ok(Policies::default()));
+        assert_eq!(proof.state(Timestamp::from_second(1059).unwrap(), 3), Gate::Proven);
+        assert_eq!(proof.state(Timestamp::from_second(1060).unwrap(), 3), Gate::Unknown);
+        assert_eq!(proof.state(Timestamp::from_second(940).unwrap(), 3), Gate::Unknown, "the clock was put back");
+    }
+
+    #[test]
+    fn a_change_that_a_watch_saw_ends_a_proof_and_a_lack_at_once() {
+        let now = Timestamp::from_second(1001).unwrap();
+        for proof in [proof(Ok(Policies::default())), proof(Err("x".into()))] {
+            assert_ne!(proof.state(now, 3), Gate::Unknown);
+            assert_eq!(proof.state(now, 4), Gate::Unknown);
+        }
+        let keeper = Gatekeeper::default();
+        let mut changes = keeper.changes();
+        keeper.changed();
+        assert!(changes.has_changed().unwrap());
+        assert_eq!(*changes.borrow_and_update(), 1);
+    }
+}

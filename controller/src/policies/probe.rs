@@ -1,0 +1,115 @@
+//! Asks each policy, by a dry run that nothing but this policy refuses.
+
+use kube::api::PostParams;
+
+use crds::{TerraformRun, names, text::clip};
+
+use crate::{
+    cluster::Cluster,
+    error::{self, Error, ErrorKind},
+};
+
+/// Why a policy is not proven.
+pub(super) struct Missing {
+    pub(super) text: String,
+    /// Its probe was let through: it is not in force. Otherwise something else refused before it was asked.
+    pub(super) let_through: bool,
+}
+
+/// All probes at once. The first that was not refused as it must be is named.
+pub(super) async fn all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
+    for answer in futures::future::join_all(names::POLICIES.map(|policy| probe(namespace, policy, ctx))).await {
+        if let Some(missing) = answer.inspect_err(|error| ctx.metrics.failed(error))? {
+            return Ok(Some(missing));
+        }
+    }
+    Ok(None)
+}
+
+async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
+    let params = PostParams { dry_run: true, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
+    let (api, probe) = (ctx.runs(namespace), probe_of(namespace, policy));
+    match error::call("prove the gate", api.create(&params, &probe)).await {
+        Ok(_) => {
+            let text = format!("a dry run was not refused by the admission policy {policy}; it is missing, or its binding is");
+            Ok(Some(Missing { text, let_through: true }))
+        }
+        Err(error) => Ok(judge("a dry run", policy, error)?.err().map(|text| Missing { text, let_through: false })),
+    }
+}
+
+/// Whether a refusal is the policy's.
+fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, Error> {
+    match error.kind() {
+        ErrorKind::Forbidden | ErrorKind::Invalid => {
+            let said = error.status().map(|status| status.message.clone()).unwrap_or_default();
+            if said.contains(&format!("ValidatingAdmissionPolicy '{policy}'")) && !said.contains("failed to configure") {
+                Ok(Ok(()))
+            } else {
+                let said = clip(&said, 200);
+                Ok(Err(format!("{what} was refused, but not by the admission policy {policy}: {said}")))
+            }
+        }
+        ErrorKind::Conflict
+        | ErrorKind::AlreadyExists
+        | ErrorKind::NotFound
+        | ErrorKind::Throttled
+        | ErrorKind::Server
+        | ErrorKind::Timeout
+        | ErrorKind::Transport
+        | ErrorKind::Internal => Err(error),
+    }
+}
+
+/// A run that nothing but this policy refuses, whoever asks.
+fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
+    let mut probe =
+        TerraformRun { metadata: kube::api::ObjectMeta::default(), spec: crds::TerraformRunSpec::default(), status: None };
+    probe.metadata.generate_name = Some("pawl-gate-".into());
+    probe.metadata.namespace = Some(namespace.into());
+    probe.metadata.annotations = Some([(names::PROBE.to_owned(), policy.to_owned())].into());
+    probe.spec.workspace = "default".into();
+    probe.spec.source.inline = Some(crds::InlineSource { files: [("main.tf".to_owned(), String::new())].into() });
+    probe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    fn refused(code: u16, message: &str) -> Error {
+        Error::of("test", kube::Error::Api(Box::new(Status { code, message: message.into(), ..Status::default() })))
+    }
+
+    #[test]
+    fn only_the_policy_itself_proves_the_gate() {
+        let by = "terraformruns.pawl.run \"x\" is forbidden: ValidatingAdmissionPolicy 'pawl-approval' with binding \
+                  'pawl-approval' denied request: x may not";
+        assert_eq!(judge("a", "pawl-approval", refused(403, by)).unwrap(), Ok(()));
+        assert_eq!(judge("a", "pawl-approval", refused(422, by)).unwrap(), Ok(()));
+        assert!(judge("a", "pawl-status", refused(403, by)).unwrap().is_err(), "another policy");
+        assert!(judge("a", "pawl-approval", refused(403, "cannot patch resource")).unwrap().is_err(), "RBAC");
+        assert!(judge("a", "pawl-approval", refused(422, "a claim never changes")).unwrap().is_err(), "the schema");
+    }
+
+    #[test]
+    fn an_error_proves_nothing_and_refutes_nothing() {
+        for code in [404, 409, 429, 500, 503] {
+            assert!(judge("a", "pawl-approval", refused(code, "ValidatingAdmissionPolicy 'pawl-approval'")).is_err(), "{code}");
+        }
+        assert!(judge("a", "pawl-approval", Error::Timeout { what: "test" }).is_err());
+    }
+
+    #[test]
+    fn a_probe_is_a_run_that_only_its_policy_refuses() {
+        for policy in names::POLICIES {
+            let probe = serde_json::to_value(probe_of("team", policy)).unwrap();
+            assert_eq!(probe["metadata"]["annotations"], serde_json::json!({names::PROBE: policy}));
+            assert_eq!(
+                (&probe["metadata"]["namespace"], probe["spec"]["approval"]["mode"].as_str()),
+                (&"team".into(), Some("Manual"))
+            );
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Watches of runs and pods, and the loop that turns their events into looks at runs.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+use futures::{StreamExt, TryStreamExt, channel::mpsc, stream};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    Resource, ResourceExt,
+    core::DeserializeGuard,
+    runtime::{
+        Controller, PredicateConfig, WatchStreamExt, controller,
+        reflector::{self, ObjectRef},
+        watcher,
+    },
+};
+use tokio::sync::watch;
+
+use crds::{
+    RunResult, Settled, TerraformRun, conditions,
+    fields::{self, Cached},
+    names, reason,
+};
+
+use crate::{
+    admin::Readiness,
+    cluster::watch::{backoff, loud},
+    gc::{
+        pods::{is_left, left_by, let_go},
+        ttl,
+    },
+    run::{Context, PodView, on_error, reconcile},
+};
+
+/// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
+pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
+    let (reader, writer) = reflector::store();
+    let (known, waiting) = (reader.clone(), reader.clone());
+    let (runs_readiness, mut listed) = (readiness.clone(), false);
+    let (runs_ctx, mut plans) = (ctx.clone(), ctx.newer_plans.feed());
+    let (wake, woken) = mpsc::unbounded();
+    let mut line = ctx.queue.feed(scope.clone(), wake.clone());
+    ctx.nodes.wakes(scope.clone(), wake.clone());
+    let runs = watcher(ctx.scoped::<DeserializeGuard<TerraformRun>>(scope.as_deref()), watcher::Config::default())
+        .backoff(backoff())
+        .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
+        .inspect_ok(move |event| {
+            runs_ctx.queue.apply(&mut line, event);
+            if let watcher::Event::Apply(run) | watcher::Event::Delete(run) = event
+                && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
+            {
+                let uid = run.uid().unwrap_or_default();
+                let_go(run.namespace().unwrap_or_default(), run.name_any(), uid, pod, runs_ctx.cluster.clone());
+            }
+            for older in runs_ctx.newer_plans.apply(&mut plans, event) {
+                // Nobody listens any more when the controller ends.
+                let _ = wake.unbounded_send(older);
+            }
+        })
+        .modify(prune)
+        .reflect(writer)
+        .inspect_ok(move |event| {
+            // Not by waiting for the store: it wakes one waiter only, and the runtime is one.
+            if matches!(event, watcher::Event::InitDone) && !std::mem::replace(&mut listed, true) {
+                runs_readiness.filled();
+            }
+        })
+        .applied_objects()
+        .predicate_filter(|run: &TerraformRun| Some(interesting(run)), PredicateConfig::default());
+
+    // When a policy returns, or goes, those that wait for one need not wait for their next look.
+    let changes =
+        stream::unfold(ctx.gate.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
+    let gated = changes.flat_map(move |()| {
+        let all = waiting.state().into_iter().filter(|run| waits_for_policies(run));
+        stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
+    });
+
+    let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), ctx.pods.feed(), readiness);
+    let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
+    let pods = watcher(ctx.scoped::<Pod>(scope.as_deref()), ours)
+        .backoff(backoff())
+        .filter_map(|event| async move { loud("pods", event).map(Ok) })
+        .inspect_ok(move |event| {
+            if pods_ctx.pods.apply(&mut feed, event) {
+                pods_readiness.filled();
+            }
+            if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = event {
+                orphaned(pod, &known, &pods_ctx);
+            }
+        })
+        .touched_objects();
+
+    Controller::for_stream(runs, reader)
+        .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
+        .watches_stream(pods, |pod| run_of(&pod))
+        .reconcile_on(stream::select(woken, gated))
+        .graceful_shutdown_on(async move {
+            // A sender that is gone means the end as well.
+            let _ = stop.wait_for(|stop| *stop).await;
+        })
+        .run(reconcile, on_error, ctx)
+        .for_each(|result| async move {
+            match result {
+                // Failures are logged where the run is known; a run may go while its look is waiting.
+                Ok(_) | Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
+                Err(error @ (controller::Error::QueueError(_) | controller::Error::RunnerError(_))) => {
+                    tracing::warn!(%error, "a watch failed; it begins again");
+                }
+            }
+        })
+        .await;
+}
+
+fn waits_for_policies(run: &TerraformRun) -> bool {
+    let stalled = |c: &Condition| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::POLICY_MISSING;
+    run.status.as_ref().is_some_and(|status| status.conditions.iter().any(stalled))
+}
+
+/// Looks after a pod whose run the cache does not know, or knows at a later attempt.
+fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context>) {
+    let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
+    let Some(view) = PodView::of(pod) else { return };
+    if is_left(&view, &uid, known.get(&run).as_deref()) {
+        let_go(run.namespace.unwrap_or_default(), run.name, uid, view, ctx.cluster.clone());
+    }
+}
+
+/// A run that this version cannot read waits, as does one with a word of a newer version; it neither stops the watch nor is
+/// guessed at.
+fn understood(event: watcher::Event<DeserializeGuard<TerraformRun>>) -> Option<watcher::Event<TerraformRun>> {
+    let read = |guard: DeserializeGuard<TerraformRun>| match guard.0 {
+        Ok(run) => {
+            if let Some(field) = run.unknown_word() {
+                let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+                tracing::warn!(
+                    run.namespace = namespace,
+                    run.name = name,
+                    field,
+                    "a word of a newer version: the run is left alone"
+                );
+            }
+            Some(run)
+        }
+        Err(invalid) => {
+            let meta = &invalid.metadata;
+            tracing::warn!(
+                run.namespace = meta.namespace.as_deref().unwrap_or_default(),
+                run.name = meta.name.as_deref().unwrap_or_default(),
+                error = %invalid,
+                "a run that this version cannot read is left alone"
+            );
+            None
+        }
+    };
+    match event {
+        watcher::Event::Apply(guard) => read(guard).map(watcher::Event::Apply),
+        watcher::Event::Delete(guard) => read(guard).map(watcher::Event::Delete),
+        watcher::Event::InitApply(guard) => read(guard).map(watcher::Event::InitApply),
+        watcher::Event::Init => Some(watcher::Event::Init),
+        watcher::Event::InitDone => Some(watcher::Event::InitDone),
+    }
+}
+
+/// The run of a pod, by its labels.
+fn run_of(pod: &Pod) -> Option<ObjectRef<TerraformRun>> {
+    let name = pod.labels().get(names::LABEL_RUN)?;
+    Some(ObjectRef::new(name).within(&pod.namespace()?))
+}
+
+/// What the cache does without: whatever only a live read is used for. A run that is finished for good keeps little more than
+/// its name.
+pub fn prune(run: &mut TerraformRun) {
+    let meta = run.meta_mut();
+    meta.managed_fields = None;
+    if let Some(labels) = &mut meta.labels {
+        labels.retain(|key, _| ttl::KEPT_BY.contains(&key.as_str()));
+        if labels.is_empty() {
+            meta.labels = None;
+        }
+    }
+    meta.generate_name = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.retain(|key, _| key.starts_with("pawl.run/") || ttl::KEPT_BY.contains(&key.as_str()));
+        if annotations.is_empty() {
+            meta.annotations = None;
+        }
+    }
+    let spec = &mut run.spec;
+    spec.source = crds::Source::default();
+    spec.variables = Vec::new();
+    spec.env = Vec::new();
+    spec.backend = None;
+    // Whoever decides on the cache has to see that he cannot.
+    spec.tool = crds::Tool { name: spec.tool.name.filter(|name| *name == crds::ToolName::Unknown), version: None };
+    spec.workspace = String::new();
+    spec.stack = None;
+    spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };
+    let Some(status) = &mut run.status else { return };
+    if let Some(plan) = &mut status.plan {
+        plan.changes = Vec::new();
+    }
+    if let Some(failure) = &mut status.failure {
+        failure.diagnostics = Vec::new();
+    }
+    let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
+    let finished = status.is_terminal() && !open && conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
+    // Proof of how an Indeterminate apply ended may still arrive.
+    let settled = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
+    fields::clear(status, |field| match field.cached {
+        Cached::Never => true,
+        Cached::UntilFinished => finished,
+        Cached::UntilSettled => finished && settled,
+        Cached::Always => false,
+    });
+    if finished {
+        status.conditions.retain(|c| c.type_ == conditions::FINISHED);
+        status.conditions.iter_mut().for_each(|c| c.message = String::new());
+        status.conditions.shrink_to_fit();
+        status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
+        status.attempt.iter_mut().for_each(|attempt| attempt.image = None);
+        run.spec.runner.image = None;
+    }
+}
+
+/// A hash of what decisions depend on. Progress, steps and our own conditions are no reason to look at a run.
+pub fn interesting(run: &TerraformRun) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let meta = run.meta();
+    (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
+    (&meta.finalizers, &meta.annotations).hash(&mut hasher);
+    if let Some(status) = &run.status {
+        fields::hash_what_wakes(status, &mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crds::{Phase, Progress, TerraformRunStatus};
+
+    #[test]
+    fn progress_is_no_reason_to_look() {
+        let mut run = testing::run();
+        run.status = Some(TerraformRunStatus { phase: Some(Phase::Apply), ..TerraformRunStatus::default() });
+        let before = interesting(&run);
+        run.status.as_mut().unwrap().progress = Some(Progress { done: 3, total: 7, current: None, quiet_since: None });
+        assert_eq!(interesting(&run), before);
+        run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
+        assert_ne!(interesting(&run), before);
+    }
+
+    #[test]
+    fn only_those_that_wait_for_a_policy_are_woken_by_one() {
+        let mut run = testing::run();
+        assert!(!waits_for_policies(&run));
+        for (stalled, why, waits) in
+            [(true, reason::POLICY_MISSING, true), (false, reason::PROGRESSING, false), (true, reason::UNSCHEDULABLE, false)]
+        {
+            let status = run.status.get_or_insert_default();
+            conditions::set(&mut status.conditions, conditions::STALLED, Some(stalled), why, "", None, testing::t0());
+            prune(&mut run);
+            assert_eq!(waits_for_policies(&run), waits, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_finished_for_good_keeps_little() {
+        let mut run = testing::run();
+        let mut status = TerraformRunStatus {
+            phase: Some(Phase::Succeeded),
+            result: Some(RunResult::Applied),
+            history: vec!["x".repeat(200); 40],
+            ..TerraformRunStatus::default()
+        };
+        for type_ in conditions::ALL {
+            conditions::set(&mut status.conditions, type_, Some(true), "Applied", "text", None, testing::t0());
+        }
+        run.status = Some(status);
+        run.metadata.annotations = Some([("kubectl.kubernetes.io/last-applied-configuration".into(), "x".repeat(9000))].into());
+        prune(&mut run);
+        assert!(serde_json::to_vec(&run).unwrap().len() < 1200, "{}", serde_json::to_string(&run).unwrap());
+        assert_eq!(conditions::status(&run.status.unwrap().conditions, conditions::FINISHED), Some(true));
+    }
+
+    #[test]
+    fn a_pod_belongs_to_the_run_of_its_label() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "team", "labels": {"pawl.run/run": "net"}}}))
+        .unwrap();
+        let run = run_of(&pod).unwrap();
+        assert_eq!((run.name.as_str(), run.namespace.as_deref()), ("net", Some("team")));
+        assert!(run_of(&Pod::default()).is_none());
+    }
+}

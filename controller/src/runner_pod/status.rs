@@ -1,0 +1,279 @@
+//! What a pod says of itself: whether it ended and why, or why it does not start.
+
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodSpec, PodStatus};
+use kube::ResourceExt;
+
+use crds::{names, pod_env, reason, termination::TerminationMessage, text::clip};
+
+/// What matters of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodView {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Name of its run.
+    pub run: String,
+    /// Attempt it was made for.
+    pub attempt: u32,
+    /// Node it was bound to.
+    pub node: Option<String>,
+    /// For how many seconds it tolerates a node that is not Ready, when it says so.
+    pub tolerates: Option<i64>,
+    /// Carries our finalizer.
+    pub held: bool,
+    /// Has a deletionTimestamp.
+    pub deleting: bool,
+    /// Its node says that the container was started, whatever became of it.
+    pub started: bool,
+    /// How it ended, when it did.
+    pub ended: Option<Ended>,
+    /// Why it does not start, as far as the pod says.
+    pub trouble: Option<Trouble>,
+}
+
+/// How a pod ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended {
+    /// Its termination message, when it is one.
+    pub message: Option<TerminationMessage>,
+    /// Reason, from [`crds::reason`].
+    pub reason: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+/// Why an attempt does not start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trouble {
+    /// Reason, from [`crds::reason`].
+    pub reason: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+impl PodView {
+    /// Reads a pod. `None` when it is no attempt's pod.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let meta = &pod.metadata;
+        let attempt = meta.labels.as_ref()?.get(names::LABEL_ATTEMPT)?.parse().ok()?;
+        let deleting = meta.deletion_timestamp.is_some();
+        let spec = pod.spec.as_ref();
+        Some(Self {
+            name: meta.name.clone()?,
+            uid: meta.uid.clone()?,
+            run: meta.labels.as_ref()?.get(names::LABEL_RUN).cloned().unwrap_or_default(),
+            attempt,
+            node: spec.and_then(|spec| spec.node_name.clone()),
+            tolerates: spec.and_then(tolerates),
+            held: meta.finalizers.iter().flatten().any(|f| f == names::POD_FINALIZER),
+            deleting,
+            started: pod.status.as_ref().is_some_and(started),
+            ended: ended(pod, deleting),
+            trouble: pod.status.as_ref().and_then(trouble),
+        })
+    }
+}
+
+/// How long a pod stays on a node that is not Ready: the API server gives each pod 300 s where its spec says nothing.
+fn tolerates(spec: &PodSpec) -> Option<i64> {
+    const NOT_READY: [&str; 2] = ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"];
+    let all = spec.tolerations.iter().flatten();
+    all.filter(|t| t.key.as_deref().is_some_and(|key| NOT_READY.contains(&key))).filter_map(|t| t.toleration_seconds).min()
+}
+
+/// What the kubelet said last of the agent's container.
+fn container(status: &PodStatus) -> Option<&ContainerState> {
+    status.container_statuses.iter().flatten().find(|c| c.name == pod_env::CONTAINER)?.state.as_ref()
+}
+
+fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
+    container(status)?.terminated.as_ref()
+}
+
+fn started(status: &PodStatus) -> bool {
+    status.phase.as_deref().is_some_and(|phase| phase != "Pending") || runs(status) || terminated(status).is_some()
+}
+
+/// The container was begun, as far as the pod says, and its end was not told.
+fn runs(status: &PodStatus) -> bool {
+    container(status).is_some_and(|state| state.running.is_some())
+}
+
+fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
+    let status = pod.status.as_ref();
+    let container = status.and_then(terminated);
+    let phase = status.and_then(|s| s.phase.as_deref());
+    let disrupted = status
+        .and_then(|s| s.conditions.as_ref())
+        .and_then(|all| all.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True"));
+    // Its kubelet says so: the container has ended, or never began. `Failed` is also what the control plane writes for a pod whose
+    // node is lost, and whose container may run on.
+    let refused = phase == Some("Failed")
+        && !status.is_some_and(runs)
+        && disrupted.is_none_or(|c| c.reason.as_deref() == Some("TerminationByKubelet"));
+    let over = container.is_some() || phase == Some("Succeeded") || refused;
+    // Deleted before any node had it: nobody will ever start it.
+    let never = deleting && pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+    if !over && !never {
+        return None;
+    }
+    let message = container.and_then(|c| c.message.as_deref()).and_then(TerminationMessage::parse);
+    let name = pod.name_any();
+    let why = status.and_then(|s| s.reason.as_deref());
+    let (reason, text) = if why == Some("Evicted") || disrupted.is_some() {
+        let said = status.and_then(|s| s.message.as_deref()).or(disrupted.and_then(|c| c.message.as_deref())).unwrap_or_default();
+        (reason::EVICTED, format!("pod {name} was evicted: {said}"))
+    } else if container.is_some_and(|c| c.reason.as_deref() == Some("OOMKilled")) {
+        (reason::OUT_OF_MEMORY, format!("pod {name} ran out of memory; raise spec.runner.resources in a new run"))
+    } else if deleting {
+        (reason::TERMINATED, format!("pod {name} was deleted"))
+    } else {
+        let code = container.map(|c| format!(" with exit code {}", c.exit_code)).unwrap_or_default();
+        let said = container.and_then(|c| c.reason.as_deref()).filter(|r| !matches!(*r, "Error" | "Completed"));
+        let said = said.map(|r| format!(" ({r})")).unwrap_or_default();
+        (reason::POD_LOST, format!("pod {name} ended{code}{said} without a result"))
+    };
+    Some(Ended { message, reason, text: clip(&text, 400) })
+}
+
+fn trouble(status: &PodStatus) -> Option<Trouble> {
+    let container = status.container_statuses.iter().flatten().find(|c| c.name == pod_env::CONTAINER);
+    let waiting = container.and_then(|c| c.state.as_ref()).and_then(|s| s.waiting.as_ref());
+    if let Some((waiting, why)) = waiting.and_then(|w| Some((w, w.reason.as_deref()?))) {
+        let reason = match why {
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
+            | "SignatureValidationFailed" => Some(reason::IMAGE_NOT_AVAILABLE),
+            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" | "CrashLoopBackOff" => {
+                Some(reason::POD_NOT_STARTED)
+            }
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            let image = container.map(|c| c.image.as_str()).unwrap_or_default();
+            let said = waiting.message.as_deref().unwrap_or_default();
+            let text = if said.is_empty() { format!("{image}: {why}") } else { format!("{image}: {why}: {said}") };
+            return Some(Trouble { reason, text: clip(&text, 400) });
+        }
+    }
+    let scheduled = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled")?;
+    (scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")).then(|| Trouble {
+        reason: reason::UNSCHEDULABLE,
+        text: clip(scheduled.message.as_deref().unwrap_or("no node takes the pod"), 400),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(value: &serde_json::Value) -> Option<PodView> {
+        let mut pod = serde_json::json!({
+            "metadata": {"name": "p", "uid": "u", "labels": {"pawl.run/attempt": "3"}, "finalizers": ["pawl.run/attempt"]},
+            "spec": {"nodeName": "n", "containers": []},
+        });
+        crate::testing::merge(&mut pod, value);
+        PodView::of(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn runner(state: &serde_json::Value) -> serde_json::Value {
+        serde_json::json!({"status": {"phase": "Pending", "containerStatuses": [{
+            "name": "runner", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}})
+    }
+
+    #[test]
+    fn a_running_pod_has_not_ended() {
+        let view = pod(&runner(&serde_json::json!({"running": {}}))).unwrap();
+        assert_eq!((view.attempt, view.held, view.deleting), (3, true, false));
+        assert!(view.started && view.ended.is_none() && view.trouble.is_none());
+    }
+
+    #[test]
+    fn a_pod_has_started_when_its_node_says_so() {
+        let waits = serde_json::json!({"waiting": {"reason": "ImagePullBackOff"}});
+        assert!(!pod(&runner(&waits)).unwrap().started);
+        assert!(!pod(&serde_json::json!({})).unwrap().started, "no node has it yet");
+        assert!(pod(&runner(&serde_json::json!({"terminated": {"exitCode": 0}}))).unwrap().started);
+        // A lost node's word, for want of a better one.
+        assert!(pod(&serde_json::json!({"status": {"phase": "Unknown"}})).unwrap().started);
+    }
+
+    #[test]
+    fn ends_have_reasons() {
+        let killed = serde_json::json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+        assert_eq!(pod(&runner(&killed)).unwrap().ended.unwrap().reason, reason::OUT_OF_MEMORY);
+        let lost = serde_json::json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+        assert_eq!(pod(&runner(&lost)).unwrap().ended.unwrap().reason, reason::POD_LOST);
+        let evicted = serde_json::json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "disk"}});
+        assert_eq!(pod(&evicted).unwrap().ended.unwrap().reason, reason::EVICTED);
+        let mut deleted = runner(&lost);
+        deleted["metadata"] = serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(pod(&deleted).unwrap().ended.unwrap().reason, reason::TERMINATED);
+    }
+
+    #[test]
+    fn what_the_control_plane_writes_of_a_lost_node_is_no_end() {
+        for reason in ["DeletionByPodGC", "DeletionByTaintManager"] {
+            let conditions =
+                serde_json::json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}]);
+            let mut lost = runner(&serde_json::json!({"running": {}}));
+            lost["status"]["phase"] = "Failed".into();
+            assert!(pod(&lost).unwrap().ended.is_none(), "its container was seen to run");
+            lost["status"]["conditions"] = conditions.clone();
+            assert!(pod(&lost).unwrap().ended.is_none(), "{reason}");
+            let unseen = serde_json::json!({"status": {"phase": "Failed", "conditions": conditions}});
+            assert!(pod(&unseen).unwrap().ended.is_none(), "{reason}: it may have been begun and not yet told");
+            let mut told = runner(&serde_json::json!({"terminated": {"exitCode": 143}}));
+            told["status"]["conditions"] = conditions;
+            assert_eq!(pod(&told).unwrap().ended.unwrap().reason, reason::EVICTED);
+        }
+    }
+
+    #[test]
+    fn a_pod_says_how_long_it_stays_on_a_lost_node() {
+        let tolerations = serde_json::json!([
+            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+            {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5},
+            {"key": "other", "operator": "Exists", "tolerationSeconds": 1}, {"operator": "Exists"}]);
+        assert_eq!(pod(&serde_json::json!({"spec": {"tolerations": tolerations}})).unwrap().tolerates, Some(5));
+        assert_eq!(pod(&serde_json::json!({})).unwrap().tolerates, None);
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_ends_when_its_container_does_or_it_has_no_node() {
+        let deleted = serde_json::json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(pod(&deleted).unwrap().ended.is_none(), "its node still has it");
+        let mut unscheduled = deleted;
+        unscheduled["spec"] = serde_json::json!({"nodeName": null});
+        assert!(pod(&unscheduled).unwrap().ended.is_some());
+    }
+
+    #[test]
+    fn waiting_has_reasons() {
+        for (why, expected) in [
+            ("ErrImagePull", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("ImagePullBackOff", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("InvalidImageName", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("ErrImageNeverPull", Some(reason::IMAGE_NOT_AVAILABLE)),
+            ("CreateContainerConfigError", Some(reason::POD_NOT_STARTED)),
+            ("ContainerCreating", None),
+        ] {
+            let found = pod(&runner(&serde_json::json!({"waiting": {"reason": why}}))).unwrap().trouble;
+            assert_eq!(found.map(|t| t.reason), expected, "{why}");
+        }
+        let conditions =
+            serde_json::json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
+        let found = pod(&serde_json::json!({"status": {"phase": "Pending", "conditions": conditions}})).unwrap().trouble.unwrap();
+        assert_eq!((found.reason, found.text.as_str()), (reason::UNSCHEDULABLE, "0/1 nodes"));
+    }
+
+    #[test]
+    fn another_pod_is_none_of_ours() {
+        assert!(pod(&serde_json::json!({"metadata": {"labels": {"pawl.run/attempt": null}}})).is_none());
+    }
+}

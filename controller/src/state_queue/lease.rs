@@ -1,0 +1,225 @@
+//! Lease objects of states, in the controller's own namespace: taken, and removed with the run that had them last.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions},
+};
+
+use crds::{TerraformRun, names};
+
+use super::want::is_entitled;
+use crate::{
+    cluster::{
+        Cluster, node_watch,
+        nodes::{NodeState, over},
+    },
+    error::{Error, ErrorKind},
+    runner_pod::{gone_wait, status::PodView},
+};
+
+/// How often a Lease that somebody else writes at the same moment is looked at again.
+const TRIES: usize = 4;
+/// How far the clock of a node may be behind the API server's.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
+
+/// Whether a run got the lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It has it.
+    Yes,
+    /// Another has it: `NAMESPACE/NAME`, or what is known.
+    Behind(String),
+    /// The controller may not have it.
+    Refused(String),
+}
+
+/// Takes the Lease of that name, which is that of a state for the namespaces that share it with the run's, unless another run of
+/// theirs holds it, which is read live.
+///
+/// A Lease that names this run already is written again: whoever read the run before it wanted the lease, and was about to take
+/// it, then finds another version.
+///
+/// # Errors
+/// When an answer says nothing.
+pub async fn take(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken, Error> {
+    match attempt(run, name, ctx).await {
+        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(Taken::Refused(format!(
+            "the controller may not take the lease on the state: {error}; the chart's Role has the rights"
+        ))),
+        other => other,
+    }
+}
+
+async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken, Error> {
+    let (api, own) = (api(ctx), run.namespace().unwrap_or_default());
+    for _ in 0..TRIES {
+        let wanted = object(run, name, ctx.now());
+        let written = match ctx.call_opt("read lease", api.get(name)).await? {
+            None => ctx.call("create lease", api.create(&PostParams::default(), &wanted)).await,
+            Some(found) => {
+                let identity = found.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+                if identity != holder(run)
+                    && let Some(by) = held(identity, name, &own, ctx).await?
+                {
+                    return Ok(Taken::Behind(by));
+                }
+                let metadata = ObjectMeta { resource_version: found.metadata.resource_version, ..wanted.metadata };
+                let wanted = Lease { metadata, spec: wanted.spec };
+                ctx.call("take lease", api.replace(name, &PostParams::default(), &wanted)).await
+            }
+        };
+        match written {
+            Ok(_) => return Ok(Taken::Yes),
+            // Somebody else wrote at the same moment: who it is stands there now.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Taken::Behind("a run that takes it at this moment".to_owned()))
+}
+
+/// By whom a Lease is held, when the run that it names still has it or may still have a process. A namespace that no longer shares
+/// its states with the one that asks holds nobody up there, and is not named.
+async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<Option<String>, Error> {
+    let shares = |namespace: &str| ctx.settings.shared_states.scope(namespace) == ctx.settings.shared_states.scope(own);
+    let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(None) };
+    let found = ctx.call_opt("read the lease's holder", ctx.runs(namespace).get(name)).await?;
+    if let Some(run) = found.filter(|run| run.uid().as_deref() == Some(uid)) {
+        return Ok(is_entitled(&run, lease, &ctx.settings).then(|| format!("{namespace}/{name}")));
+    }
+    // The run was removed by force; its pods have their own finalizer.
+    let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
+    let pods = ctx.call("list pods of the lease's holder", ctx.pod_api(namespace).list(&of_run)).await?;
+    let mut runs = false;
+    for pod in &pods.items {
+        let Some(view) = PodView::of(pod) else {
+            runs = true;
+            continue;
+        };
+        let node = view.node.as_deref().filter(|_| view.ended.is_none());
+        runs |= match node {
+            Some(node) => over(node, None, &node_watch::live(node, None, ctx).await?).is_none(),
+            None => view.ended.is_none(),
+        };
+    }
+    Ok(runs.then(|| format!("{namespace}/{name}, which was removed while its pod still runs")))
+}
+
+/// Removes the Leases that name the run of that UID, which is about to go.
+///
+/// # Errors
+/// When an answer says nothing. A controller without the right to leases has none to remove.
+pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
+    let api = api(ctx);
+    let of_run = ListParams::default().labels(&format!("{}={run_uid}", names::LABEL_RUN_UID));
+    let found = match ctx.call("list leases", api.list(&of_run)).await {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for lease in found {
+        // Another run that takes it now writes another version.
+        let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.metadata.resource_version.clone() };
+        let params = DeleteParams::default().preconditions(preconditions);
+        match ctx.call_opt("delete lease", api.delete(&lease.name_any(), &params)).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether nothing of a run's pod that is gone runs any more, as its node says: `Ok`, otherwise why it may. Where nobody knows
+/// which node it was, each of them has to be Ready.
+///
+/// # Errors
+/// When an answer says nothing.
+pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Cluster) -> Result<Result<(), String>, Error> {
+    let Some(name) = name else { return every(ctx).await };
+    let state = node_watch::read(name, ctx).await?;
+    let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
+    if over(name, attempt, &state).is_some() {
+        return Ok(Ok(()));
+    }
+    Ok(match state {
+        // One that came back just now has still to end what has no pod.
+        NodeState::There(node) if node.ready => {
+            let seen = ctx.nodes.ready_for(&node).and_then(|seen| SignedDuration::try_from(seen).ok());
+            // Since when it is Ready its kubelet says, by the clock of that machine.
+            let said = node.since.map(|since| ctx.now().duration_since(since) - CLOCKS_DIFFER);
+            match seen.max(said).map(|ready| gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
+                Some(left) => {
+                    let due = ctx.now().checked_add(left).unwrap_or(Timestamp::MAX);
+                    Err(format!("node {name} is Ready again, and ends what has no pod by {}", due.strftime("%H:%M:%S UTC")))
+                }
+                None => Ok(()),
+            }
+        }
+        NodeState::There(_) => Err(format!("node {name} is not Ready")),
+        NodeState::Gone(_) | NodeState::Unknown => Err(format!("node {name} cannot be read")),
+    })
+}
+
+/// What all nodes say: `Ok` when each is Ready, otherwise the name of one that is not.
+async fn every(ctx: &Cluster) -> Result<Result<(), String>, Error> {
+    let api: Api<Node> = Api::all(ctx.client.clone());
+    let nodes = match ctx.call("list nodes", api.list(&ListParams::default())).await {
+        Ok(nodes) => nodes,
+        Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(Err(format!("the nodes cannot be read: {error}"))),
+        Err(error) => return Err(error),
+    };
+    let ready = |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+    };
+    Ok(nodes.iter().find(|node| !ready(node)).map_or(Ok(()), |node| Err(format!("node {} is not Ready", node.name_any()))))
+}
+
+fn api(ctx: &Cluster) -> Api<Lease> {
+    Api::default_namespaced(ctx.client.clone())
+}
+
+fn object(run: &TerraformRun, name: &str, now: Timestamp) -> Lease {
+    let labels = [(names::LABEL_MANAGED_BY, names::MANAGED_BY.to_owned()), (names::LABEL_RUN_UID, run.uid().unwrap_or_default())];
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec { holder_identity: Some(holder(run)), acquire_time: Some(MicroTime(now)), ..LeaseSpec::default() }),
+    }
+}
+
+fn holder(run: &TerraformRun) -> String {
+    format!("{}/{}/{}", run.namespace().unwrap_or_default(), run.name_any(), run.uid().unwrap_or_default())
+}
+
+fn parse(identity: &str) -> Option<(&str, &str, &str)> {
+    let mut parts = identity.split('/');
+    let found = (parts.next()?, parts.next()?, parts.next()?);
+    (parts.next().is_none() && !found.0.is_empty() && !found.1.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_lease_names_its_run() {
+        let run = testing::run();
+        let lease = object(&run, "pawl-state-x", testing::t0());
+        let identity = lease.spec.unwrap().holder_identity.unwrap();
+        assert_eq!(parse(&identity), Some(("team", "net", testing::UID)));
+        assert_eq!(lease.metadata.labels.unwrap()[names::LABEL_RUN_UID], testing::UID);
+        assert_eq!((parse(""), parse("a/b"), parse("a/b/c/d")), (None, None, None), "what is not ours is nobody's");
+    }
+}

@@ -1,0 +1,268 @@
+//! Which runs work on the same workspace, and which of them have made their plan: what a newer run has planned, an older one
+//! need not wait for any longer.
+//!
+//! Filled by the watches, before what they see is made small, and asked for no request.
+
+use std::{
+    collections::HashMap,
+    ops::Bound,
+    sync::{Mutex, PoisonError},
+};
+
+use kube::{
+    ResourceExt,
+    runtime::{reflector::ObjectRef, watcher},
+};
+use sha2::{Digest, Sha256};
+
+use crds::{Operation, Phase, RunResult, TerraformRun, state_key};
+
+use crate::cluster::index::{Feed, Feeds, Index, Seen};
+
+/// A workspace: half of a hash of its namespace and of the key of its state.
+type Workspace = u128;
+/// A run among those of its workspace, older ones first.
+type Rank = (Workspace, i64, Box<str>);
+
+/// Namespace and UID of a run that waits for an approval.
+type Waits = Box<(Box<str>, Box<str>)>;
+
+/// The runs that have made their plan, by workspace.
+#[derive(Default)]
+pub struct NewerPlans {
+    inner: Mutex<Inner>,
+    feeds: Feeds,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// With those that wait for an approval.
+    planned: Index<Rank, Option<Waits>>,
+    /// Runs that wait for an approval, by UID.
+    waiting: HashMap<Box<str>, Rank>,
+}
+
+impl NewerPlans {
+    /// One more watch.
+    pub fn feed(&self) -> Feed {
+        self.feeds.add()
+    }
+
+    /// Takes an event of a watch, whole as the API server sent it. Returns the older runs that wait and are to be looked at.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) -> Vec<ObjectRef<TerraformRun>> {
+        feed.hears(event);
+        match event {
+            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => return self.lock().put(feed.seen(), run),
+            watcher::Event::Delete(run) => self.lock().remove(run),
+            watcher::Event::Init => {}
+            watcher::Event::InitDone => self.lock().end_listing(feed.seen()),
+        }
+        Vec::new()
+    }
+
+    /// The newest run of the same workspace that is newer than this one, which waits, and has made its plan.
+    pub fn newer(&self, uid: &str) -> Option<String> {
+        let inner = self.lock();
+        let rank = inner.waiting.get(uid)?;
+        let end = (rank.0, i64::MAX, Box::default());
+        let mut newer = inner.planned.range((Bound::Excluded(rank.clone()), Bound::Excluded(end)));
+        newer.next_back().map(|((_, _, name), _)| name.to_string())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        // Whole between any two events.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn put(&mut self, seen: Seen, run: &TerraformRun) -> Vec<ObjectRef<TerraformRun>> {
+        if !has_planned(run) {
+            return Vec::new();
+        }
+        let (rank, uid) = (rank(run), Box::<str>::from(run.uid().unwrap_or_default()));
+        let waits = run.status.as_ref().is_some_and(|status| status.phase == Some(Phase::AwaitingApproval));
+        let waits = waits.then(|| Box::new((run.namespace().unwrap_or_default().into(), uid.clone())));
+        if waits.is_some() {
+            self.waiting.insert(uid, rank.clone());
+        } else {
+            self.waiting.remove(&uid);
+        }
+        if self.planned.put(seen, rank.clone(), waits).is_some() {
+            return Vec::new();
+        }
+        let oldest = (rank.0, i64::MIN, Box::default());
+        let older = self.planned.range(oldest..rank);
+        older.filter_map(|((_, _, name), waits)| Some(ObjectRef::new(name).within(&waits.as_ref()?.0))).collect()
+    }
+
+    fn remove(&mut self, run: &TerraformRun) {
+        self.waiting.remove(run.uid().unwrap_or_default().as_str());
+        if has_planned(run) {
+            self.planned.remove(&rank(run));
+        }
+    }
+
+    /// What a new listing did not show has gone.
+    fn end_listing(&mut self, ended: Seen) {
+        for (_, waits) in self.planned.end_listing(ended) {
+            waits.map(|waits| self.waiting.remove(&waits.1));
+        }
+    }
+}
+
+/// Whether a run has made a plan that it may apply, or has applied it. A run that only plans takes nobody's place.
+fn has_planned(run: &TerraformRun) -> bool {
+    let applies = match run.spec.operation {
+        Operation::Apply | Operation::Destroy => true,
+        Operation::Plan | Operation::Unknown => false,
+    };
+    applies
+        && run.status.as_ref().is_some_and(|status| {
+            let done = matches!(status.result, Some(RunResult::NoChanges | RunResult::Applied | RunResult::Destroyed));
+            done || status.plan.is_some()
+        })
+}
+
+fn rank(run: &TerraformRun) -> Rank {
+    let created = run.metadata.creation_timestamp.as_ref().map_or(0, |at| at.0.as_second());
+    (workspace(run), created, run.name_any().into())
+}
+
+/// The workspace of a run, from its whole spec: the state that it will have, as far as the spec says. Whoever reaches that state with
+/// other credentials, or by another way, works on the same workspace. Nothing of it is stored: a controller that starts reads all specs.
+fn workspace(run: &TerraformRun) -> Workspace {
+    let namespace = run.namespace().unwrap_or_default();
+    let state = state_key::expected(&namespace, &run.name_any(), &run.spec, true);
+    let digest = Sha256::digest(serde_json::json!([namespace, state]).to_string().as_bytes());
+    digest.iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crds::{Backend, PlanStatus, TerraformRunStatus, whole_seconds};
+    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+
+    /// A run of a stack, created at that second, in a phase, with a plan.
+    fn run(name: &str, second: i64, phase: Phase) -> TerraformRun {
+        let mut run = testing::run();
+        run.metadata.name = Some(name.into());
+        run.metadata.uid = Some(name.into());
+        run.metadata.creation_timestamp =
+            Some(whole_seconds(jiff::Timestamp::from_second(testing::t0().as_second() + second).unwrap()));
+        run.spec.stack = Some("net".into());
+        run.status = Some(TerraformRunStatus { phase: Some(phase), plan: Some(PlanStatus::default()), ..Default::default() });
+        run
+    }
+
+    fn names(woken: Vec<ObjectRef<TerraformRun>>) -> Vec<String> {
+        woken.into_iter().map(|run| format!("{}/{}", run.namespace.unwrap_or_default(), run.name)).collect()
+    }
+
+    #[test]
+    fn an_older_run_that_waits_is_woken_once_and_told_by_whom() {
+        let (index, old) = (NewerPlans::default(), run("b", 0, Phase::AwaitingApproval));
+        let mut feed = index.feed();
+        assert!(names(index.apply(&mut feed, &Apply(old.clone()))).is_empty());
+        assert_eq!(index.newer("b"), None, "it is the newest");
+        let mut early = run("c", 9, Phase::Plan);
+        early.status.as_mut().unwrap().plan = None;
+        assert!(names(index.apply(&mut feed, &Apply(early))).is_empty(), "it has made no plan yet");
+        assert_eq!(names(index.apply(&mut feed, &Apply(run("c", 9, Phase::AwaitingApproval)))), ["team/b"]);
+        assert!(names(index.apply(&mut feed, &Apply(run("c", 9, Phase::Apply)))).is_empty(), "said already");
+        assert_eq!(index.newer("b").as_deref(), Some("c"));
+        assert_eq!(index.newer("c"), None);
+        index.apply(&mut feed, &Apply(run("d", 12, Phase::Apply)));
+        assert_eq!(index.newer("b").as_deref(), Some("d"), "the newest is named");
+        index.apply(&mut feed, &Apply(run("b", 0, Phase::Apply)));
+        assert_eq!(index.newer("b"), None, "it waits no more");
+    }
+
+    #[test]
+    fn of_two_in_one_second_the_name_decides() {
+        let index = NewerPlans::default();
+        let mut feed = index.feed();
+        index.apply(&mut feed, &Apply(run("a", 0, Phase::AwaitingApproval)));
+        index.apply(&mut feed, &Apply(run("b", 0, Phase::AwaitingApproval)));
+        assert_eq!((index.newer("a").as_deref(), index.newer("b")), (Some("b"), None));
+    }
+
+    #[test]
+    fn other_workspaces_and_plans_alone_take_nobodys_place() {
+        let other = |change: fn(&mut TerraformRun)| {
+            let mut run = run("z", 9, Phase::AwaitingApproval);
+            change(&mut run);
+            run
+        };
+        let backend = |key: &str| {
+            let config = serde_json::from_value(serde_json::json!({"bucket": key, "region": {"a": 1, "b": 2}})).unwrap();
+            Some(Backend { kind: "s3".into(), config })
+        };
+        let cases: Vec<(&str, TerraformRun, bool)> = vec![
+            ("same", other(|_| ()), true),
+            ("another stack", other(|run| run.spec.stack = Some("dns".into())), false),
+            ("another workspace", other(|run| run.spec.workspace = "prod".into()), false),
+            ("another namespace", other(|run| run.metadata.namespace = Some("else".into())), false),
+            ("a plan alone", other(|run| run.spec.operation = Operation::Plan), false),
+            ("inline without a stack", other(|run| run.spec.stack = None), false),
+            ("destroys", other(|run| run.spec.operation = Operation::Destroy), true),
+        ];
+        for (what, newer, takes) in cases {
+            let index = NewerPlans::default();
+            let mut feed = index.feed();
+            index.apply(&mut feed, &Apply(run("a", 0, Phase::AwaitingApproval)));
+            index.apply(&mut feed, &Apply(newer));
+            assert_eq!(index.newer("a").is_some(), takes, "{what}");
+        }
+        let (mut one, mut two) = (run("a", 0, Phase::AwaitingApproval), run("z", 9, Phase::AwaitingApproval));
+        (one.spec.backend, two.spec.backend) = (backend("x"), backend("x"));
+        (one.spec.stack, two.spec.stack) = (None, None);
+        assert_eq!(workspace(&one), workspace(&two), "the backend is the place, whatever the runs are called");
+        two.spec.backend = backend("y");
+        assert_ne!(workspace(&one), workspace(&two));
+        let turned = serde_json::from_value(serde_json::json!({"region": {"b": 2, "a": 1}, "bucket": "x"})).unwrap();
+        two.spec.backend = Some(Backend { kind: "s3".into(), config: turned });
+        assert_eq!(workspace(&one), workspace(&two));
+        let rotated =
+            serde_json::json!({"bucket": "x", "region": "eu", "access_key": "new", "secret_key": "new", "max_retries": 9});
+        two.spec.backend = Some(Backend { kind: "s3".into(), config: serde_json::from_value(rotated).unwrap() });
+        assert_eq!(workspace(&one), workspace(&two), "credentials, and the way to a state, make no other workspace of it");
+        let http =
+            |config: serde_json::Value| Some(Backend { kind: "http".into(), config: serde_json::from_value(config).unwrap() });
+        one.spec.backend = http(serde_json::json!({"address": "https://s/a", "username": "old", "retry_max": 2}));
+        two.spec.backend = http(serde_json::json!({"address": "https://u:p@s/a", "username": "new", "retry_max": 5}));
+        assert_eq!(workspace(&one), workspace(&two));
+        two.spec.workspace = "prod".into();
+        assert_ne!(workspace(&one), workspace(&two));
+    }
+
+    #[test]
+    fn a_restart_and_a_new_listing_see_the_same() {
+        let index = NewerPlans::default();
+        let mut feed = index.feed();
+        let mut done = run("b", 9, Phase::Succeeded);
+        (done.status.as_mut().unwrap().plan, done.status.as_mut().unwrap().result) = (None, Some(RunResult::Applied));
+        index.apply(&mut feed, &Init);
+        assert!(names(index.apply(&mut feed, &InitApply(done.clone()))).is_empty());
+        index.apply(&mut feed, &InitApply(run("a", 0, Phase::AwaitingApproval)));
+        index.apply(&mut feed, &InitDone);
+        assert_eq!(index.newer("a").as_deref(), Some("b"), "listed in whatever order");
+        index.apply(&mut feed, &Init);
+        index.apply(&mut feed, &InitApply(run("a", 0, Phase::AwaitingApproval)));
+        assert_eq!(index.newer("a").as_deref(), Some("b"), "until the listing is complete");
+        index.apply(&mut feed, &InitDone);
+        assert_eq!(index.newer("a"), None, "gone meanwhile");
+        let mut other = index.feed();
+        index.apply(&mut other, &Init);
+        index.apply(&mut other, &InitDone);
+        index.apply(&mut feed, &Apply(done.clone()));
+        assert_eq!(index.newer("a").as_deref(), Some("b"), "another watch's listing");
+        index.apply(&mut feed, &Delete(done));
+        assert_eq!(index.newer("a"), None);
+        index.apply(&mut feed, &Delete(run("a", 0, Phase::AwaitingApproval)));
+        let inner = index.lock();
+        assert!(inner.planned.is_empty() && inner.waiting.is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! Which run wants the lease on which state, and which has it as far as the run itself says.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crds::{ApprovalMode, Operation, Phase, TerraformRun, state_key};
+
+use crate::{requests, settings::Settings};
+
+/// What a run wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The state.
+    pub key: String,
+    /// Since when: its approval, or its creation where nobody approves.
+    pub since: Timestamp,
+}
+
+/// The lease that a run wants and need not hold yet; `None` for one that applies nothing now.
+///
+/// A Manual run wants it once its approval is recorded (`approved_now`: is about to be). An Automatic one wants it as soon as it
+/// may begin, so that it waits without a pod and plans on what the run before it left.
+pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<Want> {
+    wanted(run, |recorded, annotated| annotated && (recorded || approved_now), has_datastore)
+}
+
+/// The same, where `approved` says what a plan needs of the two: that its approval is recorded, and that it is annotated.
+fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_datastore: bool) -> Option<Want> {
+    let status = run.status.clone().unwrap_or_default();
+    if status.is_terminal() || status.claim.is_some() || requests::asked(run).is_some() || run.unknown_word().is_some() {
+        return None;
+    }
+    match run.spec.operation {
+        Operation::Apply | Operation::Destroy => {}
+        Operation::Plan | Operation::Unknown => return None,
+    }
+    match run.spec.approval.mode {
+        ApprovalMode::Manual => {
+            let plan = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval))?;
+            let recorded = status.approval.as_ref().filter(|record| record.checksum.as_deref() == Some(&plan.checksum));
+            if !approved(recorded.is_some(), requests::annotated(run, plan)) {
+                return None;
+            }
+            let since = recorded.map_or(Timestamp::MAX, |record| record.at.0);
+            Some(Want { key: plan.state_key.clone()?, since })
+        }
+        ApprovalMode::Automatic => {
+            let planned = status.plan.as_ref().and_then(|plan| plan.state_key.clone());
+            let namespace = run.namespace().unwrap_or_default();
+            let key = planned.or_else(|| state_key::expected(&namespace, &run.name_any(), &run.spec, has_datastore))?;
+            Some(Want { key, since: run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0) })
+        }
+        ApprovalMode::Unknown => None,
+    }
+}
+
+/// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to. One with a
+/// word that this version does not know has it for as long, and so has one whose approval was withdrawn and is still recorded: what
+/// ends that is a write of a controller, which a write that records the lease under tests of fields can see; the annotation may be
+/// put back, and then nothing but the version has changed.
+pub fn is_entitled(holder: &TerraformRun, lease: &str, settings: &Settings) -> bool {
+    let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
+    recorded.is_some_and(|recorded| recorded.name == lease)
+        || holder.unknown_word().is_some()
+        || wanted(holder, |recorded, annotated| recorded || annotated, settings.has_datastore())
+            .is_some_and(|want| settings.shared_states.lease_name(&holder.namespace().unwrap_or_default(), &want.key) == lease)
+}

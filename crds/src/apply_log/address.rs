@@ -1,0 +1,131 @@
+//! Addresses as the tools write them, and strings as they stand in their code. What comes from a journal becomes code of a recovery run
+//! only when it is an address and nothing else.
+
+use std::fmt::Write as _;
+
+/// Whether a text is the address of one managed object: `module.a["x"].aws_vpc.main[0]`.
+///
+/// ```
+/// use crds::apply_log::address::is_address;
+/// assert!(is_address("module.net[\"a.b\"].aws_vpc.main[0]"));
+/// assert!(!is_address("data.aws_vpc.main") && !is_address("aws_vpc.main\nid = \"x\""));
+/// ```
+pub fn is_address(text: &str) -> bool {
+    kind(text).is_some()
+}
+
+/// The type in the address of a managed object.
+pub fn kind(text: &str) -> Option<&str> {
+    let mut rest = text;
+    loop {
+        let (first, after) = word(rest)?;
+        let after = after.strip_prefix('.')?;
+        let (_, after) = word(after)?;
+        let after = key(after)?;
+        if first != "module" {
+            return (first != "data" && after.is_empty()).then_some(first);
+        }
+        rest = after.strip_prefix('.')?;
+    }
+}
+
+/// An identifier and what follows it.
+fn word(text: &str) -> Option<(&str, &str)> {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))).unwrap_or(text.len());
+    let (word, rest) = text.split_at(end);
+    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_').then_some((word, rest))
+}
+
+/// What follows an index, when there is one.
+fn key(text: &str) -> Option<&str> {
+    let Some(inner) = text.strip_prefix('[') else { return Some(text) };
+    if let Some(quoted) = inner.strip_prefix('"') {
+        let mut escaped = false;
+        for (at, c) in quoted.char_indices() {
+            match c {
+                _ if c.is_control() => return None,
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                '"' => {
+                    let template = quoted[..at].replace("$${", "").replace("%%{", "");
+                    let literal = !template.contains("${") && !template.contains("%{");
+                    return quoted[at + 1..].strip_prefix(']').filter(|_| literal);
+                }
+                _ => {}
+            }
+        }
+        return None;
+    }
+    let (digits, rest) = inner.split_once(']')?;
+    (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then_some(rest)
+}
+
+/// A text as a string of the tools' language, quotes included; nothing in it is a template.
+///
+/// ```
+/// assert_eq!(crds::apply_log::address::quoted("a\"${b}\n"), r#""a\"$${b}\n""#);
+/// ```
+pub fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '$' | '%' if chars.peek() == Some(&'{') => {
+                out.push(c);
+                out.push(c);
+            }
+            c if c.is_control() => {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_nothing_else() {
+        for (text, expected) in [
+            ("terraform_data.a", "terraform_data"),
+            ("aws_vpc.main[12]", "aws_vpc"),
+            ("module.a.module.b-c[\"x\"].t_y.z[\"a \\\"q\\\" ]\"]", "t_y"),
+            ("t.a[\"$${x}\"]", "t"),
+            ("t.a[\"ä/ö\"]", "t"),
+        ] {
+            assert_eq!(kind(text), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            "a",
+            "a.",
+            ".a",
+            "data.t.a",
+            "module.a",
+            "module.a.data.t.b",
+            "a.b c",
+            "a.b\n}",
+            "a.b[x]",
+            "a.b[-1]",
+            "a.b[\"x]",
+            "a.b[\"x\"",
+            "a.b[\"x\ny\"]",
+            "a.b[\"${x}\"]",
+            "a.b[0].c",
+            "a.b # c",
+            "1a.b",
+        ] {
+            assert_eq!(kind(text), None, "{text:?}");
+        }
+    }
+}

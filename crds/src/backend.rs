@@ -1,0 +1,294 @@
+//! What is known of each type of backend, one row a type: which arguments name the place of a state, whether the state outlives a pod,
+//! whether the tool locks it, and whether a lock is released by its ID.
+//!
+//! Arguments are listed because they count. No list says which of the others are credentials, since nobody can list every one: what
+//! is not listed enters no key, no checksum and no comparison.
+//!
+//! Keys of states, which lie in statuses and name leases, and plan checksums are made of these lists. An argument that is added to a
+//! row, or taken from it, makes other keys and checksums than older versions made of the same configuration.
+
+use serde_json::{Map, Value};
+
+use crate::{ToolName, state_key::without_userinfo};
+
+/// A type of backend.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BackendType {
+    /// Its name, as in `backend "s3"`.
+    pub name: &'static str,
+    /// Arguments that tell one state from another, whichever way leads to it.
+    state: &'static [&'static str],
+    /// Arguments of the way to it: a plan was made by that way, and another one does not make it another state.
+    way: &'static [&'static str],
+    /// An argument that names the place as a URL with credentials in it. It counts without them, and not at all in another form.
+    url: Option<&'static str>,
+    /// Whether the state outlives the pod that wrote it.
+    pub is_durable: bool,
+    lock: Lock,
+    /// Whether Terraform's `force-unlock` releases the lock with an ID and no other. OpenTofu's always does.
+    terraform_unlocks_by_id: bool,
+}
+
+/// When a tool locks a state while it works.
+#[derive(Debug, PartialEq, Eq)]
+enum Lock {
+    Always,
+    Never,
+    /// When one of these arguments is `true` or names something.
+    With(&'static [&'static str]),
+    /// The same for one argument, which a variable of the environment can stand in for.
+    WithEnv(&'static str, &'static str),
+    /// Unless this argument is `false`.
+    Unless(&'static str),
+}
+
+/// A durable type with a lock of its own.
+const DURABLE: BackendType = BackendType {
+    name: "",
+    state: &[],
+    way: &[],
+    url: None,
+    is_durable: true,
+    lock: Lock::Always,
+    terraform_unlocks_by_id: true,
+};
+
+const TYPES: &[BackendType] = &[
+    BackendType { name: "artifactory", state: &["repo", "subpath"], lock: Lock::Never, ..DURABLE },
+    BackendType {
+        name: "azurerm",
+        state: &["container_name", "endpoint", "key", "storage_account_name"],
+        way: &["resource_group_name"],
+        ..DURABLE
+    },
+    BackendType { name: "cloud", state: &["hostname", "organization", "workspaces"], ..DURABLE },
+    BackendType { name: "consul", state: &["address", "path"], lock: Lock::Unless("lock"), ..DURABLE },
+    BackendType { name: "cos", state: &["bucket", "endpoint", "key", "prefix"], way: &["region"], ..DURABLE },
+    BackendType { name: "etcd", state: &["path"], lock: Lock::Never, ..DURABLE },
+    BackendType { name: "etcdv3", state: &["prefix"], lock: Lock::Unless("lock"), ..DURABLE },
+    BackendType { name: "gcs", state: &["bucket", "path", "prefix"], ..DURABLE },
+    BackendType {
+        name: "http",
+        state: &["address"],
+        way: &["lock_address", "unlock_address"],
+        lock: Lock::WithEnv("lock_address", "TF_HTTP_LOCK_ADDRESS"),
+        terraform_unlocks_by_id: false,
+        ..DURABLE
+    },
+    BackendType { name: "inmem", is_durable: false, ..DURABLE },
+    BackendType { name: "kubernetes", state: &["namespace", "secret_suffix"], ..DURABLE },
+    // A pod of ours has no volume that outlives it, so it makes no difference which path is named.
+    BackendType { name: "local", state: &["path", "workspace_dir"], is_durable: false, ..DURABLE },
+    BackendType { name: "manta", state: &["path"], ..DURABLE },
+    BackendType { name: "oci", state: &["bucket", "key", "namespace", "workspace_key_prefix"], way: &["region"], ..DURABLE },
+    BackendType {
+        name: "oss",
+        state: &["bucket", "endpoint", "key", "path", "prefix"],
+        way: &["region", "tablestore_table"],
+        lock: Lock::With(&["tablestore_table"]),
+        ..DURABLE
+    },
+    BackendType { name: "pg", state: &["schema_name"], url: Some("conn_str"), ..DURABLE },
+    BackendType { name: "remote", state: &["hostname", "organization", "workspaces"], ..DURABLE },
+    BackendType {
+        name: "s3",
+        state: &["bucket", "endpoint", "key", "workspace_key_prefix"],
+        way: &["dynamodb_table", "region"],
+        lock: Lock::With(&["dynamodb_table", "use_lockfile"]),
+        ..DURABLE
+    },
+    BackendType { name: "swift", state: &["path"], lock: Lock::Unless("lock"), ..DURABLE },
+];
+
+/// Any other type, of a tool that is newer: whatever names a place in some row may name one there.
+const OTHER: BackendType = BackendType {
+    state: &[
+        "address",
+        "bucket",
+        "container_name",
+        "endpoint",
+        "hostname",
+        "key",
+        "namespace",
+        "organization",
+        "path",
+        "prefix",
+        "repo",
+        "schema_name",
+        "secret_suffix",
+        "storage_account_name",
+        "subpath",
+        "workspace_dir",
+        "workspace_key_prefix",
+        "workspaces",
+    ],
+    way: &["dynamodb_table", "lock_address", "region", "resource_group_name", "tablestore_table", "unlock_address"],
+    url: Some("conn_str"),
+    ..DURABLE
+};
+
+impl BackendType {
+    /// The row of a type.
+    pub fn of(name: &str) -> &'static Self {
+        TYPES.iter().find(|row| row.name == name).unwrap_or(&OTHER)
+    }
+
+    /// What of a configuration tells its state from others, sorted: the same whichever way and with whichever credentials it is
+    /// reached. Empty when the configuration says nothing of it.
+    pub fn state(&self, config: &Value) -> Map<String, Value> {
+        let Value::Object(config) = config else { return Map::new() };
+        let mut kept: Vec<_> =
+            config.iter().filter(|(key, value)| self.state.contains(&key.as_str()) && names_something(value)).collect();
+        kept.sort_by_key(|(key, _)| *key);
+        let mut state: Map<String, Value> = kept.into_iter().map(|(key, value)| (key.clone(), plain(value))).collect();
+        let url = self.url.and_then(|key| Some((key, config.get(key)?.as_str().filter(|text| text.contains("://"))?)));
+        if let Some((key, url)) = url {
+            state.insert(key.to_owned(), without_userinfo(url).into());
+        }
+        state
+    }
+
+    /// What of a configuration a plan was made with: the state and the way to it, without credentials. `null` when there is no
+    /// configuration.
+    pub fn place(&self, config: &Value) -> Value {
+        let Value::Object(config) = config else { return Value::Null };
+        let counts = |key: &str| self.state.contains(&key) || self.way.contains(&key);
+        let kept = config.iter().filter(|(key, value)| counts(key.as_str()) && !value.is_null());
+        Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
+    }
+
+    /// Whether the tool locks the state while it works, as far as the configuration says, and the tool's environment, of which `env`
+    /// gives the variables.
+    pub fn locks(&self, config: &Value, env: impl Fn(&str) -> bool) -> bool {
+        let named = |key: &str| match config.get(key) {
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Bool(word)) => *word,
+            _ => false,
+        };
+        match self.lock {
+            Lock::Always => true,
+            Lock::Never => false,
+            Lock::With(keys) => keys.iter().any(|key| named(key)),
+            Lock::WithEnv(key, variable) => named(key) || env(variable),
+            Lock::Unless(key) => config.get(key) != Some(&Value::Bool(false)),
+        }
+    }
+
+    /// Whether a tool releases the lock with an ID and no other. One that does not could remove a lock that somebody took in the
+    /// meantime.
+    pub fn unlocks_by_id(&self, tool: Option<ToolName>) -> bool {
+        self.terraform_unlocks_by_id || tool == Some(ToolName::OpenTofu)
+    }
+}
+
+fn plain(value: &Value) -> Value {
+    value.as_str().map_or_else(|| value.clone(), |text| without_userinfo(text).into())
+}
+
+fn names_something(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_type_has_one_row_and_an_unknown_one_counts_what_any_does() {
+        let names: Vec<_> = TYPES.iter().map(|row| row.name).collect();
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+        for row in TYPES {
+            assert_eq!(BackendType::of(row.name), row);
+            assert!(row.state.iter().all(|key| OTHER.state.contains(key)), "{}", row.name);
+            assert!(row.way.iter().all(|key| OTHER.way.contains(key) && !row.state.contains(key)), "{}", row.name);
+        }
+        assert_eq!(BackendType::of("a-newer-one"), &OTHER);
+    }
+
+    /// What older versions counted, whatever the type: of all arguments that a type has, as the source of OpenTofu lists them,
+    /// these and no others. Keys and checksums that they made are still made.
+    #[test]
+    fn what_counts_is_what_older_versions_counted() {
+        let arguments: &[(&str, &[&str])] = &[
+            ("azurerm", &["container_name", "endpoint", "key", "resource_group_name", "storage_account_name"]),
+            ("consul", &["address", "path"]),
+            ("cos", &["bucket", "endpoint", "key", "prefix", "region"]),
+            ("gcs", &["bucket", "prefix"]),
+            ("http", &["address", "lock_address", "unlock_address"]),
+            ("kubernetes", &["namespace", "secret_suffix"]),
+            ("local", &["path", "workspace_dir"]),
+            ("oss", &["bucket", "endpoint", "key", "prefix", "region", "tablestore_table"]),
+            ("pg", &["schema_name"]),
+            ("remote", &["hostname", "organization", "workspaces"]),
+            ("s3", &["bucket", "dynamodb_table", "endpoint", "key", "region", "workspace_key_prefix"]),
+        ];
+        for (kind, arguments) in arguments {
+            let config: Map<String, Value> = arguments.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
+            let (config, row) = (Value::Object(config), BackendType::of(kind));
+            assert_eq!(row.place(&config), config, "{kind}");
+            let former: Vec<_> = arguments.iter().filter(|key| OTHER.state.contains(key)).collect();
+            assert!(row.state(&config).keys().eq(former), "{kind}");
+        }
+    }
+
+    #[test]
+    fn no_credential_counts() {
+        let credentials: &[(&str, &[&str])] = &[
+            ("azurerm", &["access_key", "sas_token", "client_id", "client_secret", "client_certificate_password", "oidc_token"]),
+            ("consul", &["access_token", "http_auth"]),
+            ("cos", &["secret_id", "secret_key", "security_token"]),
+            ("gcs", &["access_token", "credentials", "encryption_key"]),
+            ("http", &["username", "password", "headers", "client_private_key_pem"]),
+            ("kubernetes", &["username", "password", "token", "client_key"]),
+            ("oss", &["access_key", "secret_key", "security_token"]),
+            ("remote", &["token"]),
+            ("s3", &["access_key", "secret_key", "token", "sse_customer_key", "profile", "max_retries"]),
+            ("a-newer-one", &["username", "password", "token", "access_key", "secret_key", "retry_max"]),
+        ];
+        for (kind, arguments) in credentials {
+            let config: Map<String, Value> = arguments.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
+            let (config, row) = (Value::Object(config), BackendType::of(kind));
+            assert_eq!((row.place(&config), row.state(&config)), (json!({}), Map::new()), "{kind}");
+        }
+        let config = json!({
+            "address": "https://user:pass@state/a?token=x", "password": "p", "region": null, "lock_address": "https://u:p@lock/a",
+        });
+        let place = json!({"address": "https://state/a", "lock_address": "https://lock/a"});
+        assert_eq!(BackendType::of("http").place(&config), place);
+        assert_eq!(BackendType::of("pg").place(&json!({"conn_str": "postgres://u:p@h"})), json!({}));
+    }
+
+    #[test]
+    fn a_backend_without_a_lock_is_told_from_one_with() {
+        let of = |kind: &str, config: Value| BackendType::of(kind).locks(&config, |_| false);
+        for (kind, with, without) in [
+            ("http", json!({"lock_address": "http://s/l"}), json!({"address": "http://s", "lock_address": null})),
+            ("s3", json!({"use_lockfile": true}), json!({"use_lockfile": false, "dynamodb_table": ""})),
+            ("s3", json!({"dynamodb_table": "locks"}), json!({"bucket": "b"})),
+            ("oss", json!({"tablestore_table": "locks"}), json!({"bucket": "b", "tablestore_table": null})),
+            ("consul", json!({"lock": null}), json!({"lock": false})),
+        ] {
+            assert!(of(kind, with) && !of(kind, without), "{kind}");
+        }
+        for kind in ["kubernetes", "pg", "remote", "gcs", "a-newer-one"] {
+            assert!(of(kind, Value::Null), "{kind}");
+        }
+        let env = |name: &str| name == "TF_HTTP_LOCK_ADDRESS";
+        assert!(BackendType::of("http").locks(&json!({"address": "http://s"}), env));
+        assert!(!BackendType::of("s3").locks(&json!({"bucket": "b"}), env));
+    }
+
+    #[test]
+    fn a_lock_is_released_by_its_id_or_not_at_all() {
+        let of = |kind: &str, tool| BackendType::of(kind).unlocks_by_id(tool);
+        assert!(of("s3", Some(ToolName::Terraform)) && of("s3", None) && of("http", Some(ToolName::OpenTofu)));
+        assert!(!of("http", Some(ToolName::Terraform)) && !of("http", None));
+    }
+}

@@ -1,0 +1,388 @@
+//! The fields of a run's status: who writes each, what the controller keeps of it in memory and is woken by, and which texts it holds.
+//!
+//! This is the one place that lists them. Made from it are the agent's writes, the controller's cache, the bounds of texts, the removal
+//! of secrets, the rule and the message of the admission policy `pawl-status`, and the table of `design/0002-status-ownership.md`.
+
+use std::hash::{Hash, Hasher};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::TerraformRunStatus;
+
+/// Who writes a field (`design/0002-status-ownership.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The adopted pod while its attempt is open, otherwise the controller.
+    Attempt,
+    /// The controller, always.
+    Controller,
+    /// The agent, in the write that adopts.
+    Adoption,
+    /// The agent, once per attempt that does not restore a plan.
+    Plan,
+    /// The agent, in the write that claims.
+    Claim,
+    /// The agent.
+    Agent,
+}
+
+impl Owner {
+    const ALL: [Self; 6] = [Self::Attempt, Self::Controller, Self::Adoption, Self::Plan, Self::Claim, Self::Agent];
+
+    /// Names of the fields that it writes.
+    pub fn fields(self) -> impl Iterator<Item = &'static str> {
+        FIELDS.iter().filter(move |field| field.owner == self).map(|field| field.name)
+    }
+
+    /// For the design's table.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Attempt => "the adopted pod while its attempt is open, otherwise the controller",
+            Self::Controller => "the controller",
+            Self::Adoption => "the agent, once per attempt number",
+            Self::Plan => {
+                "the agent, once per attempt (`plan.attempt` ties it to its attempt); never in an attempt that restores one \
+                 (`attempt.restores`)"
+            }
+            Self::Claim => "the agent, once ever",
+            Self::Agent => "the agent",
+        }
+    }
+}
+
+/// How long the controller's cache keeps a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// Not at all: no decision is made on it, or on a live read only.
+    Never,
+    /// Until the run is finished for good.
+    UntilFinished,
+    /// Until, besides, no proof of how an Indeterminate apply ended may arrive any more.
+    UntilSettled,
+    /// As long as the run is there.
+    Always,
+}
+
+/// Where a text comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It may hold what the code, the tool or a provider printed, and with it a secret.
+    Printed,
+    /// It is put together from words that are no secret.
+    Known,
+}
+
+/// What is done to a text: given are the text, its most characters, and its origin.
+type Visit<'a> = &'a mut dyn FnMut(&mut String, usize, Origin);
+
+/// A field of the status.
+pub struct Field {
+    /// Its name in JSON.
+    pub name: &'static str,
+    /// Who writes it.
+    pub owner: Owner,
+    /// How long the controller's cache keeps it.
+    pub cached: Cached,
+    copy: fn(&TerraformRunStatus, &mut TerraformRunStatus),
+    clear: fn(&mut TerraformRunStatus),
+    equals: fn(&TerraformRunStatus, &TerraformRunStatus) -> bool,
+    value: fn(&TerraformRunStatus) -> Option<Value>,
+    wakes: fn(&TerraformRunStatus, &mut dyn Hasher),
+    texts: fn(&mut TerraformRunStatus, Visit),
+}
+
+impl Field {
+    /// A change of this part of it is a reason for the controller to look at the run.
+    const fn wakes(self, wakes: fn(&TerraformRunStatus, &mut dyn Hasher)) -> Self {
+        Self { wakes, ..self }
+    }
+
+    /// It holds texts whose length, or whose words, are not ours.
+    const fn texts(self, texts: fn(&mut TerraformRunStatus, Visit)) -> Self {
+        Self { texts, ..self }
+    }
+}
+
+/// A field that wakes nobody and holds no text.
+macro_rules! field {
+    ($name:ident, $json:literal, $owner:ident, $cached:ident) => {
+        Field {
+            name: $json,
+            owner: Owner::$owner,
+            cached: Cached::$cached,
+            copy: |from, to| to.$name.clone_from(&from.$name),
+            clear: |status| reset(&mut status.$name),
+            equals: |one, other| one.$name == other.$name,
+            value: |status| written(&status.$name),
+            wakes: |_, _| {},
+            texts: |_, _| {},
+        }
+    };
+}
+
+use Origin::{Known, Printed};
+
+/// The fields.
+pub const FIELDS: &[Field] = &[
+    field!(phase, "phase", Attempt, Always).wakes(|s, mut h| s.phase.hash(&mut h)),
+    field!(result, "result", Attempt, Always).wakes(|s, mut h| s.result.hash(&mut h)),
+    field!(message, "message", Attempt, Never).texts(|s, visit| each(&mut s.message, 1024, Printed, visit)),
+    field!(next_step, "nextStep", Attempt, Never).texts(|s, visit| each(&mut s.next_step, 1024, Known, visit)),
+    field!(history, "history", Attempt, Never).texts(|s, visit| each(&mut s.history, 256, Printed, visit)),
+    field!(failure, "failure", Attempt, UntilFinished).texts(|s, visit| {
+        if let Some(failure) = &mut s.failure {
+            visit(&mut failure.message, 1024, Printed);
+            for diagnostic in &mut failure.diagnostics {
+                visit(&mut diagnostic.severity, 16, Known);
+                visit(&mut diagnostic.summary, 512, Printed);
+                each(&mut diagnostic.detail, 1024, Printed, visit);
+                each(&mut diagnostic.address, 256, Printed, visit);
+                each(&mut diagnostic.file, 512, Printed, visit);
+            }
+        }
+    }),
+    field!(journal, "journal", Attempt, Always).texts(|s, visit| {
+        if let Some(journal) = &mut s.journal {
+            visit(&mut journal.summary, 512, Printed);
+            for list in [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded] {
+                each(list, 256, Printed, visit);
+            }
+        }
+    }),
+    field!(start_time, "startTime", Attempt, Always),
+    field!(completion_time, "completionTime", Attempt, Always),
+    field!(attempt, "attempt", Controller, Always)
+        .wakes(|s, mut h| s.attempt.as_ref().map(|attempt| (attempt.number, attempt.open)).hash(&mut h)),
+    field!(approval, "approval", Controller, UntilFinished)
+        .wakes(|s, mut h| s.approval.as_ref().map(|record| (&record.checksum, &record.by, &record.comment)).hash(&mut h)),
+    field!(conditions, "conditions", Controller, Always),
+    field!(rerun, "rerun", Controller, Always).wakes(|s, mut h| s.rerun.hash(&mut h)),
+    field!(recovery, "recovery", Controller, Always),
+    field!(settled, "settled", Controller, Always).wakes(|s, mut h| s.settled.is_some().hash(&mut h)),
+    field!(lease, "lease", Controller, Always).wakes(|s, mut h| s.lease.as_ref().map(|lease| &lease.name).hash(&mut h)),
+    field!(lock_release, "lockRelease", Controller, Always),
+    field!(observed_generation, "observedGeneration", Controller, Always),
+    field!(adopted, "adopted", Adoption, UntilFinished)
+        .wakes(|s, mut h| s.adopted.as_ref().map(|adopted| (adopted.attempt, &adopted.nonce)).hash(&mut h)),
+    field!(plan, "plan", Plan, UntilFinished)
+        .wakes(|s, mut h| s.plan.as_ref().map(|plan| (plan.attempt, &plan.checksum)).hash(&mut h))
+        .texts(|s, visit| {
+            if let Some(plan) = &mut s.plan {
+                visit(&mut plan.tool, 64, Known);
+                each(&mut plan.changes, 256, Printed, visit);
+            }
+        }),
+    field!(claim, "claim", Claim, UntilSettled).wakes(|s, mut h| s.claim.is_some().hash(&mut h)),
+    field!(progress, "progress", Agent, Never).texts(|s, visit| {
+        if let Some(progress) = &mut s.progress {
+            each(&mut progress.current, 256, Printed, visit);
+        }
+    }),
+    field!(steps, "steps", Agent, Never),
+    field!(state_lock, "stateLock", Agent, Always)
+        .wakes(|s, mut h| s.state_lock.as_ref().map(|lock| &lock.id).hash(&mut h))
+        .texts(|s, visit| {
+            if let Some(lock) = &mut s.state_lock {
+                visit(&mut lock.id, 128, Known);
+                visit(&mut lock.who, 256, Known);
+                each(&mut lock.operation, 64, Known, visit);
+                each(&mut lock.created, 64, Known, visit);
+            }
+        }),
+    field!(unconfined, "unconfined", Agent, Always),
+];
+
+fn reset<T: Default>(value: &mut T) {
+    *value = T::default();
+}
+
+/// A value as it is written; one that is its type's default is left out.
+fn written<T: Default + PartialEq + Serialize>(value: &T) -> Option<Value> {
+    if *value == T::default() { None } else { serde_json::to_value(value).ok() }
+}
+
+fn each<'a>(texts: impl IntoIterator<Item = &'a mut String>, max: usize, origin: Origin, visit: Visit) {
+    texts.into_iter().for_each(|text| visit(text, max, origin));
+}
+
+/// Makes the fields in question of one status what they are in another.
+pub fn copy(from: &TerraformRunStatus, to: &mut TerraformRunStatus, which: impl Fn(&Field) -> bool) {
+    FIELDS.iter().filter(|field| which(field)).for_each(|field| (field.copy)(from, to));
+}
+
+/// Takes the fields in question away.
+pub fn clear(status: &mut TerraformRunStatus, which: impl Fn(&Field) -> bool) {
+    FIELDS.iter().filter(|field| which(field)).for_each(|field| (field.clear)(status));
+}
+
+/// Names of the fields that differ, with the value they have after; none for one that is not there any more.
+pub fn changes(before: &TerraformRunStatus, after: &TerraformRunStatus) -> Vec<(&'static str, Option<Value>)> {
+    let differing = FIELDS.iter().filter(|field| !(field.equals)(before, after));
+    differing.map(|field| (field.name, (field.value)(after))).collect()
+}
+
+/// Hashes the parts that are a reason for the controller to look at a run.
+pub fn hash_what_wakes(status: &TerraformRunStatus, hasher: &mut impl Hasher) {
+    for field in FIELDS {
+        (field.wakes)(status, hasher);
+    }
+}
+
+/// Visits every text whose length, or whose words, are not ours, with its most characters and its origin.
+pub fn texts(status: &mut TerraformRunStatus, mut visit: impl FnMut(&mut String, usize, Origin)) {
+    for field in FIELDS {
+        (field.texts)(status, &mut visit);
+    }
+}
+
+/// Where [`policy`] stands, between marks.
+pub const POLICY_PATH: &str = "charts/pawl/templates/policies/status.yaml";
+/// Where [`table`] stands, between marks.
+pub const DESIGN_PATH: &str = "design/0002-status-ownership.md";
+
+/// The validation of the policy `pawl-status` that keeps the controller's fields from everybody else, as lines of YAML.
+pub fn policy() -> String {
+    let fields: Vec<_> = Owner::Controller.fields().collect();
+    let same: Vec<_> = fields.iter().map(|field| format!("variables.new.?{field} == variables.old.?{field}")).collect();
+    let (last, others) = fields.split_last().map_or(("", &[][..]), |(last, others)| (*last, others));
+    format!(
+        "    - expression: >-\n        variables.control || ({})\n      message: {} and {last} are written by the controller\n      \
+         reason: Forbidden\n",
+        same.join("\n        && "),
+        others.join(", ")
+    )
+}
+
+/// The table of `design/0002-status-ownership.md`.
+pub fn table() -> String {
+    let rows = Owner::ALL.map(|owner| {
+        let fields: Vec<_> = owner.fields().map(|field| format!("`{field}`")).collect();
+        format!("| {} | {} |\n", fields.join(" "), owner.words())
+    });
+    format!("| fields | writer |\n|---|---|\n{}", rows.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{crd, status_limit::fit};
+    use serde_json::json;
+
+    fn schema() -> Value {
+        crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clone()
+    }
+
+    /// A value of a schema, whose texts and lists are longer than it permits.
+    fn too_long(schema: &Value) -> Value {
+        if let Some(word) = schema["enum"].get(0) {
+            return word.clone();
+        }
+        match schema["type"].as_str() {
+            Some("string") if schema["format"] == "date-time" => json!("2026-01-01T00:00:00Z"),
+            Some("string") => json!("x".repeat(2_000)),
+            Some("array") => vec![too_long(&schema["items"]); 100].into(),
+            Some("object") => {
+                let fields = schema["properties"].as_object().into_iter().flatten();
+                fields.map(|(name, inner)| (name.clone(), too_long(inner))).collect::<serde_json::Map<_, _>>().into()
+            }
+            Some("boolean") => json!(true),
+            _ => json!(1),
+        }
+    }
+
+    /// What of a value a schema does not permit for its length.
+    fn beyond(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) {
+        let exceeds = |bound: &str, length: usize| schema[bound].as_u64().is_some_and(|most| length as u64 > most);
+        match value {
+            Value::String(text) if exceeds("maxLength", text.chars().count()) => found.push(path.to_owned()),
+            Value::Array(items) => {
+                if exceeds("maxItems", items.len()) {
+                    found.push(path.to_owned());
+                }
+                items.iter().take(1).for_each(|item| beyond(path, &schema["items"], item, found));
+            }
+            Value::Object(fields) => {
+                for (name, inner) in fields {
+                    beyond(&format!("{path}.{name}"), &schema["properties"][name], inner, found);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_table_has_every_field_once() {
+        let schema = schema();
+        let mut of_type: Vec<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut listed: Vec<_> = FIELDS.iter().map(|field| field.name).collect();
+        of_type.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, of_type);
+        // Each row is of the field that it names.
+        let full: TerraformRunStatus = serde_json::from_value(too_long(&schema)).unwrap();
+        for field in FIELDS {
+            let mut one = TerraformRunStatus::default();
+            copy(&full, &mut one, |other| other.name == field.name);
+            let written = serde_json::to_value(&one).unwrap();
+            assert_eq!(written.as_object().unwrap().keys().collect::<Vec<_>>(), [field.name]);
+            assert_eq!(changes(&TerraformRunStatus::default(), &one), [(field.name, Some(written[field.name].clone()))]);
+            assert_eq!(changes(&one, &TerraformRunStatus::default()), [(field.name, None)]);
+            clear(&mut one, |other| other.name == field.name);
+            assert_eq!(one, TerraformRunStatus::default());
+        }
+    }
+
+    #[test]
+    fn policy_and_design_are_of_this_table() {
+        let read = |path: &str| std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        for (path, text) in [(POLICY_PATH, policy()), (DESIGN_PATH, table())] {
+            assert!(read(path).contains(&text), "{path}: run `cargo run --release --bin crdgen` and commit the result");
+        }
+    }
+
+    #[test]
+    fn every_text_of_an_agent_is_cut_to_its_bound() {
+        let schema = schema();
+        let mut status: TerraformRunStatus = serde_json::from_value(too_long(&schema)).unwrap();
+        // Others write these, and what they write has its length.
+        clear(&mut status, |field| matches!(field.owner, Owner::Controller | Owner::Adoption | Owner::Claim));
+        fit(&mut status);
+        let mut found = Vec::new();
+        beyond("", &schema, &serde_json::to_value(&status).unwrap(), &mut found);
+        // Digests, and words that the agent chooses.
+        let chosen = ["checksum", "summary", "revision", "platform", "bundle", "stateKey"].map(|name| format!(".plan.{name}"));
+        let chosen: Vec<_> = chosen.into_iter().chain([".failure.reason".to_owned(), ".steps.name".to_owned()]).collect();
+        found.retain(|path| !chosen.contains(path));
+        assert!(found.is_empty(), "{found:#?} are longer than the schema permits: their row in FIELDS has to name their texts");
+    }
+
+    /// Paths of the texts that begin as those of [`too_long`].
+    fn walk(path: &str, value: &Value, left: &mut Vec<String>) {
+        match value {
+            Value::String(text) if text.starts_with('x') && !left.iter().any(|known| known == path) => left.push(path.to_owned()),
+            Value::Array(items) => items.iter().for_each(|item| walk(path, item, left)),
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, inner)| walk(format!("{path}.{name}").trim_start_matches('.'), inner, left));
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_is_not_redacted_is_named() {
+        let mut status: TerraformRunStatus = serde_json::from_value(too_long(&schema())).unwrap();
+        clear(&mut status, |field| matches!(field.owner, Owner::Controller | Owner::Adoption | Owner::Claim));
+        texts(&mut status, |text, _, origin| {
+            if origin == Printed {
+                text.clear();
+            }
+        });
+        let mut left = Vec::new();
+        walk("", &serde_json::to_value(&status).unwrap(), &mut left);
+        left.sort_unstable();
+        let known = "failure.diagnostics.severity failure.reason nextStep plan.bundle plan.checksum plan.platform plan.revision \
+                     plan.stateKey plan.summary plan.tool stateLock.created stateLock.id stateLock.operation stateLock.who steps.name";
+        assert_eq!(left.join(" "), known);
+    }
+}

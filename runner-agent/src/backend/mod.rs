@@ -1,0 +1,132 @@
+//! Where the tool keeps its state, as the code says and as `init` left it. What is known of each type is one table:
+//! [`crds::backend`].
+
+mod mentioned;
+
+use std::{ffi::OsString, io, path::Path};
+
+use crds::{Failure, Reason, ToolName, backend::BackendType};
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use mentioned::mentions_backend;
+
+use crate::files;
+
+/// The backend in force, as `init` left it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backend {
+    /// Its type.
+    pub kind: String,
+    /// Its arguments, credentials among them.
+    pub config: Value,
+    /// Whether the code or the run names one at all.
+    named: bool,
+}
+
+impl Backend {
+    /// Reads what `init` wrote. Without a backend the tool writes nothing and keeps its state in the stack's directory.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read, or is no regular file.
+    pub fn read(stack: &Path) -> io::Result<Self> {
+        #[derive(Deserialize)]
+        struct File {
+            backend: Option<Block>,
+        }
+        #[derive(Deserialize)]
+        struct Block {
+            #[serde(rename = "type")]
+            kind: String,
+            #[serde(default)]
+            config: Value,
+        }
+        let text = match files::regular(&stack.join(".terraform/terraform.tfstate")).and_then(io::read_to_string) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".to_owned(),
+            Err(error) => return Err(error),
+        };
+        Ok(match serde_json::from_str::<File>(&text)?.backend {
+            Some(block) => Self { kind: block.kind, config: block.config, named: true },
+            None => Self { kind: "local".into(), config: Value::Null, named: false },
+        })
+    }
+
+    /// Whether the code or the run names one at all.
+    pub fn is_named(&self) -> bool {
+        self.named
+    }
+
+    /// What a plan was made with, for the plan checksum: without credentials.
+    pub fn place(&self) -> Value {
+        BackendType::of(&self.kind).place(&self.config)
+    }
+
+    /// Whether the tool locks this state while it works, as far as the configuration and the tool's environment say. Runs of other
+    /// namespaces, and people, are kept away by that lock alone.
+    pub fn locks(&self, env: &[(OsString, OsString)]) -> bool {
+        let is_set = |variable: &str| env.iter().any(|(name, value)| name == variable && !value.is_empty());
+        BackendType::of(&self.kind).locks(&self.config, is_set)
+    }
+
+    /// Whether a tool releases a lock of this state with its ID and no other.
+    pub fn unlocks_by_id(&self, tool: Option<ToolName>) -> bool {
+        BackendType::of(&self.kind).unlocks_by_id(tool)
+    }
+
+    /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
+    ///
+    /// # Errors
+    /// Of reason `NoDurableState`.
+    pub fn check(&self) -> Result<(), Failure> {
+        if BackendType::of(&self.kind).is_durable {
+            return Ok(());
+        }
+        let what = match (self.kind.as_str(), self.named) {
+            ("local", false) => "the configuration has no backend".to_owned(),
+            ("local", true) => "the backend `local` keeps the state on the pod's own storage".to_owned(),
+            (kind, _) => format!("the backend is `{kind}`"),
+        };
+        let message = format!("{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend");
+        Err(Reason::NoDurableState.failure(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::reason;
+    use serde_json::json;
+    use std::fs;
+
+    fn backend(json: &str) -> Backend {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(".terraform")).unwrap();
+        fs::write(dir.path().join(".terraform/terraform.tfstate"), json).unwrap();
+        Backend::read(dir.path()).unwrap()
+    }
+
+    #[test]
+    fn only_a_state_that_outlives_the_pod_is_accepted() {
+        let of = |json: &str| backend(json).check().map_err(|f| f.reason);
+        let lost = Err(reason::NO_DURABLE_STATE.to_owned());
+        assert_eq!(of(r#"{"version":3}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":null}}}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/tmp/state"}}}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"inmem","config":{}}}"#), lost);
+        assert_eq!(of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#), Ok(()));
+        let missing = tempfile::tempdir().unwrap();
+        let failure = Backend::read(missing.path()).unwrap().check().unwrap_err();
+        assert_eq!(
+            failure.message,
+            "the configuration has no backend, so the state would be lost with the pod; name a backend in the code or in spec.backend"
+        );
+    }
+
+    #[test]
+    fn the_environment_stands_in_for_the_address_of_a_lock() {
+        let env = |value: &str| [(OsString::from("TF_HTTP_LOCK_ADDRESS"), OsString::from(value))];
+        let http = Backend { kind: "http".into(), config: json!({"address": "http://s"}), named: true };
+        assert!(http.locks(&env("http://s/l")) && !http.locks(&env("")) && !http.locks(&[]));
+    }
+}

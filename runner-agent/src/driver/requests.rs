@@ -1,0 +1,190 @@
+//! The run as it concerns an attempt at work: levels, of which the machine hears when they change.
+
+use std::time::Duration;
+
+use crds::{ApprovalMode, TerraformRun, conditions, reason, text::clip};
+
+use crate::{
+    api::{is_approved, is_leased},
+    machine::{Cause, Ending, Event, Permission, Stop},
+};
+
+/// The controller may not have the lease, or knows of none.
+const NO_LEASE: &str = "waits for the lease on its state, which the controller has not given";
+
+/// What stands in the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Requests {
+    pub(super) deleted: bool,
+    pub(super) cancelled: Option<String>,
+    pub(super) denied: Option<String>,
+    /// The approval of this plan is recorded.
+    pub(super) recorded: bool,
+    /// And the run holds the lease on the plan's state.
+    pub(super) approved: bool,
+    /// The plan stands in the run, and the run holds the lease on its state.
+    pub(super) leased: bool,
+    /// Behind whom the run waits for that lease.
+    pub(super) queued: Option<String>,
+    /// Another run applied to the state since the plan was made, in words.
+    pub(super) stale: Option<String>,
+    pub(super) approver: Option<String>,
+    /// Nobody is asked for an approval.
+    pub(super) automatic: bool,
+    pub(super) fenced: bool,
+}
+
+/// Whether this pod may make the plan, but not apply it: the apply has another account.
+pub(super) fn leaves_the_apply(run: &TerraformRun) -> bool {
+    let restores = run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.restores.is_some());
+    run.spec.runner.plan_service_account_name.is_some() && !restores
+}
+
+/// How long this pod waits for the approval before it leaves the plan to the datastore.
+pub(super) fn hold_for(run: &TerraformRun) -> Duration {
+    if leaves_the_apply(run) { Duration::ZERO } else { run.spec.approval.hold_for.0 }
+}
+
+impl Requests {
+    pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
+        let planned = checksum.filter(|sum| !sum.is_empty());
+        let recorded = planned.is_some_and(|sum| is_approved(run, sum));
+        let stands =
+            planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
+        let leased = stands && is_leased(run);
+        let said = |type_: &str, is: &str, reason: &str| {
+            let mut conditions = run.status.iter().flat_map(|status| &status.conditions);
+            conditions.find(|c| c.type_ == type_ && c.status == is && c.reason == reason).map(|c| clip(&c.message, 300))
+        };
+        Self {
+            deleted: run.metadata.deletion_timestamp.is_some(),
+            cancelled: run.cancelled(),
+            denied: run.denied(),
+            recorded,
+            approved: recorded && leased && !leaves_the_apply(run),
+            leased,
+            queued: said(conditions::STATE_LEASED, "False", reason::QUEUED).filter(|_| stands && !leased),
+            stale: said(conditions::PLANNED, "True", reason::STALE_PLAN).filter(|_| stands),
+            approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
+            automatic: run.spec.approval.mode == ApprovalMode::Automatic,
+            fenced: !is_own(run),
+        }
+    }
+
+    /// What a plan that is approved waits for, in words.
+    pub(super) fn turn(&self) -> Option<&str> {
+        self.recorded.then(|| self.queued.as_deref().unwrap_or(NO_LEASE))
+    }
+
+    /// Whether a person wants the run to end.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.deleted || self.cancelled.is_some() || self.denied.is_some()
+    }
+
+    /// What is new since `before`.
+    pub(super) fn news(&self, before: &Self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut when = |is: bool, event| {
+            if is {
+                events.push(event);
+            }
+        };
+        when(self.fenced && !before.fenced, Event::Stop(Stop::Fenced));
+        when(self.denied.is_some() && before.denied.is_none(), Event::Stop(Stop::Denied));
+        when(self.cancelled.is_some() && before.cancelled.is_none(), Event::Stop(Stop::Cancelled));
+        when(self.deleted && !before.deleted, Event::Stop(Stop::Deleted));
+        when(!self.approved && before.approved, Event::Permission(Permission::Withdrawn));
+        when(self.approved && !before.approved, Event::Permission(Permission::Approved));
+        when(self.leased && !before.leased, Event::Permission(Permission::Leased));
+        when(self.queued.is_some() && before.queued.is_none(), Event::Permission(Permission::Queued));
+        events
+    }
+
+    /// An ending in words; empty where the failure or the result says it.
+    pub(super) fn words(&self, ending: Ending) -> String {
+        match ending {
+            Ending::Rejected => self.denied.clone().unwrap_or_default(),
+            Ending::Canceled | Ending::Failed(Cause::Cancelled) => self.cancelled.clone().unwrap_or_default(),
+            Ending::Deleted => "the run is being deleted".to_owned(),
+            Ending::Expired if self.recorded || self.automatic => "the lease on its state was not to be had in time".to_owned(),
+            Ending::Expired => "nobody approved the plan in time".to_owned(),
+            Ending::Queued => self.queued.clone().unwrap_or_default(),
+            Ending::Released => self.turn().unwrap_or_default().to_owned(),
+            Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Failed(_) | Ending::Attempt(_) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::{Attempt, PlanStatus, TerraformRunSpec, TerraformRunStatus, names};
+    use serde_json::json;
+
+    use super::*;
+
+    const SUM: &str = "sha256:1";
+
+    #[test]
+    fn a_pod_whose_account_only_plans_leaves_at_once_and_applies_nothing() {
+        let run = |account: Option<&str>, restores: Option<u32>| {
+            let mut run = TerraformRun::new("a", TerraformRunSpec::default());
+            run.spec.runner.plan_service_account_name = account.map(ToOwned::to_owned);
+            run.metadata.annotations = Some([(names::APPROVE.to_owned(), SUM.to_owned())].into());
+            let approval = json!({"checksum": SUM, "by": "alice", "at": "2026-01-01T00:00:00Z"});
+            run.status = Some(TerraformRunStatus {
+                plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() }),
+                approval: Some(serde_json::from_value(approval).unwrap()),
+                attempt: Some(Attempt { restores, ..Attempt::default() }),
+                ..TerraformRunStatus::default()
+            });
+            run
+        };
+        let of = |run: &TerraformRun| (Requests::of(run, Some(SUM), |_| true).approved, hold_for(run).is_zero());
+        assert_eq!(of(&run(Some("reader"), None)), (false, true));
+        assert_eq!(of(&run(Some("reader"), Some(1))), (true, false));
+        assert_eq!(of(&run(None, None)), (true, false));
+    }
+
+    #[test]
+    fn what_the_controller_says_of_the_state_counts_for_the_plan_that_stands() {
+        let mut run = TerraformRun::new("a", TerraformRunSpec::default());
+        let mut status = TerraformRunStatus {
+            plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() }),
+            ..TerraformRunStatus::default()
+        };
+        let at = jiff::Timestamp::UNIX_EPOCH;
+        conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::STALE_PLAN, "b applied", None, at);
+        run.status = Some(status);
+        assert_eq!(Requests::of(&run, Some(SUM), |_| true).stale.as_deref(), Some("b applied"));
+        assert_eq!(Requests::of(&run, Some("sha256:2"), |_| true).stale, None);
+        let status = run.status.as_mut().unwrap();
+        conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::PLANNED, "+1 ~0 -0", None, at);
+        assert_eq!(Requests::of(&run, Some(SUM), |_| true).stale, None);
+    }
+
+    #[test]
+    fn a_change_is_told_once() {
+        let (before, mut after) = (Requests::default(), Requests::default());
+        after.cancelled = Some("cancelled: why".into());
+        after.approved = true;
+        after.queued = Some("behind b".into());
+        assert_eq!(
+            after.news(&before),
+            [Event::Stop(Stop::Cancelled), Event::Permission(Permission::Approved), Event::Permission(Permission::Queued)]
+        );
+        assert!(after.news(&after).is_empty());
+        assert_eq!(before.news(&Requests { cancelled: None, ..after.clone() }), [Event::Permission(Permission::Withdrawn)]);
+        assert_eq!(after.words(Ending::Canceled), "cancelled: why");
+        assert_eq!((after.turn(), after.words(Ending::Released)), (None, String::new()));
+    }
+
+    #[test]
+    fn an_approved_plan_says_what_it_waits_for() {
+        let mut requests = Requests { recorded: true, queued: Some("behind b".into()), ..Requests::default() };
+        assert_eq!((requests.turn(), requests.words(Ending::Released).as_str()), (Some("behind b"), "behind b"));
+        requests.queued = None;
+        assert_eq!((requests.turn(), requests.words(Ending::Released).as_str()), (Some(NO_LEASE), NO_LEASE));
+        assert!(Requests { automatic: true, ..Requests::default() }.words(Ending::Expired).starts_with("the lease"));
+        assert!(Requests::default().words(Ending::Expired).starts_with("nobody approved"));
+    }
+}

@@ -1,0 +1,522 @@
+//! The agent's copy of the status: what it says while it works, and at the end.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crds::{
+    Adopted, Approval, Changed, Claim, Failure, FailureClass, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
+    TerraformRunStatus,
+    fields::{self, Origin},
+    names, reason, whole_seconds,
+};
+use jiff::Timestamp;
+
+use crate::{
+    machine::{Cause, Ending},
+    ports::{ApplyReport, InitReport, PlanReport, SetupReport},
+    report::{self, Clocked, Ends, Held},
+    settings::Settings,
+};
+
+/// What the history says of an attempt on a node without Landlock.
+const UNCONFINED: &str = "code of the stack is not confined (this node has no Landlock): it can read this pod's tokens";
+
+/// The agent's copy of the status.
+#[derive(Clone, Debug)]
+pub(super) struct StatusView {
+    settings: Arc<Settings>,
+    status: TerraformRunStatus,
+    setup: SetupReport,
+    since: Option<Timestamp>,
+    failure: Option<Failure>,
+    before_claim: Option<TerraformRunStatus>,
+    checksum: String,
+    approval: Approval,
+    /// Another run applied to the state since the plan was made.
+    stale: Option<String>,
+    /// The code is in the spec.
+    inline: bool,
+    /// Nothing happens, since then, and when that comes to an end.
+    stalled: Option<(Timestamp, Option<Ends>)>,
+    /// For how long nothing had happened when the command was told to end.
+    stalled_for: Duration,
+}
+
+impl StatusView {
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        Self {
+            settings,
+            status: TerraformRunStatus::default(),
+            setup: SetupReport::default(),
+            since: None,
+            failure: None,
+            before_claim: None,
+            checksum: String::new(),
+            approval: Approval::default(),
+            stale: None,
+            inline: false,
+            stalled: None,
+            stalled_for: Duration::ZERO,
+        }
+    }
+
+    /// The status to write, its free texts without secrets.
+    pub(super) fn status(&self, redact: impl Fn(&str) -> String) -> TerraformRunStatus {
+        let mut status = self.status.clone();
+        if let Some((since, ends)) = self.stalled {
+            let progress = status.progress.get_or_insert_default();
+            progress.quiet_since = Some(whole_seconds(since));
+            status.message = Some(report::quiet(status.phase.unwrap_or(Phase::Setup), since, progress.current.as_deref(), ends));
+        }
+        fields::texts(&mut status, |text, _, origin| {
+            if origin == Origin::Printed {
+                *text = redact(text);
+            }
+        });
+        status
+    }
+
+    /// The checksum of this attempt's plan; empty before there is one.
+    pub(super) fn checksum(&self) -> String {
+        self.checksum.clone()
+    }
+
+    pub(super) fn adopt(&mut self, before: &TerraformRunStatus, adopted: Adopted, restores: bool, now: Timestamp) {
+        self.status = before.clone();
+        self.status.start_time.get_or_insert_with(|| whole_seconds(now));
+        if restores || self.restores() {
+            // It is the plan that waits, and it goes on waiting until it is claimed.
+            self.status.phase = Some(Phase::AwaitingApproval);
+            self.status.message = Some("the plan is taken to where it was made".to_owned());
+        } else {
+            self.status.phase = Some(Phase::Setup);
+            self.status.message = Some("the source is fetched and the tool found".to_owned());
+        }
+        self.status.next_step = None;
+        // A failure is of the newest attempt while the run goes on.
+        self.status.failure = None;
+        self.status.progress = None;
+        self.status.state_lock = None;
+        let text = self.settings.commands().start(adopted.attempt, &self.settings.pod_name);
+        self.status.history.push(report::line(Clocked { since: now, took: Duration::ZERO }, "Start", &text));
+        self.status.adopted = Some(adopted);
+    }
+
+    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, inline: bool, now: Timestamp) {
+        self.status = status;
+        (self.approval, self.inline) = (approval, inline);
+        self.since = Some(now);
+    }
+
+    /// Whether the attempt was opened for a plan that an earlier one made.
+    pub(super) fn restores(&self) -> bool {
+        self.status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some())
+    }
+
+    /// Whether the plan outlives this pod.
+    pub(super) fn is_stored(&self) -> bool {
+        self.status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some())
+    }
+
+    /// The claim of this process.
+    pub(super) fn claimed(&self) -> Option<Claim> {
+        self.status.claim.clone().filter(|claim| claim.nonce == self.settings.nonce)
+    }
+
+    /// When the plan is worth nothing any more.
+    pub(super) fn expires(&self, now: Timestamp) -> Timestamp {
+        let made = self.status.plan.as_ref().and_then(|plan| plan.created_at.as_ref()).map_or(now, |at| at.0);
+        made.checked_add(self.approval.expires_after.0).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Whether an attempt that ends so leaves a plan that waits on.
+    pub(super) fn is_released(&self, ending: Ending) -> bool {
+        let waits = self.status.phase == Some(Phase::AwaitingApproval) && self.is_stored();
+        match ending {
+            Ending::Released | Ending::Queued => true,
+            // The plan is not the pod's: there is nothing to try again.
+            Ending::Attempt(Cause::Terminated) => waits,
+            _ => false,
+        }
+    }
+
+    /// Goes on with the plan that stands in the status, whichever process made it.
+    pub(super) fn restore(&mut self) {
+        self.checksum = self.status.plan.as_ref().map(|plan| plan.checksum.clone()).unwrap_or_default();
+    }
+
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        self.since = Some(now);
+        self.status.progress = None;
+        self.stalled = None;
+        self.stalled_for = Duration::ZERO;
+    }
+
+    /// Nothing happens. What the status said besides is kept, and stands there again when something does.
+    pub(super) fn stalled(&mut self, since: Timestamp, ends: Option<Ends>) {
+        self.stalled = Some((since, ends));
+    }
+
+    pub(super) const fn is_stalled(&self) -> bool {
+        self.stalled.is_some()
+    }
+
+    pub(super) fn heard(&mut self) {
+        self.stalled = None;
+    }
+
+    /// The command is told to end, and nothing had happened for so long.
+    pub(super) fn stalled_for(&mut self, lasted: Duration) {
+        self.stalled_for = lasted;
+    }
+
+    fn clocked(&self, now: Timestamp) -> Clocked {
+        let since = self.since.unwrap_or(now);
+        Clocked { since, took: Duration::try_from(now.duration_since(since)).unwrap_or_default() }
+    }
+
+    fn history(&mut self, phase: &str, text: &str, now: Timestamp) {
+        let line = report::line(self.clocked(now), phase, text);
+        self.status.history.push(line);
+        // The schema's bound, and `fit` again: what is dropped here is the oldest.
+        let extra = self.status.history.len().saturating_sub(48);
+        self.status.history.drain(..extra);
+    }
+
+    pub(super) fn enter(&mut self, phase: Phase) {
+        let message = match phase {
+            Phase::Init => "init runs",
+            Phase::Plan if self.checksum.is_empty() => "plan runs",
+            Phase::Plan => "the plan is about to be claimed",
+            Phase::Pending
+            | Phase::Setup
+            | Phase::AwaitingApproval
+            | Phase::Apply
+            | Phase::Succeeded
+            | Phase::Failed
+            | Phase::Canceled
+            | Phase::Unknown => "",
+        };
+        self.status.phase = Some(phase);
+        self.status.message = (!message.is_empty()).then(|| message.to_owned());
+    }
+
+    pub(super) fn unconfined(&mut self, now: Timestamp) {
+        self.status.unconfined = true;
+        self.history("Setup", UNCONFINED, now);
+    }
+
+    pub(super) fn setup_done(&mut self, setup: SetupReport, now: Timestamp) {
+        self.history("Setup", &format!("{}; {}, {}", setup.source, setup.tool, setup.why), now);
+        self.setup = setup;
+    }
+
+    pub(super) fn init_done(&mut self, init: &InitReport, now: Timestamp) {
+        self.history("Init", &format!("backend {}, workspace {}", init.backend, init.workspace), now);
+    }
+
+    pub(super) fn planned(&mut self, plan: PlanReport, now: Timestamp) {
+        let short: String = plan.checksum.chars().take(19).collect();
+        self.checksum.clone_from(&plan.checksum);
+        let summary = plan.counts.summary();
+        self.status.state_lock = None;
+        self.history("Plan", &format!("{summary}; {short}…"), now);
+        for note in &plan.notes {
+            self.history("Recover", note, now);
+        }
+        self.status.progress = None;
+        self.status.plan = Some(PlanStatus {
+            checksum: plan.checksum,
+            attempt: self.settings.attempt,
+            summary,
+            counts: plan.counts,
+            tool: self.setup.tool.clone(),
+            revision: self.setup.revision.clone(),
+            created_at: Some(whole_seconds(now)),
+            platform: Some(plan.platform),
+            bundle: plan.bundle,
+            state_key: plan.state_key,
+            changes: plan.lines,
+        });
+    }
+
+    pub(super) fn announce_hold(&mut self, now: Timestamp) {
+        let until = self.expires(now);
+        let held = if self.is_stored() {
+            Held::Until(now.checked_add(self.approval.hold_for.0).unwrap_or(until).min(until))
+        } else {
+            Held::All
+        };
+        self.status.message = Some(self.waits(until, held));
+        self.status.next_step = Some(match self.stale {
+            Some(_) => names::replan_command(&self.settings.namespace, &self.settings.run),
+            None => self.settings.commands().approve(&self.checksum),
+        });
+    }
+
+    /// What the controller says of the state that the plan was made of.
+    pub(super) fn stale(&mut self, said: Option<&str>) {
+        self.stale = said.map(str::to_owned);
+    }
+
+    /// The plan waits, with words of caution where they are due.
+    fn waits(&self, until: Timestamp, held: Held) -> String {
+        let text = self.settings.commands().awaiting(&self.summary(), until, held);
+        let caution = self.status.plan.as_ref().and_then(PlanStatus::caution);
+        caution.into_iter().chain(self.stale.clone()).fold(text, |text, caution| format!("{text}; {caution}"))
+    }
+
+    /// The plan is approved and waits for its turn on the state, or waits for its approval again.
+    pub(super) fn turn(&mut self, behind: Option<&str>, now: Timestamp) {
+        match behind {
+            Some(behind) => {
+                self.status.message = Some(format!("plan {} is approved; {behind}", self.summary()));
+                self.status.next_step = None;
+            }
+            None => self.announce_hold(now),
+        }
+    }
+
+    pub(super) fn awaiting(&mut self, now: Timestamp) {
+        self.since = Some(now);
+    }
+
+    pub(super) fn claim(&mut self, claim: Claim, now: Timestamp, approver: Option<&str>) {
+        self.before_claim = Some(self.status.clone());
+        if let Some(by) = approver {
+            self.history("Approved", &format!("by {by}"), now);
+        } else {
+            let (title, text) = self.settings.commands().unasked();
+            self.history(title, text, now);
+        }
+        self.status.phase = Some(Phase::Apply);
+        self.status.message = Some("apply runs".to_owned());
+        self.status.next_step = None;
+        self.status.claim = Some(claim);
+        self.since = Some(now);
+    }
+
+    pub(super) fn unclaim(&mut self) {
+        if let Some(before) = self.before_claim.take() {
+            self.status = before;
+        }
+    }
+
+    pub(super) fn applied(&mut self, apply: &ApplyReport) {
+        let total = self.status.progress.as_ref().map_or(apply.done, |p| p.total);
+        self.status.state_lock = None;
+        self.status.progress = Some(Progress { done: apply.done, total, current: None, quiet_since: None });
+    }
+
+    pub(super) fn progress(&mut self, progress: Progress) {
+        // A tool that works on objects has the lock.
+        if self.status.state_lock.take().is_some() {
+            self.status.message = Some(format!("{} runs", self.locking()));
+        }
+        self.status.progress = Some(progress);
+    }
+
+    /// The step that takes the state's lock.
+    fn locking(&self) -> &'static str {
+        if self.status.phase == Some(Phase::Apply) { "apply" } else { "plan" }
+    }
+
+    /// Somebody holds the state's lock; whether that is news.
+    pub(super) fn locked(&mut self, lock: StateLock) -> bool {
+        let since = lock.created.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
+        self.status.message =
+            Some(format!("{} waits for the state, which is locked by {}{since} (lock {})", self.locking(), lock.who, lock.id));
+        let news = self.status.state_lock.as_ref() != Some(&lock);
+        self.status.state_lock = Some(lock);
+        news
+    }
+
+    pub(super) fn unlocked(&mut self, text: &str, now: Timestamp) {
+        self.status.state_lock = None;
+        self.status.message = Some(format!("{} runs", self.locking()));
+        self.history("Unlock", text, now);
+    }
+
+    pub(super) fn step_started(&mut self, name: &str, at: Timestamp) {
+        // Tries of a command that waits for a lock are one step.
+        let again = |s: &Step| s.name == name && s.attempt == self.settings.attempt && s.exit_code.is_some_and(|code| code != 0);
+        if self.status.state_lock.is_some() && self.status.steps.last().is_some_and(again) {
+            self.status.steps.pop();
+        }
+        let step = Step {
+            name: name.into(),
+            attempt: self.settings.attempt,
+            started_at: whole_seconds(at),
+            finished_at: None,
+            exit_code: None,
+            newer: BTreeMap::new(),
+        };
+        self.status.steps.push(step);
+        let extra = self.status.steps.len().saturating_sub(32);
+        self.status.steps.drain(..extra);
+    }
+
+    pub(super) fn step_ended(&mut self, name: &str, at: Timestamp, code: i32) {
+        let open = |s: &&mut Step| s.name == name && s.finished_at.is_none() && s.attempt == self.settings.attempt;
+        if let Some(step) = self.status.steps.iter_mut().rev().find(open) {
+            step.finished_at = Some(whole_seconds(at));
+            step.exit_code = Some(code);
+        }
+    }
+
+    /// What became of the objects of the apply.
+    pub(super) fn journal(&mut self, journal: Journal) {
+        self.status.journal = Some(journal);
+    }
+
+    pub(super) fn failed(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+    }
+
+    /// What is on disk is not what was planned: `parts` of it, as far as it is known which.
+    pub(super) fn mismatch(&mut self, found: &str, parts: &[&str]) {
+        let message = if parts.is_empty() {
+            format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum)
+        } else {
+            format!("changed since the plan was made: {}; the plan was not applied", parts.join("; "))
+        };
+        self.failure = Some(Failure {
+            class: FailureClass::Integrity,
+            reason: reason::CHECKSUM_MISMATCH.to_owned(),
+            message,
+            changes: Changed::None,
+            diagnostics: Vec::new(),
+        });
+    }
+
+    /// The end, or the end of the attempt when there is no result.
+    pub(super) fn end(&mut self, ending: Ending, result: Option<RunResult>, why: &str, changed: Changed, now: Timestamp) {
+        self.stalled = None;
+        let commands = self.settings.commands();
+        let phase = self.status.phase.unwrap_or(Phase::Setup);
+        let claimed = phase == Phase::Apply;
+        let word = phase.as_str();
+        if ending == Ending::Queued {
+            self.history("Queue", &format!("{why}; the pod ends, a further one plans anew when it is this run's turn"), now);
+            self.status.message = Some(format!("{why}; it plans anew when it is its turn"));
+            return;
+        }
+        if self.is_released(ending) {
+            if !why.is_empty() {
+                self.history("Hold", &format!("{why}; the pod ends, the approved plan is kept"), now);
+                self.status.message = Some(format!("plan {} is approved; {why}; no pod is held", self.summary()));
+                self.status.next_step = None;
+                return;
+            }
+            let hold = if ending == Ending::Released { "nobody approved yet" } else { "the pod was told to end" };
+            self.history("Hold", &format!("{hold}; the pod ends, the plan is kept"), now);
+            let until = self.expires(now);
+            self.status.message = Some(self.waits(until, Held::No));
+            return;
+        }
+        self.status.next_step = None;
+        match ending {
+            // Said above.
+            Ending::Released | Ending::Queued => {}
+            Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
+            Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
+            Ending::Applied => {
+                let done = self.status.progress.as_ref().map_or(0, |p| p.done);
+                self.history(word, &format!("{done} done"), now);
+                let what = if result == Some(RunResult::Destroyed) { "destroyed" } else { "applied" };
+                self.status.message = Some(format!("{what} {}", self.summary()));
+            }
+            Ending::Rejected | Ending::Canceled | Ending::Deleted | Ending::Expired => {
+                let text = report::stopped(&commands, why);
+                self.history(result.map_or(word, RunResult::as_str), why, now);
+                self.status.message = Some(text.message);
+                self.status.next_step = text.next_step;
+            }
+            Ending::Failed(cause) | Ending::Attempt(cause) => {
+                let failure = self.caused(cause, why, claimed, changed, now);
+                self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
+                if result.is_some() {
+                    let mut text = report::failed(&commands, &failure, self.inline);
+                    if claimed {
+                        report::accounted(&mut text, &commands, self.status.progress.as_ref(), self.status.journal.as_ref());
+                    }
+                    self.status.message = Some(text.message);
+                    self.status.next_step = text.next_step;
+                } else {
+                    self.status.message = Some(report::retried(&failure));
+                }
+                self.status.failure = Some(failure);
+            }
+        }
+        if let Some(current) = self.status.progress.as_mut() {
+            current.current = None;
+        }
+        if let Some(result) = result {
+            self.status.phase = Some(result.phase());
+            self.status.result = Some(result);
+            self.status.completion_time = Some(whole_seconds(now));
+        }
+    }
+
+    fn summary(&self) -> String {
+        self.status.plan.as_ref().map(|p| p.summary.clone()).unwrap_or_default()
+    }
+
+    /// The failure of a cause: what the step said, under the class of what ended it.
+    fn caused(&mut self, cause: Cause, why: &str, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
+        let phase = self.status.phase.unwrap_or(Phase::Setup);
+        let said = self.failure.take();
+        let commands = self.settings.commands();
+        let (class, reason, text) = match cause {
+            Cause::Step | Cause::Mismatch => {
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+            }
+            // What it waited for is what it failed of.
+            Cause::Deadline if said.as_ref().is_some_and(|said| said.reason == reason::STATE_LOCKED) => {
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+            }
+            Cause::Deadline => {
+                let locked = self.status.state_lock.as_ref().map(|lock| {
+                    // It was named, and nothing has shown since that the tool got it.
+                    let text = format!("{} failed: {}", self.locking(), crate::classify::held_by(lock));
+                    (FailureClass::StateLocked, reason::STATE_LOCKED, text)
+                });
+                let took = report::span(self.clocked(now).took);
+                let stalled = Some(self.stalled_for).filter(|lasted| lasted.as_secs() > 0).map(report::span);
+                let stalled = stalled.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
+                let text = format!("phase {phase} passed its deadline after {took}{stalled}");
+                locked.unwrap_or((FailureClass::Timeout, reason::DEADLINE_EXCEEDED, text))
+            }
+            Cause::Terminated if claimed => (
+                FailureClass::Interrupted,
+                reason::APPLY_INTERRUPTED,
+                format!("{} was told to end during apply", commands.process()),
+            ),
+            Cause::Terminated => (
+                FailureClass::Interrupted,
+                reason::TERMINATED,
+                format!("{} was told to end in phase {phase}", commands.process()),
+            ),
+            Cause::Cancelled => (
+                FailureClass::Interrupted,
+                reason::APPLY_INTERRUPTED,
+                format!("the run was cancelled during apply{}", why.strip_prefix("cancelled").unwrap_or_default()),
+            ),
+        };
+        let message = match said.as_ref().map(|f| f.message.as_str()) {
+            Some(said) if !said.is_empty() => format!("{text}; {said}"),
+            _ => text,
+        };
+        let changes = match (claimed, &said) {
+            (false, _) => Changed::None,
+            (true, Some(said)) => said.changes,
+            (true, None) => changed,
+        };
+        Failure {
+            class,
+            reason: reason.to_owned(),
+            message,
+            changes,
+            diagnostics: said.map(|f| f.diagnostics).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A person's machine: environment, credentials and the tool's own configuration are that person's, and so is what lies on the disk.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crds::Failure;
+
+use super::target::top_of;
+use crate::{
+    host::{Host, Terminal, UNATTENDED},
+    settings::Settings,
+};
+
+/// A person's machine.
+#[derive(Debug)]
+pub struct Laptop {
+    settings: Arc<Settings>,
+    /// The top of the repository that the folder is in.
+    top: Option<PathBuf>,
+    plan_args: Vec<OsString>,
+    colour: bool,
+}
+
+impl Laptop {
+    /// A machine for a run with these settings, whose person gave such arguments.
+    pub fn new(settings: Arc<Settings>, plan_args: Vec<OsString>, colour: bool) -> Self {
+        Self { top: settings.folder.as_deref().map(top_of), settings, plan_args, colour }
+    }
+}
+
+impl Host for Laptop {
+    fn hidden(&self, _has_account: bool) -> Option<Vec<PathBuf>> {
+        None
+    }
+
+    /// The person's own environment; only what would ask is kept from asking.
+    fn tool_env(&self, _own: &[(String, String)]) -> Vec<(OsString, OsString)> {
+        let unattended = UNATTENDED.map(|(name, value)| (name.into(), value.into()));
+        self.settings.inherited.iter().cloned().chain(unattended).collect()
+    }
+
+    fn cli_config(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn version_root<'a>(&'a self, root: &'a Path) -> &'a Path {
+        self.top.as_deref().unwrap_or(root)
+    }
+
+    fn version_option(&self) -> &'static str {
+        "--tool"
+    }
+
+    /// A plan that waited is compared with the bytes themselves, since what ran in between may have written to our memory.
+    fn remembers_tools(&self) -> bool {
+        !self.settings.restores
+    }
+
+    fn plan_args(&self) -> &[OsString] {
+        &self.plan_args
+    }
+
+    fn terminal(&self) -> Option<Terminal> {
+        Some(Terminal { colour: self.colour })
+    }
+
+    /// A folder stays, and so does a state in it.
+    fn is_state_kept(&self, in_pod: Result<(), Failure>) -> Result<(), Failure> {
+        if self.settings.folder.is_some() {
+            return Ok(());
+        }
+        let message = "the code names no backend that keeps its state, and this copy of it is of this run only".to_owned();
+        in_pod.map_err(|failure| Failure { message, ..failure })
+    }
+
+    fn has_leases(&self) -> bool {
+        false
+    }
+
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+
+    fn emptied(&self) -> Option<Vec<PathBuf>> {
+        None
+    }
+
+    /// Record and log stay, and a plan that waits.
+    fn leftovers(&self) -> Vec<PathBuf> {
+        vec![self.settings.tmp(), self.settings.out()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        phases::PodWork,
+        process::{Children, Log},
+    };
+    use std::fs;
+
+    #[tokio::test]
+    async fn on_a_machine_all_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = vec![dir.path().join("scratch")];
+        let settings = Arc::new(Settings { scratch, ..Settings::below(dir.path()) });
+        let files = [settings.home(), settings.tmp(), settings.scratch[0].clone()].map(|dir| dir.join("file"));
+        for file in &files {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+        let host = Arc::new(Laptop::new(settings.clone(), Vec::new(), false));
+        let work = PodWork::new(settings, host, Children::default(), Log::to(std::io::sink()));
+        work.empty_home().await.unwrap();
+        assert!(files.iter().all(|file| file.exists()));
+    }
+}

@@ -1,0 +1,271 @@
+//! Reads `show -json` as a stream: counts and a bounded list of changes, however large the plan is.
+
+use std::{collections::BTreeSet, fmt, io::Read};
+
+use crds::Changes;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+
+/// Lines that are kept of each kind of change.
+const LINES: usize = 50;
+
+/// What a plan says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanFacts {
+    /// Counts.
+    pub counts: Changes,
+    /// Whether the plan is one of a planning that failed.
+    pub errored: bool,
+    /// Whether the tool says that there is something to apply; newer tools say it.
+    pub applyable: Option<bool>,
+    /// Those of the addresses that were asked about which the plan creates.
+    pub created: BTreeSet<String>,
+    watched: BTreeSet<String>,
+    lists: [List; 9],
+}
+
+/// Lines of one kind, and how many there are in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct List {
+    lines: Vec<String>,
+    count: usize,
+}
+
+/// The order in which a person wants to read: what is lost first.
+#[derive(Clone, Copy)]
+enum Kind {
+    Destroy,
+    Replace,
+    Forget,
+    Update,
+    Create,
+    Import,
+    Move,
+    Drift,
+    Output,
+}
+
+impl PlanFacts {
+    /// One line a change, destroys and replaces first; the last line says how many more there are. Of outputs there are names only.
+    pub fn lines(&self) -> Vec<String> {
+        let all: usize = self.lists.iter().map(|list| list.count).sum();
+        let mut lines: Vec<_> = self.lists.iter().flat_map(|list| list.lines.iter().cloned()).take(LINES).collect();
+        if all > lines.len() {
+            lines.push(format!("and {} more", all - lines.len()));
+        }
+        lines
+    }
+
+    /// Whether there is any change of a resource, of its address or of an output. What has drifted is no change by itself: a plan
+    /// of nothing else is not applied.
+    pub fn has_changes(&self) -> bool {
+        let c = self.counts;
+        [c.add, c.change, c.destroy, c.import, c.replace, c.forget, c.moved, c.outputs].iter().any(|count| *count > 0)
+    }
+
+    fn add(&mut self, kind: Kind, line: &str) {
+        let list = &mut self.lists[kind as usize];
+        list.count += 1;
+        if list.lines.len() < LINES {
+            list.lines.push(crds::text::clip(line, 256));
+        }
+    }
+
+    fn resource(&mut self, resource: &Resource) {
+        let address = &resource.address;
+        let has = |action: &str| resource.change.does(action);
+        let import = resource.change.importing.is_some();
+        let moved = resource.previous_address.as_ref().filter(|from| *from != address);
+        let c = &mut self.counts;
+        c.import += u32::from(import);
+        c.moved += u32::from(moved.is_some());
+        if has("create") && self.watched.contains(address) {
+            self.created.insert(address.clone());
+        }
+        let (kind, sign) = match (has("create"), has("delete"), has("update"), has("forget")) {
+            (true, true, _, _) => {
+                c.add += 1;
+                c.destroy += 1;
+                c.replace += 1;
+                (Kind::Replace, "-/+")
+            }
+            (true, false, _, true) => {
+                c.add += 1;
+                c.forget += 1;
+                (Kind::Replace, "./+")
+            }
+            (true, false, _, false) => {
+                c.add += 1;
+                (Kind::Create, "+")
+            }
+            (false, true, _, _) => {
+                c.destroy += 1;
+                (Kind::Destroy, "-")
+            }
+            (false, false, true, _) => {
+                c.change += 1;
+                (Kind::Update, "~")
+            }
+            (false, false, false, true) => {
+                c.forget += 1;
+                (Kind::Forget, ".")
+            }
+            (false, false, false, false) if import => (Kind::Import, "="),
+            (false, false, false, false) if moved.is_some() => (Kind::Move, ">"),
+            (false, false, false, false) => return,
+        };
+        let forgotten = if matches!(kind, Kind::Forget) { " (forgotten)" } else { "" };
+        let imported = if import { " (imported)" } else { "" };
+        let moved = moved.map(|from| format!(" (moved from {from})")).unwrap_or_default();
+        self.add(kind, &format!("{sign} {address}{forgotten}{imported}{moved}"));
+    }
+
+    /// What is not as the last apply left it. The tools list what is only moved there too, with no action; that is a change of the
+    /// plan. Their text leaves out what no other change refers to, even when it is why the plan makes an object anew; here all of
+    /// it stands, as in their stream of events, since an apply takes all of it into the state.
+    fn drift(&mut self, resource: &Resource) {
+        let how = match (resource.change.does("delete"), resource.change.does("update")) {
+            (true, _) => "deleted",
+            (false, true) => "changed",
+            (false, false) => return,
+        };
+        self.counts.drifted += 1;
+        self.add(Kind::Drift, &format!("! {} ({how} outside of the code)", resource.address));
+    }
+
+    fn output(&mut self, name: &str, change: &Change) {
+        let sign = match (change.does("create"), change.does("delete"), change.does("update")) {
+            (true, false, _) => "+",
+            (false, true, _) => "-",
+            (true, true, _) | (false, false, true) => "~",
+            (false, false, false) => return,
+        };
+        self.counts.outputs += 1;
+        self.add(Kind::Output, &format!("{sign} output.{name}"));
+    }
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    previous_address: Option<String>,
+    #[serde(default)]
+    change: Change,
+}
+
+#[derive(Deserialize, Default)]
+struct Change {
+    #[serde(default)]
+    actions: Vec<String>,
+    #[serde(default)]
+    importing: Option<IgnoredAny>,
+}
+
+impl Change {
+    fn does(&self, action: &str) -> bool {
+        self.actions.iter().any(|a| a == action)
+    }
+}
+
+/// Reads a plan, and notes which of some addresses it creates.
+///
+/// # Errors
+/// When it is no plan.
+pub fn read_plan(from: impl Read, watched: BTreeSet<String>) -> serde_json::Result<PlanFacts> {
+    let mut facts = PlanFacts { watched, ..PlanFacts::default() };
+    let mut deserializer = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));
+    Top(&mut facts).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    if !facts.has_changes() {
+        // It is not applied, so it takes nothing in.
+        facts.counts.drifted = 0;
+        facts.lists[Kind::Drift as usize] = List::default();
+    }
+    Ok(facts)
+}
+
+struct Top<'a>(&'a mut PlanFacts);
+struct Resources<'a>(&'a mut PlanFacts, fn(&mut PlanFacts, &Resource));
+struct Outputs<'a>(&'a mut PlanFacts);
+
+impl<'de> DeserializeSeed<'de> for Top<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Top<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a plan")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "resource_changes" => map.next_value_seed(Resources(self.0, PlanFacts::resource))?,
+                "resource_drift" => map.next_value_seed(Resources(self.0, PlanFacts::drift))?,
+                "output_changes" => map.next_value_seed(Outputs(self.0))?,
+                "errored" => self.0.errored = map.next_value()?,
+                "applyable" => self.0.applyable = map.next_value()?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Resources<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Resources<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("changes of resources")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(resource) = list.next_element::<Resource>()? {
+            (self.1)(self.0, &resource);
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Outputs<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Outputs<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("changes of outputs")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some((name, change)) = map.next_entry::<String, Change>()? {
+            self.0.output(&name, &change);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

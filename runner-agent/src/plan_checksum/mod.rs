@@ -1,0 +1,222 @@
+//! The plan checksum: SHA-256 over a canonical manifest of everything that an apply of the plan reads.
+//!
+//! No secret and no hash of one enters it: values of variables and environment are in the plan file, and the files in which they
+//! are handed to the tool are left out of the digest of the work directory.
+
+mod tree;
+mod work;
+
+use std::collections::BTreeMap;
+
+use crds::{datastore::hex_digest, state_key::canonical};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+pub use tree::TreeError;
+pub use work::{changed_since, folder_digest, is_data_of_copy, source_digest};
+
+/// What a manifest says besides the digests of files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// UID of the run.
+    pub run_uid: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// Its version.
+    pub tool_version: String,
+    /// Name and version of the tool that Terragrunt runs.
+    pub beneath: Option<(String, String)>,
+    /// `linux_amd64`.
+    pub platform: String,
+    /// Type of the backend.
+    pub backend: String,
+    /// What names its place, without credentials.
+    pub backend_place: Value,
+    /// The workspace.
+    pub workspace: String,
+    /// What the run does.
+    pub operation: String,
+    /// Names and origins of variables.
+    pub variables: Vec<(String, String)>,
+    /// Names and origins of environment variables.
+    pub env: Vec<(String, String)>,
+}
+
+/// Digests of files, as they are now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// The plan file.
+    pub plan: String,
+    /// The lock file, where there is one.
+    pub lock: Option<String>,
+    /// The work directory.
+    pub work: String,
+    /// The tool's executable.
+    pub tool: String,
+}
+
+/// The checksum: `sha256:` and 64 hexadecimal digits.
+pub fn checksum(facts: &Facts, digests: &Digests) -> String {
+    digest_of(&manifest(facts, digests))
+}
+
+/// The parts of a manifest, each with a digest: what says which of them changed. Nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Parts(BTreeMap<String, String>);
+
+/// The parts for people, in the order in which they are named.
+const PARTS: &[(&str, &str)] = &[
+    (LOCK, "the lock file .terraform.lock.hcl, and perhaps more of the code"),
+    (WORK, "the code (a file of the source, of a module, or one that the plan made)"),
+    ("planFile", "the plan file"),
+    ("tool", "the tool (its version, or its executable)"),
+    ("backend", "the backend of the state"),
+    ("workspace", "the workspace"),
+    ("operation", "what the run does"),
+    ("variables", "which variables are given, or from where"),
+    ("env", "which environment variables are given, or from where"),
+    ("runUID", "the run"),
+];
+const LOCK: &str = "lockFile";
+const WORK: &str = "workDir";
+
+impl Parts {
+    /// The parts of a manifest.
+    pub fn of(facts: &Facts, digests: &Digests) -> Self {
+        let manifest = manifest(facts, digests);
+        let parts = manifest.as_object().into_iter().flatten();
+        Self(parts.map(|(part, value)| (part.clone(), digest_of(value))).collect())
+    }
+
+    /// Which parts are others now, in words.
+    pub fn changed(&self, now: &Self) -> Vec<&'static str> {
+        let differs = |part: &str| self.0.get(part) != now.0.get(part);
+        // The lock file is a file of the work directory as well.
+        let is_named = |part: &str| differs(part) && !(part == WORK && differs(LOCK));
+        PARTS.iter().filter(|(part, _)| is_named(part)).map(|(_, words)| *words).collect()
+    }
+}
+
+fn digest_of(value: &Value) -> String {
+    hex_digest(&Sha256::digest(canonical(value).as_bytes()))
+}
+
+fn manifest(facts: &Facts, digests: &Digests) -> Value {
+    let pairs = |list: &[(String, String)]| Value::Object(list.iter().map(|(k, v)| (k.clone(), json!(v))).collect());
+    let mut manifest = json!({
+        "version": 1,
+        "runUID": facts.run_uid,
+        "planFile": digests.plan,
+        "lockFile": digests.lock,
+        "workDir": digests.work,
+        "tool": {
+            "name": facts.tool, "version": facts.tool_version, "platform": facts.platform, "sha256": digests.tool,
+        },
+        "backend": {"type": facts.backend, "place": facts.backend_place},
+        "workspace": facts.workspace,
+        "operation": facts.operation,
+        "variables": pairs(&facts.variables),
+        "env": pairs(&facts.env),
+    });
+    if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
+        tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
+    }
+    manifest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            run_uid: "u".into(),
+            variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
+            ..Facts::default()
+        }
+    }
+
+    /// Computed by another program: a plan that waits when the agent is upgraded has the checksum that people approved.
+    #[test]
+    fn a_checksum_is_the_same_in_every_version() {
+        let facts = Facts {
+            run_uid: "uid-1".into(),
+            tool: "OpenTofu".into(),
+            tool_version: "1.10.6".into(),
+            beneath: Some(("Terraform".into(), "1.5.7".into())),
+            platform: "linux_amd64".into(),
+            backend: "s3".into(),
+            backend_place: json!({"region": "eu", "key": "net/ü", "bucket": "b"}),
+            workspace: "default".into(),
+            operation: "Apply".into(),
+            variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
+            env: Vec::new(),
+        };
+        let digests = Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None };
+        assert_eq!(checksum(&facts, &digests), "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422");
+    }
+
+    #[test]
+    fn every_part_counts() {
+        let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
+        let first = checksum(&f, &d);
+        assert_eq!(first.len(), 71);
+        let mut others = vec![
+            checksum(&f, &Digests { plan: "x".into(), ..d.clone() }),
+            checksum(&f, &Digests { lock: Some("x".into()), ..d.clone() }),
+            checksum(&f, &Digests { work: "x".into(), ..d.clone() }),
+            checksum(&f, &Digests { tool: "x".into(), ..d.clone() }),
+        ];
+        let changes: [fn(&mut Facts); 10] = [
+            |f| f.run_uid.push('x'),
+            |f| f.tool.push('x'),
+            |f| f.tool_version.push('x'),
+            |f| f.platform.push('x'),
+            |f| f.backend.push('x'),
+            |f| f.backend_place = json!({"bucket": "x"}),
+            |f| f.workspace.push('x'),
+            |f| f.operation.push('x'),
+            |f| f.variables[0].1.push('x'),
+            |f| f.env.push(("x".into(), "value".into())),
+        ];
+        for change in changes {
+            let mut changed = facts();
+            change(&mut changed);
+            others.push(checksum(&changed, &d));
+        }
+        others.push(first);
+        let count = others.len();
+        others.sort();
+        others.dedup();
+        assert_eq!(others.len(), count);
+    }
+
+    #[test]
+    fn what_changed_is_named() {
+        let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
+        let of = |digests: &Digests| Parts::of(&f, &d).changed(&Parts::of(&f, digests));
+        assert!(of(&d).is_empty());
+        assert!(of(&Digests { work: "x".into(), ..d.clone() })[0].starts_with("the code"));
+        let lock = of(&Digests { work: "x".into(), lock: Some("l".into()), ..d.clone() });
+        assert_eq!(lock, ["the lock file .terraform.lock.hcl, and perhaps more of the code"]);
+        assert_eq!(of(&Digests { plan: "x".into(), tool: "x".into(), ..d.clone() }).len(), 2);
+        let other = Facts { workspace: "prod".into(), ..facts() };
+        assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
+        // Each part of the checksum has its words, the version of the manifest apart, which another version of the agent alone has.
+        let parts = Parts::of(&f, &d);
+        assert!(parts.0.keys().all(|part| part == "version" || PARTS.iter().any(|(of, _)| of == part)), "{parts:?}");
+        assert_eq!(parts.0.len(), PARTS.len() + 1);
+        let kept: Parts = serde_json::from_str(&serde_json::to_string(&parts).unwrap()).unwrap();
+        assert_eq!(kept, parts);
+    }
+
+    #[test]
+    fn the_order_of_keys_does_not_count() {
+        assert_eq!(canonical(&json!({"b": [{"d": 1, "c": null}], "a": "x"})), r#"{"a":"x","b":[{"c":null,"d":1}]}"#);
+        let mut other = facts();
+        other.variables.reverse();
+        assert_eq!(checksum(&facts(), &Digests::default()), checksum(&other, &Digests::default()));
+    }
+}

@@ -1,0 +1,116 @@
+//! The digest of a directory: sorted paths with kind, executable bit and content.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use crate::files;
+
+/// A file or directory that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {path}: {error}", path = path.display())]
+pub struct TreeError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+/// The digest of everything below `root`, without the paths (relative to `root`) of which `skip` says so.
+pub(super) fn digest(root: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<String, TreeError> {
+    let mut hasher = Sha256::new();
+    walk(root, Path::new(""), skip, &mut hasher)?;
+    Ok(hex::encode(hasher.finalize()))
+}
+
+fn walk(root: &Path, below: &Path, skip: &dyn Fn(&Path) -> bool, hasher: &mut Sha256) -> Result<(), TreeError> {
+    let dir = root.join(below);
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |error| TreeError { path, error }
+    };
+    let mut names = fs::read_dir(&dir)
+        .map_err(at(&dir))?
+        .map(|entry| entry.map(|e| e.file_name()).map_err(at(&dir)))
+        .collect::<Result<Vec<_>, _>>()?;
+    // By bytes, so that the order does not depend on a locale or on the file system.
+    names.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
+    for name in names {
+        let relative = below.join(&name);
+        if skip(&relative) {
+            continue;
+        }
+        let path = root.join(&relative);
+        let meta = fs::symlink_metadata(&path).map_err(at(&path))?;
+        let kind = meta.file_type();
+        if kind.is_dir() {
+            entry(hasher, b"dir", relative.as_os_str(), b"");
+            walk(root, &relative, skip, hasher)?;
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&path).map_err(at(&path))?;
+            entry(hasher, b"link", relative.as_os_str(), target.as_os_str().as_bytes());
+        } else if kind.is_file() {
+            let content = files::regular(&path).and_then(files::digest).map_err(at(&path))?;
+            let word: &[u8] = if meta.mode() & 0o111 == 0 { b"file" } else { b"exec" };
+            entry(hasher, word, relative.as_os_str(), content.as_bytes());
+        }
+        // A pipe, socket or device is neither opened, since reading it might never end, nor counted: a plan that is kept has none.
+    }
+    Ok(())
+}
+
+/// Lengths stand before texts, so that no two lists of entries are the same bytes.
+fn entry(hasher: &mut Sha256, kind: &[u8], path: &OsStr, content: &[u8]) {
+    for part in [kind, path.as_bytes(), content] {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("m/.terraform/providers/x")).unwrap();
+        fs::write(dir.path().join("a.tf"), "a").unwrap();
+        fs::write(dir.path().join("m/b.tf"), "b").unwrap();
+        fs::write(dir.path().join("m/.terraform/providers/x/p"), "binary").unwrap();
+        symlink("a.tf", dir.path().join("link")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn any_difference_counts_and_nothing_else() {
+        type Change = fn(&Path);
+        let of = |dir: &Path| digest(dir, &|path| path == Path::new("m/.terraform/providers")).unwrap();
+        assert_eq!(of(tree().path()), of(tree().path()), "times and places do not count");
+        let changes: [(&str, Change); 7] = [
+            ("content", |d| fs::write(d.join("m/b.tf"), "c").unwrap()),
+            ("new file", |d| fs::write(d.join("new"), "").unwrap()),
+            ("empty directory", |d| fs::create_dir(d.join("empty")).unwrap()),
+            ("removed", |d| fs::remove_file(d.join("a.tf")).unwrap()),
+            ("renamed", |d| fs::rename(d.join("a.tf"), d.join("aa.tf")).unwrap()),
+            ("executable", |d| fs::set_permissions(d.join("a.tf"), PermissionsExt::from_mode(0o755)).unwrap()),
+            ("link", |d| {
+                fs::remove_file(d.join("link")).unwrap();
+                symlink("m", d.join("link")).unwrap();
+            }),
+        ];
+        for (name, change) in changes {
+            let dir = tree();
+            let before = of(dir.path());
+            change(dir.path());
+            assert_ne!(of(dir.path()), before, "{name}");
+        }
+        let dir = tree();
+        let before = of(dir.path());
+        fs::write(dir.path().join("m/.terraform/providers/x/p"), "other").unwrap();
+        assert_eq!(of(dir.path()), before, "the lock file covers provider binaries");
+    }
+}

@@ -1,0 +1,151 @@
+//! The digest of the work directory: what of it counts, in a pod and in a person's folder.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::tree::{TreeError, digest};
+use crate::files::{BACKEND_FILE, VARIABLES_FILE};
+
+/// What is never counted of a stack. Provider binaries are covered by the lock file; the others hold values of variables or
+/// of the backend's credentials, of which not even a hash may be shown.
+const UNCOUNTED: [&str; 4] = [".terraform/providers", ".terraform/terraform.tfstate", VARIABLES_FILE, BACKEND_FILE];
+
+/// What Terragrunt notes of a copy that it made: a digest of the times of files, and that `init` is due. What it copied is counted.
+const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-required"];
+
+/// Whether a path is the data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs are
+/// taken, which Terragrunt makes anew where it is missing. It holds providers and the backend's credentials.
+pub fn is_data_of_copy(path: &Path) -> bool {
+    path.ends_with(".terraform") && path.components().any(|part| part.as_os_str() == ".terragrunt-cache")
+}
+
+/// The digest of a source that was fetched for this run; the stack lies `below` its top.
+pub fn source_digest(root: &Path, below: &Path) -> Result<String, TreeError> {
+    let skip = UNCOUNTED.map(|name| below.join(name));
+    let is_noted = |path: &Path| NOTED.iter().any(|name| path.ends_with(name));
+    digest(root, &|path| is_noted(path) || is_data_of_copy(path) || skip.iter().any(|skip| skip == path))
+}
+
+/// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
+/// and applies does not count: its state, and its lock on it.
+pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
+    let mut parts = BTreeMap::from([(String::new(), digest(stack, &is_uncounted)?)]);
+    for module in modules_beside(stack) {
+        parts.insert(module.display().to_string(), digest(&stack.join(&module), &is_uncounted)?);
+    }
+    let mut hasher = Sha256::new();
+    for (path, digest) in parts {
+        // The length stands before the path, so that no two lists are the same bytes.
+        hasher.update((path.len() as u64).to_le_bytes());
+        hasher.update(path);
+        hasher.update(digest);
+    }
+    Ok(hex::encode(hasher.finalize()))
+}
+
+/// Whether a path below a stack in its place does not count.
+fn is_uncounted(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
+    UNCOUNTED.iter().any(|skip| path == Path::new(skip))
+        || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
+        || NOTED.contains(&&*name)
+        || name == ".terraform" && path != Path::new(".terraform")
+        || is_state
+}
+
+/// Files that [`folder_digest`] counts and that were written since, for people: by the time of their inodes, which no program sets.
+/// One that cannot be read is left out.
+pub fn changed_since(stack: &Path, since: SystemTime) -> Vec<String> {
+    let mut changed = Vec::new();
+    for part in std::iter::once(PathBuf::new()).chain(modules_beside(stack)) {
+        collect(&stack.join(&part), Path::new(""), since, &mut |below| changed.push(part.join(below).display().to_string()));
+    }
+    changed.sort();
+    changed
+}
+
+fn collect(root: &Path, below: &Path, since: SystemTime, found: &mut impl FnMut(&Path)) {
+    for entry in fs::read_dir(root.join(below)).into_iter().flatten().flatten() {
+        let path = below.join(entry.file_name());
+        let Some(meta) = entry.metadata().ok().filter(|_| !is_uncounted(&path)) else { continue };
+        let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
+        let at = u64::try_from(meta.ctime()).map_or(UNIX_EPOCH, |seconds| UNIX_EPOCH + Duration::new(seconds, nanos));
+        if meta.is_dir() {
+            collect(root, &path, since, found);
+        } else if at > since {
+            found(&path);
+        }
+    }
+}
+
+/// Directories of local modules that are not below the stack, as `init` noted them.
+fn modules_beside(stack: &Path) -> Vec<PathBuf> {
+    #[derive(Deserialize)]
+    struct Modules {
+        #[serde(rename = "Modules")]
+        modules: Vec<Module>,
+    }
+    #[derive(Deserialize)]
+    struct Module {
+        #[serde(rename = "Dir")]
+        dir: PathBuf,
+    }
+    // No file: no modules.
+    let text = fs::read(stack.join(".terraform/modules/modules.json")).unwrap_or_default();
+    let modules = serde_json::from_slice::<Modules>(&text).map(|found| found.modules).unwrap_or_default();
+    let beside = |dir: &PathBuf| dir.starts_with("..") && stack.join(dir).is_dir();
+    modules.into_iter().map(|module| module.dir).filter(beside).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_counts_by_its_code_and_the_modules_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let stack = dir.path().join("live/a");
+        for below in
+            [".terraform/modules", ".terraform/providers/x", ".pawl/runs/1", "sub/.terraform/providers", "../../modules/net"]
+        {
+            fs::create_dir_all(stack.join(below)).unwrap();
+        }
+        fs::write(stack.join("main.tf"), "a").unwrap();
+        fs::write(stack.join("../../modules/net/main.tf"), "net").unwrap();
+        let list = r#"{"Modules":[{"Key":"","Source":"","Dir":"."},{"Key":"net","Source":"../../modules/net","Dir":"../../modules/net"}]}"#;
+        fs::write(stack.join(".terraform/modules/modules.json"), list).unwrap();
+        let before = folder_digest(&stack).unwrap();
+        for own in [
+            "terraform.tfstate",
+            "terraform.tfstate.backup",
+            ".terraform.tfstate.lock.info",
+            ".pawl/runs/1/log",
+            ".terraform/providers/x/p",
+            "sub/.terraform/providers/p",
+            "sub/.terragrunt-source-version",
+        ] {
+            fs::write(stack.join(own), "new").unwrap();
+            assert_eq!(folder_digest(&stack).unwrap(), before, "{own}");
+        }
+        for code in ["main.tf", "sub/script.sh", "../../modules/net/main.tf", "x.tfstate.tf"] {
+            let before = folder_digest(&stack).unwrap();
+            fs::write(stack.join(code), "changed").unwrap();
+            assert_ne!(folder_digest(&stack).unwrap(), before, "{code}");
+        }
+        let named = changed_since(&stack, UNIX_EPOCH);
+        assert_eq!(
+            named,
+            ["../../modules/net/main.tf", ".terraform/modules/modules.json", "main.tf", "sub/script.sh", "x.tfstate.tf"]
+        );
+        assert!(changed_since(&stack, SystemTime::now() + Duration::from_secs(60)).is_empty());
+    }
+}

@@ -1,0 +1,117 @@
+//! The forms in which tools print a value: as it is, within JSON and HCL, in a URL, in base64 wherever it stands in what was encoded,
+//! and as hexadecimal digits.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+use super::MIN_LENGTH;
+use crate::report::sanitize::sanitize;
+
+/// A longer value is masked as it is, within JSON, and in base64 of its own only: a hundred forms of it would cost more memory than
+/// an agent has.
+const MAX_CODED: usize = 16 << 10;
+/// Columns after which base64 is broken, by `base64` and in PEM.
+const WRAPS: [usize; 2] = [76, 64];
+/// What different encoders leave as it is in a URL, besides letters and digits: RFC 3986; browsers; Go's paths; Go's user and password.
+const KEPT_IN_URLS: [&str; 4] = ["-._~", "-._~!'()*", "-._~$&+=:@", "-._~$&+,;="];
+
+/// One form of a value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Form {
+    pub(super) text: Vec<u8>,
+    /// A digit of base64 before it, or behind it, has bits of the value too.
+    before: bool,
+    after: bool,
+}
+
+impl Form {
+    fn plain(text: &str) -> Self {
+        Self { text: text.as_bytes().to_vec(), before: false, after: false }
+    }
+
+    /// What is masked when it was found at a place.
+    pub(super) fn reach(&self, text: &[u8], at: usize) -> (usize, usize) {
+        let digit = |at: usize| text.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || b"+/-_".contains(b));
+        let to = at + self.text.len();
+        let before = self.before && at.checked_sub(1).is_some_and(digit);
+        (at - usize::from(before), to + usize::from(self.after && digit(to)))
+    }
+}
+
+/// All forms of a value.
+pub(super) fn forms(value: &str) -> Vec<Form> {
+    let whole = value.trim_end_matches(['\n', '\r']);
+    let lines = value.lines().flat_map(|line| [line, line.trim()]);
+    let texts: BTreeSet<&str> = [value, whole].into_iter().chain(lines).filter(|text| text.len() >= MIN_LENGTH).collect();
+    let mut found = BTreeSet::new();
+    for text in texts {
+        found.extend(written(text).iter().map(|text| Form::plain(text)));
+    }
+    for text in BTreeSet::from([value, whole]).into_iter().filter(|text| text.len() >= MIN_LENGTH) {
+        coded(text, &mut found);
+    }
+    found.into_iter().filter(|form| form.text.len() >= MIN_LENGTH).collect()
+}
+
+/// As text, with what has to be escaped where it stands.
+fn written(text: &str) -> Vec<String> {
+    let mut all = vec![text.to_owned(), sanitize(text, false).into_owned()];
+    if let Ok(quoted) = serde_json::to_string(text) {
+        let json = quoted.strip_prefix('"').and_then(|json| json.strip_suffix('"')).unwrap_or(&quoted).to_owned();
+        // Go's encoder, which is that of the tools, escapes more; others escape all that is not ASCII.
+        let go: String = json.chars().map(|c| if "<>&\u{2028}\u{2029}".contains(c) { escaped(c) } else { c.into() }).collect();
+        all.push(json.chars().map(|c| if c.is_ascii() { c.into() } else { escaped(c) }).collect());
+        all.push(json.replace("${", "$${").replace("%{", "%%{"));
+        all.extend([json, go]);
+    }
+    if text.len() <= MAX_CODED {
+        for kept in KEPT_IN_URLS {
+            all.extend([percent(text, kept, true), percent(text, kept, false)]);
+        }
+        all.extend([true, false].map(|upper| percent(text, KEPT_IN_URLS[0], upper).replace("%20", "+")));
+    }
+    all
+}
+
+fn escaped(c: char) -> String {
+    c.encode_utf16(&mut [0; 2]).iter().fold(String::new(), |mut text, unit| {
+        let _ = write!(text, "\\u{unit:04x}");
+        text
+    })
+}
+
+fn percent(text: &str, kept: &str, upper: bool) -> String {
+    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
+        let _ = match char::from(byte) {
+            c if c.is_ascii_alphanumeric() || kept.contains(c) => write!(out, "{c}"),
+            _ if upper => write!(out, "%{byte:02X}"),
+            _ => write!(out, "%{byte:02x}"),
+        };
+        out
+    })
+}
+
+/// As bytes.
+fn coded(text: &str, found: &mut BTreeSet<Form>) {
+    let small = text.len() <= MAX_CODED;
+    if small {
+        let digits = hex::encode(text);
+        found.extend([Form::plain(&digits.to_uppercase()), Form::plain(&digits)]);
+    }
+    // Where it begins within a group of three bytes decides which digits are the value's alone.
+    for shift in 0..if small { 3 } else { 1 } {
+        let mut bytes = vec![0; shift];
+        bytes.extend_from_slice(text.as_bytes());
+        let digits = STANDARD.encode(&bytes);
+        let own = digits.get((shift * 8).div_ceil(6)..bytes.len() * 8 / 6).unwrap_or_default();
+        let (before, after) = (shift > 0, bytes.len() % 3 > 0);
+        for own in [own.to_owned(), own.replace('+', "-").replace('/', "_")] {
+            if shift == 0 {
+                let pieces = WRAPS.iter().flat_map(|width| own.as_bytes().chunks(*width));
+                found.extend(pieces.map(|piece| Form { text: piece.to_vec(), before: false, after }));
+            }
+            found.insert(Form { text: own.into_bytes(), before, after });
+        }
+    }
+}

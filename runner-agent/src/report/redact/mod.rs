@@ -1,0 +1,155 @@
+//! Keeps secrets out of the log and the status: every exact value from a Secret is masked, in the forms in which tools usually print
+//! it (`forms.rs`).
+//!
+//! Masking works on whole lines, so a value is found wherever chunks of output end; a value of several lines is masked line by line.
+//! A text that was cut is masked up to the cut. One pass over a line finds all values, however many there are.
+
+mod forms;
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use forms::{Form, forms};
+
+use crate::report::sanitize::sanitize;
+
+/// Shorter values are not masked: they would mask half of the log, and are no secrets.
+pub const MIN_LENGTH: usize = 4;
+
+/// What stands in place of a secret.
+pub const MASK: &str = "(sensitive value)";
+
+/// Bits of the filter.
+const FILTER: usize = 1 << 16;
+
+/// The values to mask. Cloned freely.
+#[derive(Clone, Debug, Default)]
+pub struct Redactor {
+    table: Arc<RwLock<Table>>,
+}
+
+impl Redactor {
+    /// Masks a value from now on.
+    pub fn add(&self, value: &str) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        for form in forms(value) {
+            table.add(form);
+        }
+    }
+
+    /// The text without secrets.
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        masked(text, table.hits(text.as_bytes()))
+    }
+
+    /// The beginning of a longer text without secrets, and without what may be the beginning of one.
+    pub fn redact_cut<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let mut hits = table.hits(text.as_bytes());
+        if let Some(from) = table.begun(text.as_bytes()) {
+            // It reaches to the end, so all that begins behind it lies in it.
+            hits.retain(|(at, _)| *at < from);
+            push(&mut hits, from, text.len());
+        }
+        masked(text, hits)
+    }
+
+    /// A text for a status: without secrets, and without what steers a terminal. One that ends in three dots was cut.
+    pub fn clean(&self, text: &str) -> String {
+        let text = sanitize(text, false);
+        match text.strip_suffix('…') {
+            Some(cut) => format!("{}…", self.redact_cut(cut)),
+            None => self.redact(&text).into_owned(),
+        }
+    }
+}
+
+/// All forms, to be found in one pass.
+#[derive(Debug, Default)]
+struct Table {
+    /// By their first bytes, the longest first.
+    forms: HashMap<[u8; MIN_LENGTH], Vec<Form>>,
+    /// A bit for each hash of first bytes that some form has; empty while there is none.
+    filter: Vec<u64>,
+    longest: usize,
+}
+
+impl Table {
+    fn add(&mut self, form: Form) {
+        let Some(head) = form.text.first_chunk::<MIN_LENGTH>().copied() else { return };
+        let same = self.forms.entry(head).or_default();
+        if same.contains(&form) {
+            return;
+        }
+        self.longest = self.longest.max(form.text.len());
+        self.filter.resize(FILTER / 64, 0);
+        self.filter[slot(head) / 64] |= 1 << (slot(head) % 64);
+        let at = same.partition_point(|other| other.text.len() > form.text.len());
+        same.insert(at, form);
+    }
+
+    fn with(&self, head: [u8; MIN_LENGTH]) -> &[Form] {
+        if self.filter[slot(head) / 64] >> (slot(head) % 64) & 1 == 0 {
+            return &[];
+        }
+        self.forms.get(&head).map_or(&[], Vec::as_slice)
+    }
+
+    /// What has to be masked: ranges in order that do not touch. Values that overlap are one.
+    fn hits(&self, text: &[u8]) -> Vec<(usize, usize)> {
+        let mut hits = Vec::new();
+        if self.filter.is_empty() {
+            return hits;
+        }
+        for (at, window) in text.windows(MIN_LENGTH).enumerate() {
+            let Some(head) = window.first_chunk() else { continue };
+            if let Some(form) = self.with(*head).iter().find(|form| text[at..].starts_with(&form.text)) {
+                let (from, to) = form.reach(text, at);
+                push(&mut hits, from, to);
+            }
+        }
+        hits
+    }
+
+    /// Where a value begins whose rest was cut off.
+    fn begun(&self, text: &[u8]) -> Option<usize> {
+        let first = text.len().saturating_sub(self.longest);
+        (first..(text.len() + 1).saturating_sub(MIN_LENGTH)).find(|at| {
+            let rest = &text[*at..];
+            rest.first_chunk().is_some_and(|head| self.with(*head).iter().any(|form| form.text.starts_with(rest)))
+        })
+    }
+}
+
+fn slot(head: [u8; MIN_LENGTH]) -> usize {
+    (u32::from_le_bytes(head).wrapping_mul(0x9e37_79b1) >> 16) as usize
+}
+
+fn push(hits: &mut Vec<(usize, usize)>, from: usize, to: usize) {
+    match hits.last_mut() {
+        Some(last) if from <= last.1 => last.1 = last.1.max(to),
+        _ => hits.push((from, to)),
+    }
+}
+
+fn masked(text: &str, hits: Vec<(usize, usize)>) -> Cow<'_, str> {
+    if hits.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut shown = 0;
+    for (from, to) in hits {
+        out.push_str(text.get(shown..from).unwrap_or_default());
+        out.push_str(MASK);
+        shown = to;
+    }
+    out.push_str(text.get(shown..).unwrap_or_default());
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests;

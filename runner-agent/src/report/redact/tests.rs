@@ -1,0 +1,149 @@
+//! Each form, wherever it stands and wherever a chunk of output or a line ends.
+
+use super::*;
+use crate::process::Lines;
+use ::base64::{Engine as _, engine::general_purpose::STANDARD};
+use hex::encode as hex;
+
+fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// With something for each encoder to escape.
+const SECRET: &str = "s3cr+t\"välue/<&> ${x}?";
+
+fn redactor(values: &[&str]) -> Redactor {
+    let redactor = Redactor::default();
+    for value in values {
+        redactor.add(value);
+    }
+    redactor
+}
+
+/// As other encoders have it, written down here by hand.
+fn encodings() -> Vec<(&'static str, String)> {
+    let coded = base64(SECRET.as_bytes());
+    vec![
+        ("plain", SECRET.to_owned()),
+        ("JSON", r#"s3cr+t\"välue/<&> ${x}?"#.to_owned()),
+        ("JSON of Go", r#"s3cr+t\"välue/\u003c\u0026\u003e ${x}?"#.to_owned()),
+        ("JSON in ASCII", r#"s3cr+t\"v\u00e4lue/<&> ${x}?"#.to_owned()),
+        ("HCL", r#"s3cr+t\"välue/<&> $${x}?"#.to_owned()),
+        ("URL", "s3cr%2Bt%22v%C3%A4lue%2F%3C%26%3E%20%24%7Bx%7D%3F".to_owned()),
+        ("URL, small digits", "s3cr%2bt%22v%c3%a4lue%2f%3c%26%3e%20%24%7bx%7d%3f".to_owned()),
+        ("form", "s3cr%2Bt%22v%C3%A4lue%2F%3C%26%3E+%24%7Bx%7D%3F".to_owned()),
+        ("path of Go", "s3cr+t%22v%C3%A4lue%2F%3C&%3E%20$%7Bx%7D%3F".to_owned()),
+        ("base64", coded.clone()),
+        ("base64 without padding", coded.trim_end_matches('=').to_owned()),
+        ("base64 for URLs", coded.replace('+', "-").replace('/', "_")),
+        ("base64 behind one byte", base64(format!("x{SECRET}").as_bytes())),
+        ("base64 behind two bytes", base64(format!("me{SECRET}").as_bytes())),
+        ("base64 of a pair", base64(format!("user:{SECRET}\n").as_bytes())),
+        ("base64 in the middle", base64(format!("x{SECRET}yz").as_bytes())),
+        ("hex", hex(SECRET.as_bytes())),
+        ("HEX", hex(SECRET.as_bytes()).to_uppercase()),
+        ("colours within", SECRET.replace("lue", "\u{1b}[1ml\u{1b}[0mue")),
+    ]
+}
+
+/// No five characters of the encoded value are left, besides those of what stands around it.
+fn assert_gone(name: &str, form: &str, seen: &str) {
+    let core = if name.starts_with("base64 behind") || name.contains("pair") || name.contains("middle") {
+        // The first and last groups are those of the neighbours as well.
+        form.get(8..form.len() - 8).unwrap()
+    } else {
+        form
+    };
+    let pieces: Vec<char> = core.chars().collect();
+    for piece in pieces.windows(5) {
+        let piece: String = piece.iter().collect();
+        assert!(!seen.contains(&piece), "{name}: `{piece}` of `{form}` is left in `{seen}`");
+    }
+    assert!(seen.contains(MASK), "{name}: {seen}");
+}
+
+#[test]
+fn every_form_is_masked_at_every_border_of_chunks() {
+    let redactor = redactor(&[SECRET]);
+    for (name, form) in encodings() {
+        let line = format!("before |{form}| behind\n");
+        for border in 0..=line.len() {
+            let (mut lines, mut seen) = (Lines::default(), String::new());
+            for chunk in [&line.as_bytes()[..border], &line.as_bytes()[border..]] {
+                lines.feed(chunk, |line, _| seen.push_str(&redactor.redact(&sanitize(line, false))));
+            }
+            assert_gone(name, &form, &seen);
+            assert!(seen.starts_with("before |") && seen.ends_with("| behind"), "{name}: {seen}");
+        }
+    }
+}
+
+#[test]
+fn every_form_is_masked_where_a_text_is_cut() {
+    let redactor = redactor(&[SECRET]);
+    for (name, form) in encodings().into_iter().filter(|(name, _)| !name.contains(' ')) {
+        for (end, _) in form.char_indices().skip(5) {
+            let text = format!("before |{}", &form[..end]);
+            let seen = redactor.redact_cut(&text);
+            assert!(seen.starts_with("before |(") && seen.len() <= 8 + MASK.len() + 1, "{name} cut at {end}: {seen}");
+            assert_eq!(redactor.clean(&format!("{text}…")), format!("{seen}…"));
+        }
+    }
+    assert_eq!(redactor.redact_cut("nothing of it"), "nothing of it");
+}
+
+#[test]
+fn a_value_of_several_lines_is_masked_line_by_line() {
+    let redactor = redactor(&["line one\n  line two\n"]);
+    assert_eq!(redactor.redact("line two"), MASK);
+    assert_eq!(redactor.redact("  line one, and more"), format!("  {MASK}, and more"));
+    assert_eq!(redactor.redact(r#"{"a":"line one\n  line two\n"}"#), format!(r#"{{"a":"{MASK}"}}"#));
+}
+
+#[test]
+fn long_values_are_masked_as_base64_is_broken_into_lines() {
+    let secret: String = (0..700_u32).map(|i| char::from(b'!' + u8::try_from(i * 31 % 90).unwrap())).collect();
+    let redactor = redactor(&[&secret]);
+    for width in [76, 64] {
+        for line in base64(secret.as_bytes()).as_bytes().chunks(width) {
+            let seen = redactor.redact(std::str::from_utf8(line).unwrap()).into_owned();
+            assert_eq!(seen.trim_end_matches('='), MASK, "columns of {width}");
+        }
+    }
+}
+
+#[test]
+fn values_that_overlap_or_lie_within_each_other_are_all_covered() {
+    let redactor = redactor(&["pass", "password-1", "word-1234", "sensitive"]);
+    assert_eq!(redactor.redact("password-1"), MASK);
+    assert_eq!(redactor.redact("a password-1234 b"), format!("a {MASK} b"));
+    assert_eq!(redactor.redact("pass pass"), format!("{MASK} {MASK}"));
+    assert_eq!(redactor.redact("abc stays, and so does pas"), "abc stays, and so does pas");
+}
+
+#[test]
+fn what_is_short_is_no_secret_and_what_is_long_is_masked_all_the_same() {
+    let long = "0123456789abcdef".repeat(8 << 10);
+    let redactor = redactor(&["abc", &long]);
+    assert_eq!(redactor.redact("abc stays"), "abc stays");
+    for form in [long.clone(), base64(long.as_bytes())] {
+        let seen = redactor.redact(&form).into_owned();
+        assert!(seen.len() < 64, "{} bytes are left", seen.len());
+    }
+    // Counted, since a hundred values must not cost what a process may have.
+    let held: usize = redactor.table.read().unwrap().forms.values().flatten().map(|form| form.text.len()).sum();
+    assert!(held <= 8 * long.len(), "{held} bytes of forms");
+}
+
+#[test]
+fn a_status_has_no_half_of_a_secret_that_joins_when_it_is_shown() {
+    let redactor = redactor(&["hunter22"]);
+    for text in ["hun\u{1b}[1mter22", "hunter22\u{202e}", "a hunter22"] {
+        assert!(redactor.clean(text).contains(MASK), "{text:?}");
+    }
+    // Written out, the two halves never become one.
+    for text in ["hun\u{1}ter22", "hun\u{202e}ter22", "hun\u{2066}ter22"] {
+        let shown = crds::text::clip(&redactor.clean(text), 100);
+        assert!(!shown.contains("hunter22"), "{shown}");
+    }
+}

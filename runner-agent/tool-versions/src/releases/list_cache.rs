@@ -1,0 +1,127 @@
+//! Lists that were got before: asked for anew after an hour, and used for longer when none can be had.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Kind, Result, Source, Version, cache::shared_dir::write_atomic, lists, mirror::Location, source::List};
+
+/// How long a list is good for: 1 h.
+pub const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
+
+/// A list as it was got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cached {
+    /// Where it was got. One from elsewhere is not used.
+    pub from: String,
+    /// Its tag.
+    pub etag: Option<String>,
+    /// When, in seconds of the epoch.
+    pub fetched: u64,
+    /// What it has, newest first.
+    pub versions: Vec<String>,
+}
+
+/// What to do about a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// It is young enough.
+    Use,
+    /// Ask, with the tag of the one at hand.
+    Ask(Option<&'a str>),
+}
+
+/// Decides, for a time in seconds of the epoch. A list from the future is as good as an old one.
+pub fn step(cached: Option<&Cached>, now: u64) -> Step<'_> {
+    let is_fresh = |cached: &Cached| now.checked_sub(cached.fetched).is_some_and(|age| age < TIME_TO_LIVE.as_secs());
+    match cached {
+        Some(cached) if is_fresh(cached) => Step::Use,
+        cached => Step::Ask(cached.and_then(|cached| cached.etag.as_deref())),
+    }
+}
+
+/// The versions there are, and what is to be said about the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Newest first.
+    pub versions: Vec<Version>,
+    /// How long ago the server said so.
+    pub age: Duration,
+    /// Why it is older than it should be, when it is.
+    pub stale: Option<String>,
+}
+
+/// The versions of a tool: from the cache in `directory`, or from the server.
+///
+/// # Errors
+/// Those of [`Source::list`] when there is nothing at hand, and configuration errors always: an address that is wrong is not hidden by a
+/// list from better days. A cache that cannot be written is a warning in the log.
+pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result<Known> {
+    let (mirror, from) = (source.mirror(), source.mirror().list.to_string());
+    if matches!(mirror.list, Location::File(_)) {
+        // It is at hand itself: no network, and nothing to wait an hour for.
+        return match source.list(None).await? {
+            List::New { versions, .. } => Ok(Known { versions, age: Duration::ZERO, stale: None }),
+            List::NotModified => Err(Error::integrity(format!("{from} has no list"))),
+        };
+    }
+    let path = directory.join(format!("{}.json", mirror.tool.directory()));
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let at_hand = load(&path).filter(|(cached, _)| cached.from == from);
+    let (cached, versions) = at_hand.unzip();
+    let age = cached.as_ref().map(|cached| Duration::from_secs(now.saturating_sub(cached.fetched))).unwrap_or_default();
+    let etag = match step(cached.as_ref(), now) {
+        Step::Use => return Ok(Known { versions: versions.unwrap_or_default(), age, stale: None }),
+        Step::Ask(etag) => etag,
+    };
+    let fetched = match (source.list(etag).await, &versions) {
+        (Ok(List::New { versions, etag }), _) => {
+            let names = versions.iter().map(Version::to_string).collect();
+            save(&path, &Cached { from, etag, fetched: now, versions: names });
+            versions
+        }
+        (Ok(List::NotModified), Some(versions)) => {
+            if let Some(cached) = cached {
+                save(&path, &Cached { fetched: now, ..cached });
+            }
+            versions.clone()
+        }
+        (Ok(List::NotModified), None) => return Err(Error::integrity(format!("{from} answered as if it had been asked before"))),
+        (Err(error), Some(versions)) if matches!(error.kind, Kind::Unavailable | Kind::Integrity) => {
+            tracing::warn!(%error, age_s = age.as_secs(), "an older list of versions is used");
+            return Ok(Known { versions: versions.clone(), age, stale: Some(error.text) });
+        }
+        (Err(error), _) => return Err(error),
+    };
+    Ok(Known { versions: fetched, age: Duration::ZERO, stale: None })
+}
+
+/// Reads a cache. One that cannot be read, or has no version, is none.
+fn load(path: &Path) -> Option<(Cached, Vec<Version>)> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    if !meta.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(lists::LARGEST).read_to_end(&mut bytes).ok()?;
+    let cached: Cached = serde_json::from_slice(&bytes).ok()?;
+    let versions = lists::sorted("", cached.versions.iter().take(lists::MOST).filter_map(|name| name.parse().ok())).ok()?;
+    Some((cached, versions))
+}
+
+/// Writes a cache, all of it or nothing.
+fn save(path: &Path, cached: &Cached) {
+    if let Err(error) = write(path, cached) {
+        tracing::warn!(%error, path = %path.display(), "a list of versions is not kept and will be asked for again");
+    }
+}
+
+fn write(path: &Path, cached: &Cached) -> io::Result<()> {
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    write_atomic(path, &serde_json::to_vec(cached)?)
+}

@@ -1,0 +1,111 @@
+//! The SHA-256 of something.
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    str::FromStr,
+};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::Error;
+
+/// A SHA-256. It is no secret, so that it is compared as any other value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// That of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// That of all there is to read, which is never in memory as a whole. The error is that of reading.
+    pub fn read(mut from: impl Read) -> io::Result<Self> {
+        let mut through = Hashing::new(io::sink());
+        io::copy(&mut from, &mut through)?;
+        Ok(through.digest())
+    }
+
+    /// Its bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    /// 64 lower-case hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Digest {
+    type Err = Error;
+
+    /// Reads 64 hexadecimal digits, in any case. Anything else is an error of integrity, for what a digest is read from was to prove
+    /// something.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let fault =
+            || Error::integrity(format!("`{}` is no SHA-256, which has 64 hexadecimal digits", beginning(text.as_bytes())));
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| fault())?;
+        Ok(Self(bytes))
+    }
+}
+
+/// Counts and digests what is written through it. Its user has to flush what is beneath.
+pub struct Hashing<W> {
+    into: W,
+    hash: Sha256,
+    written: u64,
+}
+
+impl<W: Write> Hashing<W> {
+    /// Nothing is written yet.
+    pub fn new(into: W) -> Self {
+        Self { into, hash: Sha256::new(), written: 0 }
+    }
+
+    /// How many bytes were written.
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// The digest of what was written so far.
+    pub fn digest(&self) -> Digest {
+        Digest(self.hash.clone().finalize().into())
+    }
+
+    /// What is beneath.
+    pub const fn get_ref(&self) -> &W {
+        &self.into
+    }
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.into.write(bytes)?;
+        self.hash.update(bytes.get(..count).unwrap_or(bytes));
+        self.written += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.into.flush()
+    }
+}
+
+/// What something begins with, for messages: at most 100 characters, and none that moves a terminal's cursor.
+pub(crate) fn beginning(bytes: &[u8]) -> String {
+    const SHOWN: usize = 100;
+    let text = String::from_utf8_lossy(bytes.get(..4 * SHOWN).unwrap_or(bytes));
+    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().count() > SHOWN || bytes.len() > 4 * SHOWN { format!("{shown}…") } else { shown }
+}

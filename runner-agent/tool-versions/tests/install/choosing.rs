@@ -1,0 +1,93 @@
+//! Which version, when a list says and when none can be had.
+
+use std::time::{Duration, SystemTime};
+
+use tool_versions::{Decision, Defaults, Installer, Kind, Tool, Version, Wish, decide};
+
+use super::{
+    server::answer,
+    version,
+    world::{World, list},
+};
+
+/// What a run asks for that says nothing else.
+fn asked(text: &str) -> Decision {
+    let dir = tempfile::tempdir().unwrap();
+    let wish = Wish { tool: Some(Tool::OpenTofu), version: Some(text.to_owned()), origin: "the test".to_owned() };
+    decide(&wish, dir.path(), dir.path(), &Defaults::default()).unwrap()
+}
+
+async fn chosen(installer: &Installer, text: &str, at_hand: &[&str]) -> (String, String) {
+    let near: Vec<Version> = at_hand.iter().map(|text| version(text)).collect();
+    let chosen = installer.choose(&asked(text), &near).await.unwrap();
+    (chosen.version.to_string(), chosen.remark.unwrap_or_default())
+}
+
+#[tokio::test]
+async fn the_list_decides_and_not_what_is_at_hand() {
+    let world = World::new().await;
+    let installer = world.installer();
+    let none = String::new();
+    assert_eq!(chosen(&installer, "latest", &["1.9.4"]).await, ("1.10.6".into(), none.clone()));
+    assert_eq!(chosen(&installer, "~> 1.9.0", &["1.9.3"]).await, ("1.9.4".into(), none.clone()));
+    assert_eq!(chosen(&installer, "latest:^1\\.11", &[]).await, ("1.11.0-rc1".into(), none.clone()));
+    // What no list has can be at hand nevertheless.
+    assert_eq!(chosen(&installer, "~> 0.0.1", &["0.0.1"]).await, ("0.0.1".into(), none.clone()));
+    assert_eq!(world.asked("api.json"), 1, "and is asked for once an hour");
+    let requests = world.server.seen().len();
+    assert_eq!(chosen(&installer, "1.5", &[]).await, ("1.5.0".into(), none));
+    assert_eq!(world.server.seen().len(), requests, "an exact version needs no list");
+    let error = installer.choose(&asked("~> 7.0"), &[]).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Configuration);
+    assert!(error.text.contains("no OpenTofu `~> 7.0` (from the test)") && error.text.contains("1.10.6"), "{error}");
+}
+
+#[tokio::test]
+async fn without_a_list_what_is_at_hand_is_used_and_that_is_said() {
+    let world = World::new().await;
+    world.set("/tofu/api.json", answer("503 Away\nContent-Length: 0", b""));
+    let installer = world.installer();
+    let (version, remark) = chosen(&installer, "~> 1.9", &["1.9.4", "1.9.7", "1.8.0"]).await;
+    assert_eq!(version, "1.9.7");
+    assert!(remark.contains("the newest at hand") && remark.contains("503"), "{remark}");
+    let error = installer.choose(&asked("~> 3.0"), &["1.9.4".parse().unwrap()]).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Unavailable, "a later try may have a list");
+    assert!(error.text.contains("no OpenTofu `~> 3.0`") && error.text.contains("503"), "{error}");
+    // What was installed is at hand as well.
+    world.get().await.unwrap();
+    assert_eq!(chosen(&installer, "latest", &["1.9.4"]).await.0, "1.10.6");
+    // A mirror whose address is wrong is not hidden by that.
+    world.set("/tofu/api.json", answer("404 Not Found\nContent-Length: 0", b""));
+    assert_eq!(installer.choose(&asked("latest"), &[]).await.unwrap_err().kind, Kind::Configuration);
+}
+
+#[tokio::test]
+async fn an_old_list_is_used_and_its_age_is_said() {
+    let world = World::new().await;
+    world.set("/tofu/api.json", list(&["1.9.4"]));
+    let installer = world.installer();
+    assert_eq!(chosen(&installer, "latest", &[]).await.0, "1.9.4");
+    let path = world.root().join("lists/opentofu.json");
+    let three_hours_ago = SystemTime::now() - Duration::from_secs(3 * 3600 + 60);
+    let seconds = three_hours_ago.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let mut kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    kept["fetched"] = seconds.into();
+    std::fs::write(&path, kept.to_string()).unwrap();
+    world.set("/tofu/api.json", answer("503 Away\nContent-Length: 0", b""));
+    let (version, remark) = chosen(&installer, "latest", &[]).await;
+    assert_eq!(version, "1.9.4");
+    assert!(remark.starts_with("by a list that is 3 h old: ") && remark.contains("503"), "{remark}");
+}
+
+#[tokio::test]
+async fn offline_what_is_at_hand_is_all_there_is() {
+    let world = World::new().await;
+    let mut installer = world.installer();
+    installer.offline = true;
+    let near = installer.choose(&asked("latest"), &["1.9.4".parse().unwrap()]).await.unwrap();
+    assert_eq!((near.version.to_string().as_str(), near.near), ("1.9.4", true));
+    let error = installer.choose(&asked("~> 3.0"), &["1.9.4".parse().unwrap()]).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Configuration);
+    assert!(error.text.contains("offline") && error.text.contains("1.9.4"), "{error}");
+    assert_eq!(world.server.seen().len(), 0);
+}

@@ -1,0 +1,92 @@
+//! What must hold of every run, whoever watched it: the simulator and the model as it happens, the kill loop afterwards in the audit
+//! log. One rule for each, and one place that asks them all; the numbers are those of `design/invariants.md`.
+
+mod rules;
+
+use std::fmt;
+
+use crds::{Changed, RunResult, TerraformRun};
+
+/// Something that must never happen, and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Number of the invariant in `design/invariants.md`, or `log`: the log itself cannot be relied on.
+    pub invariant: &'static str,
+    /// `NAMESPACE/NAME` of the run, or what else it is about.
+    pub of: String,
+    /// What happened.
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.invariant, self.of, self.text)
+    }
+}
+
+/// Who wrote a version.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Writer {
+    /// Name of the user.
+    pub user: String,
+    /// Name of the pod whose token it was; empty for others.
+    pub pod: String,
+    /// UID of that pod.
+    pub pod_uid: String,
+}
+
+/// A version of a run, and the one before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// None where this is the first that is known.
+    pub before: Option<&'a TerraformRun>,
+    /// The version.
+    pub after: &'a TerraformRun,
+    /// Who wrote its status, where that is known.
+    pub by: Option<&'a Writer>,
+    /// Whether no version between the two is missing.
+    pub whole: bool,
+}
+
+/// What the tool did for a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deeds {
+    /// How often an apply was started.
+    pub applies: usize,
+    /// Whether one ended well.
+    pub ended_well: bool,
+    /// Objects that were touched.
+    pub changed: usize,
+}
+
+/// The invariants that a step violates, each with what happened.
+pub fn step(step: &Step) -> Vec<(&'static str, String)> {
+    let Step { before, after, by, whole } = *step;
+    let mut found = Vec::new();
+    if let Some(before) = before {
+        let pairs = [
+            ("S12", rules::phase(before, after, whole)),
+            ("S5", rules::frozen(before, after)),
+            ("S9", rules::attempts(before, after, whole)),
+            ("S8", rules::claimed_is_last(before, after)),
+            ("S6", by.and_then(|by| rules::writer(before, after, by, whole))),
+        ];
+        found.extend(pairs.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))));
+    }
+    let claimed = |run: &TerraformRun| run.status.as_ref().and_then(|status| status.claim.clone());
+    if let Some(claim) = claimed(after).filter(|_| before.is_none_or(|before| claimed(before).is_none())) {
+        found.extend(rules::claim(&claim, after, by, whole));
+    }
+    found
+}
+
+/// The invariants that a version violates by itself; `bytes` is the size of its status as JSON.
+pub fn version(run: &TerraformRun, bytes: usize) -> Vec<(&'static str, String)> {
+    let found = [("S16", rules::size(bytes)), ("L1", rules::named(run))];
+    found.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))).collect()
+}
+
+/// The invariant that is violated where a run ended otherwise than its tool: `changes` is what its failure says was changed.
+pub fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
+    rules::truth(result, changes, claimed, deeds)
+}

@@ -1,0 +1,177 @@
+//! The rules, one function each; what they say is a sentence on what happened.
+
+use std::{collections::HashSet, sync::LazyLock};
+
+use crds::{
+    ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, names,
+    status_limit::MAX_STATUS_BYTES,
+};
+use kube::ResourceExt as _;
+
+use super::{Deeds, Writer};
+
+static NONE: LazyLock<TerraformRunStatus> = LazyLock::new(TerraformRunStatus::default);
+
+fn status(run: &TerraformRun) -> &TerraformRunStatus {
+    run.status.as_ref().unwrap_or(&NONE)
+}
+
+fn number(run: &TerraformRun) -> u32 {
+    status(run).attempt.as_ref().map_or(0, |attempt| attempt.number)
+}
+
+/// Whether a phase follows another, at once or by way of phases that nobody saw.
+fn reaches(from: Phase, to: Phase) -> bool {
+    let mut seen = HashSet::from([from]);
+    let mut next = vec![from];
+    while let Some(phase) = next.pop() {
+        if phase == to {
+            return true;
+        }
+        next.extend(phase.successors().iter().copied().filter(|after| seen.insert(*after)));
+    }
+    false
+}
+
+/// Phases move along their table.
+pub(super) fn phase(before: &TerraformRun, after: &TerraformRun, whole: bool) -> Option<String> {
+    let (Some(from), Some(to)) = (status(before).phase, status(after).phase) else {
+        let lost = status(before).phase.is_some() && status(after).phase.is_none();
+        return lost.then(|| "the phase was taken away".to_owned());
+    };
+    let legal = from == to || if whole { from.successors().contains(&to) } else { reaches(from, to) };
+    (!legal).then(|| format!("phase {from} was followed by {to}"))
+}
+
+/// What ended, and what was claimed, stays.
+pub(super) fn frozen(before: &TerraformRun, after: &TerraformRun) -> Option<String> {
+    let (old, new) = (status(before), status(after));
+    if before.spec != after.spec {
+        return Some("the spec changed".into());
+    }
+    if old.result.is_some() && old.result != new.result {
+        return Some(format!("the result {:?} became {:?}", old.result, new.result));
+    }
+    if old.is_terminal() && old.phase != new.phase {
+        return Some(format!("the phase {:?} of a run that had ended became {:?}", old.phase, new.phase));
+    }
+    (old.claim.is_some() && old.claim != new.claim).then(|| "the claim changed".to_owned())
+}
+
+/// Attempts count up one by one, and the one before is closed. Where a version may be missing, so may the one that closed it.
+pub(super) fn attempts(before: &TerraformRun, after: &TerraformRun, whole: bool) -> Option<String> {
+    let (old, new) = (number(before), number(after));
+    if new < old || (whole && new > old + 1) {
+        return Some(format!("attempt {old} was followed by {new}"));
+    }
+    let open = status(before).attempt.as_ref().is_some_and(|attempt| attempt.open);
+    (whole && new > old && open).then(|| format!("attempt {new} was opened while {old} was open"))
+}
+
+/// A claimed run gets no further attempt.
+pub(super) fn claimed_is_last(before: &TerraformRun, after: &TerraformRun) -> Option<String> {
+    (status(before).claim.is_some() && number(after) > number(before)).then(|| "a claimed run got a further attempt".to_owned())
+}
+
+/// The pod of an attempt writes the status while that attempt is open, and no other pod writes what is the agent's. Whose pod it was
+/// its name says, whoever adopted the run or wrote it since.
+pub(super) fn writer(before: &TerraformRun, after: &TerraformRun, by: &Writer, whole: bool) -> Option<String> {
+    if by.pod_uid.is_empty() {
+        return None;
+    }
+    let (old, new, newest) = (status(before), status(after), number(before));
+    let (name, uid) = (before.name_any(), before.uid().unwrap_or_default());
+    let own = (1..=newest).find(|number| names::attempt_name(&name, &uid, *number) == by.pod);
+    let wrong = match own {
+        // The controller, or a pod that has no business here.
+        None => whole && (new.adopted != old.adopted || new.claim != old.claim),
+        // Attempts only count up, so that no missing version explains it.
+        Some(own) if own < newest => true,
+        Some(own) => {
+            let open = old.attempt.as_ref().is_some_and(|attempt| attempt.open);
+            let another = old.adopted.as_ref().is_some_and(|a| a.attempt == own && a.pod_uid != by.pod_uid);
+            whole && (!open || another)
+        }
+    };
+    wrong.then(|| format!("the pod {} ({}) wrote while the attempt was {:?}", by.pod, by.pod_uid, old.attempt))
+}
+
+/// A status fits.
+pub(super) fn size(bytes: usize) -> Option<String> {
+    (bytes > MAX_STATUS_BYTES).then(|| format!("its status had {bytes} bytes"))
+}
+
+/// A run that ended says how, and one that failed says why and what to do next.
+pub(super) fn named(run: &TerraformRun) -> Option<String> {
+    let status = status(run);
+    if !status.is_terminal() {
+        return None;
+    }
+    if status.message.as_deref().unwrap_or_default().is_empty() {
+        return Some("it ended without a message".into());
+    }
+    let needs = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate));
+    if needs && status.failure.as_ref().is_none_or(|failure| failure.reason.is_empty() || failure.message.is_empty()) {
+        return Some("it failed without a reason".into());
+    }
+    (needs && status.next_step.as_deref().unwrap_or_default().is_empty())
+        .then(|| "it failed and says not what to do next".to_owned())
+}
+
+/// A claim stands on a live approval of the plan, by the pod that had adopted the open attempt. With `whole` this is the write that
+/// made it, of which more is known.
+pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whole: bool) -> Vec<(&'static str, String)> {
+    let (new, annotations) = (status(run), run.annotations());
+    let record = new.approval.as_ref();
+    let approved = match run.spec.approval.mode {
+        ApprovalMode::Manual => record.is_some_and(|record| record.checksum.as_ref() == Some(&claim.checksum)),
+        ApprovalMode::Automatic => record.is_some_and(|record| record.by == "automatic"),
+        ApprovalMode::Unknown => false,
+    };
+    let annotated = run.spec.approval.mode == ApprovalMode::Automatic || annotations.get(names::APPROVE) == Some(&claim.checksum);
+    let adopted =
+        new.adopted.as_ref().is_some_and(|a| a.pod_uid == claim.pod_uid && a.nonce == claim.nonce && a.attempt == claim.attempt);
+    let key = new.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
+    let open = new.attempt.as_ref().is_some_and(|attempt| attempt.open && attempt.number == claim.attempt);
+    let stopped = annotations.contains_key(names::CANCEL) || annotations.contains_key(names::DENY);
+    let other = by.filter(|by| !by.pod_uid.is_empty() && by.pod_uid != claim.pod_uid);
+    let always = [
+        (
+            "S2",
+            new.plan.as_ref().is_none_or(|plan| plan.checksum != claim.checksum),
+            "the claim names another plan than the status",
+        ),
+        ("S2", !annotated, "the claim stands on no approval"),
+        ("S2", !approved, "the claim stands on no record of an approval"),
+        ("S2", run.spec.operation == Operation::Plan, "a run was claimed that only plans"),
+        ("S6", !adopted, "the claim is of a process that did not adopt the attempt"),
+    ];
+    // The claim itself may be what is missing: who wrote this, what was asked for since and what was given back says nothing of it.
+    let at_once = [
+        ("S6", !open, "the claim is of an attempt that is not open"),
+        ("S6", other.is_some(), "the claim was written by another pod"),
+        ("S10", stopped, "a run was claimed that had been cancelled or denied"),
+        ("S10", run.metadata.deletion_timestamp.is_some(), "a run was claimed that was being deleted"),
+        (
+            "S29",
+            key.is_some() && new.lease.as_ref().map(|lease| &lease.state_key) != key,
+            "the claim stands on no lease of its state",
+        ),
+    ];
+    let found = always.into_iter().chain(at_once.into_iter().filter(|_| whole));
+    found.filter(|(_, wrong, _)| *wrong).map(|(invariant, _, text)| (invariant, text.to_owned())).collect()
+}
+
+/// What a run says of itself at its end is what the tool did.
+pub(super) fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
+    let touched = deeds.changed > 0;
+    let (invariant, lie) = match result {
+        RunResult::Applied | RunResult::Destroyed => ("S28", !deeds.ended_well),
+        RunResult::NoChanges | RunResult::Planned | RunResult::Drifted => ("S28", touched || deeds.applies > 0),
+        RunResult::Canceled | RunResult::Rejected | RunResult::Expired | RunResult::Superseded => ("S11", deeds.applies > 0),
+        RunResult::Failed => ("S28", changes == Changed::None && touched),
+        RunResult::Indeterminate => ("S28", !claimed),
+        RunResult::Unknown => ("S28", true),
+    };
+    lie.then(|| (invariant, format!("it says {result} with changes {changes:?}, and the tool did: {deeds:?}")))
+}
