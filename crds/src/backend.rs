@@ -9,7 +9,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{ToolName, state_key::without_userinfo};
+use crate::{ToolName, text::without_userinfo};
 
 /// A type of backend.
 #[derive(Debug, PartialEq, Eq)]

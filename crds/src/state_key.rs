@@ -60,18 +60,6 @@ pub fn canonical(value: &Value) -> String {
     sorted(value).to_string()
 }
 
-/// A URL without user, password and query; any other text as it is.
-pub fn without_userinfo(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    match path {
-        Some(path) => format!("{scheme}://{host}/{path}"),
-        None => format!("{scheme}://{host}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,10 @@ use std::{path::PathBuf, sync::Arc};
 
 use crds::{Failure, Reason, TerraformRun, datastore::ObjectKind};
 
-use super::{Initialised, Planned, PodWork, inputs, setup, source, tools::Pinned};
+use super::{
+    Initialised, Planned, PodWork, inputs, source,
+    tools::{Origin, Pinned},
+};
 use crate::{
     classify::internal,
     datastore::{
@@ -71,7 +74,7 @@ impl PodWork {
         if head.managed {
             self.offer_state().await?;
         }
-        let origin = setup::Origin {
+        let origin = Origin {
             source: format!("plan of attempt {}", plan.attempt),
             revision: plan.revision.clone(),
             stack,

@@ -15,7 +15,7 @@ use super::{
     proven::ProvenTool,
     source,
     stage::{Prepared, Shell},
-    tools::Pinned,
+    tools::Origin,
 };
 use crate::{
     classify::internal,
@@ -26,19 +26,6 @@ use crate::{
     process::Bounds,
     providers::{Served, cli_config},
 };
-
-/// A source that is on disk.
-pub(super) struct Origin {
-    /// Where it is from, in words.
-    pub(super) source: String,
-    pub(super) revision: Option<String>,
-    pub(super) stack: PathBuf,
-    pub(super) root: PathBuf,
-    /// Its state is the datastore's.
-    pub(super) managed: bool,
-    /// The very tool that has to be used.
-    pub(super) pinned: Option<Pinned>,
-}
 
 impl PodWork {
     /// Keeps the pod's tokens, its Secrets, and the message that the agent leaves for the kubelet, out of reach of what is started from

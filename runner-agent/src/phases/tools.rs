@@ -10,7 +10,7 @@ use crds::{Failure, Reason, Tool, ToolName};
 use tokio::runtime::Handle;
 use tool_versions::install::Ask;
 
-use super::{PodWork, setup::Origin};
+use super::PodWork;
 use crate::{
     classify,
     datastore::bundle::{Head, ToolHead},
@@ -39,6 +39,19 @@ impl Sink for Said {
     }
 
     async fn chunk(&mut self) {}
+}
+
+/// A source that is on disk.
+pub(super) struct Origin {
+    /// Where it is from, in words.
+    pub(super) source: String,
+    pub(super) revision: Option<String>,
+    pub(super) stack: PathBuf,
+    pub(super) root: PathBuf,
+    /// Its state is the datastore's.
+    pub(super) managed: bool,
+    /// The very tool that has to be used.
+    pub(super) pinned: Option<Pinned>,
 }
 
 /// The very tool that has to be used.

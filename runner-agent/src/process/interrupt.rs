@@ -1,13 +1,36 @@
 //! How what runs is told to end: the tool by one SIGINT, to its own pid and never to its group; all of it by SIGKILL.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
 
 use nix::sys::signal::Signal;
 
 use super::{
-    spawn::{Children, Role},
+    confine::Confined,
     tree::{Executable, kill_below, send},
 };
+
+/// Which process of a command is the tool, if any is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// None is.
+    #[default]
+    Other,
+    /// The command itself.
+    Tool,
+    /// A process below the command that runs this executable: Terragrunt runs OpenTofu or Terraform.
+    Above(PathBuf),
+}
+
+/// The commands that run now. Cloned freely.
+#[derive(Clone, Debug, Default)]
+pub struct Children {
+    table: Arc<Mutex<Table>>,
+    pub(super) confined: Arc<OnceLock<Confined>>,
+}
 
 /// What runs, and what it was told.
 #[derive(Debug, Default)]
@@ -51,6 +74,10 @@ impl Tracked {
 }
 
 impl Children {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the attempt is being stopped.
     pub fn is_stopped(&self) -> bool {
         self.table().stopped

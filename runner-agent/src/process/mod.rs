@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `spawn` | starting a command, and seeing it to its end |
-//! | `interrupt` | the tool's one SIGINT, and SIGKILL |
+//! | `interrupt` | what runs, the tool's one SIGINT, and SIGKILL |
 //! | `tree` | who runs below whom |
 //! | `reap` | ended processes that nobody else waits for |
 //! | `confine` | what a command may not open |
@@ -19,8 +19,9 @@ mod spawn;
 mod tree;
 
 pub use confine::Bounds;
+pub use interrupt::{Children, Role};
 pub use output::{Lines, Log, LogSink, MAX_LINE, cut_marker};
 pub use peer::is_of_tool;
 pub use reap::{kill_others, reap_strangers};
-pub use spawn::{Children, Command, Exit, Role, RunError, Sink, Source};
+pub use spawn::{Command, Exit, RunError, Sink, Source};
 pub use tree::{descendants, own_pid};

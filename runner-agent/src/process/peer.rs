@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    spawn::{Children, Role},
+    interrupt::{Children, Role},
     tree::{Executable, parents},
 };
 

@@ -12,7 +12,7 @@ use nix::{
 };
 
 use super::{
-    spawn::Children,
+    interrupt::Children,
     tree::{kill_below, own_pid, parents},
 };
 

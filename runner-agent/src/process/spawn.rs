@@ -6,7 +6,6 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -18,7 +17,7 @@ use tokio::{
 
 use super::{
     confine::{Bounds, Confined},
-    interrupt::{Table, Tracked},
+    interrupt::{Children, Role, Tracked},
     output::Lines,
     tree::Executable,
 };
@@ -43,18 +42,6 @@ pub struct Command {
     pub dir: PathBuf,
     /// Which process of it is the tool.
     pub role: Role,
-}
-
-/// Which process of a command is the tool, if any is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    /// None is.
-    #[default]
-    Other,
-    /// The command itself.
-    Tool,
-    /// A process below the command that runs this executable: Terragrunt runs OpenTofu or Terraform.
-    Above(PathBuf),
 }
 
 /// How a command ended.
@@ -91,18 +78,7 @@ pub enum Source {
     Err,
 }
 
-/// The commands that run now. Cloned freely.
-#[derive(Clone, Debug, Default)]
-pub struct Children {
-    table: Arc<Mutex<Table>>,
-    confined: Arc<OnceLock<Confined>>,
-}
-
 impl Children {
-    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From now on all commands are kept within these bounds. Once for all.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use tool_versions::{
     store::verify::InUse,
 };
 
-use super::sources::{ToolSources, known, name_of};
+use super::sources::{AtHand, ToolSources, known, name_of};
 use crate::{classify::is_disk_full, process::Role};
 
 /// A tool that was found.
@@ -130,17 +130,6 @@ pub enum Told {
 
 /// See [`Told::Alive`].
 const ALIVE: Duration = Duration::from_secs(1);
-
-/// A version that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AtHand {
-    /// The tool.
-    pub name: ToolName,
-    /// Its version.
-    pub version: Version,
-    /// The executable.
-    pub binary: PathBuf,
-}
 
 /// A tool that was found, with what was asked for.
 #[derive(Clone, Debug)]

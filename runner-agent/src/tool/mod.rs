@@ -13,8 +13,8 @@ pub mod path;
 pub mod sources;
 pub mod wrapped;
 
-pub use find::{AtHand, Found, Search, evidence};
-pub use sources::ToolSources;
+pub use find::{Found, Search, evidence};
+pub use sources::{AtHand, ToolSources};
 pub use tool_versions::{
     Version,
     store::verify::{Stamp, digest},

@@ -5,17 +5,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::find::AtHand;
 use crds::{
     ToolName,
     tools::{ToolMirror, ToolSettings, ToolVerification},
 };
 use tool_versions::{
-    Channel, Defaults, Error, Installer, Limits, Mirror, Platform, Result, Store, Tool, Verification,
+    Channel, Defaults, Error, Installer, Limits, Mirror, Platform, Result, Store, Tool, Verification, Version,
     http::{Auth, Rules},
     install::{Ask, Keys, PATIENCE},
     mirror::environment::{self, Named},
 };
+
+/// A version that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtHand {
+    /// The tool.
+    pub name: ToolName,
+    /// Its version.
+    pub version: Version,
+    /// The executable.
+    pub binary: PathBuf,
+}
 
 /// Where tools are from.
 #[derive(Debug)]

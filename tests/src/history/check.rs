@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{History, Missing, Versions, rules};
+use super::{History, Missing, rules};
 use crate::{
     ledger,
     trace::{self, Step, Violation},
@@ -52,11 +52,4 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         found.push(Violation { invariant: "S15", of: "audit log".into(), text: format!("holds the secret: {line}") });
     }
     found
-}
-
-/// The run's own entries of the ledger: its scripts carry its name.
-pub(super) fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a ledger::Entry> {
-    let Some(last) = versions.last() else { return Vec::new() };
-    let of = last.of();
-    history.ledger.iter().filter(|entry| entry.text("script") == Some(&of)).collect()
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crds::names;
 use kube::ResourceExt as _;
 
-use super::{History, Missing, Version, check::entries};
+use super::{History, Missing, Version, entries};
 
 /// The run `NAMESPACE/NAME`: its versions, its pods, what the ledger has of it, and where a version may be missing; empty for
 /// what is no run.

@@ -6,6 +6,7 @@ mod check;
 mod evidence;
 mod read;
 mod rules;
+
 #[cfg(test)]
 mod tests;
 
@@ -119,4 +120,11 @@ impl History {
         let lost = self.lost.iter().filter(|(_, _, run)| run == of).any(|(begin, end, _)| meets(*begin, *end));
         lost || self.gaps.iter().any(|gap| meets(*gap, *gap))
     }
+}
+
+/// The run's own entries of the ledger: its scripts carry its name.
+fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a crate::ledger::Entry> {
+    let Some(last) = versions.last() else { return Vec::new() };
+    let of = last.of();
+    history.ledger.iter().filter(|entry| entry.text("script") == Some(&of)).collect()
 }

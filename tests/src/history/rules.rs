@@ -3,7 +3,7 @@
 use crds::{Changed, TerraformRunStatus, names};
 use kube::ResourceExt as _;
 
-use super::{History, Version, Versions, check::entries};
+use super::{History, Version, Versions, entries};
 use crate::{
     ledger::what,
     trace::{self, Deeds},

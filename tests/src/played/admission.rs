@@ -7,9 +7,8 @@ use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Val
 use serde_json::{Value, json};
 
 use super::{
-    Refusal, User,
+    RUNS, Refusal, User,
     cel::{compile, context, is_true},
-    store::RUNS,
 };
 
 /// The templates of the chart, each with one policy and its binding.

@@ -16,6 +16,11 @@ pub mod patch;
 pub mod schema;
 pub mod store;
 
+/// The plural word for runs.
+pub const RUNS: &str = "terraformruns";
+/// The plural word for pods.
+pub const PODS: &str = "pods";
+
 use std::collections::BTreeSet;
 
 use crate::trace::Writer;

@@ -6,17 +6,13 @@ use crds::{names, whole_seconds};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+pub use super::{PODS, RUNS};
 use super::{
     Refusal, User, admission,
     patch::{is_absent, merge},
     schema,
 };
 use crate::trace::Writer;
-
-/// The plural word for runs.
-pub const RUNS: &str = "terraformruns";
-/// The plural word for pods.
-pub const PODS: &str = "pods";
 
 /// Where an object is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 use tool_versions::Version;
 
-use super::tree::names;
+use super::names;
 
 /// HashiCorp's `terraform/index.json`.
 pub(super) fn hashicorp(root: &Path) -> Result<Value> {

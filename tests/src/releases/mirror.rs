@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri, 
 
 use super::content::{Content, Manner};
 use super::trouble::{Trouble, Troubles};
-use super::{Release, lists, tree};
+use super::{Release, lists};
 use crate::cluster::pki::{Identity, Pki};
 use crate::servers::auth::Access;
 use crate::servers::listener::Listener;
@@ -238,7 +238,7 @@ fn number(uri: &Uri, name: &str, default: usize) -> usize {
 fn listing(path: &str, directory: &Path) -> Result<String> {
     let mut page =
         format!("<!DOCTYPE html>\n<title>Index of {path}</title>\n<h1>Index of {path}</h1>\n<pre>\n<a href=\"../\">../</a>\n");
-    for name in tree::names(directory)? {
+    for name in super::names(directory)? {
         let end = if directory.join(&name).is_dir() { "/" } else { "" };
         writeln!(page, "<a href=\"{name}{end}\">{name}{end}</a>")?;
     }

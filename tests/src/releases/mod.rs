@@ -32,6 +32,7 @@ mod mirror;
 mod pack;
 mod release;
 mod settings;
+
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -44,3 +45,19 @@ pub use release::Release;
 pub use settings::mirror_settings;
 pub use tree::Tree;
 pub use trouble::Trouble;
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+
+/// The names in a directory, in order, without what is hidden.
+fn names(directory: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.with_context(|| format!("cannot read {}", directory.display()))?,
+    };
+    let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| !name.starts_with('.'));
+    names.sort();
+    Ok(names)
+}

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tool_versions::{Digest, Tool};
 
-use super::{Key, Release, lists, pack};
+use super::{Key, Release, lists, names, pack};
 use crate::cluster::cache::{self, Cache};
 
 /// A directory with releases, signed by one key.
@@ -96,16 +96,4 @@ fn is_json(name: &str) -> bool {
 /// Writes a file in one step: a server may be reading the one before.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     Cache::install(path, |temporary| cache::write(temporary, bytes))
-}
-
-/// The names in a directory, in order, without what is hidden.
-pub(super) fn names(directory: &Path) -> Result<Vec<String>> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.with_context(|| format!("cannot read {}", directory.display()))?,
-    };
-    let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.retain(|name| !name.starts_with('.'));
-    names.sort();
-    Ok(names)
 }
