@@ -7,7 +7,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crds::{TerraformRun, names, text::clip};
+use crds::{names, text::clip};
 
 /// The most bytes of an Event's note, in characters of up to three bytes.
 const MAX_NOTE: usize = 340;
@@ -35,7 +35,7 @@ impl Events {
     }
 
     /// Publishes notes on a run, in their order, from a task of its own.
-    pub fn publish(&self, run: &TerraformRun, notes: Vec<Note>) {
+    pub fn publish(&self, run: &impl Resource<DynamicType = ()>, notes: Vec<Note>) {
         if notes.is_empty() {
             return;
         }
@@ -52,7 +52,7 @@ impl Events {
     }
 
     /// A run was pruned.
-    pub fn pruned(&self, run: &TerraformRun) {
+    pub fn pruned(&self, run: &impl Resource<DynamicType = ()>) {
         let text = format!("run {} was deleted after its time", run.name_any());
         self.publish(run, vec![Note { reason: "Pruned", warning: false, text }]);
     }

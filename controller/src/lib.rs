@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`run`] | the reconciler: observe, decide, execute, and the loop that looks at runs |
+//! | [`run`] | the reconciler: observe, tell the situation, decide, execute, and the loop that looks at runs |
 //! | [`policies`] | the proof that the admission policies stand |
 //! | [`state_queue`] | one apply at a time on a state: who has it, who waits, what was applied or planned since |
 //! | [`gc`] | what is deleted because nothing needs it any more |

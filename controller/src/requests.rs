@@ -25,6 +25,6 @@ pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
 }
 
 /// The annotation approves this plan.
-pub(crate) fn annotated(run: &TerraformRun, plan: &PlanStatus) -> bool {
+pub(crate) fn annotated(run: &impl ResourceExt, plan: &PlanStatus) -> bool {
     run.annotations().get(names::APPROVE).is_some_and(|given| *given == plan.checksum)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controller::{
-    run::{Action, Gate, NodeState, Notes, Observed, PodState, Proof, decide, lease::Nodes, locks::Left},
+    run::{Action, Gate, LateResult, LockHolder, NodeState, Notes, Observed, PodState, RunView, decide},
     settings::Settings,
 };
 use crds::names;
@@ -64,7 +64,7 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         ..Notes::default()
     };
     Observed {
-        run: Arc::clone(&seen.run.typed),
+        run: if seen.live { RunView::live(Arc::clone(&seen.run.typed)) } else { RunView::cached(&seen.run.typed) },
         run_live: seen.live,
         pod,
         pod_live: seen.live,
@@ -73,13 +73,13 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         notes,
         newer: None,
         applied: None,
-        proof: Proof::Unknown,
+        late_result: LateResult::Unknown,
         taken: seen.leased.then(|| (state_key(), format!("pawl-state-{}", state_key()))),
         ahead: None,
         node: NodeState::Unknown,
-        nodes: Nodes::Unknown,
-        unlocked: false,
-        left: Left::Unknown,
+        gone_pod_ended: false,
+        lock_released: false,
+        lock_holder: LockHolder::Unknown,
     }
 }
 
@@ -142,7 +142,8 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
             }
             Action::DeleteAccount { .. }
             | Action::ProveGate
-            | Action::AskProof
+            | Action::Read
+            | Action::AskDatastore
             | Action::CreateRerun
             | Action::CreateRecovery
             | Action::Prune

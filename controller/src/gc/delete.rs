@@ -12,12 +12,12 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crds::{TerraformRun, names};
+use crds::names;
 
 use crate::{cluster::Cluster, error::Error};
 
 /// Deletes an object of that UID, in the background; one that is gone is success.
-pub(super) async fn object<K>(
+pub(crate) async fn object<K>(
     what: &'static str,
     namespace: &str,
     name: &str,
@@ -62,7 +62,7 @@ pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Cl
 }
 
 /// Deletes everything of a run but the run: pods one by one with their UID, then the rest by label.
-pub(crate) async fn all_of(run: &TerraformRun, ctx: &Cluster) -> Result<(), Error> {
+pub(crate) async fn all_of(run: &impl ResourceExt, ctx: &Cluster) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
     let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
     let metadata = ctx.call("list pods", ctx.pod_api(&namespace).list_metadata(&of_run)).await?;

@@ -2,9 +2,10 @@
 //! would make them again, and with them their apply.
 
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 
-use crds::{RunResult, TerraformRun, TerraformRunStatus};
+use crds::RunResult;
 
 use crate::settings::Settings;
 
@@ -20,9 +21,14 @@ pub const KEPT_BY: [&str; 7] = [
 ];
 
 /// When a run goes; `None`: never, as far as is known now.
-pub fn due(run: &TerraformRun, status: &TerraformRunStatus, settings: &Settings) -> Option<Timestamp> {
-    let ttl = run.spec.ttl_seconds_after_finished.or(settings.default_ttl_seconds)?;
-    let (ended, result) = (status.completion_time.as_ref()?, status.result?);
+pub fn due(
+    run: &impl ResourceExt,
+    ttl_seconds: Option<u32>,
+    ended: Option<&Time>,
+    result: Option<RunResult>,
+    settings: &Settings,
+) -> Option<Timestamp> {
+    let (ttl, ended, result) = (ttl_seconds.or(settings.default_ttl_seconds)?, ended?, result?);
     let kept = |key: &str| run.labels().contains_key(key) || run.annotations().contains_key(key);
     if result == RunResult::Indeterminate || KEPT_BY.iter().any(|key| kept(key)) {
         return None;

@@ -1,14 +1,14 @@
-//! What the reconciler works with, and what it remembers between two looks.
+//! What the reconciler works with.
 
 use std::{
     collections::HashMap,
     ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use datastore_client::controller::Datastore;
 
-use super::actions::Notes;
+use super::memory::Memory;
 use crate::{
     cluster::Cluster,
     events::Events,
@@ -57,32 +57,6 @@ impl Deref for Context {
 
     fn deref(&self) -> &Cluster {
         &self.cluster
-    }
-}
-
-/// What this process remembers of runs that are worked on, by UID.
-#[derive(Default)]
-pub struct Memory(Mutex<HashMap<String, Notes>>);
-
-impl Memory {
-    /// What is remembered.
-    pub fn get(&self, uid: &str) -> Notes {
-        self.lock().get(uid).cloned().unwrap_or_default()
-    }
-
-    /// Changes what is remembered.
-    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
-        change(self.lock().entry(uid.to_owned()).or_default())
-    }
-
-    /// Forgets a run.
-    pub fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Notes>> {
-        // Notes are whole at every moment, so a panic elsewhere spoils nothing.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,49 +1,49 @@
-//! The reconciler of runs: observe, decide, execute.
+//! The reconciler of runs: observe, tell the situation, decide, execute. Each module uses those above it only.
 //!
 //! | module | does | touches the cluster |
 //! |---|---|---|
+//! | [`timing`] | how long everything waits | no |
+//! | [`run_view`] | what decisions read of a run, cached or whole | no |
+//! | [`memory`], [`context`] | what this process remembers of runs, and works with | no |
+//! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
+//! | [`situation`] | tells what a run is in the middle of | no |
+//! | [`mod@decide`] | says what is to be done | no |
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
-//! | [`context`] | what all of it works with, and what is remembered between two looks | no |
-//! | [`decide`] | says what is to be done | no |
-//! | [`start`], [`close`], [`approve`] | its parts: attempts nobody has adopted, ends of attempts, approvals | no |
-//! | [`locks`] | its part: locks of states that dead pods left | no |
-//! | [`lease`] | its part: one apply at a time on a state | no |
-//! | [`node`] | its part: the pod's node is lost, or over | no |
-//! | [`keep`], [`proof`], [`journal`] | its parts: plans that outlive their pods; results and journals that arrive by the datastore | no |
-//! | [`status`] | drafts of status writes | no |
-//! | [`tested`] | the same as patches that test fields | no |
-//! | [`execute`], [`stored`] | does it; asks and tells the datastore | yes |
+//! | [`execute`] | does what was decided | yes |
 //! | [`void`] | takes away what was set while the admission policies were not proven | yes |
+//! | [`reconcile`](mod@reconcile) | one look at a run | yes |
 //! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
 
-mod actions;
-mod approve;
-mod close;
 mod context;
 mod decide;
+mod decision;
 mod execute;
-mod journal;
-mod keep;
-pub mod lease;
-pub mod locks;
-mod node;
+mod memory;
 mod observe;
-mod proof;
+mod observed;
 mod reconcile;
-mod start;
-mod status;
-mod stored;
-mod tested;
+mod run_view;
+mod situation;
 #[cfg(test)]
 mod tests;
+mod timing;
 pub mod void;
 pub mod watch;
 
-pub use actions::{
-    Action, Decision, Ended, Gate, Kind, Note, Notes, Observed, PodState, PodView, Proof, ProofAsked, Refused, Trouble, Write,
-};
 pub use context::Context;
-pub use decide::{ASK_GRACE, CREATION_LAG, GONE_WAIT, LATE_CONDITIONS, decide};
-pub use node::{NODE_WAIT, NodeState, over};
+pub use decide::{
+    decide,
+    draft::{Draft, End},
+};
+pub use decision::{Action, Decision, Kind, Write};
+pub use memory::{DatastoreAsked, Memory, Notes, Refused, Waits};
+pub use observed::{LateResult, LockHolder, Observed, PodState};
 pub use reconcile::{on_error, reconcile};
-pub use status::{Draft, End};
+pub use run_view::{RunView, Spec, Status};
+
+pub use crate::{
+    cluster::nodes::NodeState,
+    events::Note,
+    policies::Gate,
+    runner_pod::status::{Ended, PodView, Trouble},
+};

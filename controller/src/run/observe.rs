@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crds::TerraformRun;
-
 use super::{
-    Context,
-    actions::{Notes, Observed, PodState, PodView, Proof},
-    decide::asked,
-    lease::{self, Nodes},
-    locks::Left,
-    node::{self, NodeState},
-    start,
+    context::Context,
+    memory::Notes,
+    observed::{LateResult, LockHolder, Observed, PodState, node_name},
+    run_view::RunView,
 };
-use crate::{cluster::node_watch, error::Error, runner_pod::account, state_queue::queue::Ahead};
+use crate::{
+    cluster::{node_watch, nodes::NodeState},
+    error::Error,
+    requests,
+    runner_pod::{account, status::PodView},
+    state_queue::{queue::Ahead, want::wants},
+};
+use crds::TerraformRun;
 
 /// The number in a resourceVersion, 0 when it is none.
 pub(super) fn version(run: &TerraformRun) -> u64 {
@@ -24,45 +25,26 @@ pub(super) fn version(run: &TerraformRun) -> u64 {
 }
 
 /// From the cache. `None` when the cache does not show this process's own last write yet.
-pub(super) fn cached(run: Arc<TerraformRun>, ctx: &Context, now: Timestamp) -> Option<Observed> {
-    let uid = run.uid().unwrap_or_default();
-    let notes = notes(&run, &uid, ctx, now);
-    if version(&run) < notes.version {
+pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
+    let notes = notes(run, ctx);
+    if version(run) < notes.version {
         return None;
     }
-    let namespace = run.namespace().unwrap_or_default();
     let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
     let pod = match attempt {
         None => PodState::Absent,
-        Some(attempt) => match ctx.pods.get(&namespace, &attempt.pod_name) {
+        Some(attempt) => match ctx.pods.get(&run.namespace().unwrap_or_default(), &attempt.pod_name) {
             Some(view) => PodState::Present(view),
-            None if attempt.open && start::just_created(notes.created, attempt.number, now) => PodState::Unknown,
+            None if attempt.open && notes.just_created(attempt.number, ctx.now()) => PodState::Unknown,
             None => PodState::Absent,
         },
     };
-    let notes = placed(notes, &uid, &pod, ctx);
-    let node = node::name(attempt, &pod, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
-    let gate = ctx.gate.state(&namespace, now);
-    let newer = ctx.newer_plans.newer(&uid);
-    let (ahead, applied) = (ahead(&run, ctx), ctx.queue.applied_since(&run));
-    Some(Observed {
-        run,
-        run_live: false,
-        pod,
-        pod_live: false,
-        gate,
-        gate_live: false,
-        notes,
-        newer,
-        applied,
-        proof: Proof::Unknown,
-        taken: None,
-        ahead,
-        node,
-        nodes: Nodes::Unknown,
-        unlocked: false,
-        left: Left::Unknown,
-    })
+    let notes = placed(notes, run, &pod, ctx);
+    let node = node_name(attempt, &pod, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
+    // Without a plan the spec says of which state the run is, and the cache does not keep that.
+    let planned = run.status.as_ref().and_then(|status| status.plan.as_ref()).is_some_and(|plan| plan.state_key.is_some());
+    let ahead = if planned { ahead(run, ctx) } else { None };
+    Some(Observed { ahead, ..observed(run, RunView::cached(run), pod, notes, node, ctx) })
 }
 
 /// From the API server. `None` when the run is gone, or another has its name.
@@ -82,63 +64,66 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
             Some(_) | None => PodState::Absent,
         },
     };
-    let now = ctx.now();
-    let notes = placed(notes(&fresh, &uid, ctx, now), &uid, &pod, ctx);
+    let notes = placed(notes(&fresh, ctx), &fresh, &pod, ctx);
     // Nothing rests on the node of a run that has ended and given everything back.
     let matters =
         fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
-    let node = match node::name(attempt, &pod, &notes).filter(|_| matters) {
+    let node = match node_name(attempt, &pod, &notes).filter(|_| matters) {
         Some(name) => node_watch::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
         None => NodeState::Unknown,
     };
-    let gate = ctx.gate.state(&namespace, now);
-    let newer = ctx.newer_plans.newer(&uid);
-    let (ahead, applied) = (ahead(&fresh, ctx), ctx.queue.applied_since(&fresh));
-    let run = Arc::new(fresh);
-    Ok(Some(Observed {
-        run,
-        run_live: true,
+    let (ahead, fresh) = (ahead(&fresh, ctx), Arc::new(fresh));
+    let seen = observed(&fresh, RunView::live(fresh.clone()), pod, notes, node, ctx);
+    Ok(Some(Observed { run_live: true, pod_live: true, ahead, ..seen }))
+}
+
+/// With what the watches know of other runs, and nothing yet that has to be asked for.
+fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node: NodeState, ctx: &Context) -> Observed {
+    Observed {
+        run: view,
+        run_live: false,
         pod,
-        pod_live: true,
-        gate,
+        pod_live: false,
+        gate: ctx.gate.state(&run.namespace().unwrap_or_default(), ctx.now()),
         gate_live: false,
         notes,
-        newer,
-        applied,
-        proof: Proof::Unknown,
+        newer: ctx.newer_plans.newer(&run.uid().unwrap_or_default()),
+        applied: ctx.queue.applied_since(run),
+        late_result: LateResult::Unknown,
         taken: None,
-        ahead,
+        ahead: None,
         node,
-        nodes: Nodes::Unknown,
-        unlocked: false,
-        left: Left::Unknown,
-    }))
+        gone_pod_ended: false,
+        lock_released: false,
+        lock_holder: LockHolder::Unknown,
+    }
 }
 
 /// Who comes before the run, when it wants a lease, or will as soon as its approval is recorded.
 pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
-    lease::wants(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
+    wants(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
 }
 
 /// Remembers where the pod is: one that is gone does not say it any more.
-fn placed(mut notes: Notes, uid: &str, pod: &PodState, ctx: &Context) -> Notes {
+fn placed(mut notes: Notes, run: &TerraformRun, pod: &PodState, ctx: &Context) -> Notes {
     if let PodState::Present(PodView { attempt, node: Some(node), .. }) = pod
         && notes.node.as_ref().is_none_or(|(number, name)| number != attempt || name != node)
     {
         notes.node = Some((*attempt, node.clone()));
-        ctx.memory.update(uid, |kept| kept.node.clone_from(&notes.node));
+        ctx.memory.update(&run.uid().unwrap_or_default(), |kept| kept.node.clone_from(&notes.node));
     }
     notes
 }
 
 /// What is remembered, with the moment at which an end was asked for.
-fn notes(run: &TerraformRun, uid: &str, ctx: &Context, now: Timestamp) -> Notes {
+fn notes(run: &TerraformRun, ctx: &Context) -> Notes {
+    let (uid, now) = (run.uid().unwrap_or_default(), ctx.now());
     let ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-    if !ended && asked(run).is_some() {
-        return ctx.memory.update(uid, |notes| {
+    if !ended && requests::asked(run).is_some() {
+        return ctx.memory.update(&uid, |notes| {
             notes.asked_at.get_or_insert(now);
             notes.clone()
         });
     }
-    ctx.memory.get(uid)
+    ctx.memory.get(&uid)
 }

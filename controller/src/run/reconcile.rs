@@ -8,16 +8,16 @@ use std::{
 use kube::{ResourceExt, runtime::controller};
 use tracing::Instrument;
 
-use crds::{TerraformRun, TerraformRunStatus};
-
 use super::{
-    actions::Observed,
     context::Context,
     decide::decide,
     execute::{Outcome, execute},
-    observe, void,
+    observe,
+    observed::Observed,
+    void,
 };
 use crate::error::{Error, ErrorKind};
+use crds::TerraformRun;
 
 /// The most steps of one look; a run takes four of them to its pod.
 const MAX_STEPS: usize = 16;
@@ -47,7 +47,7 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<cont
 
 async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Action, Error> {
     let uid = run.uid().unwrap_or_default();
-    let Some(mut seen) = observe::cached(run.clone(), ctx, ctx.now()) else {
+    let Some(mut seen) = observe::cached(&run, ctx) else {
         return Ok(controller::Action::requeue(CACHE_LAG));
     };
     let mut contended = false;
@@ -94,8 +94,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
 
 /// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.
 fn rest(uid: &str, seen: &Observed, ctx: &Context, requeue: Option<Duration>) {
-    let open = seen.status().attempt.as_ref().is_some_and(|attempt| attempt.open);
-    if requeue.is_none() && !open && seen.run.status.as_ref().is_some_and(TerraformRunStatus::is_terminal) && !seen.run_live {
+    if requeue.is_none() && seen.run.open_attempt().is_none() && seen.status().is_terminal() && !seen.run_live {
         ctx.memory.forget(uid);
     } else if seen.notes.errors > 0 {
         ctx.memory.update(uid, |notes| notes.errors = 0);

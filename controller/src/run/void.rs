@@ -1,36 +1,36 @@
 //! What stood on a run while the admission policies were not proven: nobody knows who set it, so that it is taken away, and has to be
 //! set anew. What only stops a run stays.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use kube::{
-    Api, ResourceExt as _,
-    api::{ListParams, ObjectMeta, Patch, PatchParams},
+    Api, ResourceExt,
+    api::{ListParams, Patch},
     core::DeserializeGuard,
 };
-use serde_json::{Map, Value, json};
-
-use crds::{ApprovalMode, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason, text::clip};
+use serde_json::json;
 
 use super::{
-    Context,
-    actions::{Kind, Note, Write},
-    execute::report,
-    keep, lease,
-    status::{Draft, End},
+    context::Context,
+    decide::{
+        approval::waits_again,
+        draft::{Draft, End},
+        lost_node::ABANDONS,
+        state_queue::give_back,
+    },
+    decision::{Kind, Write},
+    execute::{insist, params, status::report, take_off},
+    run_view::RunView,
+    situation::plan_of,
 };
-use crate::{
-    error::{Error, ErrorKind},
-    policies::Voids,
-};
+use crate::{error::Error, events::Note, policies::Voids};
+use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, names, reason, text::clip};
 
 /// How many runs are read at a time.
 const PAGE: u32 = 200;
-/// How often a write is sent that others keep from its effect.
-const TRIES: u32 = 20;
 /// Annotations that approve: together, as taking all away is a withdrawal.
 const APPROVALS: [&str; 3] = [names::APPROVE, names::APPROVED_BY, names::COMMENT];
-/// Annotations that give an apply up, and with it what keeps another from its state.
-pub(super) const ABANDONS: [&str; 2] = [names::ABANDON, names::ABANDONED_BY];
 /// Annotations that ask for another run.
 const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
 /// All that counts only behind the policies.
@@ -39,7 +39,7 @@ fn guarded() -> impl Iterator<Item = &'static str> {
 }
 
 /// What people say of a run by its annotations, as far as it counts only behind the policies, and for which life of the run.
-pub(super) fn words(run: &TerraformRun) -> impl Iterator<Item = Option<&String>> {
+pub(super) fn words(run: &impl ResourceExt) -> impl Iterator<Item = Option<&String>> {
     guarded().chain([names::LIFE]).map(|name| run.annotations().get(name))
 }
 
@@ -106,8 +106,8 @@ async fn one(mut run: TerraformRun, creations: bool, ctx: &Context) -> Result<()
     if creations && unfounded(&run).is_some() {
         if run.status.as_ref().is_none_or(|status| status.phase.is_none()) {
             // The first phase is Pending, so the end takes a second write.
-            let status = TerraformRunStatus::default();
-            let mut draft = Draft::new(&run, &status, ctx.now());
+            let view = RunView::live(Arc::new(run.clone()));
+            let mut draft = Draft::new(&view, ctx.now());
             draft.set("phase", Phase::Pending);
             let Some(begun) = write_over(&run, draft.finish(Kind::Begin), ctx).await? else { return Ok(()) };
             run = begun;
@@ -161,15 +161,15 @@ fn unfounded(run: &TerraformRun) -> Option<&'static str> {
 
 /// Says that an approval was taken away, and takes its record away.
 fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
-    let empty = TerraformRunStatus::default();
-    let status = run.status.as_ref().unwrap_or(&empty);
-    let mut draft = Draft::new(run, status, now);
+    let run = RunView::live(Arc::new(run.clone()));
+    let status = &run.status;
+    let mut draft = Draft::new(&run, now);
     if status.approval.is_some() {
         draft.clear("approval");
-        lease::give_back(&mut draft);
+        give_back(&mut draft);
         let attempt = status.attempt.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
-        if let Some(plan) = attempt.and_then(|attempt| keep::plan_of(status, attempt)) {
-            keep::waits_again(&mut draft, run, plan, now);
+        if let Some(plan) = attempt.and_then(|attempt| plan_of(status, attempt)) {
+            waits_again(&mut draft, &run, plan, now);
         }
     }
     let by = by.map(|by| format!(" in the name of {}", clip(by, 80))).unwrap_or_default();
@@ -181,29 +181,16 @@ fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
 
 /// Ends a run that has not begun and asks for what its creator may not have been allowed.
 fn creation(run: &TerraformRun, now: Timestamp) -> Option<Write> {
-    let (asks, status) = (unfounded(run)?, run.status.as_ref()?);
-    let mut draft = Draft::new(run, status, now);
+    let asks = unfounded(run).filter(|_| run.status.is_some())?;
+    let run = RunView::live(Arc::new(run.clone()));
+    let mut draft = Draft::new(&run, now);
     let message = format!(
         "the run {asks} and was created while the admission policies were not proven to stand, so that nobody \
                            knows whether its creator may; nothing was applied: create it anew"
     );
     draft.end(&End { result: RunResult::Canceled, message, failure: None });
-    lease::give_back(&mut draft);
+    give_back(&mut draft);
     Some(draft.finish(Kind::End))
-}
-
-/// Takes annotations off. That of a run which is there is never refused for another reason than that it is to be tried again: what
-/// could not be taken away would be believed.
-pub(super) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
-    let all = run.annotations.as_ref();
-    if !keys.iter().any(|key| all.is_some_and(|all| all.contains_key(*key))) {
-        return Ok(());
-    }
-    let gone: Map<String, Value> = keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
-    let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": gone}}));
-    let (api, name) = (ctx.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
-    let params = params();
-    insist(run, ctx, || ctx.call("take off what is void", api.patch_metadata(name, &params, &patch)), false).await.map(drop)
 }
 
 async fn write_over(run: &TerraformRun, write: Write, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
@@ -218,43 +205,11 @@ async fn write_over(run: &TerraformRun, write: Write, ctx: &Context) -> Result<O
     Ok(written)
 }
 
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
-}
-
-/// Sends a write that names no version until it has its effect; `None` when the run is gone, or, where it `may_have_gone_on`, was
-/// claimed or has ended, from which the schema keeps it.
-async fn insist<T, F>(run: &ObjectMeta, ctx: &Context, send: impl Fn() -> F, may_have_gone_on: bool) -> Result<Option<T>, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match send().await {
-            Ok(written) => return Ok(Some(written)),
-            // The API server gives up after five writes of others in between, and says the same when another run has the name.
-            Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
-                let api = ctx.runs(run.namespace.as_deref().unwrap_or_default());
-                let found = ctx.call_opt("read run", api.get_metadata(run.name.as_deref().unwrap_or_default())).await?;
-                if found.and_then(|found| found.metadata.uid) != run.uid {
-                    return Ok(None);
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound || may_have_gone_on && error.kind() == ErrorKind::Invalid => {
-                tracing::info!(%error, "the run has gone on");
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{ApprovalRecord, Attempt, Claim, whole_seconds};
+    use crds::{ApprovalRecord, Attempt, Claim, TerraformRunStatus, whole_seconds};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
     fn with(annotations: &[&str], change: impl FnOnce(&mut TerraformRun, &mut TerraformRunStatus)) -> TerraformRun {

@@ -111,13 +111,13 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<O
     Ok(runs.then(|| format!("{namespace}/{name}, which was removed while its pod still runs")))
 }
 
-/// Removes the Leases that name a run which is about to go.
+/// Removes the Leases that name the run of that UID, which is about to go.
 ///
 /// # Errors
 /// When an answer says nothing. A controller without the right to leases has none to remove.
-pub async fn remove(run: &TerraformRun, ctx: &Cluster) -> Result<(), Error> {
+pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     let api = api(ctx);
-    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
+    let of_run = ListParams::default().labels(&format!("{}={run_uid}", names::LABEL_RUN_UID));
     let found = match ctx.call("list leases", api.list(&of_run)).await {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(()),

@@ -3,22 +3,28 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crds::{ApprovalMode, Recover, RunResult, TerraformRun, TerraformRunStatus, names};
-
-use super::rerun;
-use crate::run::{Action, Decision, Draft, Kind, Observed};
+use super::{draft::Draft, rerun};
+use crate::run::{
+    decision::{Action, Decision, Kind},
+    observed::Observed,
+    run_view::RunView,
+};
+use crds::{ApprovalMode, Recover, RunResult, TerraformRun, names};
 
 /// Whether a recovery is asked for and not answered. Admission lets it be asked for only where there may be something to recover.
-pub(crate) fn is_asked(run: &TerraformRun, status: &TerraformRunStatus) -> bool {
+pub(super) fn is_asked(run: &RunView) -> bool {
+    let status = &run.status;
     let asked = run.annotations().get(names::RECOVER).is_some_and(|value| value == "true");
-    let due = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate)) && status.claim.is_some();
+    // Of a run that is finished for good the cache does not keep the claim.
+    let claimed = status.claim.is_some() || run.whole().is_none();
+    let due = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate)) && claimed;
     asked && due && status.recovery.is_none()
 }
 
 /// Creates the run and remembers its name.
-pub(crate) fn answer(o: &Observed, now: Timestamp) -> Decision {
+pub(super) fn answer(o: &Observed, now: Timestamp) -> Decision {
     let name = names::recovery_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     draft.set("recovery", &name);
     draft.note("RecoveryCreated", false, format!("run {name} imports what this one created and the state does not know"));
     Decision::all(vec![Action::CreateRecovery, Action::Write(draft.finish(Kind::Rerun))])
@@ -26,7 +32,7 @@ pub(crate) fn answer(o: &Observed, now: Timestamp) -> Decision {
 
 /// The run: the same spec, and a person who approves. What it imports was made by an apply that did not end well, and what that apply
 /// began without an end may be there: whatever the first run's mode was, somebody has to look.
-pub(crate) fn fresh_run(run: &TerraformRun) -> TerraformRun {
+pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     let name = names::recovery_name(&run.name_any(), &run.uid().unwrap_or_default());
     let mut fresh = rerun::same_spec(run, name, names::RECOVERY_OF);
     fresh.spec.recover = Some(Recover { from_run: run.name_any() });

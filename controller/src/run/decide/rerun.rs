@@ -3,27 +3,31 @@
 use jiff::Timestamp;
 use kube::{ResourceExt, api::ObjectMeta};
 
-use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
 use serde_json::Value;
 
-use crate::run::{Action, Decision, Draft, Kind, Observed};
+use super::draft::Draft;
+use crate::run::{
+    decision::{Action, Decision, Kind},
+    observed::Observed,
+};
+use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
 
 /// Creates the run and remembers its name.
-pub(crate) fn answer(o: &Observed, now: Timestamp) -> Decision {
+pub(super) fn answer(o: &Observed, now: Timestamp) -> Decision {
     let name = names::rerun_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     draft.set("rerun", &name);
     draft.note("RerunCreated", false, format!("run {name} has the same spec"));
     Decision::all(vec![Action::CreateRerun, Action::Write(draft.finish(Kind::Rerun))])
 }
 
 /// The fresh run. Its name follows from the old one's UID, so asking twice makes one.
-pub(crate) fn fresh_run(run: &TerraformRun) -> TerraformRun {
+pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     same_spec(run, names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default()), names::RERUN_OF)
 }
 
 /// A run of that name with the same spec and the same managed state; `origin` is the annotation that names this one.
-pub(crate) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
+pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
     let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY;
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
@@ -48,7 +52,7 @@ pub(crate) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
 ///
 /// # Errors
 /// Never: both have string keys.
-pub(crate) fn carried(stored: &Value, old: &TerraformRunSpec, fresh: &TerraformRunSpec) -> serde_json::Result<Value> {
+pub(in crate::run) fn carried(stored: &Value, old: &TerraformRunSpec, fresh: &TerraformRunSpec) -> serde_json::Result<Value> {
     let mut spec = stored.clone();
     carry(&mut spec, &serde_json::to_value(old)?, &serde_json::to_value(fresh)?);
     Ok(spec)

@@ -7,10 +7,13 @@ use kube::ResourceExt;
 use crds::{Attempt, StateLock, TerraformRun, reason};
 
 use crate::{
-    cluster::node_watch,
+    cluster::{node_watch, nodes::over},
     error::Error,
-    run::{Context, Ended, PodState, PodView, locks, over},
-    runner_pod::account,
+    run::{context::Context, decide::stale_lock, observed::PodState},
+    runner_pod::{
+        account,
+        status::{Ended, PodView},
+    },
     state_queue::lease,
 };
 
@@ -19,7 +22,7 @@ use crate::{
 /// # Errors
 /// When an answer says nothing.
 pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
-    let Some((name, hash, number)) = locks::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
+    let Some((name, hash, number)) = stale_lock::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
     let Some(holder) = find(run, name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
     let (namespace, uid) = (holder.namespace().unwrap_or_default(), holder.uid().unwrap_or_default());
     let attempt = holder.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.number == number);
@@ -32,10 +35,10 @@ pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context)
         Some(_) => PodState::Unknown,
         None => PodState::Absent,
     };
-    let whose = match locks::is_over(&holder, number, &pod, ctx.now()) {
+    let whose = match stale_lock::is_over(&holder, number, &pod, ctx.now()) {
         Err(why) => return Ok(Err(why)),
-        Ok(locks::Over::Ended(whose)) => whose,
-        Ok(locks::Over::Gone(whose)) => {
+        Ok(stale_lock::Over::Ended(whose)) => whose,
+        Ok(stale_lock::Over::Gone(whose)) => {
             match lease::node(&holder, attempt.and_then(|attempt| attempt.node_name.as_deref()), ctx).await? {
                 Ok(()) => whose,
                 Err(why) => return Ok(Err(why)),
@@ -64,7 +67,7 @@ async fn find(run: &TerraformRun, name: &str, hash: &str, ctx: &Context) -> Resu
     let watched = |namespace: &str| scopes.iter().any(|scope| scope.as_deref().is_none_or(|scope| scope == namespace));
     for namespace in ctx.settings.shared_states.group(&own).into_iter().filter(|namespace| watched(namespace)) {
         let found = ctx.call_opt("read the lock holder's run", ctx.runs(namespace).get(name)).await?;
-        if let Some(run) = found.filter(|run| locks::is_run(run, name, hash)) {
+        if let Some(run) = found.filter(|run| stale_lock::is_run(run, name, hash)) {
             return Ok(Some(run));
         }
     }

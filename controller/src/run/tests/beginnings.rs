@@ -32,7 +32,7 @@ fn a_pod_is_created_on_a_live_read_only() {
     assert!(world.decide().actions.contains(&Action::CreatePod));
     assert!(Action::CreatePod.needs_live());
     world.o.pod_live = false;
-    assert!(!world.o.is_live(), "an open attempt's pod has to be looked for");
+    assert!(!world.seen().is_live(), "an open attempt's pod has to be looked for");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_pod_that_dies_before_its_adoption_is_tried_again_whatever_kept_it_from_star
 fn a_service_account_that_is_missing_is_named_and_waited_for() {
     let refused = |message: &str, account| {
         let status = Box::new(kube::core::Status::failure(message, "Forbidden").with_code(403));
-        execute::refusal(&Error::Refused { what: "create pod", status }, "team", account).unwrap()
+        refusal(&Error::Refused { what: "create pod", status }, "team", account).unwrap()
     };
     let text = "pods \"net-x8dlm-a1\" is forbidden: error looking up service account team/aws: serviceaccount \"aws\" not found";
     let missing = refused(text, Some("aws"));
@@ -174,7 +174,7 @@ fn a_service_account_that_is_missing_is_named_and_waited_for() {
     let mut world = World::new().with(|run| run.spec.runner.service_account_name = Some("aws".into()));
     let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
     world.apply(&Action::Write(open));
-    world.o.notes.refused = Some(start::refused_again(None, 1, missing, world.now));
+    world.o.notes.refused = Some(refused_again(None, 1, missing, world.now));
     world.settle();
     let status = world.status();
     let failure = status.failure.as_ref().unwrap();
@@ -192,16 +192,17 @@ fn a_refused_creation_is_tried_again_until_the_deadline() {
     let mut world = World::new();
     let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
     world.apply(&Action::Write(open));
-    let refused = start::refused_again(None, 1, trouble(reason::QUOTA_EXCEEDED), world.now);
+    let refused = refused_again(None, 1, trouble(reason::QUOTA_EXCEEDED), world.now);
     assert_eq!(refused.retry_at, world.now.checked_add(SignedDuration::from_secs(1)).unwrap());
     world.o.notes.refused = Some(refused.clone());
     assert_eq!(world.settle(), Some(1));
     assert_eq!(world.condition(STALLED), is_true("QuotaExceeded"));
     world = world.later(1);
     assert_eq!(world.decide().actions, [Action::CreatePod]);
-    let again = start::refused_again(Some(&refused), 1, trouble(reason::QUOTA_EXCEEDED), world.now);
+    let again = refused_again(Some(&refused), 1, trouble(reason::QUOTA_EXCEEDED), world.now);
     assert_eq!(again.times, 2);
-    let after_restart = World { o: Observed { notes: Notes::default(), ..world.o.clone() }, ..world.clone() }.later(600);
+    let mut after_restart = world.clone().later(600);
+    after_restart.o.notes = Notes::default();
     world.o.notes.refused = Some(Refused { times: 60, ..again });
     for mut world in [world.later(600), after_restart] {
         world.settle();
@@ -215,16 +216,16 @@ fn tries_of_a_refused_creation_slow_down_to_thirty_seconds() {
     let mut refused = None;
     let waits: Vec<i64> = (0..8)
         .map(|_| {
-            let next = start::refused_again(refused.as_ref(), 1, trouble(reason::POD_REJECTED), t0());
+            let next = refused_again(refused.as_ref(), 1, trouble(reason::POD_REJECTED), t0());
             let wait = next.retry_at.as_second() - t0().as_second();
             refused = Some(next);
             wait
         })
         .collect();
     assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
-    assert_eq!(start::refused_again(refused.as_ref(), 2, trouble(reason::POD_REJECTED), t0()).times, 1, "per attempt");
+    assert_eq!(refused_again(refused.as_ref(), 2, trouble(reason::POD_REJECTED), t0()).times, 1, "per attempt");
     let many = Refused { times: u32::MAX, ..refused.unwrap() };
-    assert_eq!(start::refused_again(Some(&many), 1, trouble(reason::POD_REJECTED), t0()).times, u32::MAX);
+    assert_eq!(refused_again(Some(&many), 1, trouble(reason::POD_REJECTED), t0()).times, u32::MAX);
 }
 
 #[test]
@@ -232,9 +233,10 @@ fn a_pod_that_is_not_in_the_cache_yet_is_not_missed() {
     let mut world = World::new().opened();
     world.o.pod = PodState::Unknown;
     assert_eq!(world.settle(), Some(5));
-    assert!(start::just_created(Some((1, world.now)), 1, world.now));
-    assert!(!start::just_created(Some((1, world.now)), 2, world.now));
-    assert!(!start::just_created(Some((1, world.now)), 1, world.clone().later(5).now));
+    let created = Notes { created: Some((1, world.now)), ..Notes::default() };
+    assert!(created.just_created(1, world.now));
+    assert!(!created.just_created(2, world.now));
+    assert!(!created.just_created(1, world.clone().later(5).now));
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn row_7_tries_have_a_limit() {
 
 #[test]
 fn retries_back_off_to_five_minutes() {
-    let waits: Vec<_> = [1, 2, 3, 4, 5, 6, 10, 64, 1000].map(|n| decide::backoff(n).as_secs()).into();
+    let waits: Vec<_> = [1, 2, 3, 4, 5, 6, 10, 64, 1000].map(|n| timing::backoff(n).as_secs()).into();
     assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300, 300, 300]);
 }
 
@@ -260,7 +260,7 @@ fn between_attempts_a_run_ends_at_once() {
         assert_eq!((fresh.status().result, fresh.status().attempt.is_none()), (Some(result), true));
         let mut between = World::new().adopted(Phase::Plan).pod_ended(None);
         between.settle();
-        Arc::make_mut(&mut between.o.run).metadata.annotations = world.o.run.metadata.annotations.clone();
+        between.run.metadata.annotations.clone_from(&world.run.metadata.annotations);
         between.settle();
         assert_eq!(between.status().result, Some(result));
     }

@@ -112,3 +112,17 @@ fn a_recovery_is_made_once_and_only_of_what_failed_in_its_apply() {
     applied.settle();
     assert!(applied.status().recovery.is_none());
 }
+
+/// The cache has forgotten its claim by then.
+#[test]
+fn a_recovery_of_an_apply_that_failed_is_answered_from_the_cache_too() {
+    let failed = message(Some(RunResult::Failed), Some(failure(FailureClass::Interrupted)));
+    let mut world = with_datastore().pod_ended(Some(failed));
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Failed));
+    world.o.pod = PodState::Absent;
+    world = world.annotate(names::RECOVER, "true");
+    (world.o.run_live, world.o.pod_live) = (false, false);
+    let actions = world.decide().actions;
+    assert_eq!(actions[0], Action::CreateRecovery);
+}

@@ -29,8 +29,8 @@ fn a_claim_without_a_word_is_asked_of_the_datastore_first() {
         closed.o.pod = PodState::Absent;
         for world in [&mut ended, &mut gone, &mut closed] {
             assert_eq!(world.asked, 0);
-            assert_eq!(world.decide().actions, [Action::AskProof]);
-            assert!(Action::AskProof.needs_live());
+            assert_eq!(world.decide().actions, [Action::AskDatastore]);
+            assert!(Action::AskDatastore.needs_live());
             world.stored = Some(message(Some(result), None));
             world.settle();
             assert_eq!((world.status().result, world.asked), (Some(result), 1));
@@ -80,7 +80,14 @@ fn proof_that_arrives_late_is_recorded_once_beside_the_result() {
     assert_eq!(world.events.last(), Some(&"Settled"));
     assert_eq!(world.writes.iter().filter(|kind| **kind == Kind::Settled).count(), 1);
     assert!(
-        Action::Write(Write { kind: Kind::Settled, status: serde_json::Map::new(), notes: vec![], finished: None }).needs_live()
+        Action::Write(Write {
+            kind: Kind::Settled,
+            status: serde_json::Map::new(),
+            notes: vec![],
+            finished: None,
+            incomplete: false
+        })
+        .needs_live()
     );
 }
 
@@ -104,7 +111,7 @@ fn a_restart_asks_anew() {
     let mut world = indeterminate().later(5000);
     world.settle();
     let asked = world.asked;
-    (world.o.notes, world.o.proof) = (Notes::default(), Proof::Unknown);
+    (world.o.notes, world.o.late_result) = (Notes::default(), LateResult::Unknown);
     assert_eq!(world.settle(), Some(10));
     assert_eq!(world.asked, asked + 1);
 }

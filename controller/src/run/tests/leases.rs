@@ -1,7 +1,14 @@
 //! One apply at a time on a state: who takes the lease, who waits, and when it is given back.
 
 use super::*;
-use crate::state_queue::{lease::Taken, queue::Ahead};
+use crate::{
+    runner_pod,
+    state_queue::{
+        lease::Taken,
+        queue::Ahead,
+        want::{is_entitled, wants},
+    },
+};
 use crds::StateLease;
 
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
@@ -35,7 +42,7 @@ fn automatic() -> World {
 }
 
 fn expected(world: &World) -> String {
-    super::lease::wants(&world.o.run, false, false).unwrap().key
+    wants(&world.run, false, false).unwrap().key
 }
 
 const LEASED: &str = conditions::STATE_LEASED;
@@ -132,11 +139,8 @@ fn another_state_than_the_spec_said_takes_another_lease() {
         Some(PlanStatus { checksum: SUM.into(), attempt, state_key: Some(KEY.into()), ..PlanStatus::default() });
     world.settle();
     assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
-    assert!(
-        !super::lease::is_entitled(&world.o.run, &lease_name(&expected(&automatic())), &world.settings),
-        "the other one is free"
-    );
-    assert!(super::lease::is_entitled(&world.o.run, &lease_name(KEY), &world.settings));
+    assert!(!is_entitled(&world.run, &lease_name(&expected(&automatic())), &world.settings), "the other one is free");
+    assert!(is_entitled(&world.run, &lease_name(KEY), &world.settings));
 }
 
 #[test]
@@ -194,7 +198,7 @@ fn gone_is_not_ended() {
     assert_eq!(world.status().result, Some(RunResult::Indeterminate));
     assert!(world.status().lease.is_some(), "its process may still apply");
     world.nodes = Err("node n1 is not Ready".into());
-    let grace = super::lease::grace(&world.o.run).as_secs();
+    let grace = runner_pod::grace_seconds(&world.run);
     world = world.later(grace);
     world.settle();
     assert!(world.status().lease.is_some(), "its own grace is not over");
@@ -242,7 +246,7 @@ fn a_controller_without_the_right_says_so() {
 
 #[test]
 fn a_lease_is_of_the_run_that_recorded_it_or_is_about_to() {
-    let entitled = |world: &World| super::lease::is_entitled(&world.o.run, &lease_name(KEY), &world.settings);
+    let entitled = |world: &World| is_entitled(&world.run, &lease_name(KEY), &world.settings);
     assert!(!entitled(&waiting()), "nobody approved");
     assert!(entitled(&waiting().annotate(names::APPROVE, SUM)), "its controller is about to record it");
     assert!(!entitled(&waiting().annotate(names::APPROVE, SUM).annotate(names::CANCEL, "x")));

@@ -1,6 +1,7 @@
 //! Locks of states: whose they are, and when they may be released.
 
 use super::*;
+use crate::runner_pod::gone_wait;
 use crds::StateLock;
 
 fn lock(who: &str) -> StateLock {
@@ -20,10 +21,10 @@ fn waits(who: &str) -> World {
 
 #[test]
 fn only_a_pod_of_ours_is_looked_for() {
-    assert_eq!(locks::pod_of(&lock(&holder(3))), Some(("net", names::short_hash(UID).as_str(), 3)));
-    assert_eq!(locks::pod_of(&lock("x@a-b-c-2xbdf-a12")), Some(("a-b-c", "2xbdf", 12)));
+    assert_eq!(stale_lock::pod_of(&lock(&holder(3))), Some(("net", names::short_hash(UID).as_str(), 3)));
+    assert_eq!(stale_lock::pod_of(&lock("x@a-b-c-2xbdf-a12")), Some(("a-b-c", "2xbdf", 12)));
     for who in ["carol@laptop", "unknown", "", "carol@net-2xbdf-a", "carol@net-a1", "carol@-2xbdf-a1"] {
-        assert_eq!(locks::pod_of(&lock(who)), None, "{who}");
+        assert_eq!(stale_lock::pod_of(&lock(who)), None, "{who}");
         let mut world = waits(who);
         world.settle();
         assert!(world.status().lock_release.is_none() && world.o.notes.lock_asked.is_none(), "{who}: nobody is asked");
@@ -35,19 +36,19 @@ fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
     let mut world = waits(&holder(3));
     assert_eq!(world.settle(), Some(5));
     assert!(world.status().lock_release.is_none());
-    world.left = locks::Left::Behind("team/net, attempt 3".into());
+    world.lock_holder = LockHolder::Ended("team/net, attempt 3".into());
     world = world.later(6);
     world.settle();
     let release = world.status().lock_release.clone().unwrap();
     assert_eq!((release.id.as_str(), release.holder.as_str()), ("l1", "team/net, attempt 3"));
     let writes = world.writes.len();
-    world.o.left = locks::Left::Unknown;
+    world.o.lock_holder = LockHolder::Unknown;
     world = world.later(60);
     world.settle();
     assert_eq!(world.writes.len(), writes, "it is said once");
     // The next lock is another.
     world.status_mut().state_lock.as_mut().unwrap().id = "l2".into();
-    world.left = locks::Left::Unknown;
+    world.lock_holder = LockHolder::Unknown;
     world.settle();
     assert_eq!(world.status().lock_release.as_ref().unwrap().id, "l1");
     assert_eq!(world.o.notes.lock_asked.as_ref().unwrap().0, "l2");
@@ -57,7 +58,7 @@ fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
 fn an_apply_that_waits_for_a_lock_is_told_as_well() {
     let mut world = World::new().claimed();
     world.status_mut().state_lock = Some(lock(&holder(3)));
-    world.left = locks::Left::Behind("team/net, attempt 3".into());
+    world.lock_holder = LockHolder::Ended("team/net, attempt 3".into());
     world.settle();
     assert_eq!(world.status().lock_release.clone().unwrap().id, "l1");
 }
@@ -65,19 +66,19 @@ fn an_apply_that_waits_for_a_lock_is_told_as_well() {
 #[test]
 fn an_attempt_is_over_when_it_is_closed_and_its_pod_has_ended() {
     let open = World::new().adopted(Phase::Plan);
-    let over = |world: &World, number: u32, now: Timestamp| locks::is_over(&world.o.run, number, &world.o.pod, now);
+    let over = |world: &World, number: u32, now: Timestamp| stale_lock::is_over(&world.run, number, &world.o.pod, now);
     assert!(over(&open, 1, open.now).unwrap_err().contains("still works"));
     assert!(over(&open, 2, open.now).unwrap_err().contains("no attempt 2"));
     let ended = open.clone().pod_ended(None);
     assert!(over(&ended, 1, ended.now).is_err(), "ended and not closed: what it claimed is not settled");
     let mut closed = ended;
     closed.settle();
-    assert_eq!(over(&closed, 1, closed.now), Ok(locks::Over::Ended("team/net, attempt 1".into())));
+    assert_eq!(over(&closed, 1, closed.now), Ok(stale_lock::Over::Ended("team/net, attempt 1".into())));
     let gone = closed.clone().pod_gone();
     assert!(over(&gone, 1, gone.now).unwrap_err().contains("not confirmed"));
-    let wait = super::lease::gone_wait(&gone.o.run);
+    let wait = gone_wait(&gone.run);
     let late = gone.now.checked_add(wait).unwrap();
-    assert_eq!(over(&gone, 1, late), Ok(locks::Over::Gone("team/net, attempt 1".into())));
+    assert_eq!(over(&gone, 1, late), Ok(stale_lock::Over::Gone("team/net, attempt 1".into())));
     let mut running = closed;
     if let PodState::Present(pod) = &mut running.o.pod {
         pod.ended = None;

@@ -22,8 +22,13 @@ use crds::{
     conditions, names, termination::TerminationMessage, whole_seconds,
 };
 
-use super::*;
+use super::{
+    decide::{begin::refused_again, late_result::asked_again, stale_lock, state_queue::refused},
+    execute::pod::refusal,
+    *,
+};
 use crate::{
+    requests,
     settings::Settings,
     testing::{NONCE, POD, UID, merge, run, t0},
 };
@@ -34,7 +39,10 @@ pub(super) const OTHER: &str = "sha256:22222222222222222222222222222222222222222
 /// A run, its pod, and what the controller knows.
 #[derive(Clone)]
 pub(super) struct World {
-    pub(super) o: Observed,
+    /// The run as the API server has it.
+    pub(super) run: Box<TerraformRun>,
+    /// What is observed beside it.
+    pub(super) o: Box<Observed>,
     pub(super) settings: Settings,
     pub(super) now: Timestamp,
     /// Events that were published.
@@ -50,7 +58,7 @@ pub(super) struct World {
     /// What a Lease says when it is to be taken.
     pub(super) lease: crate::state_queue::lease::Taken,
     /// Whose lock it turns out to be.
-    pub(super) left: locks::Left,
+    pub(super) lock_holder: LockHolder,
     /// What the nodes say.
     pub(super) nodes: Result<(), String>,
     /// What the datastore says when it is to release the lock that the run left, and how often it was told so.
@@ -64,7 +72,7 @@ impl World {
     /// A Manual run that was just created.
     pub(super) fn new() -> Self {
         let o = Observed {
-            run: Arc::new(run()),
+            run: RunView::live(Arc::new(run())),
             run_live: true,
             pod: PodState::Absent,
             pod_live: true,
@@ -73,16 +81,17 @@ impl World {
             notes: Notes::default(),
             newer: None,
             applied: None,
-            proof: Proof::Unknown,
+            late_result: LateResult::Unknown,
             taken: None,
             ahead: None,
             node: NodeState::Unknown,
-            nodes: lease::Nodes::Unknown,
-            unlocked: false,
-            left: locks::Left::Unknown,
+            gone_pod_ended: false,
+            lock_released: false,
+            lock_holder: LockHolder::Unknown,
         };
         Self {
-            o,
+            run: Box::new(run()),
+            o: Box::new(o),
             settings: Settings::default(),
             now: t0(),
             events: Vec::new(),
@@ -95,7 +104,7 @@ impl World {
             nodes: Ok(()),
             unlock: Ok(()),
             unlocks: 0,
-            left: locks::Left::Unknown,
+            lock_holder: LockHolder::Unknown,
         }
     }
 
@@ -105,21 +114,21 @@ impl World {
     }
 
     pub(super) fn with(mut self, change: impl FnOnce(&mut TerraformRun)) -> Self {
-        change(Arc::make_mut(&mut self.o.run));
+        change(&mut self.run);
         self
     }
 
     pub(super) fn status_mut(&mut self) -> &mut TerraformRunStatus {
-        Arc::make_mut(&mut self.o.run).status.get_or_insert_default()
+        self.run.status.get_or_insert_default()
     }
 
     pub(super) fn status(&self) -> &TerraformRunStatus {
-        self.o.status()
+        static EMPTY: std::sync::LazyLock<TerraformRunStatus> = std::sync::LazyLock::new(TerraformRunStatus::default);
+        self.run.status.as_ref().unwrap_or(&EMPTY)
     }
 
     pub(super) fn annotate(mut self, key: &str, value: &str) -> Self {
-        let run = Arc::make_mut(&mut self.o.run);
-        run.metadata.annotations.get_or_insert_default().insert(key.into(), value.into());
+        self.run.metadata.annotations.get_or_insert_default().insert(key.into(), value.into());
         self
     }
 
@@ -198,18 +207,30 @@ impl World {
         self
     }
 
-    pub(super) fn decide(&self) -> Decision {
-        let mut seen = self.o.clone();
-        if decide::asked(&seen.run).is_some() {
+    /// What is observed: the whole run, or what the cache keeps of it.
+    pub(super) fn seen(&self) -> Observed {
+        let mut run = self.run.clone();
+        let run = if self.o.run_live {
+            RunView::live(Arc::from(run))
+        } else {
+            watch::prune(&mut run);
+            RunView::cached(&run)
+        };
+        let mut seen = Observed { run, ..(*self.o).clone() };
+        if seen.run.asked.is_some() {
             // As `observe` does.
             seen.notes.asked_at.get_or_insert(self.now);
         }
-        decide(&seen, &self.settings, self.now)
+        seen
+    }
+
+    pub(super) fn decide(&self) -> Decision {
+        decide(&self.seen(), &self.settings, self.now)
     }
 
     /// Decides and applies until nothing is left to do; returns when to look again, in seconds.
     pub(super) fn settle(&mut self) -> Option<u64> {
-        if decide::asked(&self.o.run).is_some() {
+        if requests::asked(&self.run).is_some() {
             self.o.notes.asked_at.get_or_insert(self.now);
         }
         for _ in 0..12 {
@@ -228,41 +249,39 @@ impl World {
     pub(super) fn apply(&mut self, action: &Action) {
         match action {
             Action::AddFinalizer { prove } => {
-                self.o.run = Arc::new({
-                    let mut run = (*self.o.run).clone();
-                    run.metadata.finalizers = Some(vec![names::RUN_FINALIZER.into()]);
-                    run
-                });
+                self.run.metadata.finalizers = Some(vec![names::RUN_FINALIZER.into()]);
                 assert!(!prove || !self.o.gate_live || !matches!(self.o.gate, Gate::Proven));
                 if *prove {
                     (self.o.gate, self.o.gate_live) = (Gate::Proven, true);
                 }
             }
             Action::ProveGate => (self.o.gate, self.o.gate_live) = (Gate::Proven, true),
-            Action::AskProof => {
+            Action::Read => self.o.run_live = true,
+            Action::AskDatastore => {
                 self.asked += 1;
-                self.o.proof = self.stored.clone().map_or(Proof::Absent, |message| Proof::Found(Box::new(message)));
-                self.o.notes.journal = self.journal.clone().map(|journal| (self.o.status().settled.is_some(), Box::new(journal)));
-                self.o.notes.proof = Some(proof::asked_again(self.o.notes.proof, self.now));
+                let found = |message| LateResult::Found(Box::new(message));
+                self.o.late_result = self.stored.clone().map_or(LateResult::Absent, found);
+                self.o.notes.journal = self.journal.clone().map(|journal| (self.status().settled.is_some(), Box::new(journal)));
+                self.o.notes.datastore_asked = Some(asked_again(self.o.notes.datastore_asked, self.now));
             }
             Action::TakeLease { key } => {
-                let waits = lease::refused(&self.lease, key.clone(), self.now);
+                let waits = refused(&self.lease, key.clone(), self.now);
                 self.o.taken = waits.is_none().then(|| (key.clone(), self.settings.shared_states.lease_name("team", key)));
                 self.o.notes.waits = waits;
             }
             Action::AskNodes => match &self.nodes {
-                Ok(()) => self.o.nodes = lease::Nodes::Quiet,
+                Ok(()) => self.o.gone_pod_ended = true,
                 Err(text) => self.o.notes.nodes_asked = Some((self.now, text.clone())),
             },
             Action::ReleaseLock => {
                 assert!(!self.attempt().open, "the lock of an open attempt was released");
                 self.unlocks += 1;
-                self.o.unlocked = self.unlock.is_ok();
+                self.o.lock_released = self.unlock.is_ok();
                 self.o.notes.unlock_failed = self.unlock.clone().err().map(|text| (self.now, text));
             }
             Action::AskLock => {
                 self.o.notes.lock_asked = self.status().state_lock.clone().map(|lock| (lock.id, self.now));
-                self.o.left = self.left.clone();
+                self.o.lock_holder = self.lock_holder.clone();
             }
             Action::Write(write) => self.write(write),
             Action::CreatePod => {
@@ -296,8 +315,7 @@ impl World {
             Action::RemoveFinalizer | Action::Prune => self.gone = true,
             Action::CreateRerun | Action::CreateRecovery => {}
             Action::TakeOff(keys) => {
-                let run = Arc::make_mut(&mut self.o.run);
-                run.metadata.annotations.get_or_insert_default().retain(|name, _| !keys.contains(&name.as_str()));
+                self.run.metadata.annotations.get_or_insert_default().retain(|name, _| !keys.contains(&name.as_str()));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Words of a newer version: whoever meets one waits, and what it was written of stays as it is.
 
 use super::*;
+use crate::state_queue::want::{is_entitled, wants};
 use crds::{ApprovalMode, Operation, StateLock, Tool, ToolName, names::lease_name};
 
 type Change = fn(&mut TerraformRun);
@@ -19,7 +20,7 @@ fn nothing_is_done_of_a_run_with_a_word_of_a_newer_version() {
     for (name, world) in super::steady::worlds() {
         for (field, change) in PLACES {
             let world = world.clone().with(change);
-            assert_eq!(world.o.run.unknown_word(), Some(field), "{name}");
+            assert_eq!(world.run.unknown_word(), Some(field), "{name}");
             for wait in [0, 61, 700, 1_000_000] {
                 assert_eq!(world.clone().later(wait).decide(), Decision::wait(), "{name}, {field}");
             }
@@ -43,14 +44,14 @@ fn it_goes_on_when_the_word_is_gone() {
 fn its_lease_is_its_own_and_its_lock_stays() {
     let key = OTHER;
     for (field, change) in PLACES {
-        let run = World::new().adopted(Phase::Plan).with(change).o.run;
-        assert!(super::lease::is_entitled(&run, &lease_name("team", key), &Settings::default()), "{field}");
-        assert!(super::lease::wants(&run, true, true).is_none(), "{field}");
+        let run = World::new().adopted(Phase::Plan).with(change).run;
+        assert!(is_entitled(&run, &lease_name("team", key), &Settings::default()), "{field}");
+        assert!(wants(&run, true, true).is_none(), "{field}");
         let mut closed = World::new().adopted(Phase::Plan).pod_ended(None);
         closed.settle();
-        let (known, newer) = (closed.o.run.clone(), closed.clone().with(change).o.run);
-        assert!(locks::is_over(&known, 1, &closed.o.pod, closed.now).is_ok());
-        assert!(locks::is_over(&newer, 1, &closed.o.pod, closed.now).unwrap_err().contains(field), "{field}");
+        let (known, newer) = (closed.run.clone(), closed.clone().with(change).run);
+        assert!(stale_lock::is_over(&known, 1, &closed.o.pod, closed.now).is_ok());
+        assert!(stale_lock::is_over(&newer, 1, &closed.o.pod, closed.now).unwrap_err().contains(field), "{field}");
     }
     let mut waits = World::new().adopted(Phase::Plan).with(PLACES[0].1);
     waits.status_mut().state_lock = Some(StateLock { id: "l1".into(), who: "x@net-2xbdf-a1".into(), ..StateLock::default() });

@@ -35,7 +35,7 @@ impl World {
     /// It holds the lease on its managed state.
     fn leased(mut self) -> Self {
         self.settings.datastore_url = Some("https://x".into());
-        let run = self.o.run.clone();
+        let run = self.run.clone();
         let key = state_key::managed("team", &StateId::of("net", &run.spec));
         let status = self.status_mut();
         status.plan.as_mut().unwrap().state_key = Some(key.clone());

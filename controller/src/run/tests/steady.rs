@@ -147,6 +147,19 @@ fn nothing_final_is_decided_on_the_cache() {
     }
 }
 
+/// What is done on a cached run is what would be done on the whole one.
+#[test]
+fn what_is_decided_on_the_cache_holds_for_the_whole_run() {
+    for (name, world) in worlds() {
+        let mut cached = world.clone();
+        (cached.o.run_live, cached.o.pod_live) = (false, false);
+        let decision = cached.decide();
+        if !decision.actions.is_empty() && !decision.needs_live() {
+            assert_eq!(decision, world.decide(), "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_run_that_is_finished_costs_nothing() {
     let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
@@ -182,7 +195,7 @@ fn a_rerun_is_answered_once() {
     assert_eq!(world.status().rerun, Some(names::rerun_name("net", UID)));
     assert_eq!(world.events.last(), Some(&"RerunCreated"));
     assert!(world.decide().actions.is_empty());
-    assert!(!world.o.run.metadata.annotations.as_ref().unwrap().contains_key(names::RERUN), "so that asking once more is seen");
+    assert!(!world.run.metadata.annotations.as_ref().unwrap().contains_key(names::RERUN), "so that asking once more is seen");
     let running = World::new().adopted(Phase::Plan).annotate(names::RERUN, "true");
     assert!(running.decide().actions.is_empty(), "when it has ended, not before");
 }

@@ -2,13 +2,12 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt as _};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions,
-    names,
+    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, names,
     reason::{
         self,
         next_step::{Facts, Place},
@@ -18,17 +17,25 @@ use crds::{
     whole_seconds,
 };
 
-use super::actions::{Kind, Note, Write};
+use crate::{
+    events::Note,
+    run::{
+        decision::{Kind, Write},
+        run_view::{RunView, Status},
+    },
+};
 
 /// A status write in the making.
 pub struct Draft<'a> {
-    run: &'a TerraformRun,
-    status: &'a TerraformRunStatus,
+    run: &'a RunView,
+    status: &'a Status,
     now: Timestamp,
     patch: Map<String, Value>,
     conditions: Vec<Condition>,
-    history: Vec<String>,
+    /// Lines of the history that are new.
+    lines: Vec<String>,
     notes: Vec<Note>,
+    incomplete: bool,
 }
 
 /// How a run ends.
@@ -41,16 +48,29 @@ pub struct End {
     pub failure: Option<Failure>,
 }
 
+impl End {
+    /// Nothing was applied, as somebody asked that the run comes to an end.
+    pub fn stopped(result: RunResult, why: &str) -> Self {
+        Self { result, message: format!("{why}; nothing was applied"), failure: None }
+    }
+}
+
 impl<'a> Draft<'a> {
     /// A draft that changes nothing yet.
-    pub fn new(run: &'a TerraformRun, status: &'a TerraformRunStatus, now: Timestamp) -> Self {
-        let (conditions, history) = (status.conditions.clone(), status.history.clone());
-        Self { run, status, now, patch: Map::new(), conditions, history, notes: Vec::new() }
+    pub fn new(run: &'a RunView, now: Timestamp) -> Self {
+        let (status, conditions) = (&run.status, run.status.conditions.clone());
+        Self { run, status, now, patch: Map::new(), conditions, lines: Vec::new(), notes: Vec::new(), incomplete: false }
     }
 
     /// The status that the draft changes.
-    pub fn status(&self) -> &'a TerraformRunStatus {
+    pub fn status(&self) -> &'a Status {
         self.status
+    }
+
+    /// The whole run, for what the cache does not keep. Without it the draft is incomplete, and made again on a live read.
+    pub fn whole(&mut self) -> Option<&'a TerraformRun> {
+        self.incomplete |= self.run.whole().is_none();
+        self.run.whole().map(|run| &**run)
     }
 
     /// Now, as the API server stores times.
@@ -76,9 +96,18 @@ impl<'a> Draft<'a> {
         self.set("message", clip(text, 1024))
     }
 
+    /// Makes a run Pending that has no phase yet, with the conditions of one that has not ended.
+    pub fn pending(&mut self) -> &mut Self {
+        if self.status.phase.is_none() {
+            self.set("phase", Phase::Pending);
+        }
+        self.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
+        self.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "")
+    }
+
     /// Sets a condition.
     pub fn condition(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
-        conditions::set(&mut self.conditions, type_, status, reason, message, self.run.metadata.generation, self.now);
+        conditions::set(&mut self.conditions, type_, status, reason, message, self.run.meta().generation, self.now);
         self
     }
 
@@ -113,7 +142,7 @@ impl<'a> Draft<'a> {
 
     /// Adds a line to the history.
     pub fn line(&mut self, word: &str, text: &str) -> &mut Self {
-        self.history.push(clip(&format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")), 256));
+        self.lines.push(clip(&format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")), 256));
         self
     }
 
@@ -161,7 +190,7 @@ impl<'a> Draft<'a> {
             Some(failure) => self.failure(failure),
             None => self.clear("failure"),
         };
-        match next_step(self.run, end.result, end.failure.as_ref()) {
+        match self.next_step(end.result, end.failure.as_ref()) {
             Some(step) => self.set("nextStep", step),
             None => self.clear("nextStep"),
         };
@@ -230,14 +259,14 @@ impl<'a> Draft<'a> {
 
     /// Whether the draft changes anything.
     pub fn is_empty(&self) -> bool {
-        self.patch.is_empty() && self.conditions == self.status.conditions && self.history == self.status.history
+        self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
     }
 
     /// The write.
     pub fn finish(mut self, kind: Kind) -> Write {
         match kind {
             Kind::Begin | Kind::Open | Kind::Close | Kind::End => {
-                if let Some(generation) = self.run.metadata.generation {
+                if let Some(generation) = self.run.meta().generation {
                     self.set("observedGeneration", generation);
                 }
             }
@@ -255,8 +284,9 @@ impl<'a> Draft<'a> {
             let conditions = std::mem::take(&mut self.conditions);
             self.set("conditions", conditions);
         }
-        if self.history != self.status.history {
-            let history = self.fitted_history();
+        if !self.lines.is_empty()
+            && let Some(history) = self.fitted_history()
+        {
             self.set("history", history);
         }
         let word = self.patch.get("result").and_then(Value::as_str);
@@ -276,59 +306,59 @@ impl<'a> Draft<'a> {
             | Kind::Lock => None,
         });
         let finished = ended.map(|result| (self.run.spec.operation, result));
-        Write { kind, status: self.patch, notes: self.notes, finished }
+        Write { kind, status: self.patch, notes: self.notes, finished, incomplete: self.incomplete }
     }
 
     /// The history, shortened so that the whole status keeps below its size.
-    fn fitted_history(&mut self) -> Vec<String> {
+    fn fitted_history(&mut self) -> Option<Vec<String>> {
+        let mut whole = self.whole()?.status.clone().unwrap_or_default();
         let text = |field: &str| self.patch.get(field).and_then(Value::as_str).map(str::to_owned);
-        let mut whole = self.status.clone();
         whole.message = text("message").or(whole.message);
         whole.next_step = text("nextStep").or(whole.next_step);
-        whole.history = std::mem::take(&mut self.history);
+        whole.history.append(&mut self.lines);
         status_limit::fit(&mut whole);
-        whole.history
+        Some(whole.history)
     }
-}
 
-/// The one command to run next, or what comes before it after a failure.
-pub(super) fn next_step(run: &TerraformRun, result: RunResult, failure: Option<&Failure>) -> Option<String> {
-    let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
-    let again = names::rerun_command(&namespace, &name);
-    match (result, failure) {
-        (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
-            let inline = run.spec.source.inline.is_some();
-            let facts = Facts { again, logs: names::logs_command(&namespace, &name), inline, ..Facts::default() }.of(failure);
-            Some(reason::next_step::next_step(&failure.reason, Place::Cluster, &facts))
+    /// The one command to run next, or what comes before it after a failure.
+    pub fn next_step(&mut self, result: RunResult, failure: Option<&Failure>) -> Option<String> {
+        let (namespace, name) = (self.run.namespace().unwrap_or_default(), self.run.name_any());
+        let again = names::rerun_command(&namespace, &name);
+        match (result, failure) {
+            (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
+                let inline = self.whole()?.spec.source.inline.is_some();
+                let facts = Facts { again, logs: names::logs_command(&namespace, &name), inline, ..Facts::default() }.of(failure);
+                Some(reason::next_step::next_step(&failure.reason, Place::Cluster, &facts))
+            }
+            (
+                RunResult::Failed
+                | RunResult::Indeterminate
+                | RunResult::Canceled
+                | RunResult::Rejected
+                | RunResult::Expired
+                | RunResult::Superseded,
+                _,
+            ) => Some(again),
+            (
+                RunResult::NoChanges
+                | RunResult::Planned
+                | RunResult::Applied
+                | RunResult::Destroyed
+                | RunResult::Drifted
+                | RunResult::Unknown,
+                _,
+            ) => None,
         }
-        (
-            RunResult::Failed
-            | RunResult::Indeterminate
-            | RunResult::Canceled
-            | RunResult::Rejected
-            | RunResult::Expired
-            | RunResult::Superseded,
-            _,
-        ) => Some(again),
-        (
-            RunResult::NoChanges
-            | RunResult::Planned
-            | RunResult::Applied
-            | RunResult::Destroyed
-            | RunResult::Drifted
-            | RunResult::Unknown,
-            _,
-        ) => None,
     }
 }
 
 /// The word for an operation's tries: `attempt 2 of 4`.
-pub(super) fn of_tries(run: &TerraformRun, tries: u32) -> String {
+pub(super) fn of_tries(run: &RunView, tries: u32) -> String {
     format!("attempt {tries} of at most {}", run.spec.retry.limit + 1)
 }
 
 /// What the run does, as a word.
-pub(super) fn operation(run: &TerraformRun) -> &'static str {
+pub(super) fn operation(run: &RunView) -> &'static str {
     match run.spec.operation {
         Operation::Plan => "plan",
         Operation::Apply => "apply",
@@ -344,9 +374,8 @@ mod tests {
 
     #[test]
     fn a_failure_takes_the_place_of_an_older_one_whole() {
-        let run = testing::run();
-        let status = TerraformRunStatus::default();
-        let mut draft = Draft::new(&run, &status, testing::t0());
+        let run = RunView::live(testing::run().into());
+        let mut draft = Draft::new(&run, testing::t0());
         draft.failure(&Failure {
             class: crds::FailureClass::Interrupted,
             reason: reason::POD_LOST.into(),
@@ -362,12 +391,11 @@ mod tests {
 
     #[test]
     fn a_wait_is_counted_from_its_own_beginning() {
-        let run = testing::run();
-        let mut status = TerraformRunStatus::default();
+        let mut run = RunView::live(testing::run().into());
         let early = testing::t0();
-        conditions::set(&mut status.conditions, conditions::STALLED, Some(true), reason::UNSCHEDULABLE, "", None, early);
+        conditions::set(&mut run.status.conditions, conditions::STALLED, Some(true), reason::UNSCHEDULABLE, "", None, early);
         let late = Timestamp::from_second(early.as_second() + 500).unwrap();
-        let mut draft = Draft::new(&run, &status, late);
+        let mut draft = Draft::new(&run, late);
         draft.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, "gone");
         assert_eq!(draft.conditions[0].last_transition_time.0, late);
     }

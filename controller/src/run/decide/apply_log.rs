@@ -4,14 +4,16 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crds::{Journal, RunResult, names, status_limit};
-
-use super::{
-    actions::{Action, Decision, Kind, Observed, Write},
-    decide::after,
-    status::{Draft, next_step},
+use super::draft::Draft;
+use crate::{
+    run::{
+        decision::{Action, Decision, Kind, Write},
+        observed::Observed,
+        timing::after,
+    },
+    settings::Settings,
 };
-use crate::settings::Settings;
+use crds::{Journal, RunResult, names, status_limit};
 
 /// For how long after its end a run without a journal is asked about.
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -43,14 +45,13 @@ fn fresh(o: &Observed) -> Option<&Journal> {
 }
 
 fn write(draft: &mut Draft<'_>, o: &Observed, journal: Journal, result: RunResult) {
-    let run = &o.run;
-    let mut whole = o.status().clone();
+    let Some(mut whole) = draft.whole().map(|run| run.status.clone().unwrap_or_default()) else { return };
     let step = if journal.wants_recovery() {
-        Some(names::recover_command(&run.namespace().unwrap_or_default(), &run.name_any()))
+        Some(names::recover_command(&o.run.namespace().unwrap_or_default(), &o.run.name_any()))
     } else {
-        next_step(run, result, whole.failure.as_ref())
+        draft.next_step(result, whole.failure.as_ref())
     };
-    if status_is_new(o, &journal) {
+    if whole.journal.as_ref() != Some(&journal) {
         draft.line("Journal", &journal.summary);
     }
     whole.journal = Some(journal);
@@ -59,10 +60,6 @@ fn write(draft: &mut Draft<'_>, o: &Observed, journal: Journal, result: RunResul
     if let Some(step) = step {
         draft.set("nextStep", step);
     }
-}
-
-fn status_is_new(o: &Observed, journal: &Journal) -> bool {
-    o.status().journal.as_ref() != Some(journal)
 }
 
 /// A run that has ended and says nothing of its objects.
@@ -78,7 +75,7 @@ pub(super) fn adds(o: &Observed, now: Timestamp) -> Option<Write> {
     if !is_missing(o, now) {
         return None;
     }
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     write(&mut draft, o, journal.clone(), result);
     Some(draft.finish(Kind::Journal))
 }
@@ -88,9 +85,9 @@ pub(super) fn ask(o: &Observed, settings: &Settings, now: Timestamp) -> Option<D
     if !is_missing(o, now) || !settings.has_datastore() {
         return None;
     }
-    Some(match o.notes.proof {
+    Some(match o.notes.datastore_asked {
         // It has answered, before the run was settled: then at once, and otherwise less and less often.
         Some(asked) if now < asked.next_at && o.notes.journal.is_none() => Decision::until(asked.next_at, now),
-        Some(_) | None => Decision::act(Action::AskProof),
+        Some(_) | None => Decision::act(Action::AskDatastore),
     })
 }

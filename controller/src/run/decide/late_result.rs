@@ -3,14 +3,17 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crds::{Phase, RunResult, Settled, termination::TerminationMessage, text::clip, whole_seconds};
-
-use super::{
-    actions::{Action, Decision, Kind, Observed, PodState, Proof, ProofAsked, Write},
-    decide::after,
-    status::Draft,
+use super::draft::Draft;
+use crate::{
+    run::{
+        decision::{Action, Decision, Kind, Write},
+        memory::DatastoreAsked,
+        observed::{LateResult, Observed, PodState},
+        timing::after,
+    },
+    settings::Settings,
 };
-use crate::settings::Settings;
+use crds::{Phase, RunResult, Settled, termination::TerminationMessage, text::clip, whole_seconds};
 
 /// For how long an Indeterminate run is asked about.
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -53,9 +56,9 @@ pub(super) fn settles(o: &Observed, now: Timestamp) -> Option<Write> {
         PodState::Present(pod) => pod.ended.as_ref().and_then(|ended| ended.message.as_ref()),
         PodState::Absent | PodState::Unknown => None,
     };
-    let of_store = match &o.proof {
-        Proof::Found(message) => Some(&**message),
-        Proof::Absent | Proof::Unknown => None,
+    let of_store = match &o.late_result {
+        LateResult::Found(message) => Some(&**message),
+        LateResult::Absent | LateResult::Unknown => None,
     };
     let proves = |message| of_claim(o, message).filter(|result| *result != RunResult::Indeterminate);
     let (message, result) = [of_pod, of_store]
@@ -63,7 +66,7 @@ pub(super) fn settles(o: &Observed, now: Timestamp) -> Option<Write> {
         .flatten()
         .find_map(|message| Some((message, proves(message)?)))
         .filter(|_| open_question(o))?;
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     let text = format!("{result}, as it turned out: {}", message.message);
     draft.set("settled", Settled { result, message: clip(&message.message, 1024), at: whole_seconds(now) });
     // What was said of the objects was said before this: it is asked for again.
@@ -77,19 +80,19 @@ pub(super) fn ask(o: &Observed, settings: &Settings, now: Timestamp) -> Option<D
     if !open_question(o) || !settings.has_datastore() || now >= after(ended, ASKED_FOR) {
         return None;
     }
-    if matches!(&o.proof, Proof::Found(message) if of_claim(o, message).is_some()) {
+    if matches!(&o.late_result, LateResult::Found(message) if of_claim(o, message).is_some()) {
         // The agent itself could not say, and a result is written once.
         return None;
     }
-    Some(match o.notes.proof {
+    Some(match o.notes.datastore_asked {
         Some(asked) if now < asked.next_at => Decision::until(asked.next_at, now),
-        Some(_) | None => Decision::act(Action::AskProof),
+        Some(_) | None => Decision::act(Action::AskDatastore),
     })
 }
 
 /// The next time that the datastore is asked.
-pub(super) fn asked_again(before: Option<ProofAsked>, now: Timestamp) -> ProofAsked {
+pub(in crate::run) fn asked_again(before: Option<DatastoreAsked>, now: Timestamp) -> DatastoreAsked {
     let times = before.map_or(1, |asked| asked.times.saturating_add(1));
     let factor = 1_i32.checked_shl(times - 1).filter(|factor| (1..=1024).contains(factor)).unwrap_or(1024);
-    ProofAsked { times, next_at: after(now, (FIRST_WAIT * factor).min(LONGEST_WAIT)) }
+    DatastoreAsked { times, next_at: after(now, (FIRST_WAIT * factor).min(LONGEST_WAIT)) }
 }

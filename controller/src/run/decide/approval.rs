@@ -1,33 +1,36 @@
 //! Approvals: `status.approval` is kept equal to the annotation until the claim freezes it.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crds::{PlanStatus, conditions, names, reason, text::clip, whole_seconds};
-
 use super::{
-    actions::{Action, Decision, Gate, Kind, Observed},
-    keep,
-    lease::{self, Turn},
-    status::Draft,
+    draft::Draft,
+    state_queue::{self, Turn},
 };
-
-/// Shows whether the policies are installed.
-pub(super) const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
-                                  pawl-creation pawl-finalizer; install what is missing with the chart (policies.install=true)";
+use crate::{
+    policies::Gate,
+    requests,
+    run::{
+        decision::{Action, Decision, Kind},
+        observed::Observed,
+        run_view::RunView,
+        timing::after,
+    },
+};
+use crds::{Attempt, PlanStatus, conditions, names, reason, text::clip, whole_seconds};
 
 /// A plan with changes waits for a person.
 pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decision {
     let (run, status) = (&o.run, o.status());
     let annotation = |name: &str| run.annotations().get(name).map(String::as_str);
-    let mut draft = Draft::new(run, status, now);
+    let mut draft = Draft::new(run, now);
     if conditions::status(&status.conditions, conditions::PLANNED) != Some(true) {
         draft.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
         draft.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
     }
-    keep::tell_stale(&mut draft, o, plan, now);
-    if !keep::annotated(run, plan) {
+    says_it_is_stale(&mut draft, o, plan, now);
+    if !requests::annotated(run, plan) {
         take_back(&mut draft, o, plan, now);
         return settle(draft);
     }
@@ -39,7 +42,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         .is_some_and(|record| record.checksum.as_deref() == Some(&plan.checksum) && record.by == by && record.comment == comment)
     {
         if let (true, Some(key)) = (draft.is_empty(), &plan.state_key)
-            && let Some(decision) = lease::before_claim(o, key, now)
+            && let Some(decision) = state_queue::before_claim(o, key, now)
         {
             return decision;
         }
@@ -48,11 +51,11 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
     match &o.gate {
         Gate::Proven if o.gate_live => {
             // Approval and lease are one write, so that a pod that is held may go on at once.
-            match plan.state_key.as_ref().map(|key| (key, lease::turn(o, key, now))) {
+            match plan.state_key.as_ref().map(|key| (key, state_queue::turn(o, key, now))) {
                 None | Some((_, Turn::Has(false))) => {}
-                Some((_, Turn::Has(true))) => lease::record(&mut draft, o),
+                Some((_, Turn::Has(true))) => state_queue::record(&mut draft, o),
                 Some((key, Turn::Take)) => return Decision::act(Action::TakeLease { key: key.clone() }),
-                Some((_, Turn::Waits(waits))) => lease::say(&mut draft, &waits),
+                Some((_, Turn::Waits(waits))) => state_queue::say(&mut draft, &waits),
             }
             let at = whole_seconds(now);
             draft.set(
@@ -67,12 +70,8 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         }
         Gate::Refuted { missing, retry_at } if now < *retry_at => {
             let mut decision = Decision::until(*retry_at, now);
-            let stalled = o
-                .status()
-                .conditions
-                .iter()
-                .any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::POLICY_MISSING);
-            if !stalled {
+            let stalled = o.status().condition(conditions::STALLED, reason::POLICY_MISSING);
+            if stalled.is_none_or(|c| c.status != "True") {
                 draft.condition(conditions::STALLED, Some(true), reason::POLICY_MISSING, missing);
                 draft.note(reason::POLICY_MISSING, true, missing.clone());
             }
@@ -87,10 +86,10 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
 
 /// What is taken away from a run whose attempt is still to start: nothing but an approval that no longer stands.
 pub(super) fn withdrawal(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Option<Action> {
-    if o.status().approval.is_none() || keep::annotated(&o.run, plan) {
+    if o.status().approval.is_none() || requests::annotated(&o.run, plan) {
         return None;
     }
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     take_back(&mut draft, o, plan, now);
     Some(Action::Write(draft.finish(Kind::Approval)))
 }
@@ -99,8 +98,8 @@ pub(super) fn withdrawal(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Opt
 fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
     if o.status().approval.is_some() {
         draft.clear("approval");
-        lease::give_back(draft);
-        keep::waits_again(draft, &o.run, plan, now);
+        state_queue::give_back(draft);
+        waits_again(draft, &o.run, plan, now);
     }
     match o.run.annotations().get(names::APPROVE) {
         None if o.status().approval.is_some() => {
@@ -122,8 +121,7 @@ fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timest
 
 /// The condition Approved is False for this reason.
 fn is(o: &Observed, reason: &str) -> bool {
-    let approved = o.status().conditions.iter().find(|c| c.type_ == conditions::APPROVED);
-    approved.is_some_and(|c| c.status == "False" && c.reason == reason)
+    o.status().condition(conditions::APPROVED, reason).is_some_and(|c| c.status == "False")
 }
 
 /// Nothing is held up; a write when anything changed.
@@ -132,4 +130,56 @@ fn settle(mut draft: Draft<'_>) -> Decision {
         draft.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
     if draft.is_empty() { Decision::wait() } else { Decision::act(Action::Write(draft.finish(Kind::Approval))) }
+}
+
+/// Until when the plan waits for an approval.
+pub(super) fn expires(run: &RunView, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) -> Timestamp {
+    let made = plan.created_at.as_ref().or(attempt.closed_at.as_ref()).or(attempt.opened_at.as_ref()).map_or(now, |t| t.0);
+    after(made, SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(SignedDuration::MAX))
+}
+
+/// Says that the plan waits, and how to approve it.
+pub(super) fn says_it_waits(draft: &mut Draft<'_>, run: &RunView, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) {
+    let until = expires(run, plan, attempt, now).to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+    let stale = draft.said(conditions::PLANNED, reason::STALE_PLAN).map(str::to_owned);
+    let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+    let command = match stale {
+        Some(_) => names::replan_command(&namespace, &name),
+        None => names::approve_command(&namespace, &name, &plan.checksum),
+    };
+    let text = format!(
+        "plan {} waits for approval until {until}; no pod is held meanwhile: an approval starts one that applies this plan",
+        plan.summary
+    );
+    let caution = draft.whole().and_then(|_| plan.caution());
+    let text = caution.into_iter().chain(stale).fold(text, |text, caution| format!("{text}; {caution}"));
+    draft.message(&text);
+    draft.set("nextStep", command);
+}
+
+/// Another run applied to the state after the plan was made: says so, once, and what to do instead of an approval. The plan waits on:
+/// only the tool knows whether it can still be applied.
+fn says_it_is_stale(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
+    let Some(applied) = &o.applied else { return };
+    if draft.said(conditions::PLANNED, reason::STALE_PLAN).is_some() {
+        return;
+    }
+    let at = applied.at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC");
+    let text = format!(
+        "run {} applied to the same state at {at}, after this plan was made: to apply it will most likely fail as {}, with nothing \
+         changed; a fresh plan is needed",
+        applied.run,
+        reason::STALE_PLAN
+    );
+    draft.condition(conditions::PLANNED, Some(true), reason::STALE_PLAN, &text).note(reason::STALE_PLAN, true, text);
+    if o.status().approval.is_none() {
+        waits_again(draft, &o.run, plan, now);
+    }
+}
+
+/// An approval was taken back while no attempt was open: the plan waits again.
+pub(in crate::run) fn waits_again(draft: &mut Draft<'_>, run: &RunView, plan: &PlanStatus, now: Timestamp) {
+    if let Some(attempt) = draft.status().attempt.as_ref().filter(|attempt| !attempt.open) {
+        says_it_waits(draft, run, plan, attempt, now);
+    }
 }

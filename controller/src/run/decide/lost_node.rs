@@ -4,18 +4,23 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crds::{Attempt, TerraformRun, conditions, names, reason, text::clip};
-
-use super::{
-    actions::{Decision, Kind, Notes, Observed, PodState, PodView, Write},
-    decide::{after, unproven},
-    status::Draft,
+use super::{draft::Draft, policies::unproven};
+use crate::{
+    cluster::nodes::{NodeState, NodeView, boot_id, over},
+    run::{
+        decision::{Decision, Kind, Write},
+        observed::Observed,
+        run_view::RunView,
+        timing::after,
+    },
+    runner_pod::status::PodView,
 };
-pub use crate::cluster::nodes::{NodeState, over};
-use crate::cluster::nodes::{NodeView, boot_id};
+use crds::{conditions, names, reason, text::clip};
 
+/// Annotations that give an apply up, and with it what keeps another from its state.
+pub(in crate::run) const ABANDONS: [&str; 2] = [names::ABANDON, names::ABANDONED_BY];
 /// How long an attempt without a claim waits for its node, unless its pod tolerates less: as long as Kubernetes does.
-pub const NODE_WAIT: SignedDuration = SignedDuration::from_mins(5);
+const NODE_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// What the node of a pod says of it.
 pub(super) enum Fate<'a> {
@@ -29,24 +34,8 @@ pub(super) enum Fate<'a> {
     Over(String),
 }
 
-/// The name of the node that the newest attempt's pod is on, or was when it was seen last.
-pub(super) fn name<'a>(attempt: Option<&'a Attempt>, pod: &'a PodState, notes: &'a Notes) -> Option<&'a str> {
-    match pod {
-        PodState::Present(pod) => pod.node.as_deref(),
-        PodState::Absent | PodState::Unknown => {
-            let attempt = attempt?;
-            let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
-            attempt.node_name.as_deref().or(seen)
-        }
-    }
-}
-
-pub(super) fn name_of(o: &Observed) -> Option<&str> {
-    name(o.status().attempt.as_ref(), &o.pod, &o.notes)
-}
-
 pub(super) fn fate(o: &Observed) -> Fate<'_> {
-    let Some(name) = name_of(o) else { return Fate::Unknown };
+    let Some(name) = o.node_name() else { return Fate::Unknown };
     if let Some(why) = over(name, o.status().attempt.as_ref(), &o.node) {
         return Fate::Over(why);
     }
@@ -59,7 +48,7 @@ pub(super) fn fate(o: &Observed) -> Fate<'_> {
 
 /// Notes on which node the pod is; with `boot`, which start of it as well. Only for a write that does not close the attempt.
 pub(super) fn record(draft: &mut Draft<'_>, o: &Observed, boot: bool) {
-    let (Some(name), Some(attempt)) = (name_of(o), o.status().attempt.as_ref()) else { return };
+    let (Some(name), Some(attempt)) = (o.node_name(), o.status().attempt.as_ref()) else { return };
     let mut fields = json!({});
     if attempt.node_name.as_deref() != Some(name) && o.notes.node_told != Some(attempt.number) {
         fields["nodeName"] = name.into();
@@ -80,7 +69,7 @@ pub(super) fn record(draft: &mut Draft<'_>, o: &Observed, boot: bool) {
 
 /// Since when the run says that its node is lost.
 fn said_since(o: &Observed) -> Option<Timestamp> {
-    let told = o.status().conditions.iter().find(|c| c.type_ == conditions::STALLED && c.reason == reason::NODE_UNREACHABLE);
+    let told = o.status().condition(conditions::STALLED, reason::NODE_UNREACHABLE);
     told.filter(|c| c.status == "True").map(|c| c.last_transition_time.0)
 }
 
@@ -109,7 +98,7 @@ pub(super) fn says(o: &Observed, pod: &PodView, node: &NodeView, now: Timestamp)
              pawl.run/deny or a deletion end the run within a minute"
         )
     };
-    let mut draft = Draft::new(run, status, now);
+    let mut draft = Draft::new(run, now);
     draft.condition_since(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
     // Behind the claim it is another text.
     draft.condition(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
@@ -124,7 +113,7 @@ pub(super) fn says(o: &Observed, pod: &PodView, node: &NodeView, now: Timestamp)
 }
 
 /// Who gives the apply up, and why.
-fn abandoned(run: &TerraformRun) -> Option<String> {
+fn abandoned(run: &RunView) -> Option<String> {
     let why = run.annotations().get(names::ABANDON)?;
     let by = run.annotations().get(names::ABANDONED_BY).map_or("unknown", String::as_str);
     Some(format!("{} gave it up: {}", clip(by, 100), clip(why, 200)))
@@ -158,7 +147,7 @@ pub(super) fn refuses(o: &Observed) -> bool {
 /// Nothing is held up, as far as the node goes. A person who gave the apply up under a node that is Ready is told so; the annotations
 /// are taken off then, so that they are not acted upon when the node is lost some other time.
 pub(super) fn goes_on(draft: &mut Draft<'_>, o: &Observed) {
-    let told = o.status().conditions.iter().any(|c| c.type_ == conditions::STALLED && c.reason == reason::ABANDON_REFUSED);
+    let told = o.status().condition(conditions::STALLED, reason::ABANDON_REFUSED).is_some();
     if refuses(o) && !told {
         let text = "pawl.run/abandon has no effect while the node of the pod is Ready, and was taken away: the apply goes on, and \
                     pawl.run/cancel asks it to end";

@@ -3,42 +3,61 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crds::{
-    ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, RunResult, conditions, reason, termination::TerminationMessage,
-};
-
 use super::{
-    actions::{Action, Decision, Kind, Observed, PodState, PodView, Proof, Write},
-    decide::{GONE_WAIT, after, backoff, finish_conditions},
-    journal, keep, lease, node, proof,
-    status::{Draft, End, of_tries, operation},
+    apply_log, approval,
+    draft::{Draft, End, of_tries, operation},
+    late_result, lost_node,
+    release::closing,
+    state_queue, waiting_plan,
 };
-use crate::settings::Settings;
+use crate::{
+    run::{
+        decision::{Action, Decision, Kind, Write},
+        observed::{LateResult, Observed},
+        situation::OpenAttempt,
+        timing::{CREATION_LAG, GONE_WAIT, after, backoff},
+    },
+    runner_pod::status::PodView,
+    settings::Settings,
+};
+use crds::{
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, PlanStatus, RunResult, conditions, reason,
+    termination::TerminationMessage,
+};
 
-/// The closing write, and the account's removal where no pod's finalizer is left to remind of it.
-pub(super) fn closing(o: &Observed, attempt: &Attempt, write: Write) -> Decision {
-    let mut actions = vec![Action::Write(write)];
-    match &o.pod {
-        PodState::Present(pod) if pod.held && pod.attempt == attempt.number => {}
-        PodState::Present(_) | PodState::Absent | PodState::Unknown => {
-            actions.push(Action::DeleteAccount { name: attempt.pod_name.clone() });
-        }
+/// The pod may be missing from the cache only.
+pub(super) fn look_again(now: Timestamp) -> Decision {
+    Decision::until(after(now, CREATION_LAG), now)
+}
+
+/// Conditions of a run that has ended, from its status.
+pub(super) fn finish_conditions(o: &Observed, kind: Kind, now: Timestamp) -> Write {
+    let status = o.status();
+    let result = status.result.unwrap_or(RunResult::Failed);
+    let mut draft = Draft::new(&o.run, now);
+    if kind == Kind::Close {
+        draft.close();
     }
-    Decision::all(actions)
+    let failure = status.failure.as_ref().map(|f| f.reason.as_str());
+    let message = draft.whole().and_then(|run| run.status.as_ref()?.message.as_deref());
+    draft.ended_conditions(result, failure, message.unwrap_or_default());
+    if kind == Kind::Close {
+        state_queue::give_back_at_end(&mut draft, result);
+    }
+    draft.finish(kind)
 }
 
 /// Row 1: the agent has ended the run.
-pub(super) fn close_ended(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
+pub(super) fn ended(o: &Observed, attempt: &Attempt, now: Timestamp) -> Decision {
     closing(o, attempt, finish_conditions(o, Kind::Close, now))
 }
 
 /// The pod's termination message, when it is of the process that the status names.
-fn believed<'a>(o: &Observed, pod: &'a PodView) -> Option<&'a TerminationMessage> {
+fn believed<'a>(o: &Observed, open: &OpenAttempt<'_>, pod: &'a PodView) -> Option<&'a TerminationMessage> {
     let message = pod.ended.as_ref()?.message.as_ref()?;
-    let attempt = o.status().attempt.as_ref()?;
-    let adopted = o.status().adopted.as_ref().filter(|adopted| adopted.attempt == attempt.number);
-    let of_pod =
-        message.run_uid == o.run.uid().unwrap_or_default() && message.attempt == attempt.number && message.pod_uid == pod.uid;
+    let number = open.attempt.number;
+    let adopted = o.status().adopted.as_ref().filter(|_| open.adopted);
+    let of_pod = message.run_uid == o.run.uid().unwrap_or_default() && message.attempt == number && message.pod_uid == pod.uid;
     let of_process = adopted.is_none_or(|adopted| adopted.pod_uid == pod.uid && adopted.nonce == message.nonce);
     (of_pod && of_process).then_some(message)
 }
@@ -55,12 +74,12 @@ fn undescribed(message: &TerminationMessage, changes: Changed) -> Failure {
 }
 
 /// Rows 2 and 3: a claim without an end, and the pod ended.
-pub(super) fn close_claimed(o: &Observed, pod: &PodView, settings: &Settings, now: Timestamp) -> Decision {
+pub(super) fn claimed(o: &Observed, pod: &PodView, settings: &Settings, now: Timestamp) -> Decision {
     let message = pod.ended.as_ref().and_then(|ended| ended.message.as_ref());
-    if let Some((message, result)) = message.and_then(|message| Some((message, proof::of_claim(o, message)?))) {
+    if let Some((message, result)) = message.and_then(|message| Some((message, late_result::of_claim(o, message)?))) {
         return delivered(o, message, result, settings, now);
     }
-    if message.is_some_and(|message| proof::is_newer(o, message)) {
+    if message.is_some_and(|message| late_result::is_newer(o, message)) {
         // Its pod is held, and with it what it says, until a version comes that knows the word.
         return Decision::wait();
     }
@@ -77,11 +96,11 @@ fn delivered(o: &Observed, message: &TerminationMessage, result: RunResult, sett
 
 /// The pod does not say how the apply ended: what the datastore says, and without an answer Indeterminate.
 pub(super) fn unconfirmed(o: &Observed, text: &str, settings: &Settings, now: Timestamp) -> Decision {
-    let found = match &o.proof {
-        Proof::Unknown if settings.has_datastore() => return Decision::act(Action::AskProof),
-        Proof::Unknown | Proof::Absent => None,
-        Proof::Found(message) if proof::is_newer(o, message) => return Decision::wait(),
-        Proof::Found(message) => proof::of_claim(o, message).map(|result| (message, result)),
+    let found = match &o.late_result {
+        LateResult::Unknown if settings.has_datastore() => return Decision::act(Action::AskDatastore),
+        LateResult::Unknown | LateResult::Absent => None,
+        LateResult::Found(message) if late_result::is_newer(o, message) => return Decision::wait(),
+        LateResult::Found(message) => late_result::of_claim(o, message).map(|result| (message, result)),
     };
     match found {
         Some((message, result)) => delivered(o, message, result, settings, now),
@@ -91,15 +110,15 @@ pub(super) fn unconfirmed(o: &Observed, text: &str, settings: &Settings, now: Ti
 
 /// Ends a claimed run, and closes its attempt when another hand has not done so.
 fn end_claimed(o: &Observed, end: &End, settings: &Settings, now: Timestamp) -> Decision {
-    let mut draft = Draft::new(&o.run, o.status(), now);
-    lease::give_back_at_end(&mut draft, end.result);
-    if let Some(attempt) = o.status().attempt.as_ref().filter(|attempt| attempt.open) {
+    let mut draft = Draft::new(&o.run, now);
+    state_queue::give_back_at_end(&mut draft, end.result);
+    if let Some(attempt) = o.run.open_attempt() {
         draft.close().end(end);
-        journal::tell(&mut draft, o, end.result, settings);
+        apply_log::tell(&mut draft, o, end.result, settings);
         return closing(o, attempt, draft.finish(Kind::End));
     }
     draft.end(end);
-    journal::tell(&mut draft, o, end.result, settings);
+    apply_log::tell(&mut draft, o, end.result, settings);
     Decision::act(Action::Write(draft.finish(Kind::End)))
 }
 
@@ -112,14 +131,10 @@ pub(super) fn claimed_and_gone(
     settings: &Settings,
     now: Timestamp,
 ) -> Decision {
-    let status = o.status();
     let what =
         why.map_or_else(|| format!("pod {} is gone", attempt.pod_name), |why| format!("{why}, with pod {}", attempt.pod_name));
-    let since = status
-        .conditions
-        .iter()
-        .find(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::POD_GONE)
-        .map(|c| c.last_transition_time.0);
+    let since = o.status().condition(conditions::STALLED, reason::POD_GONE).filter(|c| c.status == "True");
+    let since = since.map(|c| c.last_transition_time.0);
     match since {
         Some(since) if now >= after(since, GONE_WAIT) => {
             let text = format!("{what}, seen at {}", since.strftime("%Y-%m-%d %H:%M:%S"));
@@ -132,9 +147,9 @@ pub(super) fn claimed_and_gone(
                 operation(&o.run),
                 GONE_WAIT.as_secs()
             );
-            let mut draft = Draft::new(&o.run, status, now);
+            let mut draft = Draft::new(&o.run, now);
             draft.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, &text);
-            node::record(&mut draft, o, false);
+            lost_node::record(&mut draft, o, false);
             draft.note(reason::POD_GONE, true, text);
             Decision::act(Action::Write(draft.finish(Kind::Gone)))
         }
@@ -164,19 +179,19 @@ fn indeterminate(o: &Observed, text: &str, settings: &Settings, now: Timestamp) 
 }
 
 /// Row 5: cancelled, denied, deleted, superseded or made before a restore, before the claim.
-pub(super) fn close_early(o: &Observed, attempt: &Attempt, end: &End, now: Timestamp) -> Decision {
-    let mut draft = Draft::new(&o.run, o.status(), now);
+pub(super) fn early(o: &Observed, attempt: &Attempt, end: &End, now: Timestamp) -> Decision {
+    let mut draft = Draft::new(&o.run, now);
     draft.close().end(end);
-    lease::give_back(&mut draft);
+    state_queue::give_back(&mut draft);
     closing(o, attempt, draft.finish(Kind::End))
 }
 
 /// No claim, and nothing is heard of the pod's node: the attempt is closed and uses up no try, as nothing of it failed.
-pub(super) fn close_lost(o: &Observed, attempt: &Attempt, why: &str, now: Timestamp) -> Decision {
-    let mut draft = Draft::new(&o.run, o.status(), now);
+pub(super) fn node_lost(o: &Observed, attempt: &Attempt, waiting: Option<&PlanStatus>, why: &str, now: Timestamp) -> Decision {
+    let mut draft = Draft::new(&o.run, now);
     draft.uncount(attempt).clear("failure");
-    let text = if let Some((plan, attempt)) = keep::kept(o) {
-        keep::waits(&mut draft, &o.run, plan, attempt, now);
+    let text = if let Some(plan) = waiting {
+        approval::says_it_waits(&mut draft, &o.run, plan, attempt, now);
         format!("{why}; the plan is kept and waits without it")
     } else {
         let text = format!("{why}; another attempt begins, and no retry is used up");
@@ -198,13 +213,13 @@ fn again(draft: &mut Draft<'_>, o: &Observed) {
         if o.status().approval.is_some() {
             draft.clear("approval");
         }
-        lease::give_back(draft);
+        state_queue::give_back(draft);
         draft.condition_if_new(conditions::APPROVED, Some(false), reason::RETRYING, "");
     }
 }
 
 /// The failure of an attempt that said nothing.
-pub(super) fn lost(attempt: &Attempt, pod: Option<&PodView>) -> Failure {
+fn lost(attempt: &Attempt, pod: Option<&PodView>) -> Failure {
     let ended = pod.and_then(|pod| pod.ended.as_ref());
     Failure {
         class: FailureClass::Interrupted,
@@ -216,10 +231,9 @@ pub(super) fn lost(attempt: &Attempt, pod: Option<&PodView>) -> Failure {
 }
 
 /// Rows 6 and 7: no claim, and the pod ended or is gone.
-pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodView>, now: Timestamp) -> Decision {
-    let status = o.status();
-    let message = pod.and_then(|pod| believed(o, pod));
-    let adopted = status.adopted.as_ref().is_some_and(|adopted| adopted.attempt == attempt.number);
+pub(super) fn unclaimed(o: &Observed, open: &OpenAttempt<'_>, pod: Option<&PodView>, now: Timestamp) -> Decision {
+    let (status, attempt, adopted) = (o.status(), open.attempt, open.adopted);
+    let message = pod.and_then(|pod| believed(o, open, pod));
     let phase = status.phase.unwrap_or(Phase::Pending);
     // It ended as it said it would: the hold is over.
     // Before the adoption it is the controller's own word, of why the pod did not start.
@@ -231,31 +245,31 @@ pub(super) fn close_unclaimed(o: &Observed, attempt: &Attempt, pod: Option<&PodV
         .and_then(|message| Some((message, message.result?)))
         .filter(|(_, result)| !result.needs_claim() && phase.may_become(result.phase()));
     let failure = message.and_then(|message| message.failure.clone()).or_else(|| said.cloned());
-    let mut draft = Draft::new(&o.run, status, now);
+    let mut draft = Draft::new(&o.run, now);
     draft.close();
     if let Some((message, result)) = delivered {
         let failure = (result.phase() == Phase::Failed).then(|| failure.unwrap_or_else(|| undescribed(message, Changed::None)));
         draft.end(&End { result, message: message.message.clone(), failure });
-        lease::give_back(&mut draft);
+        state_queue::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
     if let Some(failure) = failure.as_ref().filter(|failure| !failure.class.is_retried()) {
         draft.end(&End { result: RunResult::Failed, message: failure.message.clone(), failure: Some(failure.clone()) });
-        lease::give_back(&mut draft);
+        state_queue::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
-    if let Some(decision) = keep::close(o, pod, failure.clone(), quiet, now) {
-        return decision;
+    let failure = failure.unwrap_or_else(|| lost(attempt, pod));
+    if let Some(plan) = open.waiting {
+        return waiting_plan::close(o, plan, attempt, failure, quiet, now);
     }
-    if let Some(write) = lease::queued(o, now).filter(|_| quiet) {
+    if let Some(write) = state_queue::queued(o, now).filter(|_| quiet) {
         return closing(o, attempt, write);
     }
-    let failure = failure.unwrap_or_else(|| lost(attempt, pod));
     let tried = of_tries(&o.run, attempt.tries);
     if attempt.tries > o.run.spec.retry.limit {
         let message = format!("{tried} ended: {}; nothing was applied", failure.message);
         draft.end(&End { result: RunResult::Failed, message, failure: Some(failure) });
-        lease::give_back(&mut draft);
+        state_queue::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
     let next = after(now, backoff(attempt.tries));

@@ -5,27 +5,19 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::draft::Draft;
+use crate::{
+    run::{
+        decision::{Action, Decision, Kind},
+        observed::{LockHolder, Observed, PodState},
+        timing::after,
+    },
+    runner_pod::gone_wait,
+};
 use crds::{StateLock, TerraformRun, names, text::clip};
 
-use super::{
-    actions::{Action, Decision, Kind, Observed, PodState},
-    decide::after,
-    lease,
-    status::Draft,
-};
-
 /// Between two looks at the holder of a lock.
-pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
-
-/// What is known of the lock that keeps a run waiting.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Left {
-    /// Nobody asked, or it has to stay.
-    #[default]
-    Unknown,
-    /// The process that held it has ended: `NAMESPACE/RUN, attempt 1`.
-    Behind(String),
-}
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Says that the lock may be released, once that is known; looks again from time to time until then.
 pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
@@ -34,8 +26,8 @@ pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
     if status.lock_release.as_ref().is_some_and(|release| release.id == lock.id) || pod_of(lock).is_none() {
         return None;
     }
-    if let Left::Behind(holder) = &o.left {
-        let mut draft = Draft::new(&o.run, status, now);
+    if let LockHolder::Ended(holder) = &o.lock_holder {
+        let mut draft = Draft::new(&o.run, now);
         draft.set("lockRelease", json!({"id": lock.id, "holder": clip(holder, 256)}));
         draft.note("LockReleased", false, format!("the lock {} was left by {holder}; it may be released", lock.id));
         return Some(Decision::act(Action::Write(draft.finish(Kind::Lock))));
@@ -47,7 +39,7 @@ pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
 }
 
 /// The pod that holds a lock, if it is one of ours by its name: name of its run, five characters of a hash of its UID, attempt.
-pub fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
+pub(in crate::run) fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
     let host = lock.who.rsplit_once('@')?.1;
     let (rest, number) = host.rsplit_once("-a")?;
     let (run, hash) = rest.rsplit_once('-')?;
@@ -57,7 +49,7 @@ pub fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
 /// Whether that attempt's pod has ended for certain: `Ok` with whose it was, otherwise why the lock stays.
 ///
 /// `nodes_ready` is asked for only when the pod is gone and nobody saw its end.
-pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
+pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
     if let Some(field) = run.unknown_word() {
         return Err(format!("{field} of {name} is a word of a newer version"));
@@ -76,7 +68,7 @@ pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) 
         PodState::Absent => {
             // No later than this: a further attempt is opened only behind a closed one.
             let closed = if attempt.number == number { attempt.closed_at } else { attempt.opened_at };
-            let due = after(closed.map_or(now, |at| at.0), lease::gone_wait(run));
+            let due = after(closed.map_or(now, |at| at.0), gone_wait(run));
             if now < due {
                 return Err(format!("the pod of attempt {number} of {name} is gone, and its end is not confirmed"));
             }
@@ -87,7 +79,7 @@ pub fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) 
 
 /// How certain the end of a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Over {
+pub(in crate::run) enum Over {
     /// It was seen.
     Ended(String),
     /// The pod is gone for so long that a node which is Ready has ended it.
@@ -95,6 +87,6 @@ pub enum Over {
 }
 
 /// Whether a run is the one whose attempt has that pod.
-pub fn is_run(run: &TerraformRun, name: &str, hash: &str) -> bool {
+pub(in crate::run) fn is_run(run: &TerraformRun, name: &str, hash: &str) -> bool {
     run.name_any() == name && names::short_hash(&run.uid().unwrap_or_default()) == hash
 }

@@ -8,35 +8,25 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::{
+    draft::Draft,
+    lost_node::{self, Abandon, Fate},
+};
+use crate::{
+    run::{
+        decision::{Action, Decision, Kind, Write},
+        memory::Waits,
+        observed::{Observed, PodState},
+        timing::after,
+    },
+    runner_pod::gone_wait,
+    settings::Settings,
+    state_queue::lease::Taken,
+};
 use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, text::clip};
 
-use super::{
-    actions::{Action, Decision, Kind, Observed, PodState, Write},
-    decide::after,
-    node::{self, Abandon, Fate},
-    status::Draft,
-};
-pub use crate::{
-    runner_pod::{gone_wait, grace},
-    state_queue::want::{Want, is_entitled, wants},
-};
-use crate::{settings::Settings, state_queue::lease::Taken};
-
 /// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
-pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
-
-/// Why a run has to wait for the lease, and until when nobody looks again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waits {
-    /// The state.
-    pub key: String,
-    /// [`reason::QUEUED`] or [`reason::LEASE_REFUSED`].
-    pub reason: &'static str,
-    /// For people: behind whom, or what was refused.
-    pub text: String,
-    /// When to look again.
-    pub retry_at: Timestamp,
-}
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// How a run stands with the lease it wants.
 pub(super) enum Turn {
@@ -68,7 +58,7 @@ pub(super) fn turn(o: &Observed, key: &str, now: Timestamp) -> Turn {
 }
 
 /// Why a run that tried to take the lease has to wait; `None` when it has it.
-pub(super) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<Waits> {
+pub(in crate::run) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<Waits> {
     let retry_at = after(now, LOOK_AGAIN);
     match taken {
         Taken::Yes => None,
@@ -91,7 +81,7 @@ pub(super) fn record(draft: &mut Draft<'_>, o: &Observed) {
 /// Says that the run waits, and for whom; in its message as well, which is the agent's while an attempt is open.
 pub(super) fn say(draft: &mut Draft<'_>, waits: &Waits) {
     let status = draft.status();
-    let told = status.conditions.iter().find(|c| c.type_ == conditions::STATE_LEASED && c.reason == waits.reason);
+    let told = status.condition(conditions::STATE_LEASED, waits.reason);
     if told.is_some_and(|c| c.message == clip(&waits.text, 512)) {
         return;
     }
@@ -110,7 +100,7 @@ pub(super) fn say(draft: &mut Draft<'_>, waits: &Waits) {
 
 /// What a run that may apply is to do about its lease before anything else: nothing (`None`), take it, record it, or wait.
 pub(super) fn before_claim(o: &Observed, key: &str, now: Timestamp) -> Option<Decision> {
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     match turn(o, key, now) {
         Turn::Has(false) => None,
         Turn::Has(true) => {
@@ -135,7 +125,7 @@ pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<
         Turn::Has(_) => None,
         Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),
         Turn::Waits(waits) => {
-            let mut draft = Draft::new(&o.run, o.status(), now);
+            let mut draft = Draft::new(&o.run, now);
             say(&mut draft, &waits);
             if conditions::status(&o.status().conditions, conditions::STALLED) == Some(true) {
                 // Whatever kept the run from its turn is over.
@@ -144,11 +134,7 @@ pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<
             }
             let mut decision = Decision::until(waits.retry_at, now);
             if !draft.is_empty() {
-                if o.status().phase.is_none() {
-                    draft.set("phase", Phase::Pending);
-                }
-                draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
-                draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
+                draft.pending();
                 decision.actions.push(Action::Write(draft.finish(Kind::Begin)));
             }
             Some(decision)
@@ -157,7 +143,7 @@ pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<
 }
 
 /// Gives the lease back: nothing of this run can apply any more.
-pub(super) fn give_back(draft: &mut Draft<'_>) {
+pub(in crate::run) fn give_back(draft: &mut Draft<'_>) {
     if draft.status().lease.is_some() {
         draft.clear("lease");
         draft.forget(conditions::STATE_LEASED);
@@ -176,8 +162,9 @@ pub(super) fn give_back_at_end(draft: &mut Draft<'_>, result: RunResult) {
 /// may take away.
 fn give_back_ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let status = o.status();
-    let managed = status.result == Some(RunResult::Indeterminate) && settings.has_datastore() && is_managed(&o.run);
-    if managed && !o.unlocked {
+    let locks = status.result == Some(RunResult::Indeterminate) && settings.has_datastore() && !o.lock_released;
+    let Some(run) = o.run.whole() else { return Decision::act(Action::Read) };
+    if locks && is_managed(run) {
         return match &o.notes.unlock_failed {
             Some((at, text)) if now < after(*at, LOOK_AGAIN) => {
                 say_kept(o, &format!("the lock of its state could not be released: {text}"), after(*at, LOOK_AGAIN), now)
@@ -185,7 +172,7 @@ fn give_back_ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decisio
             Some(_) | None => Decision::act(Action::ReleaseLock),
         };
     }
-    let mut draft = Draft::new(&o.run, status, now);
+    let mut draft = Draft::new(&o.run, now);
     give_back(&mut draft);
     Decision::act(Action::Write(draft.finish(Kind::Lease)))
 }
@@ -203,10 +190,10 @@ pub(super) fn confirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Op
     status.lease.as_ref()?;
     let known = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
     let ended = matches!(&o.pod, PodState::Present(pod) if pod.ended.is_some());
-    if known || ended || matches!(node::fate(o), Fate::Over(_)) {
+    if known || ended || matches!(lost_node::fate(o), Fate::Over(_)) {
         return Some(give_back_ended(o, settings, now));
     }
-    match node::abandon(o, now) {
+    match lost_node::abandon(o, now) {
         Abandon::Yes(_) => Some(give_back_ended(o, settings, now)),
         Abandon::Waits(decision) => Some(decision),
         Abandon::No => None,
@@ -215,35 +202,26 @@ pub(super) fn confirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Op
 
 /// A run that has ended and still has its lease, since nobody confirmed the end of its pod.
 pub(super) fn unconfirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Option<Decision> {
-    let (run, status) = (&o.run, o.status());
+    let status = o.status();
     status.lease.as_ref()?;
+    let Some(run) = o.run.whole() else { return Some(Decision::act(Action::Read)) };
     let ended = status.completion_time.as_ref().map_or(now, |at| at.0);
     let due = after(ended, gone_wait(run));
     if now < due {
         return Some(say_kept(o, "the end of its pod is not confirmed", due, now));
     }
-    match &o.nodes {
-        Nodes::Quiet => Some(give_back_ended(o, settings, now)),
-        Nodes::Unknown => match o.notes.nodes_asked {
-            Some((at, ref text)) if now < after(at, LOOK_AGAIN * 6) => Some(say_kept(o, text, after(at, LOOK_AGAIN * 6), now)),
-            Some(_) | None => Some(Decision::act(Action::AskNodes)),
-        },
+    if o.gone_pod_ended {
+        return Some(give_back_ended(o, settings, now));
     }
-}
-
-/// What the node of a pod that is gone says of it; every node, where nobody knows which it was.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Nodes {
-    /// Nobody asked, or it cannot answer.
-    #[default]
-    Unknown,
-    /// It is Ready, and its kubelet has ended what has no pod; or it is gone itself.
-    Quiet,
+    Some(match &o.notes.nodes_asked {
+        Some((at, text)) if now < after(*at, LOOK_AGAIN * 6) => say_kept(o, text, after(*at, LOOK_AGAIN * 6), now),
+        Some(_) | None => Decision::act(Action::AskNodes),
+    })
 }
 
 fn say_kept(o: &Observed, why: &str, until: Timestamp, now: Timestamp) -> Decision {
     let text = format!("kept, as the apply may still run: {why}; other runs of this state wait");
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     let told = o.status().conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512));
     let mut decision = Decision::until(until, now);
     if !told {
@@ -257,13 +235,13 @@ fn say_kept(o: &Observed, why: &str, until: Timestamp, now: Timestamp) -> Decisi
 pub(super) fn queued(o: &Observed, now: Timestamp) -> Option<Write> {
     let (run, status) = (&o.run, o.status());
     let attempt = status.attempt.as_ref()?;
-    let waits = status.conditions.iter().find(|c| c.type_ == conditions::STATE_LEASED && c.reason == reason::QUEUED);
+    let waits = status.condition(conditions::STATE_LEASED, reason::QUEUED);
     let automatic = run.spec.approval.mode == ApprovalMode::Automatic;
     let made = status.plan.as_ref().is_some_and(|plan| plan.attempt == attempt.number);
     if !automatic || !made || (waits.is_none() && status.lease.is_none()) {
         return None;
     }
-    let mut draft = Draft::new(run, status, now);
+    let mut draft = Draft::new(run, now);
     draft.uncount(attempt).set("phase", Phase::Pending).clear("failure").clear("nextStep");
     draft.message(waits.map_or("it is this run's turn on the state", |c| c.message.as_str()));
     draft.condition_if_new(conditions::PLANNED, Some(false), reason::QUEUED, "");

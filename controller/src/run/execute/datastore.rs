@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use crds::{TerraformRun, datastore::causes, text::clip};
-
-use super::{
-    Context,
-    actions::{Observed, Proof},
-    proof,
+use crate::run::{
+    context::Context,
+    decide::late_result::asked_again,
+    observed::{LateResult, Observed},
+    run_view::RunView,
 };
+use crds::{TerraformRun, datastore::causes, text::clip};
 
 /// How long the deletion of a run waits for the datastore.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Asks the datastore how a claimed run ended, and what became of its objects. Without an answer nothing is known, and it is asked again some time.
-pub(super) async fn ask_proof(seen: &mut Observed, ctx: &Context) {
+pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
     let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
-    seen.proof = Proof::Absent;
+    seen.late_result = LateResult::Absent;
     if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
         let (result, journal) =
             tokio::join!(datastore.result(&namespace, &uid, claim.attempt), datastore.journal(&namespace, &uid, claim.attempt));
@@ -28,17 +28,17 @@ pub(super) async fn ask_proof(seen: &mut Observed, ctx: &Context) {
         ctx.memory.update(&uid, |notes| notes.journal.clone_from(&told));
         seen.notes.journal = told;
         match result {
-            Ok(Some(message)) => seen.proof = Proof::Found(Box::new(message)),
+            Ok(Some(message)) => seen.late_result = LateResult::Found(Box::new(message)),
             Ok(None) => {}
             Err(error) => tracing::warn!(error = causes(&error), "nobody says how the apply ended"),
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {
-        let asked = proof::asked_again(notes.proof, ctx.now());
-        notes.proof = Some(asked);
+        let asked = asked_again(notes.datastore_asked, ctx.now());
+        notes.datastore_asked = Some(asked);
         asked
     });
-    seen.notes.proof = Some(asked);
+    seen.notes.datastore_asked = Some(asked);
 }
 
 /// Releases the lock that the run left on its managed state.
@@ -49,7 +49,7 @@ pub(super) async fn release_lock(seen: &mut Observed, ctx: &Context) {
         None => Ok(()),
     };
     let failed = released.err().map(|error| (ctx.now(), clip(&causes(&error), 200)));
-    seen.unlocked = failed.is_none();
+    seen.lock_released = failed.is_none();
     ctx.memory.update(&uid, |notes| notes.unlock_failed.clone_from(&failed));
     seen.notes.unlock_failed = failed;
 }
@@ -66,10 +66,10 @@ pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
 }
 
 /// What the datastore has of a run that is deleted. Never in the way: the sweep finds what was missed.
-pub(super) async fn forget(run: &TerraformRun, ctx: &Context) {
+pub(super) async fn forget(run: &RunView, ctx: &Context) {
     let Some(datastore) = &ctx.datastore else { return };
     let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
-    let claimed = run.status.as_ref().is_some_and(|status| status.claim.is_some());
+    let claimed = run.status.claim.is_some();
     let deleted = tokio::time::timeout(FORGET_TIMEOUT, async {
         if claimed {
             // Its end is confirmed, or it would not be deleted; afterwards nobody can say whose lock it is.

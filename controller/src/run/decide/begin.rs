@@ -4,19 +4,30 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crds::{
-    ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, conditions, names, reason,
-    whole_seconds,
-};
-
 use super::{
-    actions::{Action, Decision, Kind, Observed, PodView, Refused, Trouble, Write},
-    close,
-    decide::{CREATION_LAG, after, opened_message},
-    keep, lease,
-    status::{Draft, End, of_tries},
+    draft::{Draft, End, of_tries},
+    policies,
+    release::closing,
+    state_queue,
 };
-use crate::{runner_pod, settings::Settings};
+use crate::{
+    run::{
+        decision::{Action, Decision, Kind, Write},
+        memory::Refused,
+        observed::Observed,
+        run_view::RunView,
+        timing::{after, backoff},
+    },
+    runner_pod::{
+        self,
+        status::{PodView, Trouble},
+    },
+    settings::Settings,
+    state_queue::want::wants,
+};
+use crds::{
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, RunResult, TerraformRun, conditions, names, reason, whole_seconds,
+};
 
 /// What an attempt is opened with.
 pub(super) struct Opening<'a> {
@@ -28,7 +39,7 @@ pub(super) struct Opening<'a> {
 }
 
 /// Opens an attempt; returns the name of its pod.
-pub(super) fn begin(draft: &mut Draft<'_>, run: &TerraformRun, opening: &Opening<'_>) -> String {
+pub(super) fn opens(draft: &mut Draft<'_>, run: &RunView, opening: &Opening<'_>) -> String {
     let Opening { number, tries, image, restores } = *opening;
     let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), number);
     let at = draft.time();
@@ -44,17 +55,38 @@ pub(super) fn begin(draft: &mut Draft<'_>, run: &TerraformRun, opening: &Opening
     name
 }
 
+/// No attempt is open and the run has not ended: the first attempt, or the next.
+pub(super) fn next(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let status = o.status();
+    if let Some(attempt) = status.attempt.as_ref().filter(|_| status.failure.is_some()) {
+        let closed = attempt.closed_at.as_ref().map_or(now, |t| t.0);
+        let due = after(closed, backoff(attempt.tries));
+        if now < due {
+            return Decision::until(due, now);
+        }
+    }
+    if let Some(decision) = policies::gated(o, now) {
+        return decision;
+    }
+    // Which state it is of, and in which image it runs, stands in what the cache does not keep.
+    let Some(whole) = o.run.whole() else { return Decision::act(Action::Read) };
+    if o.run.spec.approval.mode == ApprovalMode::Automatic
+        && let Some(want) = wants(whole, false, settings.has_datastore())
+        && let Some(decision) = state_queue::before_opening(o, &want.key, now)
+    {
+        return decision;
+    }
+    Decision::act(Action::Write(open(o, runner_pod::image(whole, settings), now)))
+}
+
 /// Opens the next attempt that makes a plan.
-pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
+fn open(o: &Observed, image: &str, now: Timestamp) -> Write {
     let (run, status) = (&o.run, o.status());
     let (number, tries) = status.attempt.as_ref().map_or((1, 1), |old| (old.number + 1, old.tries + 1));
-    let mut draft = Draft::new(run, status, now);
+    let mut draft = Draft::new(run, now);
     let at = whole_seconds(now);
-    let name = begin(&mut draft, run, &Opening { number, tries, image: runner_pod::image(run, settings), restores: None });
+    let name = opens(&mut draft, run, &Opening { number, tries, image, restores: None });
     draft.message(&opened_message(run, &name, tries));
-    if status.phase.is_none() {
-        draft.set("phase", Phase::Pending);
-    }
     let (approved, why, text) = match run.spec.approval.mode {
         ApprovalMode::Automatic => {
             if status.approval.is_none() {
@@ -65,11 +97,10 @@ pub(super) fn open(o: &Observed, settings: &Settings, now: Timestamp) -> Write {
         // Of a mode that is not known no attempt is opened.
         ApprovalMode::Manual | ApprovalMode::Unknown => (false, reason::WAITING, ""),
     };
-    lease::record(&mut draft, o);
+    state_queue::record(&mut draft, o);
     draft.condition_if_new(conditions::PLANNED, Some(false), reason::RUNNING, "");
     draft.condition_if_new(conditions::APPROVED, Some(approved), why, text);
-    draft.condition_if_new(conditions::SUCCEEDED, None, reason::RUNNING, "");
-    draft.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "");
+    draft.pending();
     draft.finish(Kind::Open)
 }
 
@@ -119,7 +150,7 @@ pub(super) fn not_started(
 /// attempt, so that these fields are not its agent's yet.
 fn held_up(o: &Observed, attempt: &Attempt, trouble: &Trouble, deadline: Timestamp, now: Timestamp) -> Option<Write> {
     let (run, status) = (&o.run, o.status());
-    let mut draft = Draft::new(run, status, now);
+    let mut draft = Draft::new(run, now);
     draft.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
     // Other words for the same are worth no write, and the kubelet has many.
     if draft.is_empty() && status.failure.as_ref().is_some_and(|failure| failure.reason == trouble.reason) {
@@ -128,7 +159,9 @@ fn held_up(o: &Observed, attempt: &Attempt, trouble: &Trouble, deadline: Timesta
     let (until, start) = (deadline.strftime("%H:%M:%S UTC"), run.spec.timeouts.start);
     draft.failure(&failure(trouble, trouble.text.clone()));
     draft.message(&format!("{}; nothing was applied, and the run waits until {until} (timeouts.start {start})", trouble.text));
-    draft.set("nextStep", remedy(run, attempt, trouble.reason));
+    if let Some(run) = draft.whole() {
+        draft.set("nextStep", remedy(run, attempt, trouble.reason));
+    }
     draft.note(trouble.reason, true, trouble.text.clone());
     Some(draft.finish(Kind::Start))
 }
@@ -136,13 +169,13 @@ fn held_up(o: &Observed, attempt: &Attempt, trouble: &Trouble, deadline: Timesta
 /// Takes back what [`held_up`] said; `None` when nothing of it is there.
 fn goes_on(o: &Observed, attempt: &Attempt, now: Timestamp) -> Option<Write> {
     let (run, status) = (&o.run, o.status());
-    let mut draft = Draft::new(run, status, now);
+    let mut draft = Draft::new(run, now);
     if stalled(o).is_some() {
         draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
     if status.failure.is_some() {
         draft.clear("failure").clear("nextStep").message(&match (attempt.restores, &status.approval) {
-            (Some(_), Some(record)) => keep::restoring_message(run, &attempt.pod_name, &record.by, attempt.tries),
+            (Some(_), Some(record)) => restoring_message(run, &attempt.pod_name, &record.by, attempt.tries),
             _ => opened_message(run, &attempt.pod_name, attempt.tries),
         });
     }
@@ -198,27 +231,34 @@ fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings:
         .cloned()
         .or_else(|| stalled(o))
         .unwrap_or_else(|| Trouble { reason: reason::POD_NOT_STARTED, text: format!("pod {} did not report", attempt.pod_name) });
+    let Some(run) = o.run.whole() else { return Decision::act(Action::Read) };
     let what = if trouble.reason == reason::IMAGE_NOT_AVAILABLE {
-        format!("image {} cannot be pulled", runner_pod::attempt_image(&o.run, attempt, settings))
+        format!("image {} cannot be pulled", runner_pod::attempt_image(run, attempt, settings))
     } else {
         "the pod did not start".to_owned()
     };
     let message = format!("{what} within {waited}: {}; nothing was applied", trouble.text);
     let failure = failure(&trouble, message.clone());
-    let mut draft = Draft::new(&o.run, o.status(), now);
+    let mut draft = Draft::new(&o.run, now);
     draft.close().end(&End { result: RunResult::Failed, message, failure: Some(failure) });
-    lease::give_back(&mut draft);
-    close::closing(o, attempt, draft.finish(Kind::End))
+    state_queue::give_back(&mut draft);
+    closing(o, attempt, draft.finish(Kind::End))
 }
 
 /// The next time a refused creation is tried: after 1, 2, 4, … s, at most 30.
-pub(super) fn refused_again(before: Option<&Refused>, attempt: u32, trouble: Trouble, now: Timestamp) -> Refused {
+pub(in crate::run) fn refused_again(before: Option<&Refused>, attempt: u32, trouble: Trouble, now: Timestamp) -> Refused {
     let times = before.filter(|refused| refused.attempt == attempt).map_or(1, |refused| refused.times.saturating_add(1));
     let wait = 1_i64.checked_shl(times - 1).unwrap_or(30).clamp(1, 30);
     Refused { attempt, trouble, times, retry_at: after(now, SignedDuration::from_secs(wait)) }
 }
 
-/// Whether a pod created a moment ago may be missing from the cache.
-pub(super) fn just_created(created: Option<(u32, Timestamp)>, attempt: u32, now: Timestamp) -> bool {
-    created.is_some_and(|(number, at)| number == attempt && now < after(at, CREATION_LAG))
+/// The message of a run whose attempt was opened.
+fn opened_message(run: &RunView, name: &str, tries: u32) -> String {
+    format!("{}: waits for pod {name} to start", of_tries(run, tries))
+}
+
+/// The message of a run whose attempt restores a plan.
+pub(super) fn restoring_message(run: &RunView, name: &str, by: &str, tries: u32) -> String {
+    let again = if tries > 1 { format!(" ({})", of_tries(run, tries)) } else { String::new() };
+    format!("approved by {by}; pod {name} restores the plan and applies it{again}")
 }

@@ -1,152 +1,12 @@
-//! What is observed of a run, and what may be decided on it: plain values, so that decisions can be tested without a cluster.
+//! What may be decided on a run: plain values, so that decisions can be tested without a cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{
-    lease::{Nodes, Waits},
-    locks::Left,
-};
-use crate::{
-    cluster::nodes::NodeState,
-    state_queue::{applied::Applied, queue::Ahead},
-};
-pub use crate::{
-    events::Note,
-    policies::Gate,
-    runner_pod::status::{Ended, PodView, Trouble},
-};
-use crds::{Journal, Operation, RunResult, TerraformRun, TerraformRunStatus, termination::TerminationMessage};
-
-/// Everything a decision is made of, the clock and the settings apart.
-#[derive(Clone, Debug)]
-pub struct Observed {
-    /// The run.
-    pub run: Arc<TerraformRun>,
-    /// Whether the run was read from the API server just now, not from the cache.
-    pub run_live: bool,
-    /// The pod of its newest attempt.
-    pub pod: PodState,
-    /// Whether the pod was asked of the API server just now.
-    pub pod_live: bool,
-    /// Whether the admission policies were proven to stand.
-    pub gate: Gate,
-    /// Whether the proof was compared with the policies as they stand after the run was read.
-    pub gate_live: bool,
-    /// What this process remembers of the run.
-    pub notes: Notes,
-    /// The newest of the newer runs of the same workspace that have made their plan.
-    pub newer: Option<String>,
-    /// What another run applied to the state of its plan since that was made.
-    pub applied: Option<Applied>,
-    /// What the datastore has of the end of a claimed run.
-    pub proof: Proof,
-    /// The state whose lease was taken for the run as it is here, and the name of that Lease.
-    pub taken: Option<(String, String)>,
-    /// Who comes before it, when it wants a lease.
-    pub ahead: Option<Ahead>,
-    /// The node of that pod.
-    pub node: NodeState,
-    /// What the nodes say of a pod that is gone.
-    pub nodes: Nodes,
-    /// The lock that a run which is Indeterminate left on its managed state was released.
-    pub unlocked: bool,
-    /// Whose lock keeps it waiting.
-    pub left: Left,
-}
-
-/// What the datastore has of the end of a claimed run.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Proof {
-    /// Nobody has asked yet.
-    #[default]
-    Unknown,
-    /// Nothing, or it did not answer.
-    Absent,
-    /// This; still to be compared with the claim.
-    Found(Box<TerminationMessage>),
-}
-
-impl Observed {
-    /// The status, empty when there is none yet.
-    pub fn status(&self) -> &TerraformRunStatus {
-        static EMPTY: std::sync::LazyLock<TerraformRunStatus> = std::sync::LazyLock::new(TerraformRunStatus::default);
-        self.run.status.as_ref().unwrap_or(&EMPTY)
-    }
-
-    /// Whether run and pod were read just now. Without an open attempt no pod matters.
-    pub fn is_live(&self) -> bool {
-        let open = self.status().attempt.as_ref().is_some_and(|attempt| attempt.open);
-        self.run_live && (self.pod_live || !open)
-    }
-}
-
-/// The pod of the newest attempt.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
-pub enum PodState {
-    /// It was created or looked for a moment ago, and the cache may not show it yet.
-    Unknown,
-    /// The API server does not have it: not created yet, or gone.
-    Absent,
-    /// It exists.
-    Present(PodView),
-}
-
-/// What this process remembers of a run. Losing it costs time or a request, never safety.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Notes {
-    /// When a cancel, deny or deletion was first seen.
-    pub asked_at: Option<Timestamp>,
-    /// The API server's last refusal of the pod.
-    pub refused: Option<Refused>,
-    /// The pod that was created last: its attempt, and when.
-    pub created: Option<(u32, Timestamp)>,
-    /// resourceVersion after the last write of ours.
-    pub version: u64,
-    /// Errors in a row.
-    pub errors: u32,
-    /// When the datastore was asked how a claimed run ended.
-    pub proof: Option<ProofAsked>,
-    /// What it said of the objects of a claimed run, and whether the run was settled by then.
-    pub journal: Option<(bool, Box<Journal>)>,
-    /// Why the lease on its state was not to be had.
-    pub waits: Option<Waits>,
-    /// When the nodes were asked, and which could not answer.
-    pub nodes_asked: Option<(Timestamp, String)>,
-    /// When the lock on the managed state could not be released, and why.
-    pub unlock_failed: Option<(Timestamp, String)>,
-    /// The node of the pod that was seen last: its attempt, and the name.
-    pub node: Option<(u32, String)>,
-    /// The attempt whose node was written; an older definition of a run does not keep it, and it is not written again and again.
-    pub node_told: Option<u32>,
-    /// Which lock was asked about, and when.
-    pub lock_asked: Option<(String, Timestamp)>,
-}
-
-/// Questions to the datastore that had no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProofAsked {
-    /// How many.
-    pub times: u32,
-    /// When to ask again.
-    pub next_at: Timestamp,
-}
-
-/// A refusal of the pod's creation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Refused {
-    /// The attempt.
-    pub attempt: u32,
-    /// Why.
-    pub trouble: Trouble,
-    /// How often.
-    pub times: u32,
-    /// When to try again.
-    pub retry_at: Timestamp,
-}
+use crate::{events::Note, runner_pod::status::PodView};
+use crds::{Operation, RunResult};
 
 /// What a status write does; decides whether it needs a live read, and what is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,11 +50,15 @@ pub struct Write {
     pub notes: Vec<Note>,
     /// The run is finished for good with this write.
     pub finished: Option<(Operation, RunResult)>,
+    /// It was drafted on a cached run, and lacks what only the whole one has.
+    pub incomplete: bool,
 }
 
 /// An order to the executor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// Read the run: what is to be done depends on what the cache does not keep.
+    Read,
     /// Add the run's finalizer, and prove the gate at the same time when it is needed next.
     AddFinalizer {
         /// Whether the gate is proven at the same time.
@@ -202,8 +66,8 @@ pub enum Action {
     },
     /// Prove that the admission policies stand, or that those stand that were proven.
     ProveGate,
-    /// Ask the datastore how a claimed run ended.
-    AskProof,
+    /// Ask the datastore how a claimed run ended, and what became of its objects.
+    AskDatastore,
     /// Take the lease on a state.
     TakeLease {
         /// The state.
@@ -253,6 +117,11 @@ pub enum Action {
 }
 
 impl Action {
+    /// Deletes a pod.
+    pub(super) fn delete(pod: &PodView) -> Self {
+        Self::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+
     /// Whether the decision has to be made on a live read. The others hold for good once they were true, or their
     /// precondition says that nothing has changed since the cached read.
     pub const fn needs_live(&self) -> bool {
@@ -269,13 +138,14 @@ impl Action {
                 | Kind::Settled
                 | Kind::Lease
                 | Kind::Lock => true,
-                Kind::Approval | Kind::Conditions => false,
+                Kind::Approval | Kind::Conditions => write.incomplete,
             },
-            Self::CreatePod
+            Self::Read
+            | Self::CreatePod
             | Self::DeletePod { .. }
             | Self::CreateRerun
             | Self::CreateRecovery
-            | Self::AskProof
+            | Self::AskDatastore
             | Self::TakeLease { .. }
             | Self::AskNodes
             | Self::ReleaseLock

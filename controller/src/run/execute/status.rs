@@ -1,18 +1,65 @@
-//! Status writes that test the fields they were decided on, in place of the run's resourceVersion: whoever annotates a run in a loop
-//! changes that version all the time, and would keep such a write from ever being made.
+//! Status writes, and what follows on one that succeeded.
+//!
+//! Whoever annotates a run in a loop changes its resourceVersion all the time, and would keep a write that is sent under that version
+//! from ever being made: such a write tests the fields that it was decided on instead.
 
-use kube::ResourceExt;
+use kube::{ResourceExt, api::Patch};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::{
+    datastore,
+    patch::{metadata_patch, params},
+};
+use crate::{
+    error::Error,
+    run::{
+        context::Context,
+        decision::{Kind, Write},
+        run_view::RunView,
+    },
+};
 use crds::{TerraformRun, conditions, names};
 
-use super::actions::{Kind, Write};
+/// Writes the status; where the run is `contended`, under tests of what was decided on.
+pub(super) async fn write(run: &RunView, write: &Write, contended: bool, ctx: &Context) -> Result<TerraformRun, Error> {
+    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    if let Some(operations) = run.whole().filter(|_| contended).and_then(|run| operations(run, write)) {
+        let patch = serde_json::from_value(Value::Array(operations));
+        let patch = patch.map_err(|source| Error::Encode { what: "write status", source })?;
+        return ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
+    }
+    let mut patch = metadata_patch(run, json!({}));
+    patch["status"] = Value::Object(write.status.clone());
+    ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
+}
+
+/// Log, metrics and Events of a write that succeeded.
+pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
+    match write.kind {
+        Kind::Open => {
+            ctx.metrics.attempt_opened();
+            tracing::info!("attempt opened");
+        }
+        Kind::Close => tracing::info!("attempt closed"),
+        Kind::End => tracing::info!("run ended"),
+        Kind::Approval => tracing::info!("approval settled"),
+        Kind::Settled => tracing::info!("settled"),
+        Kind::Begin | Kind::Start | Kind::Conditions | Kind::Gone | Kind::Rerun | Kind::Journal | Kind::Lease | Kind::Lock => {
+            tracing::debug!(kind = ?write.kind, "status written");
+        }
+    }
+    if let Some((operation, result)) = write.finished {
+        ctx.metrics.run_finished(operation, result);
+        datastore::drop_bundles(run, ctx);
+    }
+    ctx.events.publish(run, write.notes);
+}
 
 /// The write as a JSON Patch; none for a kind that is made under the resourceVersion or not at all, such as the close of an attempt.
 ///
 /// Only words of ours and digests are tested: texts are compared as they are encoded, and encoders differ in what they escape.
-pub(super) fn operations(run: &TerraformRun, write: &Write) -> Option<Vec<Value>> {
+fn operations(run: &TerraformRun, write: &Write) -> Option<Vec<Value>> {
     match write.kind {
         Kind::Approval | Kind::Lease | Kind::Conditions | Kind::Open => {}
         Kind::Begin
@@ -108,7 +155,13 @@ mod tests {
     use crate::testing::run;
 
     fn write(kind: Kind, status: &Value) -> Write {
-        Write { kind, status: status.as_object().cloned().unwrap_or_default(), notes: Vec::new(), finished: None }
+        Write {
+            kind,
+            status: status.as_object().cloned().unwrap_or_default(),
+            notes: Vec::new(),
+            finished: None,
+            incomplete: false,
+        }
     }
 
     fn waiting() -> TerraformRun {

@@ -1,0 +1,190 @@
+//! Carries out what was decided, and returns what is known afterwards.
+
+mod datastore;
+mod patch;
+pub(super) mod pod;
+mod runs;
+mod stale_lock;
+pub(super) mod status;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Resource as _, ResourceExt,
+    api::{DeleteParams, Patch, Preconditions},
+};
+use serde_json::json;
+
+use super::{
+    context::Context,
+    decide::{recovery, rerun, state_queue},
+    decision::{Action, Kind},
+    observe::{ahead, version},
+    observed::{LockHolder, Observed, PodState},
+    run_view::RunView,
+};
+use crate::{error::Error, gc::delete, state_queue::lease};
+use crds::{TerraformRun, names};
+use patch::metadata_patch;
+pub(super) use patch::{insist, params, take_off};
+
+/// What is known afterwards.
+pub(super) enum Outcome {
+    /// This.
+    Seen(Box<Observed>),
+    /// The run is gone, or about to.
+    Gone,
+}
+
+/// Carries out the actions in their order; the first error ends it. A run that is `contended` changed under the write before this one.
+pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended: bool, ctx: &Context) -> Result<Outcome, Error> {
+    let namespace = seen.run.namespace().unwrap_or_default();
+    for action in actions {
+        match action {
+            // It was read before this.
+            Action::Read => {}
+            Action::AddFinalizer { prove } => {
+                let run = seen.run.clone();
+                let (gate, added) = tokio::join!(
+                    async { if prove { Some(ctx.gate.prove(&namespace, ctx).await) } else { None } },
+                    add_finalizer(&run, ctx)
+                );
+                wrote(&mut seen, added?, ctx);
+                if let Some(gate) = gate.transpose()? {
+                    (seen.gate, seen.gate_live) = (gate, true);
+                }
+            }
+            Action::ProveGate => {
+                (seen.gate, seen.gate_live) = (ctx.gate.prove(&namespace, ctx).await?, true);
+                // What stood on it may have been taken away.
+                seen.run_live = false;
+            }
+            Action::AskDatastore => datastore::ask(&mut seen, ctx).await,
+            Action::TakeLease { key } => take_lease(&mut seen, key, ctx).await?,
+            Action::AskNodes => ask_nodes(&mut seen, ctx).await?,
+            Action::ReleaseLock => datastore::release_lock(&mut seen, ctx).await,
+            Action::AskLock => ask_lock(&mut seen, ctx).await?,
+            Action::Write(write) => {
+                let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
+                let node = write.status.get("attempt").is_some_and(|attempt| attempt["nodeName"].is_string());
+                let run = status::write(&seen.run, &write, contended, ctx).await?;
+                if node {
+                    let number = seen.status().attempt.as_ref().map(|attempt| attempt.number);
+                    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.node_told = number);
+                    seen.notes.node_told = number;
+                }
+                status::report(&run, write, ctx);
+                wrote(&mut seen, run, ctx);
+                // Under tests of fields the run may be another version than the one that the lease was taken for.
+                if leases || contended {
+                    seen.taken = None;
+                }
+                if opens {
+                    // Nobody has created the pod of an attempt that was opened just now.
+                    (seen.pod, seen.pod_live) = (PodState::Absent, true);
+                }
+            }
+            Action::CreatePod => pod::create(&mut seen, ctx).await?,
+            Action::TakeOff(keys) => take_off(seen.run.meta(), keys, ctx).await?,
+            Action::DeletePod { name, uid } => {
+                delete::object::<Pod>("delete pod", &namespace, &name, Some(uid), ctx).await?;
+                tracing::info!(pod = name, "pod deleted");
+                if let PodState::Present(pod) = &mut seen.pod {
+                    pod.deleting = true;
+                }
+            }
+            Action::DeleteAccount { name } => delete::account(&namespace, &name, ctx).await?,
+            Action::ReleasePod { name, uid } => {
+                delete::release_pod(&namespace, &name, &uid, ctx).await?;
+                if let PodState::Present(pod) = &mut seen.pod {
+                    pod.held = false;
+                }
+            }
+            Action::Cleanup => {
+                let uid = seen.run.uid().unwrap_or_default();
+                let (cleaned, leases, ()) =
+                    tokio::join!(delete::all_of(&seen.run, ctx), lease::remove(&uid, ctx), datastore::forget(&seen.run, ctx));
+                cleaned?;
+                leases?;
+            }
+            Action::RemoveFinalizer => {
+                let rest: Vec<_> = seen.run.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
+                let patch = metadata_patch(&seen.run, json!({"finalizers": rest}));
+                ctx.call_opt(
+                    "remove finalizer",
+                    ctx.runs(&namespace).patch(&seen.run.name_any(), &params(), &Patch::Merge(patch)),
+                )
+                .await?;
+                return Ok(Outcome::Gone);
+            }
+            Action::CreateRerun => runs::create(&seen.run, rerun::fresh_run, ctx).await?,
+            Action::CreateRecovery => runs::create(&seen.run, recovery::fresh_run, ctx).await?,
+            Action::Prune => {
+                let preconditions = Preconditions { uid: seen.run.uid(), resource_version: seen.run.resource_version() };
+                let params = DeleteParams::background().preconditions(preconditions);
+                ctx.call_opt("prune run", ctx.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
+                tracing::info!("run pruned");
+                ctx.events.pruned(&seen.run);
+                return Ok(Outcome::Gone);
+            }
+        }
+    }
+    Ok(Outcome::Seen(Box::new(seen)))
+}
+
+/// What was taken is known of the run as it was read, and no longer than that: it is not remembered.
+async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
+    let Some(run) = seen.run.whole() else { return Ok(()) };
+    let name = ctx.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);
+    let taken = lease::take(run, &name, ctx).await?;
+    let waits = state_queue::refused(&taken, key.clone(), ctx.now());
+    seen.taken = waits.is_none().then_some((key, name));
+    ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));
+    seen.notes.waits = waits;
+    Ok(())
+}
+
+async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
+    let Some(run) = seen.run.whole() else { return Ok(()) };
+    match lease::node(run, seen.node_name(), ctx).await? {
+        Ok(()) => seen.gone_pod_ended = true,
+        Err(text) => {
+            let asked = Some((ctx.now(), text));
+            ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.nodes_asked.clone_from(&asked));
+            seen.notes.nodes_asked = asked;
+        }
+    }
+    Ok(())
+}
+
+async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
+    let Some((run, lock)) = seen.run.whole().zip(seen.status().state_lock.clone()) else { return Ok(()) };
+    match Box::pin(stale_lock::left_by(run, &lock, ctx)).await? {
+        Ok(holder) => seen.lock_holder = LockHolder::Ended(holder),
+        Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
+    }
+    let asked = Some((lock.id, ctx.now()));
+    ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.lock_asked.clone_from(&asked));
+    seen.notes.lock_asked = asked;
+    Ok(())
+}
+
+/// The answer to a write is a live read of the run; of the pod it says nothing.
+fn wrote(seen: &mut Observed, run: TerraformRun, ctx: &Context) {
+    let version = version(&run);
+    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.version = version);
+    seen.notes.version = version;
+    // The cached run is small, and does not say which state it is of.
+    seen.ahead = ahead(&run, ctx);
+    (seen.run, seen.run_live) = (RunView::live(Arc::new(run)), true);
+}
+
+async fn add_finalizer(run: &RunView, ctx: &Context) -> Result<TerraformRun, Error> {
+    let mut finalizers = run.finalizers().to_vec();
+    finalizers.push(names::RUN_FINALIZER.into());
+    let life = json!({names::LIFE: run.uid()});
+    let patch = metadata_patch(run, json!({"finalizers": finalizers, "annotations": life}));
+    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    ctx.call("add finalizer", api.patch(&run.name_any(), &params(), &Patch::Merge(patch))).await
+}

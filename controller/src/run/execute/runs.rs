@@ -1,0 +1,30 @@
+//! Runs that are made from another.
+
+use kube::{
+    Api, ResourceExt,
+    api::{ApiResource, DynamicObject, PostParams},
+};
+
+use super::patch::already;
+use crate::{
+    error::Error,
+    run::{context::Context, decide::rerun, run_view::RunView},
+};
+use crds::TerraformRun;
+
+/// Creates a run that was made from another, with what its spec has beyond what this version knows: a field that were dropped
+/// here would make it a run of another spec.
+pub(super) async fn create(old: &RunView, fresh: fn(&TerraformRun) -> TerraformRun, ctx: &Context) -> Result<(), Error> {
+    let Some(old) = old.whole() else { return Ok(()) };
+    let (what, fresh) = ("create run", fresh(old));
+    let encode = |source| Error::Encode { what, source };
+    let resource = ApiResource::erase::<TerraformRun>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(ctx.client.clone(), &fresh.namespace().unwrap_or_default(), &resource);
+    let whole = ctx.call("read run", api.get(&old.name_any())).await?;
+    let mut wanted = serde_json::to_value(&fresh).map_err(encode)?;
+    if whole.uid() == old.uid() {
+        wanted["spec"] = rerun::carried(&whole.data["spec"], &old.spec, &fresh.spec).map_err(encode)?;
+    }
+    let wanted: DynamicObject = serde_json::from_value(wanted).map_err(encode)?;
+    already(ctx.call(what, api.create(&PostParams::default(), &wanted)).await).map(drop)
+}

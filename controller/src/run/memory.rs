@@ -1,0 +1,112 @@
+//! What this process remembers of runs that are worked on.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use jiff::Timestamp;
+
+use crds::Journal;
+
+use super::timing::{CREATION_LAG, after};
+use crate::runner_pod::status::Trouble;
+
+/// What this process remembers of a run. Losing it costs time or a request, never safety.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Notes {
+    /// When a cancel, deny or deletion was first seen.
+    pub asked_at: Option<Timestamp>,
+    /// The API server's last refusal of the pod.
+    pub refused: Option<Refused>,
+    /// The pod that was created last: its attempt, and when.
+    pub created: Option<(u32, Timestamp)>,
+    /// resourceVersion after the last write of ours.
+    pub version: u64,
+    /// Errors in a row.
+    pub errors: u32,
+    /// When the datastore was asked how a claimed run ended.
+    pub datastore_asked: Option<DatastoreAsked>,
+    /// What it said of the objects of a claimed run, and whether the run was settled by then.
+    pub journal: Option<(bool, Box<Journal>)>,
+    /// Why the lease on its state was not to be had.
+    pub waits: Option<Waits>,
+    /// When the nodes were asked, and which could not answer.
+    pub nodes_asked: Option<(Timestamp, String)>,
+    /// When the lock on the managed state could not be released, and why.
+    pub unlock_failed: Option<(Timestamp, String)>,
+    /// The node of the pod that was seen last: its attempt, and the name.
+    pub node: Option<(u32, String)>,
+    /// The attempt whose node was written; an older definition of a run does not keep it, and it is not written again and again.
+    pub node_told: Option<u32>,
+    /// Which lock was asked about, and when.
+    pub lock_asked: Option<(String, Timestamp)>,
+}
+
+/// Questions to the datastore that had no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatastoreAsked {
+    /// How many.
+    pub times: u32,
+    /// When to ask again.
+    pub next_at: Timestamp,
+}
+
+/// A refusal of the pod's creation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused {
+    /// The attempt.
+    pub attempt: u32,
+    /// Why.
+    pub trouble: Trouble,
+    /// How often.
+    pub times: u32,
+    /// When to try again.
+    pub retry_at: Timestamp,
+}
+
+/// Why a run has to wait for the lease, and until when nobody looks again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// The state.
+    pub key: String,
+    /// [`reason::QUEUED`] or [`reason::LEASE_REFUSED`].
+    pub reason: &'static str,
+    /// For people: behind whom, or what was refused.
+    pub text: String,
+    /// When to look again.
+    pub retry_at: Timestamp,
+}
+
+impl Notes {
+    /// Whether the attempt's pod was created a moment ago, so that it may be missing from the cache.
+    pub(super) fn just_created(&self, attempt: u32, now: Timestamp) -> bool {
+        self.created.is_some_and(|(number, at)| number == attempt && now < after(at, CREATION_LAG))
+    }
+}
+
+/// What this process remembers of runs that are worked on, by UID.
+#[derive(Default)]
+pub struct Memory(Mutex<HashMap<String, Notes>>);
+
+impl Memory {
+    /// What is remembered.
+    pub fn get(&self, uid: &str) -> Notes {
+        self.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Changes what is remembered.
+    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
+        change(self.lock().entry(uid.to_owned()).or_default())
+    }
+
+    /// Forgets a run.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Notes>> {
+        // Notes are whole at every moment, so a panic elsewhere spoils nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

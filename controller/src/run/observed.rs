@@ -1,0 +1,113 @@
+//! What is observed of a run: plain values.
+
+use super::{
+    memory::Notes,
+    run_view::{RunView, Status},
+};
+use crate::{
+    cluster::nodes::NodeState,
+    policies::Gate,
+    runner_pod::status::PodView,
+    state_queue::{applied::Applied, queue::Ahead},
+};
+use crds::{Attempt, termination::TerminationMessage};
+
+/// Everything a decision is made of, the clock and the settings apart.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The run.
+    pub run: RunView,
+    /// Whether the run was read from the API server just now, not from the cache.
+    pub run_live: bool,
+    /// The pod of its newest attempt.
+    pub pod: PodState,
+    /// Whether the pod was asked of the API server just now.
+    pub pod_live: bool,
+    /// Whether the admission policies were proven to stand.
+    pub gate: Gate,
+    /// Whether the proof was compared with the policies as they stand after the run was read.
+    pub gate_live: bool,
+    /// What this process remembers of the run.
+    pub notes: Notes,
+    /// The newest of the newer runs of the same workspace that have made their plan.
+    pub newer: Option<String>,
+    /// What another run applied to the state of its plan since that was made.
+    pub applied: Option<Applied>,
+    /// What the datastore has of the end of a claimed run.
+    pub late_result: LateResult,
+    /// The state whose lease was taken for the run as it is here, and the name of that Lease.
+    pub taken: Option<(String, String)>,
+    /// Who comes before it, when it wants a lease.
+    pub ahead: Option<Ahead>,
+    /// The node of that pod.
+    pub node: NodeState,
+    /// Its node says, or every node where nobody knows which it was, that nothing of a pod that is gone runs any more.
+    pub gone_pod_ended: bool,
+    /// The lock that a run which is Indeterminate left on its managed state was released.
+    pub lock_released: bool,
+    /// Whose lock keeps it waiting.
+    pub lock_holder: LockHolder,
+}
+
+/// The pod of the newest attempt.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
+pub enum PodState {
+    /// It was created or looked for a moment ago, and the cache may not show it yet.
+    Unknown,
+    /// The API server does not have it: not created yet, or gone.
+    Absent,
+    /// It exists.
+    Present(PodView),
+}
+
+/// What the datastore has of the end of a claimed run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum LateResult {
+    /// Nobody has asked yet.
+    #[default]
+    Unknown,
+    /// Nothing, or it did not answer.
+    Absent,
+    /// This; still to be compared with the claim.
+    Found(Box<TerminationMessage>),
+}
+
+impl Observed {
+    /// The status, empty when there is none yet.
+    pub fn status(&self) -> &Status {
+        &self.run.status
+    }
+
+    /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
+    pub fn node_name(&self) -> Option<&str> {
+        node_name(self.status().attempt.as_ref(), &self.pod, &self.notes)
+    }
+
+    /// Whether run and pod were read just now. Without an open attempt no pod matters.
+    pub fn is_live(&self) -> bool {
+        self.run_live && (self.pod_live || self.run.open_attempt().is_none())
+    }
+}
+
+/// What is known of the lock that keeps a run waiting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LockHolder {
+    /// Nobody asked, or it has to stay.
+    #[default]
+    Unknown,
+    /// The process that held it has ended: `NAMESPACE/RUN, attempt 1`.
+    Ended(String),
+}
+
+/// The name of the node that the newest attempt's pod is on, or was when it was seen last.
+pub(super) fn node_name<'a>(attempt: Option<&'a Attempt>, pod: &'a PodState, notes: &'a Notes) -> Option<&'a str> {
+    match pod {
+        PodState::Present(pod) => pod.node.as_deref(),
+        PodState::Absent | PodState::Unknown => {
+            let attempt = attempt?;
+            let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
+            attempt.node_name.as_deref().or(seen)
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What decisions read of a run. A cached run has lost much of what the API server has (`watch::prune`), and a field that was taken
+//! from it looks as if it had never been set: here it cannot be read.
+
+use std::{borrow::Cow, sync::Arc};
+
+use k8s_openapi::{
+    NamespaceResourceScope,
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+};
+use kube::Resource;
+
+use crate::requests;
+use crds::{
+    Adopted, Approval, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus, Retry,
+    RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts,
+};
+
+/// A run, as far as the cache keeps it, and the whole of it when it was read from the API server.
+#[derive(Clone, Debug)]
+pub struct RunView {
+    metadata: ObjectMeta,
+    /// What the cache keeps of the spec.
+    pub spec: Spec,
+    /// What the cache keeps of the status; empty when there is none yet.
+    pub status: Status,
+    /// The field that has a word of a newer version.
+    pub unknown_word: Option<&'static str>,
+    /// That a person or the API asks that the run comes to an end before its claim.
+    pub asked: Option<(RunResult, String)>,
+    whole: Option<Arc<TerraformRun>>,
+}
+
+/// The part of the spec that the cache keeps.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What the run does.
+    pub operation: Operation,
+    /// Who lets the plan be applied.
+    pub approval: Approval,
+    /// How long its phases may take.
+    pub timeouts: Timeouts,
+    /// How often it tries again.
+    pub retry: Retry,
+    /// How long it stays when it has ended.
+    pub ttl_seconds_after_finished: Option<u32>,
+}
+
+/// What the cache keeps of the status. Both lists together are all its fields: whoever adds one says here whether decisions read it.
+macro_rules! status {
+    (kept { $($kept:ident: $type:ty,)* } dropped { $($dropped:ident,)* }) => {
+        /// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what such a run needs.
+        #[derive(Clone, Debug, Default)]
+        #[allow(missing_docs, reason = "the fields of the status")]
+        pub struct Status {
+            $(pub $kept: $type,)*
+        }
+
+        impl From<TerraformRunStatus> for Status {
+            fn from(status: TerraformRunStatus) -> Self {
+                let TerraformRunStatus { $($kept,)* $($dropped: _,)* } = status;
+                Self { $($kept,)* }
+            }
+        }
+    };
+}
+
+status! {
+    kept {
+        phase: Option<Phase>,
+        result: Option<RunResult>,
+        completion_time: Option<Time>,
+        plan: Option<PlanStatus>,
+        approval: Option<ApprovalRecord>,
+        attempt: Option<Attempt>,
+        adopted: Option<Adopted>,
+        claim: Option<Claim>,
+        failure: Option<Failure>,
+        journal: Option<Journal>,
+        state_lock: Option<StateLock>,
+        lock_release: Option<LockRelease>,
+        lease: Option<StateLease>,
+        recovery: Option<String>,
+        settled: Option<Settled>,
+        rerun: Option<String>,
+        conditions: Vec<Condition>,
+    }
+    dropped { message, next_step, history, start_time, progress, steps, unconfined, observed_generation, }
+}
+
+impl RunView {
+    /// Of a run that the cache has.
+    pub fn cached(run: &TerraformRun) -> Self {
+        let TerraformRunSpec { operation, approval, timeouts, retry, ttl_seconds_after_finished, .. } = run.spec;
+        Self {
+            metadata: run.metadata.clone(),
+            spec: Spec { operation, approval, timeouts, retry, ttl_seconds_after_finished },
+            status: run.status.clone().map(Status::from).unwrap_or_default(),
+            unknown_word: run.unknown_word(),
+            asked: requests::asked(run),
+            whole: None,
+        }
+    }
+
+    /// Of a run that the API server gave.
+    pub fn live(run: Arc<TerraformRun>) -> Self {
+        let cached = Self::cached(&run);
+        Self { whole: Some(run), ..cached }
+    }
+
+    /// The whole run; `None` of a cached one.
+    pub fn whole(&self) -> Option<&Arc<TerraformRun>> {
+        self.whole.as_ref()
+    }
+
+    /// The attempt that is open.
+    pub fn open_attempt(&self) -> Option<&Attempt> {
+        self.status.attempt.as_ref().filter(|attempt| attempt.open)
+    }
+}
+
+impl Status {
+    /// Whether the run has ended.
+    pub fn is_terminal(&self) -> bool {
+        self.phase.is_some_and(Phase::is_terminal)
+    }
+
+    /// A condition of that type and reason.
+    pub fn condition(&self, type_: &str, reason: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason)
+    }
+}
+
+/// The API server knows it by the same name.
+impl Resource for RunView {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        TerraformRun::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        TerraformRun::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        TerraformRun::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        TerraformRun::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
