@@ -6,7 +6,7 @@ pub mod next_step;
 
 use std::fmt;
 
-use next_step::Step::{self, Again, Code, First, Log, Never, Only, Variables};
+use next_step::Step::{self, Again, Code, First, Log, Never, Only, Variables, Versions};
 
 use crate::{Changed, Failure, FailureClass, text::clip};
 
@@ -136,8 +136,7 @@ reasons! {
         First("get it with `runner-agent tool install`, or name one that is there with --tool");
     /// No version satisfies all who ask for one: spec, version files and code.
     VERSION_CONTRADICTION VersionContradiction: Configuration,
-        First("correct one of the places that the message names, or name a version that they permit in \
-            spec.tool.version of a new run"),
+        Versions,
         First("correct one of the places that the message names, or name a version that the code permits with --tool");
     /// The mirror of the tool does not answer, or another process takes too long to install it.
     TOOL_UNAVAILABLE ToolUnavailable: Transient, MIRROR, MIRROR;

@@ -58,6 +58,8 @@ pub(super) enum Step {
     Code,
     /// Variables get values.
     Variables,
+    /// Those who ask for a version come to agree.
+    Versions,
     /// The log says more.
     Log,
 }
@@ -75,6 +77,12 @@ pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
             then(&facts.code.as_ref().map_or_else(|| "correct what the message names".to_owned(), |at| format!("correct {at}")))
         }
         Step::Variables => variables(place, facts),
+        Step::Versions if facts.inline => {
+            "create a run whose files and spec.tool.version agree on a version (a spec never changes)".to_owned()
+        }
+        Step::Versions => then(
+            "correct one of the places that the message names, or name a version that they permit in spec.tool.version of a new run",
+        ),
         Step::Log => facts.logs.clone(),
     }
 }
@@ -141,6 +149,9 @@ mod tests {
         let of = |inline| next_step(&failure.reason, Place::Cluster, &Facts { inline, ..facts() }.of(&failure));
         assert_eq!(of(false), "correct main.tf:7, then: pawl again");
         assert_eq!(of(true), "create a run with corrected spec.source.inline.files (a spec never changes)");
+        let of = |inline| next_step(reason::VERSION_CONTRADICTION, Place::Cluster, &Facts { inline, ..facts() });
+        assert_eq!(of(true), "create a run whose files and spec.tool.version agree on a version (a spec never changes)");
+        assert!(of(false).starts_with("correct one of the places") && of(false).ends_with(", then: pawl again"));
         // What was interrupted is no error in the code, wherever it was interrupted.
         let text = next_step(reason::APPLY_INTERRUPTED, Place::Cluster, &facts().of(&failure));
         assert_eq!(text, "see in the message and the log what was applied before it was told to end, then: pawl again");
