@@ -13,13 +13,16 @@ use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher},
 };
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crds::{Operation, Phase, RunResult, TerraformRun, state_key};
+use crds::{
+    Operation, Phase, RunResult, TerraformRun, backend::BackendType, datastore::StateId, state_key, text::without_userinfo,
+};
 
 use crate::cluster::index::{Feed, Feeds, Index, Seen};
 
-/// A workspace: half of a hash of its namespace and of the key of its state.
+/// A workspace: half of a hash of its namespace, and of its stack or backend and workspace.
 type Workspace = u128;
 /// A run among those of its workspace, older ones first.
 type Rank = (Workspace, i64, Box<str>);
@@ -129,13 +132,61 @@ fn rank(run: &TerraformRun) -> Rank {
     (workspace(run), created, run.name_any().into())
 }
 
-/// The workspace of a run, from its whole spec: the state that it will have, as far as the spec says. Whoever reaches that state with
-/// other credentials, or by another way, works on the same workspace. Nothing of it is stored: a controller that starts reads all specs.
+/// Arguments of backends that say with which credentials, or how, a state is asked for. Of every other one nobody knows here that it names
+/// no place: two states of one workspace would cost a person's plan, and one state of two workspaces costs nothing.
+const MANNER: &[&str] = &[
+    "access_key",
+    "access_token",
+    "client_certificate",
+    "client_id",
+    "client_key",
+    "client_secret",
+    "credentials",
+    "lock_address",
+    "lock_method",
+    "max_retries",
+    "password",
+    "profile",
+    "retry_max",
+    "retry_wait_max",
+    "retry_wait_min",
+    "sas_token",
+    "secret_id",
+    "secret_key",
+    "security_token",
+    "session_token",
+    "shared_credentials_file",
+    "shared_credentials_files",
+    "token",
+    "unlock_address",
+    "unlock_method",
+    "update_method",
+    "use_lockfile",
+    "username",
+];
+
+/// The workspace of a run, from its whole spec: a backend that it names, whoever reaches it, or else its stack. Nothing of it is
+/// stored: a controller that starts reads all specs.
 fn workspace(run: &TerraformRun) -> Workspace {
-    let namespace = run.namespace().unwrap_or_default();
-    let state = state_key::expected(&namespace, &run.name_any(), &run.spec, true);
-    let digest = Sha256::digest(serde_json::json!([namespace, state]).to_string().as_bytes());
+    let StateId { stack, workspace } = StateId::of(&run.name_any(), &run.spec);
+    let place = match &run.spec.backend {
+        Some(backend) => {
+            let places = backend.config.iter().filter(|(name, _)| !MANNER.contains(&name.as_str()));
+            let config = places.map(|(name, value)| (name.clone(), without_user(value))).collect();
+            // One whose place is in the environment may be another's of another stack.
+            let stack = BackendType::of(&backend.kind).state(&Value::Object(backend.config.clone())).is_empty().then_some(stack);
+            json!(["backend", backend.kind, Value::Object(config), stack])
+        }
+        None => json!(["stack", stack]),
+    };
+    let digest = Sha256::digest(state_key::canonical(&json!([run.namespace(), place, workspace])).as_bytes());
     digest.iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
+}
+
+/// A URL without user and password; one with a query stays as it is, since that may name the place.
+fn without_user(value: &Value) -> Value {
+    let url = value.as_str().filter(|text| text.contains("://") && !text.contains(['?', '#']));
+    url.map_or_else(|| value.clone(), |url| without_userinfo(url).into())
 }
 
 #[cfg(test)]
@@ -225,10 +276,9 @@ mod tests {
         let turned = serde_json::from_value(serde_json::json!({"region": {"b": 2, "a": 1}, "bucket": "x"})).unwrap();
         two.spec.backend = Some(Backend { kind: "s3".into(), config: turned });
         assert_eq!(workspace(&one), workspace(&two));
-        let rotated =
-            serde_json::json!({"bucket": "x", "region": "eu", "access_key": "new", "secret_key": "new", "max_retries": 9});
+        let rotated = serde_json::json!({"bucket": "x", "region": {"a": 1, "b": 2}, "access_key": "new", "secret_key": "new", "max_retries": 9});
         two.spec.backend = Some(Backend { kind: "s3".into(), config: serde_json::from_value(rotated).unwrap() });
-        assert_eq!(workspace(&one), workspace(&two), "credentials, and the way to a state, make no other workspace of it");
+        assert_eq!(workspace(&one), workspace(&two), "credentials make no other workspace of a state");
         let http =
             |config: serde_json::Value| Some(Backend { kind: "http".into(), config: serde_json::from_value(config).unwrap() });
         one.spec.backend = http(serde_json::json!({"address": "https://s/a", "username": "old", "retry_max": 2}));
@@ -236,6 +286,23 @@ mod tests {
         assert_eq!(workspace(&one), workspace(&two));
         two.spec.workspace = "prod".into();
         assert_ne!(workspace(&one), workspace(&two));
+        for (kind, here, there) in [
+            ("http", serde_json::json!({"address": "https://s/a?id=a"}), serde_json::json!({"address": "https://s/a?id=b"})),
+            (
+                "kubernetes",
+                serde_json::json!({"secret_suffix": "a", "host": "x"}),
+                serde_json::json!({"secret_suffix": "a", "host": "y"}),
+            ),
+            (
+                "s3",
+                serde_json::json!({"bucket": "b", "endpoints": {"s3": "x"}}),
+                serde_json::json!({"bucket": "b", "endpoints": {"s3": "y"}}),
+            ),
+        ] {
+            let of = |config| Some(Backend { kind: kind.into(), config: serde_json::from_value(config).unwrap() });
+            (one.spec.backend, two.spec.backend, two.spec.workspace) = (of(here), of(there), one.spec.workspace.clone());
+            assert_ne!(workspace(&one), workspace(&two), "{kind}: another state");
+        }
     }
 
     #[test]

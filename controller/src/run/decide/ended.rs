@@ -101,7 +101,12 @@ fn tidy(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
         // So that asking once more is seen, and refused with the name of the run that answered.
         return Decision::act(Action::TakeOff(&[names::RERUN]));
     }
-    if reruns || recovery::is_asked(&o.run) {
+    let recovers = !reruns && recovery::is_asked(&o.run);
+    if recovers && o.run.whole().is_none() {
+        // The cache does not know whether there was a claim.
+        return Decision::act(Action::Read);
+    }
+    if reruns || recovers {
         // Who may ask is the policies' business.
         let answer = || if reruns { rerun::answer(o, now) } else { recovery::answer(o, now) };
         return policies::unproven(o, now).unwrap_or_else(answer);
