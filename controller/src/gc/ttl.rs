@@ -10,7 +10,7 @@ use crds::RunResult;
 use crate::settings::Settings;
 
 /// Labels and annotations of tools that make again what is deleted.
-pub const KEPT_BY: [&str; 7] = [
+pub const KEPT_BY: [&str; 8] = [
     "argocd.argoproj.io/instance",
     "argocd.argoproj.io/tracking-id",
     "app.kubernetes.io/instance",
@@ -18,6 +18,7 @@ pub const KEPT_BY: [&str; 7] = [
     "helm.toolkit.fluxcd.io/name",
     "meta.helm.sh/release-name",
     "config.k8s.io/owning-inventory",
+    "applyset.kubernetes.io/part-of",
 ];
 
 /// When a run goes; `None`: never, as far as is known now.

@@ -6,9 +6,12 @@ use kube::{ResourceExt, api::ObjectMeta};
 use serde_json::Value;
 
 use super::draft::Draft;
-use crate::run::{
-    decision::{Action, Decision, Kind},
-    observed::Observed,
+use crate::{
+    gc::ttl,
+    run::{
+        decision::{Action, Decision, Kind},
+        observed::Observed,
+    },
 };
 use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
 
@@ -28,7 +31,8 @@ pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
 
 /// A run of that name with the same spec and the same managed state; `origin` is the annotation that names this one.
 pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
-    let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY;
+    // The fresh run is in no manifest: a tool that took it for one of its own would delete it, and it would never be pruned.
+    let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY || ttl::KEPT_BY.contains(&key);
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
         // Without it the fresh run would have a state of its own, and none of what this one made.
@@ -107,7 +111,14 @@ mod tests {
     #[test]
     fn a_fresh_run_has_the_spec_and_neither_approval_nor_state() {
         let mut run = testing::run();
-        run.metadata.labels = Some([("team".into(), "a".into()), ("pawl.run/x".into(), "y".into())].into());
+        run.metadata.labels = Some(
+            [
+                ("team".into(), "a".into()),
+                ("pawl.run/x".into(), "y".into()),
+                ("app.kubernetes.io/instance".into(), "of Argo CD".into()),
+            ]
+            .into(),
+        );
         run.metadata.annotations =
             Some([(names::APPROVE.into(), "sha256:…".into()), (names::RERUN.into(), "true".into())].into());
         let fresh = fresh_run(&run);
