@@ -32,10 +32,13 @@ pub(super) fn parents() -> HashMap<i32, i32> {
     parents
 }
 
-/// All processes below `root`, itself excluded.
+/// All processes below `root`, itself excluded, the nearest first.
 pub fn descendants(root: i32) -> Vec<i32> {
     let parents = parents();
-    parents.keys().copied().filter(|pid| *pid != root && above(&parents, *pid).any(|at| at == root)).collect()
+    let below = parents.keys().copied().filter(|pid| *pid != root && above(&parents, *pid).any(|at| at == root));
+    let mut below: Vec<_> = below.collect();
+    below.sort_by_cached_key(|pid| above(&parents, *pid).count());
+    below
 }
 
 /// The processes above one, the nearest first.
@@ -80,7 +83,7 @@ pub(super) fn send(pid: i32, signal: Signal) {
     }
 }
 
-/// Kills the processes below `root`, itself excluded.
+/// Kills the processes below `root`, itself excluded: parents first, so that none of them sees its child die and goes on.
 pub(super) fn kill_below(root: i32) {
     for pid in descendants(root) {
         send(pid, Signal::SIGKILL);

@@ -123,6 +123,7 @@ fn a_recovery_of_an_apply_that_failed_is_answered_from_the_cache_too() {
     world.o.pod = PodState::Absent;
     world = world.annotate(names::RECOVER, "true");
     (world.o.run_live, world.o.pod_live) = (false, false);
-    let actions = world.decide().actions;
-    assert_eq!(actions[0], Action::CreateRecovery);
+    assert_eq!(world.decide().actions, [Action::Read], "whether there was a claim, the whole run says");
+    world.settle();
+    assert_eq!(world.status().recovery, Some(names::recovery_name("net", UID)));
 }
