@@ -70,7 +70,7 @@ pub struct Refused {
 pub struct Waits {
     /// The state.
     pub key: String,
-    /// [`reason::QUEUED`] or [`reason::LEASE_REFUSED`].
+    /// `Queued` or `LeaseRefused`.
     pub reason: &'static str,
     /// For people: behind whom, or what was refused.
     pub text: String,

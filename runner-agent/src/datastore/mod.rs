@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`client`] | requests with files, and trying again; the requests themselves are those of [`datastore_client`] |
+//! | [`mod@client`] | requests with files, and trying again; the requests themselves are those of [`datastore_client`] |
 //! | [`bundle`] | plan file, lock file and work directory in one archive, and back |
 //! | [`sealed_inputs`] | whether a plan's Secrets and ConfigMaps are as they were |
 //! | [`spool`] | the log on disk until the datastore has it |
