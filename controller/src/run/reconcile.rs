@@ -14,6 +14,7 @@ use super::{
     execute::{Outcome, execute},
     observe,
     observed::Observed,
+    timing::CALLS,
     void,
 };
 use crate::error::{Error, ErrorKind};
@@ -113,7 +114,7 @@ pub fn on_error(run: Arc<TerraformRun>, error: &Error, ctx: Arc<Context>) -> con
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
     });
-    let wait = Duration::from_secs(1_u64.checked_shl(errors - 1).unwrap_or(30).clamp(1, 30));
+    let wait = CALLS.after(errors);
     tracing::warn!(
         run.namespace = run.namespace().unwrap_or_default(),
         run.name = run.name_any(),

@@ -1,5 +1,8 @@
 //! How long everything waits.
 
+use std::time::Duration;
+
+use crds::{Attempt, backoff::Backoff};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
@@ -13,13 +16,29 @@ pub(super) const CREATION_LAG: SignedDuration = SignedDuration::from_secs(5);
 /// How long a claim has to be there before an Automatic run's conditions say so: short runs save the write.
 pub(super) const LATE_CONDITIONS: SignedDuration = SignedDuration::from_secs(2);
 
+/// Between attempts of a run.
+const ATTEMPTS: Backoff = Backoff { base: Duration::from_secs(10), cap: Duration::from_secs(300) };
+/// Between calls that fail, or are refused.
+pub(super) const CALLS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(30) };
+/// Between questions to the datastore.
+pub(super) const QUESTIONS: Backoff = Backoff { base: Duration::from_secs(10), cap: Duration::from_secs(3600) };
+
 /// `at + wait`, or the end of time.
 pub(super) fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
     at.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// Seconds until the next try after so many: 10, 20, 40, … at most 300.
+/// The wait after so many tries.
+pub(super) fn wait(backoff: Backoff, tries: u32) -> SignedDuration {
+    SignedDuration::try_from(backoff.after(tries)).unwrap_or(SignedDuration::MAX)
+}
+
+/// The wait until the next attempt after so many.
 pub(super) fn backoff(tries: u32) -> SignedDuration {
-    let seconds = 10_i64.checked_shl(tries.saturating_sub(1)).unwrap_or(300);
-    SignedDuration::from_secs(if (10..=300).contains(&seconds) { seconds } else { 300 })
+    wait(ATTEMPTS, tries)
+}
+
+/// When the attempt that follows a closed one is due.
+pub(super) fn next_due(closed: &Attempt, now: Timestamp) -> Timestamp {
+    after(closed.closed_at.as_ref().map_or(now, |t| t.0), backoff(closed.tries))
 }

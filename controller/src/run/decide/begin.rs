@@ -16,7 +16,7 @@ use crate::{
         memory::Refused,
         observed::Observed,
         run_view::RunView,
-        timing::{after, backoff},
+        timing::{CALLS, after, next_due, wait},
     },
     runner_pod::{
         self,
@@ -59,8 +59,7 @@ pub(super) fn opens(draft: &mut Draft<'_>, run: &RunView, opening: &Opening<'_>)
 pub(super) fn next(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let status = o.status();
     if let Some(attempt) = status.attempt.as_ref().filter(|_| status.failure.is_some()) {
-        let closed = attempt.closed_at.as_ref().map_or(now, |t| t.0);
-        let due = after(closed, backoff(attempt.tries));
+        let due = next_due(attempt, now);
         if now < due {
             return Decision::until(due, now);
         }
@@ -245,11 +244,10 @@ fn give_up(o: &Observed, attempt: &Attempt, trouble: Option<&Trouble>, settings:
     closing(o, attempt, draft.finish(Kind::End))
 }
 
-/// The next time a refused creation is tried: after 1, 2, 4, … s, at most 30.
+/// The next time a refused creation is tried.
 pub(in crate::run) fn refused_again(before: Option<&Refused>, attempt: u32, trouble: Trouble, now: Timestamp) -> Refused {
     let times = before.filter(|refused| refused.attempt == attempt).map_or(1, |refused| refused.times.saturating_add(1));
-    let wait = 1_i64.checked_shl(times - 1).unwrap_or(30).clamp(1, 30);
-    Refused { attempt, trouble, times, retry_at: after(now, SignedDuration::from_secs(wait)) }
+    Refused { attempt, trouble, times, retry_at: after(now, wait(CALLS, times)) }
 }
 
 /// The message of a run whose attempt was opened.

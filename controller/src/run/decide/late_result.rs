@@ -9,7 +9,7 @@ use crate::{
         decision::{Action, Decision, Kind, Write},
         memory::DatastoreAsked,
         observed::{LateResult, Observed, PodState},
-        timing::after,
+        timing::{QUESTIONS, after, wait},
     },
     settings::Settings,
 };
@@ -17,10 +17,6 @@ use crds::{Phase, RunResult, Settled, termination::TerminationMessage, text::cli
 
 /// For how long an Indeterminate run is asked about.
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// Between the first two questions; doubled each time.
-const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(10);
-/// The longest time between two questions.
-const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(1);
 
 /// The result in a message, when the process that claimed this run wrote it and it is one that a claimed run can have. A claimed
 /// run is never Canceled, and was neither without changes nor planned only: such a message is none.
@@ -93,6 +89,5 @@ pub(super) fn ask(o: &Observed, settings: &Settings, now: Timestamp) -> Option<D
 /// The next time that the datastore is asked.
 pub(in crate::run) fn asked_again(before: Option<DatastoreAsked>, now: Timestamp) -> DatastoreAsked {
     let times = before.map_or(1, |asked| asked.times.saturating_add(1));
-    let factor = 1_i32.checked_shl(times - 1).filter(|factor| (1..=1024).contains(factor)).unwrap_or(1024);
-    DatastoreAsked { times, next_at: after(now, (FIRST_WAIT * factor).min(LONGEST_WAIT)) }
+    DatastoreAsked { times, next_at: after(now, wait(QUESTIONS, times)) }
 }

@@ -16,7 +16,7 @@ use crate::{
         decision::{Action, Decision, Kind, Write},
         observed::Observed,
         situation::plan_of,
-        timing::{after, backoff},
+        timing::{after, backoff, next_due},
     },
     runner_pod,
     settings::Settings,
@@ -80,8 +80,7 @@ pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings:
         return decision;
     }
     if attempt.restores.is_some() && status.failure.is_some() {
-        let closed = attempt.closed_at.as_ref().map_or(now, |t| t.0);
-        let due = after(closed, backoff(attempt.tries));
+        let due = next_due(attempt, now);
         if now < due {
             return Decision::until(due, now);
         }
