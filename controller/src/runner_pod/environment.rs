@@ -1,15 +1,47 @@
-//! What a pod is told of the network: proxies, and whom it trusts besides.
+//! The environment of a pod: whose attempt it is, the datastore, and the network with its proxies and whom it trusts besides.
 
-use crds::pod_env;
-use k8s_openapi::api::core::v1::EnvVar;
+use crds::{TerraformRun, datastore, pod_env};
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
+use kube::ResourceExt;
 
+use super::{Handout, grace_seconds};
 use crate::settings::Settings;
 
 /// What pods never reach by a proxy: themselves, the services of the cluster, and the API server by its address, which the kubelet fills in.
 const DIRECT: &str = "localhost,127.0.0.1,::1,kubernetes.default,.svc,.cluster.local,$(KUBERNETES_SERVICE_HOST)";
 
+/// The environment of an attempt's container.
+pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings, store: Option<&Handout>) -> Vec<EnvVar> {
+    let value = |name: &str, value: String| EnvVar { name: name.into(), value: Some(value), value_from: None };
+    let field = |name: &str, path: &str| EnvVar {
+        name: name.into(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { field_path: path.into(), api_version: None }),
+            ..EnvVarSource::default()
+        }),
+    };
+    let mut env = vec![
+        value(pod_env::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
+        value(pod_env::ENV_RUN, run.name_any()),
+        value(pod_env::ENV_RUN_UID, run.uid().unwrap_or_default()),
+        value(pod_env::ENV_ATTEMPT, attempt.to_string()),
+        field(pod_env::ENV_POD_NAME, "metadata.name"),
+        field(pod_env::ENV_POD_UID, "metadata.uid"),
+        value(pod_env::ENV_GRACE, grace_seconds(run).to_string()),
+    ];
+    if let Some(Handout { url, ca }) = store {
+        env.extend([value(datastore::ENV_URL, url.clone()), value(datastore::ENV_CA, ca.clone())]);
+    }
+    if settings.runner_require_confinement {
+        env.push(value(pod_env::ENV_REQUIRE_CONFINEMENT, "true".into()));
+    }
+    env.extend(network(settings));
+    env
+}
+
 /// The environment that proxies and authorities are told by; empty when the operator says nothing.
-pub(super) fn environment(settings: &Settings) -> Vec<EnvVar> {
+fn network(settings: &Settings) -> Vec<EnvVar> {
     let said = |value: Option<&String>| value.filter(|value| !value.is_empty()).cloned();
     let (http, https) = (said(settings.runner_http_proxy.as_ref()), said(settings.runner_https_proxy.as_ref()));
     let direct = (http.is_some() || https.is_some()).then(|| match said(settings.runner_no_proxy.as_ref()) {
@@ -27,7 +59,10 @@ pub(super) fn environment(settings: &Settings) -> Vec<EnvVar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{runner_pod::runner_pod, testing};
+    use crate::{
+        runner_pod::{runner_pod, tests::spec_of},
+        testing,
+    };
     use crds::Attempt;
 
     fn told(settings: &Settings) -> Vec<(String, String)> {
@@ -69,5 +104,26 @@ mod tests {
         {
             assert!(direct.contains(&name), "{name}: {direct:?}");
         }
+    }
+    #[test]
+    fn the_contract_is_in_the_environment() {
+        let run = testing::run();
+        let env = spec_of(&run).containers[0].env.clone().unwrap();
+        let value = |name: &str| env.iter().find(|e| e.name == name).unwrap().value.clone();
+        assert_eq!(value(pod_env::ENV_RUN), Some(run.name_any()));
+        assert_eq!(value(pod_env::ENV_ATTEMPT), Some("1".into()));
+        assert_eq!(value(pod_env::ENV_GRACE), Some("600".into()));
+        assert_eq!(value(pod_env::ENV_POD_UID), None, "by downward API");
+    }
+
+    #[test]
+    fn that_code_has_to_be_confined_is_said_where_it_has_to() {
+        let said = |runner_require_confinement| {
+            let settings = Settings { runner_require_confinement, ..Settings::default() };
+            let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, &settings, None);
+            let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
+            env.into_iter().find(|e| e.name == pod_env::ENV_REQUIRE_CONFINEMENT).and_then(|e| e.value)
+        };
+        assert_eq!((said(false), said(true).as_deref()), (None, Some("true")));
     }
 }

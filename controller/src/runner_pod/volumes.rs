@@ -1,0 +1,244 @@
+//! What a pod mounts: room to work in, its tokens, and the Secrets and ConfigMaps that its run refers to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile, EmptyDirVolumeSource, KeyToPath,
+    ObjectFieldSelector, ProjectedVolumeSource, SecretVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount,
+    VolumeProjection,
+};
+
+use crds::{TerraformRun, ValueFrom, datastore, pod_env};
+
+/// Seconds until a token has to be renewed, which the kubelet does in good time.
+const TOKEN_SECONDS: i64 = 3600;
+/// Files of Secrets and ConfigMaps: readable by whatever user the image has, writable by none.
+pub(super) const FILE_MODE: i32 = 0o444;
+
+/// What is mounted of one Secret or ConfigMap: the keys the run names, or all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Keys {
+    All,
+    Some(BTreeSet<String>),
+}
+
+/// Names become directories, so those that are no names of objects are left out; the agent says that they are missing.
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// The Secrets and ConfigMaps that the run refers to.
+fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, Keys>) {
+    fn add(to: &mut BTreeMap<String, Keys>, name: &str, key: &str) {
+        match to.entry(name.to_owned()).or_insert_with(|| Keys::Some(BTreeSet::new())) {
+            Keys::All => {}
+            Keys::Some(keys) => {
+                keys.insert(key.to_owned());
+            }
+        }
+    }
+    let (mut secrets, mut config_maps) = (BTreeMap::new(), BTreeMap::new());
+    let variables = run.spec.variables.iter().filter_map(|v| v.value_from.as_ref());
+    let env = run.spec.env.iter().filter_map(|v| v.value_from.as_ref());
+    for ValueFrom { secret_key_ref, config_map_key_ref } in variables.chain(env) {
+        if let Some(key) = secret_key_ref {
+            add(&mut secrets, &key.name, &key.key);
+        }
+        if let Some(key) = config_map_key_ref {
+            add(&mut config_maps, &key.name, &key.key);
+        }
+    }
+    if let Some(secret) = run.spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()) {
+        secrets.insert(secret.name.clone(), Keys::All);
+    }
+    secrets.retain(|name, _| is_name(name));
+    config_maps.retain(|name, _| is_name(name));
+    (secrets, config_maps)
+}
+
+/// The volumes of a run's pod, and where its container has them.
+pub(super) fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
+    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
+        name: name.into(),
+        mount_path: path.into(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    };
+    let scratch =
+        |name: &str| Volume { name: name.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
+    let mut volumes = vec![scratch("work"), scratch("kept"), scratch("tmp"), token_volume()];
+    let mut mounts = vec![
+        mount("work", pod_env::WORK_DIR, false),
+        mount("kept", pod_env::KEPT_DIR, false),
+        mount("tmp", "/tmp", false),
+        mount("token", pod_env::TOKEN_DIR, true),
+    ];
+
+    if datastore {
+        volumes.push(Volume {
+            name: "datastore".into(),
+            projected: Some(ProjectedVolumeSource {
+                default_mode: Some(FILE_MODE),
+                sources: Some(vec![token_of(Some(datastore::AUDIENCE))]),
+            }),
+            ..Volume::default()
+        });
+        mounts.push(mount("datastore", datastore::TOKEN_DIR, true));
+    }
+
+    let items = |keys: Keys| match keys {
+        Keys::All => None,
+        Keys::Some(keys) => Some(keys.into_iter().map(|key| KeyToPath { path: key.clone(), key, mode: None }).collect()),
+    };
+    let (secrets, config_maps) = references(run);
+    for (n, (secret, keys)) in secrets.into_iter().enumerate() {
+        let name = format!("secret-{n}");
+        mounts.push(mount(&name, &format!("{}/{secret}", pod_env::SECRETS_DIR), true));
+        volumes.push(Volume {
+            name,
+            secret: Some(SecretVolumeSource {
+                secret_name: Some(secret),
+                items: items(keys),
+                default_mode: Some(FILE_MODE),
+                optional: Some(true),
+            }),
+            ..Volume::default()
+        });
+    }
+    for (n, (config_map, keys)) in config_maps.into_iter().enumerate() {
+        let name = format!("config-map-{n}");
+        mounts.push(mount(&name, &format!("{}/{config_map}", pod_env::CONFIG_MAPS_DIR), true));
+        volumes.push(Volume {
+            name,
+            config_map: Some(ConfigMapVolumeSource {
+                name: config_map,
+                items: items(keys),
+                default_mode: Some(FILE_MODE),
+                optional: Some(true),
+            }),
+            ..Volume::default()
+        });
+    }
+    (volumes, mounts)
+}
+
+/// A token of the pod's account: for the API server, or for the audience that is named.
+fn token_of(audience: Option<&str>) -> VolumeProjection {
+    VolumeProjection {
+        service_account_token: Some(ServiceAccountTokenProjection {
+            path: "token".into(),
+            expiration_seconds: Some(TOKEN_SECONDS),
+            audience: audience.map(Into::into),
+        }),
+        ..VolumeProjection::default()
+    }
+}
+
+/// Token, certificate authority and namespace where clients look for them; what automounting would give, and no more.
+fn token_volume() -> Volume {
+    let authority = VolumeProjection {
+        config_map: Some(ConfigMapProjection {
+            name: "kube-root-ca.crt".into(),
+            items: Some(vec![KeyToPath { key: "ca.crt".into(), path: "ca.crt".into(), mode: None }]),
+            optional: None,
+        }),
+        ..VolumeProjection::default()
+    };
+    let namespace = VolumeProjection {
+        downward_api: Some(DownwardAPIProjection {
+            items: Some(vec![DownwardAPIVolumeFile {
+                path: "namespace".into(),
+                field_ref: Some(ObjectFieldSelector { field_path: "metadata.namespace".into(), api_version: None }),
+                ..DownwardAPIVolumeFile::default()
+            }]),
+        }),
+        ..VolumeProjection::default()
+    };
+    Volume {
+        name: "token".into(),
+        projected: Some(ProjectedVolumeSource {
+            default_mode: Some(FILE_MODE),
+            sources: Some(vec![token_of(None), authority, namespace]),
+        }),
+        ..Volume::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        runner_pod::{Handout, runner_pod, tests::spec_of},
+        settings::Settings,
+        testing,
+    };
+    use crds::{Attempt, GitSource, KeyRef, SecretName, Source, Variable};
+
+    #[test]
+    fn secrets_are_mounted_optional_and_by_the_keys_that_are_named() {
+        let key = |name: &str, key: &str| KeyRef { name: name.into(), key: key.into() };
+        let secret = |at| Some(ValueFrom { secret_key_ref: Some(at), config_map_key_ref: None });
+        let mut run = testing::run();
+        run.spec.source = Source {
+            git: Some(GitSource {
+                url: "https://x".into(),
+                revision: "main".into(),
+                path: ".".into(),
+                secret_ref: Some(SecretName { name: "git".into() }),
+            }),
+            inline: None,
+        };
+        let variable = |name: &str, value_from| Variable { name: name.into(), value: None, value_from };
+        run.spec.variables = vec![
+            variable("a", secret(key("db", "password"))),
+            variable("b", secret(key("db", "user"))),
+            variable("c", secret(key("git", "username"))),
+            variable("d", secret(key("../etc", "x"))),
+            variable("e", Some(ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key("region", "name")) })),
+        ];
+        let spec = spec_of(&run);
+        let volumes = spec.volumes.unwrap();
+        let secrets: Vec<_> = volumes.iter().filter_map(|v| v.secret.clone()).collect();
+        assert_eq!(secrets.len(), 2, "one a Secret, none for what is no name");
+        assert!(secrets.iter().all(|s| s.optional == Some(true) && s.default_mode == Some(0o444)));
+        let keys: Vec<_> = secrets[0].items.clone().unwrap().into_iter().map(|item| item.key).collect();
+        assert_eq!(keys, ["password", "user"]);
+        assert!(secrets[1].items.is_none(), "the credentials of git are wanted whole");
+        let mounts: Vec<_> = spec.containers[0].volume_mounts.clone().unwrap().into_iter().map(|m| m.mount_path).collect();
+        assert!(mounts.contains(&"/pawl/secrets/db".into()) && mounts.contains(&"/pawl/configmaps/region".into()), "{mounts:?}");
+    }
+
+    #[test]
+    fn the_token_is_projected_and_nothing_is_mounted_by_itself() {
+        let spec = spec_of(&testing::run());
+        assert_eq!(spec.automount_service_account_token, Some(false));
+        assert_eq!(spec.enable_service_links, Some(false));
+        assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
+        let volumes = spec.volumes.unwrap();
+        let token = volumes.iter().find_map(|v| v.projected.clone()).unwrap();
+        assert_eq!(token.sources.unwrap().len(), 3);
+    }
+
+    #[test]
+    fn the_datastore_has_a_token_of_its_own() {
+        let run = testing::run();
+        assert!(spec_of(&run).volumes.unwrap().iter().all(|volume| volume.name != "datastore"));
+        let handout = Handout { url: "https://datastore".into(), ca: "PEM".into() };
+        let attempt = Attempt { number: 1, ..Attempt::default() };
+        let spec = runner_pod(&run, &attempt, &Settings::default(), Some(&handout)).spec.unwrap();
+        let volume = spec.volumes.unwrap().into_iter().find(|volume| volume.name == "datastore").unwrap();
+        let token = volume.projected.unwrap().sources.unwrap().remove(0).service_account_token.unwrap();
+        assert_eq!((token.audience.as_deref(), token.path.as_str()), (Some("pawl-datastore"), "token"));
+        let container = &spec.containers[0];
+        let mounts = container.volume_mounts.clone().unwrap();
+        assert!(mounts.iter().any(|m| m.mount_path == datastore::TOKEN_DIR && m.read_only == Some(true)));
+        let env = container.env.clone().unwrap();
+        let value = |name: &str| env.iter().find(|e| e.name == name).and_then(|e| e.value.clone());
+        assert_eq!(
+            (value(datastore::ENV_URL).as_deref(), value(datastore::ENV_CA).as_deref()),
+            (Some("https://datastore"), Some("PEM"))
+        );
+    }
+}
