@@ -1,4 +1,4 @@
-//! The controller: it schedules attempts and gates approvals, and leaves the work to the agents in their pods. What outlives pods is
+//! The controller: it schedules attempts and checks approvals, and leaves the work to the agents in their pods. What outlives pods is
 //! kept by a crate of its own, `datastore`, which this one's program runs as `controller datastore`.
 //!
 //! Each room uses only those below it, which the tests read off the source (`tests/src/rooms`).

@@ -118,9 +118,9 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
         tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
-    let gate = policies::feed::run(ctx.clone(), ctx.gate.clone(), readiness.clone(), stopped.clone());
+    let probing = policies::feed::run(ctx.clone(), ctx.policies.clone(), readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
-    let others = [tokio::spawn(reading), tokio::spawn(gate), tokio::spawn(nodes)];
+    let others = [tokio::spawn(reading), tokio::spawn(probing), tokio::spawn(nodes)];
     let watches = futures::future::join_all(watches.chain(others).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {

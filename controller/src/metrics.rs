@@ -35,14 +35,14 @@ pub struct Metrics {
     attempts: Counter,
     reconciles: Histogram,
     errors: Family<ErrorLabels, Counter>,
-    gate: Gauge,
+    policies: Gauge,
     leads: Gauge,
 }
 
 impl Metrics {
     /// Metrics that count nothing yet.
     pub fn new() -> Self {
-        let (finished, attempts, errors, gate) = (Family::default(), Counter::default(), Family::default(), Gauge::default());
+        let (finished, attempts, errors, policies) = (Family::default(), Counter::default(), Family::default(), Gauge::default());
         let reconciles = Histogram::new(exponential_buckets(0.0005, 2.5, 12));
         let mut registry = Registry::with_prefix("pawl");
         registry.register("runs_finished", "Runs that ended, by operation and result", finished.clone());
@@ -52,12 +52,12 @@ impl Metrics {
         registry.register(
             "gate_proven",
             "1 when the last proof of the admission policies succeeded, 0 when it failed, -1 before",
-            gate.clone(),
+            policies.clone(),
         );
-        gate.set(-1);
+        policies.set(-1);
         let leads = Gauge::default();
         registry.register("leads", "1 while this controller works, 0 while it stands by", leads.clone());
-        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, gate, leads }
+        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads }
     }
 
     /// A run ended.
@@ -86,9 +86,9 @@ impl Metrics {
         self.errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
     }
 
-    /// A proof of the gate ended.
-    pub fn gate(&self, proven: bool) {
-        self.gate.set(i64::from(proven));
+    /// A probe of the admission policies ended.
+    pub fn policies(&self, proven: bool) {
+        self.policies.set(i64::from(proven));
     }
 
     /// This controller works.
@@ -125,7 +125,7 @@ mod tests {
         metrics.run_finished(Operation::Apply, RunResult::Applied);
         metrics.attempt_opened();
         metrics.failed(&Error::Timeout { what: "test" });
-        metrics.gate(true);
+        metrics.policies(true);
         metrics.leads();
         let text = metrics.encode();
         for line in [

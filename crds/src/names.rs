@@ -78,10 +78,10 @@ pub const POLICY_FINALIZER: &str = "pawl-finalizer";
 /// All of them.
 pub const POLICIES: [&str; 4] = [POLICY_APPROVAL, POLICY_STATUS, POLICY_CREATION, POLICY_FINALIZER];
 
-/// Lease in the controller's own namespace: the admission policies as they stood when they were last proven.
-pub const GATE_LEASE: &str = "pawl-gate";
+/// Lease in the controller's own namespace: the admission policies as they stood when they were last proven. Stored under its first name.
+pub const POLICIES_LEASE: &str = "pawl-gate";
 /// Annotation of that Lease.
-pub const GATE: &str = "pawl.run/gate";
+pub const POLICIES_PROVEN: &str = "pawl.run/gate";
 
 /// The field manager of the agent.
 pub const AGENT_MANAGER: &str = "pawl-runner-agent";

@@ -15,7 +15,7 @@ use runner_agent::{
     host::Pod,
     local::{arguments::Arguments, typed},
     manual, own_lines,
-    phases::{PodWork, Remote},
+    phases::{PhaseRunner, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
     settings::Settings,
     termination,
@@ -198,7 +198,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
             return pod_env::EXIT_NO_RESULT;
         }
     };
-    let mut work = PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), log.clone());
+    let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), log.clone());
     if let Some(remote) = remote {
         work = work.with_datastore(remote);
     }

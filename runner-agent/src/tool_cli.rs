@@ -151,7 +151,7 @@ fn sources(dir: &Path, offline: bool) -> ToolResult<ToolSources> {
     settings.offline |= offline;
     let dirs = std::env::var_os(pod_env::ENV_TOOLS).map(PathBuf::from);
     let mut sources = ToolSources::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(pod_env::MIRRORS_DIR))?;
-    sources.others = path::at_hand(None, dir);
+    sources.others = path::tools(None, dir);
     Ok(sources)
 }
 
@@ -202,11 +202,8 @@ async fn install(asked: &Install, out: &mut impl Write) -> Result<(), Trouble> {
 
 fn list(out: &mut impl Write) -> Result<(), Trouble> {
     let sources = sources(Path::new("."), true)?;
-    let mut all: Vec<_> = ToolName::KNOWN
-        .into_iter()
-        .flat_map(|name| sources.at_hand(name))
-        .map(|one| (one.name, one.version, one.binary))
-        .collect();
+    let mut all: Vec<_> =
+        ToolName::KNOWN.into_iter().flat_map(|name| sources.local(name)).map(|one| (one.name, one.version, one.binary)).collect();
     all.extend(sources.installer.store.list()?.into_iter().map(|one| (name_of(one.tool), one.version, one.binary)));
     all.sort_by(|a, b| (a.0.as_str(), &b.1).cmp(&(b.0.as_str(), &a.1)));
     for (name, version, binary) in &all {

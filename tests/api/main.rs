@@ -6,8 +6,8 @@ mod busy;
 mod cel;
 mod chart;
 mod conformance;
+mod enforcement;
 mod fences;
-mod gate;
 mod leases;
 mod matrix;
 mod newer;
@@ -38,7 +38,7 @@ fn main() -> Result<ExitCode> {
         cel::tests(),
         policies::tests(),
         fences::tests(),
-        gate::tests(),
+        enforcement::tests(),
         leases::tests(),
         matrix::tests(),
         applied::tests(),

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use controller::{
     cluster::{Cluster, index::Feed},
-    run::{Context, Gate, reconcile, watch::prune},
+    run::{Context, Enforcement, reconcile, watch::trim},
     settings::Settings as ControllerSettings,
 };
 use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
@@ -78,9 +78,9 @@ impl Rig {
     pub(crate) async fn prove_the_gate(world: World) -> Result<()> {
         let (rig, started) = (Self::new(world).await?, Instant::now());
         loop {
-            match rig.context.gate.prove(&rig.namespace, &*rig.context).await {
-                Ok(Gate::Proven) => return Ok(()),
-                other => ensure!(started.elapsed() < SOON, "the gate is not proven: {other:?}"),
+            match rig.context.policies.prove(&rig.namespace, &*rig.context).await {
+                Ok(Enforcement::Enforced) => return Ok(()),
+                other => ensure!(started.elapsed() < SOON, "the policies are not proven: {other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -98,7 +98,7 @@ impl Rig {
             let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
             self.context.pods.apply(&mut feed, &Event::Apply(pod));
         }
-        prune(&mut run);
+        trim(&mut run);
         // What it could not do is seen in the run.
         let _ = reconcile(Arc::new(run), self.context.clone()).await;
         Ok(())

@@ -46,12 +46,12 @@ impl Lab {
     pub(crate) fn open() -> Result<Result<Self, &'static str>> {
         let (needed, all) = (["tofu", "terraform-provider-time"], ["tofu", "terraform-provider-time", "terraform"]);
         let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
-        let tools = if wanted { Some(Toolset::ensure(&all)?) } else { Toolset::at_hand(&all)? };
+        let tools = if wanted { Some(Toolset::ensure(&all)?) } else { Toolset::cached(&all)? };
         let terraform = tools.is_some();
-        let Some(tools) = tools.map_or_else(|| Toolset::at_hand(&needed), |tools| Ok(Some(tools)))? else {
+        let Some(tools) = tools.map_or_else(|| Toolset::cached(&needed), |tools| Ok(Some(tools)))? else {
             return Ok(Err("OpenTofu is not built yet; `cargo run --release --bin cluster -- tools` builds it"));
         };
-        let terragrunt = if wanted { Some(Toolset::ensure(TERRAGRUNT)?) } else { Toolset::at_hand(TERRAGRUNT)? };
+        let terragrunt = if wanted { Some(Toolset::ensure(TERRAGRUNT)?) } else { Toolset::cached(TERRAGRUNT)? };
         // Beside the directory of test programs.
         let agent = env::current_exe()?.ancestors().nth(2).context("no target directory")?.join("runner-agent");
         ensure!(agent.is_file(), "{} is not there; run `cargo build --release --workspace`", agent.display());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controller::{
-    run::{Action, Gate, LateResult, LockHolder, NodeState, Notes, Observed, PodState, RunView, decide},
+    run::{Action, Enforcement, LateResult, LockHolder, NodeState, Notes, Observed, PodState, RunView, decide},
     settings::Settings,
 };
 use crds::names;
@@ -68,8 +68,8 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         run_live: seen.live,
         pod,
         pod_live: seen.live,
-        gate: Gate::Proven,
-        gate_live: true,
+        policies: Enforcement::Enforced,
+        policies_live: true,
         notes,
         newer: None,
         applied: None,
@@ -141,7 +141,7 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
                 unchanged
             }
             Action::DeleteAccount { .. }
-            | Action::ProveGate
+            | Action::ProbePolicies
             | Action::Read
             | Action::AskDatastore
             | Action::CreateRerun

@@ -14,7 +14,7 @@ use ::controller::{
     },
     run::{
         Context, PodView, on_error, reconcile,
-        watch::{interesting, prune},
+        watch::{trim, wake_hash},
     },
     settings::Settings,
 };
@@ -103,8 +103,8 @@ impl Informer {
         match event {
             Event::Apply(run) | Event::InitApply(run) => {
                 let mut run = run.clone();
-                prune(&mut run);
-                let (name, hash) = (run.metadata.name.clone().unwrap_or_default(), interesting(&run));
+                trim(&mut run);
+                let (name, hash) = (run.metadata.name.clone().unwrap_or_default(), wake_hash(&run));
                 if cache.seen.insert(name.clone(), hash) != Some(hash) {
                     cache.soon(&name, Instant::now());
                 }

@@ -96,7 +96,7 @@ fn main() -> Result<ExitCode> {
     // Fails only when one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
-    let tools = if wanted { Some(Toolset::ensure(BUCKETS)?) } else { Toolset::at_hand(BUCKETS)? };
+    let tools = if wanted { Some(Toolset::ensure(BUCKETS)?) } else { Toolset::cached(BUCKETS)? };
     let bucket = match tools {
         Some(tools) if !arguments.list => Some(Arc::new(Bucket::start(tools.path("versitygw")?, &authority)?)),
         Some(_) => None,

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
-    Gate, Gatekeeper, RETRY, Voids,
+    Enforcement, Prober, RETRY, Voids,
     installed::{Policies, Stands, of_binding, of_policy},
 };
 use crate::{
@@ -65,36 +65,36 @@ where
 }
 
 /// Has no proof outlive a change that the watches see, and proves anew after each, until `stop` says otherwise.
-pub async fn run(ctx: Arc<impl Voids>, gate: Arc<Gatekeeper>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
+pub async fn run(ctx: Arc<impl Voids>, prober: Arc<Prober>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
     let policies = changes(Api::<ValidatingAdmissionPolicy>::all(ctx.client.clone()), of_policy);
     let bindings = changes(Api::<ValidatingAdmissionPolicyBinding>::all(ctx.client.clone()), of_binding);
     let watched = stream::select(policies, bindings).for_each(|()| {
-        gate.changed();
+        prober.changed();
         ready(())
     });
     tokio::select! {
         () = watched => {}
-        () = establish(&*ctx, &gate, &readiness) => {}
+        () = establish(&*ctx, &prober, &readiness) => {}
         // A sender that is gone means the end as well.
         _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 
-/// Proves the gate where no run asks for it: what is created from then on was created behind it.
-async fn establish(ctx: &impl Voids, gate: &Gatekeeper, readiness: &Readiness) {
+/// Probes the policies where no run asks for it: what is created from then on was created behind them.
+async fn establish(ctx: &impl Voids, prober: &Prober, readiness: &Readiness) {
     let home = ctx.client.default_namespace().to_owned();
     let namespaces: Vec<_> = ctx.settings.scopes().into_iter().map(|scope| scope.unwrap_or_else(|| home.clone())).collect();
-    let mut changes = gate.changes();
+    let mut changes = prober.changes();
     let (mut tries, mut waiting) = (0_u32, true);
     loop {
         changes.borrow_and_update();
         let mut stands = true;
         for namespace in &namespaces {
-            let proven = gate.prove(namespace, ctx).await;
+            let proven = prober.prove(namespace, ctx).await;
             if let Err(error) = &proven {
                 tracing::warn!(%error, namespace, "the admission policies could not be proven");
             }
-            stands &= matches!(proven, Ok(Gate::Proven));
+            stands &= matches!(proven, Ok(Enforcement::Enforced));
         }
         tries = if stands { 0 } else { tries.saturating_add(1) };
         if waiting && (stands || tries >= TRIES) {

@@ -3,7 +3,7 @@
 //!
 //! Existence proves nothing: a policy is in force about a second after it was created. So each has to refuse, by its name, a dry
 //! run in the controller's own name. And being in force now proves nothing of a moment ago: [`standing`] keeps which policies were
-//! proven, and what was set while others stood, or none, is taken away before the gate counts as proven again.
+//! proven, and what was set while others stood, or none, is taken away before they count as proven again.
 //!
 //! | module | holds |
 //! |---|---|
@@ -40,13 +40,13 @@ const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Whether the admission policies stand.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Gate {
+pub enum Enforcement {
     /// Not tried within the last minute.
     Unknown,
     /// Proven within the last minute.
-    Proven,
+    Enforced,
     /// Not proven.
-    Refuted {
+    NotEnforced {
         /// What was missing.
         missing: String,
         /// When to try again.
@@ -65,7 +65,7 @@ pub trait Voids: Deref<Target = Cluster> + Send + Sync {
 }
 
 /// Keeps the last proof of each namespace; bindings may differ between namespaces.
-pub struct Gatekeeper {
+pub struct Prober {
     proofs: Mutex<HashMap<String, Arc<Proof>>>,
     /// Counts the changes that the watches saw; a proof is of one number.
     changes: watch::Sender<u64>,
@@ -73,7 +73,7 @@ pub struct Gatekeeper {
     standing: tokio::sync::Mutex<Option<Standing>>,
 }
 
-impl Default for Gatekeeper {
+impl Default for Prober {
     fn default() -> Self {
         Self { proofs: Mutex::default(), changes: watch::Sender::new(0), standing: tokio::sync::Mutex::default() }
     }
@@ -101,13 +101,13 @@ struct Last {
 }
 
 impl Proof {
-    fn state(&self, now: Timestamp, changes: u64) -> Gate {
+    fn state(&self, now: Timestamp, changes: u64) -> Enforcement {
         match &*self.lock() {
-            Some(last) if last.changes != changes => Gate::Unknown,
-            Some(Last { at, found: Ok(_), .. }) if now.duration_since(*at).abs() < GOOD_FOR => Gate::Proven,
-            None | Some(Last { found: Ok(_), .. }) => Gate::Unknown,
+            Some(last) if last.changes != changes => Enforcement::Unknown,
+            Some(Last { at, found: Ok(_), .. }) if now.duration_since(*at).abs() < GOOD_FOR => Enforcement::Enforced,
+            None | Some(Last { found: Ok(_), .. }) => Enforcement::Unknown,
             Some(Last { at, found: Err(missing), .. }) => {
-                Gate::Refuted { missing: missing.clone(), retry_at: at.checked_add(RETRY).unwrap_or(Timestamp::MAX) }
+                Enforcement::NotEnforced { missing: missing.clone(), retry_at: at.checked_add(RETRY).unwrap_or(Timestamp::MAX) }
             }
         }
     }
@@ -122,11 +122,11 @@ impl Proof {
     }
 }
 
-impl Gatekeeper {
+impl Prober {
     /// What is known for a namespace.
-    pub fn state(&self, namespace: &str, now: Timestamp) -> Gate {
+    pub fn state(&self, namespace: &str, now: Timestamp) -> Enforcement {
         let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-        proofs.get(namespace).map_or(Gate::Unknown, |proof| proof.state(now, *self.changes.borrow()))
+        proofs.get(namespace).map_or(Enforcement::Unknown, |proof| proof.state(now, *self.changes.borrow()))
     }
 
     /// A policy or a binding changed: no proof is good any more.
@@ -139,12 +139,12 @@ impl Gatekeeper {
         self.changes.subscribe()
     }
 
-    /// Proves that the gate stands for a namespace, or shares the proof of another run: then the policies that stand at this moment
+    /// Proves that the policies are enforced in a namespace, or shares the proof of another run: then the policies that stand at this moment
     /// are compared with those that were proven. What was set on a run that was read before this call was set behind them.
     ///
     /// # Errors
     /// When an answer says nothing: no connection, an overloaded server.
-    pub async fn prove(&self, namespace: &str, ctx: &impl Voids) -> Result<Gate, Error> {
+    pub async fn prove(&self, namespace: &str, ctx: &impl Voids) -> Result<Enforcement, Error> {
         let proof = {
             let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
             proofs.entry(namespace.to_owned()).or_default().clone()
@@ -154,22 +154,22 @@ impl Gatekeeper {
         // Counted from before the first request: the proof is of that moment at the latest.
         let (begun, changes) = (ctx.now(), *self.changes.borrow());
         let before = proof.state(begun, changes);
-        if matches!(&before, Gate::Refuted { retry_at, .. } if begun < *retry_at) {
+        if matches!(&before, Enforcement::NotEnforced { retry_at, .. } if begun < *retry_at) {
             return Ok(before);
         }
-        if before == Gate::Proven && ticket < proof.covered.load(Ordering::SeqCst) {
+        if before == Enforcement::Enforced && ticket < proof.covered.load(Ordering::SeqCst) {
             return Ok(before);
         }
         let covered = proof.asked.load(Ordering::SeqCst);
         let found = match installed::read(ctx).await? {
-            Ok(policies) if before == Gate::Proven && proof.is_of(&policies) => {
+            Ok(policies) if before == Enforcement::Enforced && proof.is_of(&policies) => {
                 proof.covered.store(covered, Ordering::SeqCst);
-                return Ok(Gate::Proven);
+                return Ok(Enforcement::Enforced);
             }
             Ok(policies) => self.attempt(namespace, policies, ctx).await?,
             Err(missing) => Err(missing),
         };
-        ctx.metrics.gate(found.is_ok());
+        ctx.metrics.policies(found.is_ok());
         match &found {
             Ok(_) => tracing::debug!(namespace, "the admission policies stand"),
             Err(missing) => tracing::warn!(namespace, missing, "the admission policies do not stand"),
@@ -206,19 +206,19 @@ mod tests {
     #[test]
     fn a_proof_ages() {
         let proof = proof(Ok(Policies::default()));
-        assert_eq!(proof.state(Timestamp::from_second(1059).unwrap(), 3), Gate::Proven);
-        assert_eq!(proof.state(Timestamp::from_second(1060).unwrap(), 3), Gate::Unknown);
-        assert_eq!(proof.state(Timestamp::from_second(940).unwrap(), 3), Gate::Unknown, "the clock was put back");
+        assert_eq!(proof.state(Timestamp::from_second(1059).unwrap(), 3), Enforcement::Enforced);
+        assert_eq!(proof.state(Timestamp::from_second(1060).unwrap(), 3), Enforcement::Unknown);
+        assert_eq!(proof.state(Timestamp::from_second(940).unwrap(), 3), Enforcement::Unknown, "the clock was put back");
     }
 
     #[test]
     fn a_change_that_a_watch_saw_ends_a_proof_and_a_lack_at_once() {
         let now = Timestamp::from_second(1001).unwrap();
         for proof in [proof(Ok(Policies::default())), proof(Err("x".into()))] {
-            assert_ne!(proof.state(now, 3), Gate::Unknown);
-            assert_eq!(proof.state(now, 4), Gate::Unknown);
+            assert_ne!(proof.state(now, 3), Enforcement::Unknown);
+            assert_eq!(proof.state(now, 4), Enforcement::Unknown);
         }
-        let keeper = Gatekeeper::default();
+        let keeper = Prober::default();
         let mut changes = keeper.changes();
         keeper.changed();
         assert!(changes.has_changed().unwrap());

@@ -29,7 +29,7 @@ pub(super) async fn all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing
 async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
     let params = PostParams { dry_run: true, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
     let (api, probe) = (ctx.runs(namespace), probe_of(namespace, policy));
-    match error::call("prove the gate", api.create(&params, &probe)).await {
+    match error::call("probe the policies", api.create(&params, &probe)).await {
         Ok(_) => {
             let text = format!("a dry run was not refused by the admission policy {policy}; it is missing, or its binding is");
             Ok(Some(Missing { text, let_through: true }))
@@ -65,7 +65,7 @@ fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, E
 fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
     let mut probe =
         TerraformRun { metadata: kube::api::ObjectMeta::default(), spec: crds::TerraformRunSpec::default(), status: None };
-    probe.metadata.generate_name = Some("pawl-gate-".into());
+    probe.metadata.generate_name = Some("pawl-probe-".into());
     probe.metadata.namespace = Some(namespace.into());
     probe.metadata.annotations = Some([(names::PROBE.to_owned(), policy.to_owned())].into());
     probe.spec.workspace = "default".into();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_policy_itself_proves_the_gate() {
+    fn only_the_policy_itself_proves_that_it_is_enforced() {
         let by = "terraformruns.pawl.run \"x\" is forbidden: ValidatingAdmissionPolicy 'pawl-approval' with binding \
                   'pawl-approval' denied request: x may not";
         assert_eq!(judge("a", "pawl-approval", refused(403, by)).unwrap(), Ok(()));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crds::names;
 
-use super::{Gatekeeper, Voids, installed::Policies};
+use super::{Prober, Voids, installed::Policies};
 use crate::{
     cluster::Cluster,
     error::{Error, ErrorKind},
@@ -28,7 +28,7 @@ pub struct Standing {
     unproven: BTreeSet<String>,
 }
 
-/// Where the gate was open since the last proof.
+/// Where the policies were not enforced since the last proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gap {
     /// Nowhere.
@@ -61,7 +61,7 @@ impl Standing {
 /// How often a Lease that somebody else writes at the same moment is looked at again.
 const TRIES: usize = 4;
 
-impl Gatekeeper {
+impl Prober {
     /// The policies were proven in a namespace: what was set while they may not have stood is taken away first.
     pub(super) async fn stands(&self, namespace: &str, policies: &Policies, ctx: &impl Voids) -> Result<(), Error> {
         let mut known = self.standing.lock().await;
@@ -98,7 +98,7 @@ impl Gatekeeper {
     }
 }
 
-/// Takes away what was set since the last proof, as far as the gate was open, and says that it is closed.
+/// Takes away what was set since the last proof, as far as the policies were not enforced, and says that they are.
 async fn close(namespace: &str, policies: &Policies, ctx: &impl Voids) -> Result<Standing, Error> {
     let (lease, before) = read(ctx).await?;
     // Where no proof was ever tried, nobody can have counted on a policy; what was created then is what the operator began with.
@@ -120,9 +120,9 @@ async fn close(namespace: &str, policies: &Policies, ctx: &impl Voids) -> Result
 /// The Lease, and what it says. One that says nothing that can be read says that the policies are others.
 async fn read(ctx: &Cluster) -> Result<(Option<Lease>, Option<Standing>), Error> {
     let api: Api<Lease> = Api::default_namespaced(ctx.client.clone());
-    let lease = ctx.call_opt("read the lease of the gate", api.get(names::GATE_LEASE)).await?;
+    let lease = ctx.call_opt("read the lease of the policies", api.get(names::POLICIES_LEASE)).await?;
     let standing = lease.as_ref().map(|lease| {
-        let text = lease.annotations().get(names::GATE);
+        let text = lease.annotations().get(names::POLICIES_PROVEN);
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     });
     Ok((lease, standing))
@@ -130,17 +130,17 @@ async fn read(ctx: &Cluster) -> Result<(Option<Lease>, Option<Standing>), Error>
 
 /// Writes over the Lease as it was read; any other one is left alone, and the proof is made again.
 async fn write(lease: Option<Lease>, standing: &Standing, ctx: &Cluster) -> Result<(), Error> {
-    const WHAT: &str = "write the lease of the gate";
+    const WHAT: &str = "write the lease of the policies";
     let api: Api<Lease> = Api::default_namespaced(ctx.client.clone());
     let text = serde_json::to_string(standing).map_err(|source| Error::Encode { what: WHAT, source })?;
     let (params, before) = (PostParams::default(), lease.and_then(|lease| lease.metadata.resource_version));
     let is_new = before.is_none();
     let wanted = Lease {
         metadata: ObjectMeta {
-            name: Some(names::GATE_LEASE.to_owned()),
+            name: Some(names::POLICIES_LEASE.to_owned()),
             resource_version: before,
             labels: Some([(names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned())].into()),
-            annotations: Some([(names::GATE.to_owned(), text)].into()),
+            annotations: Some([(names::POLICIES_PROVEN.to_owned(), text)].into()),
             ..ObjectMeta::default()
         },
         spec: None,
@@ -148,7 +148,7 @@ async fn write(lease: Option<Lease>, standing: &Standing, ctx: &Cluster) -> Resu
     if is_new {
         ctx.call(WHAT, api.create(&params, &wanted)).await?;
     } else {
-        ctx.call(WHAT, api.replace(names::GATE_LEASE, &params, &wanted)).await?;
+        ctx.call(WHAT, api.replace(names::POLICIES_LEASE, &params, &wanted)).await?;
     }
     Ok(())
 }

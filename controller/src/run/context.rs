@@ -12,7 +12,7 @@ use super::memory::Memory;
 use crate::{
     cluster::Cluster,
     events::Events,
-    policies::Gatekeeper,
+    policies::Prober,
     state_queue::{newer_plans::NewerPlans, queue::Queue},
 };
 
@@ -23,7 +23,7 @@ pub struct Context {
     /// Notes on runs.
     pub memory: Memory,
     /// Proofs of the admission policies.
-    pub gate: Arc<Gatekeeper>,
+    pub policies: Arc<Prober>,
     /// Runs that have made their plan, by workspace.
     pub newer_plans: NewerPlans,
     /// Runs by the state that they apply to.
@@ -41,7 +41,7 @@ impl Context {
     pub fn new(cluster: Cluster, datastore: Option<Datastore>) -> Self {
         Self {
             memory: Memory::default(),
-            gate: Arc::default(),
+            policies: Arc::default(),
             newer_plans: NewerPlans::default(),
             queue: Queue::new(&cluster.settings),
             released: Released::default(),

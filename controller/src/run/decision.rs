@@ -59,13 +59,13 @@ pub struct Write {
 pub enum Action {
     /// Read the run: what is to be done depends on what the cache does not keep.
     Read,
-    /// Add the run's finalizer, and prove the gate at the same time when it is needed next.
+    /// Add the run's finalizer, and probe the policies at the same time when that is needed next.
     AddFinalizer {
-        /// Whether the gate is proven at the same time.
+        /// Whether the policies are probed at the same time.
         prove: bool,
     },
     /// Prove that the admission policies stand, or that those stand that were proven.
-    ProveGate,
+    ProbePolicies,
     /// Ask the datastore how a claimed run ended, and what became of its objects.
     AskDatastore,
     /// Take the lease on a state.
@@ -152,7 +152,7 @@ impl Action {
             | Self::AskLock
             | Self::TakeOff(_) => true,
             Self::AddFinalizer { .. }
-            | Self::ProveGate
+            | Self::ProbePolicies
             | Self::DeleteAccount { .. }
             | Self::ReleasePod { .. }
             | Self::Cleanup

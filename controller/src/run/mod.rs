@@ -44,6 +44,6 @@ pub use run_view::{RunView, Spec, Status};
 pub use crate::{
     cluster::nodes::NodeState,
     events::Note,
-    policies::Gate,
+    policies::Enforcement,
     runner_pod::status::{Ended, PodView, Trouble},
 };

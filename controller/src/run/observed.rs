@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cluster::nodes::NodeState,
-    policies::Gate,
+    policies::Enforcement,
     runner_pod::status::PodView,
     state_queue::{applied::Applied, queue::Ahead},
 };
@@ -24,9 +24,9 @@ pub struct Observed {
     /// Whether the pod was asked of the API server just now.
     pub pod_live: bool,
     /// Whether the admission policies were proven to stand.
-    pub gate: Gate,
+    pub policies: Enforcement,
     /// Whether the proof was compared with the policies as they stand after the run was read.
-    pub gate_live: bool,
+    pub policies_live: bool,
     /// What this process remembers of the run.
     pub notes: Notes,
     /// The newest of the newer runs of the same workspace that have made their plan.

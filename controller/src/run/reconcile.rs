@@ -62,7 +62,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
             match observe::live(&run, ctx).await? {
                 // What was compared after the run was read holds for the same words of people on it, whatever else was written.
                 Some(mut fresh) => {
-                    fresh.gate_live = seen.gate_live && void::words(&fresh.run).eq(void::words(&seen.run));
+                    fresh.policies_live = seen.policies_live && void::words(&fresh.run).eq(void::words(&seen.run));
                     seen = fresh;
                 }
                 None => return Ok(gone(&uid, ctx)),

@@ -1,4 +1,4 @@
-//! What decisions read of a run. A cached run has lost much of what the API server has (`watch::prune`), and a field that was taken
+//! What decisions read of a run. A cached run has lost much of what the API server has (`watch::trim`), and a field that was taken
 //! from it looks as if it had never been set: here it cannot be read.
 
 use std::{borrow::Cow, sync::Arc};

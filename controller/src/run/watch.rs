@@ -59,7 +59,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
                 let _ = wake.unbounded_send(older);
             }
         })
-        .modify(prune)
+        .modify(trim)
         .reflect(writer)
         .inspect_ok(move |event| {
             // Not by waiting for the store: it wakes one waiter only, and the runtime is one.
@@ -68,12 +68,12 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
             }
         })
         .applied_objects()
-        .predicate_filter(|run: &TerraformRun| Some(interesting(run)), PredicateConfig::default());
+        .predicate_filter(|run: &TerraformRun| Some(wake_hash(run)), PredicateConfig::default());
 
     // When a policy returns, or goes, those that wait for one need not wait for their next look.
     let changes =
-        stream::unfold(ctx.gate.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
-    let gated = changes.flat_map(move |()| {
+        stream::unfold(ctx.policies.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
+    let policies = changes.flat_map(move |()| {
         let all = waiting.state().into_iter().filter(|run| waits_for_policies(run));
         stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
     });
@@ -96,7 +96,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     Controller::for_stream(runs, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
         .watches_stream(pods, |pod| run_of(&pod))
-        .reconcile_on(stream::select(woken, gated))
+        .reconcile_on(stream::select(woken, policies))
         .graceful_shutdown_on(async move {
             // A sender that is gone means the end as well.
             let _ = stop.wait_for(|stop| *stop).await;
@@ -172,7 +172,7 @@ fn run_of(pod: &Pod) -> Option<ObjectRef<TerraformRun>> {
 
 /// What the cache does without: whatever only a live read is used for. A run that is finished for good keeps little more than
 /// its name.
-pub fn prune(run: &mut TerraformRun) {
+pub fn trim(run: &mut TerraformRun) {
     let meta = run.meta_mut();
     meta.managed_fields = None;
     if let Some(labels) = &mut meta.labels {
@@ -226,7 +226,7 @@ pub fn prune(run: &mut TerraformRun) {
 }
 
 /// A hash of what decisions depend on. Progress, steps and our own conditions are no reason to look at a run.
-pub fn interesting(run: &TerraformRun) -> u64 {
+pub fn wake_hash(run: &TerraformRun) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = run.meta();
     (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
@@ -247,11 +247,11 @@ mod tests {
     fn progress_is_no_reason_to_look() {
         let mut run = testing::run();
         run.status = Some(TerraformRunStatus { phase: Some(Phase::Apply), ..TerraformRunStatus::default() });
-        let before = interesting(&run);
+        let before = wake_hash(&run);
         run.status.as_mut().unwrap().progress = Some(Progress { done: 3, total: 7, current: None, quiet_since: None });
-        assert_eq!(interesting(&run), before);
+        assert_eq!(wake_hash(&run), before);
         run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
-        assert_ne!(interesting(&run), before);
+        assert_ne!(wake_hash(&run), before);
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         {
             let status = run.status.get_or_insert_default();
             conditions::set(&mut status.conditions, conditions::STALLED, Some(stalled), why, "", None, testing::t0());
-            prune(&mut run);
+            trim(&mut run);
             assert_eq!(waits_for_policies(&run), waits, "{why}");
         }
     }
@@ -282,7 +282,7 @@ mod tests {
         }
         run.status = Some(status);
         run.metadata.annotations = Some([("kubectl.kubernetes.io/last-applied-configuration".into(), "x".repeat(9000))].into());
-        prune(&mut run);
+        trim(&mut run);
         assert!(serde_json::to_vec(&run).unwrap().len() < 1200, "{}", serde_json::to_string(&run).unwrap());
         assert_eq!(conditions::status(&run.status.unwrap().conditions, conditions::FINISHED), Some(true));
     }

@@ -14,7 +14,7 @@ use kube::{
     client::{ClientBuilder, DynBody},
 };
 use serde_json::Value;
-use tool_versions::http::waiting;
+use tool_versions::releases::http::waiting;
 use tower::{BoxError, util::MapFutureLayer};
 
 use crate::ports::{Api, ApiError, Seen};

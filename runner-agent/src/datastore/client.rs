@@ -59,7 +59,7 @@ pub async fn put_state(client: &Client, lock: &str, path: &Path, digest: &str) -
 ///
 /// # Errors
 /// The last one.
-pub async fn patiently<T, F: Future<Output = Result<T, RequestError>>>(
+pub async fn retry_for<T, F: Future<Output = Result<T, RequestError>>>(
     limit: Duration,
     mut request: impl FnMut() -> F,
 ) -> Result<T, RequestError> {
@@ -95,7 +95,7 @@ mod tests {
     async fn only_what_may_change_is_tried_again() {
         let mut times = 0;
         let refused = || RequestError::Refused(Problem { reason: words::TOO_LARGE.into(), ..Problem::default() });
-        let result: Result<(), _> = patiently(Duration::from_secs(60), || {
+        let result: Result<(), _> = retry_for(Duration::from_secs(60), || {
             times += 1;
             async { Err(refused()) }
         })
@@ -103,7 +103,7 @@ mod tests {
         assert!(result.unwrap_err().is(words::TOO_LARGE));
         assert_eq!(times, 1);
         let mut times = 0;
-        let result = patiently(Duration::from_secs(60), || {
+        let result = retry_for(Duration::from_secs(60), || {
             times += 1;
             let done = times == 4;
             async move { if done { Ok(7) } else { Err(RequestError::unanswered("away")) } }
@@ -111,7 +111,7 @@ mod tests {
         .await;
         assert_eq!((result.unwrap(), times), (7, 4));
         let mut times = 0;
-        let result: Result<(), _> = patiently(Duration::from_millis(400), || {
+        let result: Result<(), _> = retry_for(Duration::from_millis(400), || {
             times += 1;
             async { Err(RequestError::unanswered("away")) }
         })

@@ -16,7 +16,7 @@ pub mod shipper;
 pub mod spool;
 pub mod state;
 
-pub use client::{client, get_file, patiently, put_file};
+pub use client::{client, get_file, put_file, retry_for};
 pub use datastore_client::{RequestError, attempt::Client};
 
 use crds::{

@@ -36,7 +36,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::{fs::File, io::AsyncWriteExt as _, net::TcpListener, task::AbortHandle};
 
-use super::{Client, RequestError, client::put_state, patiently};
+use super::{Client, RequestError, client::put_state, retry_for};
 use crate::process::{Children, Log, is_of_tool};
 
 /// How long a read or a lock is tried for. The tool itself has no deadline here.
@@ -79,7 +79,7 @@ impl Drop for StateServer {
 }
 
 /// Lets the tool in, and nobody else.
-struct Gate {
+struct PeerCheck {
     children: Children,
     here: SocketAddr,
     log: Log,
@@ -87,7 +87,7 @@ struct Gate {
     told: AtomicBool,
 }
 
-impl Gate {
+impl PeerCheck {
     async fn lets_in(&self, peer: SocketAddr) -> bool {
         for look in 0..LOOKS {
             if look > 0 {
@@ -108,16 +108,16 @@ impl Gate {
 }
 
 async fn only_the_tool(
-    State(gate): State<Arc<Gate>>,
+    State(check): State<Arc<PeerCheck>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
     next: Next,
 ) -> Response {
-    if gate.lets_in(peer).await {
+    if check.lets_in(peer).await {
         return next.run(request).await;
     }
-    if !gate.told.swap(true, Ordering::Relaxed) {
-        gate.log.line("pawl: a process that is not the tool's own asked for the managed state and was refused").await;
+    if !check.told.swap(true, Ordering::Relaxed) {
+        check.log.line("pawl: a process that is not the tool's own asked for the managed state and was refused").await;
     }
     StatusCode::FORBIDDEN.into_response()
 }
@@ -180,8 +180,8 @@ pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> 
     let (dir, writes) = (dir.to_owned(), AtomicU64::new(0));
     let context = Arc::new(Context { client, dir, writes, holder: holder.clone(), refusal: refusal.clone() });
     let routes = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
-    let gate = Gate { children, here: listener.local_addr()?, log, told: AtomicBool::new(false) };
-    let service = gate.before(routes).into_make_service_with_connect_info::<SocketAddr>();
+    let check = PeerCheck { children, here: listener.local_addr()?, log, told: AtomicBool::new(false) };
+    let service = check.before(routes).into_make_service_with_connect_info::<SocketAddr>();
     let task = tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, service).await {
             tracing::error!(%error, "the way to the managed state ended");
@@ -192,7 +192,7 @@ pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> 
 
 async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, method: Method, body: Body) -> Response {
     match method {
-        Method::GET => match patiently(READ_PATIENCE, || context.client.state()).await {
+        Method::GET => match retry_for(READ_PATIENCE, || context.client.state()).await {
             Ok(found) => {
                 *context.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 found.map_or_else(
@@ -212,7 +212,7 @@ async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, m
             let path = context.dir.join(format!("{number}.tfstate"));
             let kept = keep(body, &path).await;
             let answer = match kept {
-                Ok(digest) => match patiently(WRITE_PATIENCE, || put_state(&context.client, id, &path, &digest)).await {
+                Ok(digest) => match retry_for(WRITE_PATIENCE, || put_state(&context.client, id, &path, &digest)).await {
                     Ok(()) => StatusCode::OK.into_response(),
                     Err(error) => said(&error),
                 },
@@ -249,10 +249,10 @@ async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
     let done = match method {
-        Method::PUT => patiently(READ_PATIENCE, || context.client.lock(info.clone())).await,
+        Method::PUT => retry_for(READ_PATIENCE, || context.client.lock(info.clone())).await,
         Method::DELETE => {
             let id = lock_id(&info);
-            patiently(WRITE_PATIENCE, || context.client.unlock(&id)).await
+            retry_for(WRITE_PATIENCE, || context.client.unlock(&id)).await
         }
         _ => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
     };
@@ -331,9 +331,9 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let here = listener.local_addr().unwrap();
         let (children, (log, written)) = (Children::default(), kept());
-        let gate = Gate { children: children.clone(), here, log: log.clone(), told: AtomicBool::new(false) };
+        let check = PeerCheck { children: children.clone(), here, log: log.clone(), told: AtomicBool::new(false) };
         let routes = Router::new().route("/state/{*place}", any(|| async { "the state" }));
-        let service = gate.before(routes).into_make_service_with_connect_info::<SocketAddr>();
+        let service = check.before(routes).into_make_service_with_connect_info::<SocketAddr>();
         let server = tokio::spawn(async move { axum::serve(listener, service).await });
         let ask = |path: &str| {
             let port = here.port();

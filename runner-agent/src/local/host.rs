@@ -98,7 +98,7 @@ impl Host for Laptop {
 mod tests {
     use super::*;
     use crate::{
-        phases::PodWork,
+        phases::PhaseRunner,
         process::{Children, Log},
     };
     use std::fs;
@@ -114,7 +114,7 @@ mod tests {
             fs::write(file, "").unwrap();
         }
         let host = Arc::new(Laptop::new(settings.clone(), Vec::new(), false));
-        let work = PodWork::new(settings, host, Children::default(), Log::to(std::io::sink()));
+        let work = PhaseRunner::new(settings, host, Children::default(), Log::to(std::io::sink()));
         work.empty_home().await.unwrap();
         assert!(files.iter().all(|file| file.exists()));
     }

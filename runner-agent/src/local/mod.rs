@@ -157,15 +157,15 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
     // Code that is not here yet may ask for either. What is on PATH never says which it is: a cluster would take the other one.
     let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
-    let mut at_hand = tool::path::at_hand(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
+    let mut tools = tool::path::tools(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
     for one in tool::path::installed(wanted) {
         // What is on PATH is what this person runs by hand.
-        if !at_hand.iter().any(|other| (other.name, &other.version) == (one.name, &one.version)) {
-            at_hand.push(one);
+        if !tools.iter().any(|other| (other.name, &other.version) == (one.name, &one.version)) {
+            tools.push(one);
         }
     }
     let (name, work) = folder.begin()?;
-    tool::path::link(&work.join("tools"), &at_hand)?;
+    tool::path::link(&work.join("tools"), &tools)?;
     let selected = stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
     let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
     let workspace = arguments.workspace.clone().or(from_env).or(selected).unwrap_or_else(|| "default".to_owned());

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     driver::Driver,
-    phases::PodWork,
+    phases::PhaseRunner,
     plan_checksum,
     ports::SystemClock,
     process::{Children, Log, kill_others, reap_strangers},
@@ -56,7 +56,7 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     let teller = Teller::new(screen.clone(), log.clone());
     teller.tell(&api.status()).await;
     api.told_by(teller.clone());
-    let work = Arc::new(PodWork::new(settings.clone(), host, children.clone(), log.clone()));
+    let work = Arc::new(PhaseRunner::new(settings.clone(), host, children.clone(), log.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     // The person's words reach the machine through the run, as they do in a cluster; the process has no other end.
     let (_stop, stops) = mpsc::unbounded_channel();

@@ -8,7 +8,7 @@ use std::{
 
 use crds::{Changed, Claim, Failure, reason};
 
-use super::{Planned, PodWork, guard};
+use super::{PhaseRunner, Planned, guard};
 use crate::{
     classify::{self, already_exists},
     ports::{ApplyReport, Notice, Notices},
@@ -20,7 +20,7 @@ pub(super) fn rescued(stack: &Path, ran_in: Option<PathBuf>) -> PathBuf {
     ran_in.unwrap_or_else(|| stack.to_owned()).join("errored.tfstate")
 }
 
-impl PodWork {
+impl PhaseRunner {
     pub(super) async fn run_apply(&self, planned: &Planned, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
         self.record_claim(claim).await?;
         let file = OsString::from(self.settings.plan_file());

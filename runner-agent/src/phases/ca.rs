@@ -9,7 +9,7 @@ use std::{
 
 use crds::Failure;
 
-use super::PodWork;
+use super::PhaseRunner;
 use crate::{classify::internal, files};
 
 /// Where images have their authorities, as Go looks for them: Debian and Alpine, Red Hat, SUSE.
@@ -20,7 +20,7 @@ const SYSTEM: [&str; 4] = [
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
 
-impl PodWork {
+impl PhaseRunner {
     /// Writes the file that commands are told of. It is there before anything is fetched.
     pub(super) fn write_authorities(&self) -> Result<(), Failure> {
         let Some(own) = &self.settings.ca else { return Ok(()) };

@@ -5,12 +5,12 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 use crds::{Failure, FailureClass, reason};
 use nix::sys::statvfs::statvfs;
 
-use super::PodWork;
+use super::PhaseRunner;
 
 /// What is said of a disk that the run filled.
 const OWN: &str = "most of what is on it is this run's own; it needs a larger disk, or less on it";
 
-impl PodWork {
+impl PhaseRunner {
     /// How a step ended. Where its disk is full of the run's own files it is the stack's doing, and is not tried again.
     pub(super) async fn whose_disk<T>(&self, ended: Result<T, Failure>) -> Result<T, Failure> {
         match ended {

@@ -10,13 +10,13 @@ use std::{
 
 use crds::{Failure, Reason};
 
-use super::PodWork;
+use super::PhaseRunner;
 use crate::{classify::internal, process::kill_others};
 
 /// How long what still runs may take to be gone once it is killed.
 const GONE: Duration = Duration::from_secs(5);
 
-impl PodWork {
+impl PhaseRunner {
     /// Refuses a plan whose providers lie where nothing is left of them when it is applied, before anybody approves it.
     pub(super) fn keeps_its_providers(&self, stack: &Path) -> Result<(), Failure> {
         let emptied = self.host.emptied().unwrap_or_default();

@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use crds::{Failure, Operation, Reason, datastore::StateId, state_key};
 
-use super::{Events, Initialised, PodWork, Shell, stage::Prepared};
+use super::{Events, Initialised, PhaseRunner, Shell, stage::Prepared};
 use crate::{
     backend::Backend,
     classify::{self, Said, internal},
@@ -28,7 +28,7 @@ impl Shell {
     }
 }
 
-impl PodWork {
+impl PhaseRunner {
     pub(super) async fn run_init(
         &self,
         prepared: &Prepared,

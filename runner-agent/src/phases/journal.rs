@@ -5,7 +5,7 @@ use std::{io::Write as _, sync::PoisonError};
 
 use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
-use super::{Planned, PodWork, Shell, remote::Journaling};
+use super::{PhaseRunner, Planned, Shell, remote::Journaling};
 use crate::{classify, datastore::spool::SpoolWriter, process::Exit, report::redact::Redactor};
 
 /// The journal of one apply.
@@ -71,7 +71,7 @@ impl Journal {
     }
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// Begins the journal of the apply, with what it takes over from the run that it recovers from.
     pub(super) fn open_journal(&self, planned: &Planned) -> Journal {
         let Planned { shell, state_key, .. } = planned;

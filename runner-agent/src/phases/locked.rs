@@ -6,11 +6,11 @@ use std::{sync::PoisonError, time::Duration};
 use crds::{Failure, StateLock};
 use tokio::time::Instant;
 
-use super::{PodWork, Shell, guard};
+use super::{PhaseRunner, Shell, guard};
 use crate::{
     backend::Backend,
     classify,
-    datastore::{failure, patiently},
+    datastore::{failure, retry_for},
     ports::{Notice, Notices},
 };
 
@@ -46,7 +46,7 @@ impl Shell {
     }
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// Waits until a step is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
     pub(super) async fn wait_for_lock(
         &self,
@@ -89,7 +89,7 @@ impl PodWork {
         *guard(&self.release) = None;
         let released = match self.remote.as_ref().filter(|_| shell.managed) {
             Some(remote) => {
-                let released = patiently(PATIENCE, || remote.client.unlock(&lock.id)).await;
+                let released = retry_for(PATIENCE, || remote.client.unlock(&lock.id)).await;
                 released.map_err(|trouble| failure("the lock of the managed state cannot be released", &trouble))
             }
             None => self.tool_step(shell, "force-unlock", &["force-unlock", "-force", &lock.id], notices).await.map(drop),

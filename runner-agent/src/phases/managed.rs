@@ -4,7 +4,7 @@ use std::{path::Path, sync::PoisonError};
 
 use crds::{Failure, Reason, TerraformRun, datastore::StateId};
 
-use super::{PodWork, Shell, inputs};
+use super::{PhaseRunner, Shell, inputs};
 use crate::{
     backend::mentions_backend,
     classify::internal,
@@ -12,7 +12,7 @@ use crate::{
     files::BACKEND_FILE,
 };
 
-impl PodWork {
+impl PhaseRunner {
     /// Whether the stack's state is the datastore's, as far as its files say before `init`.
     pub(super) fn wants_managed_state(&self, run: &TerraformRun, stack: &Path) -> bool {
         self.remote.is_some() && run.spec.backend.is_none() && !mentions_backend(stack)

@@ -61,7 +61,7 @@ const MAX_LOCK: u64 = 16 << 20;
 
 /// The work of an attempt.
 #[derive(Debug)]
-pub struct PodWork {
+pub struct PhaseRunner {
     settings: Arc<Settings>,
     host: Arc<dyn Host>,
     children: Children,
@@ -75,7 +75,7 @@ pub struct PodWork {
     release: Mutex<Option<locked::Release>>,
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// Work that has not begun.
     pub fn new(settings: Arc<Settings>, host: Arc<dyn Host>, children: Children, log: Log) -> Self {
         Self {
@@ -218,7 +218,7 @@ fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failu
     }
 }
 
-impl Work for PodWork {
+impl Work for PhaseRunner {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.enter(Stage::Begun);
         self.log.enter("setup").await;
@@ -339,8 +339,8 @@ mod tests {
     }
 
     /// Work in a pod with such settings, of which nobody reads the log.
-    pub(crate) fn work(settings: Settings) -> PodWork {
+    pub(crate) fn work(settings: Settings) -> PhaseRunner {
         let settings = Arc::new(settings);
-        PodWork::new(settings.clone(), Arc::new(Pod::new(settings)), Children::default(), Log::to(io::sink()))
+        PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings)), Children::default(), Log::to(io::sink()))
     }
 }

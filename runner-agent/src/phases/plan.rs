@@ -11,7 +11,7 @@ use std::{
 use crds::{Failure, Operation, Reason};
 
 use super::{
-    Initialised, MAX_PLAN, PlanFacts, Planned, PodWork, Shell, read_plan,
+    Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell, read_plan,
     recover::{Recovery, finish_recovery},
     terragrunt,
 };
@@ -22,7 +22,7 @@ use crate::{
     process::Command,
 };
 
-impl PodWork {
+impl PhaseRunner {
     pub(super) async fn run_plan(&self, initialised: &Initialised, notices: &Notices) -> Result<(PlanReport, Planned), Failure> {
         let mut made = initialised.clone();
         let file = self.settings.plan_out();

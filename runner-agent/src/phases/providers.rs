@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{PodWork, Shell};
+use super::{PhaseRunner, Shell};
 use crate::providers::{Cache, Kept, Lock, Serving};
 
 /// What Init has of the cache.
@@ -17,7 +17,7 @@ pub(super) struct Cached {
     lock: Lock,
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// The cache's directory, when the run may use it: code of the stack is kept from writing there, which it could if its own
     /// work lay in there, or the other way round.
     pub(super) fn provider_cache(&self) -> Option<io::Result<PathBuf>> {

@@ -14,10 +14,10 @@ use crds::{
     reason,
 };
 
-use super::{Initialised, PlanFacts, PodWork, Shell};
+use super::{Initialised, PhaseRunner, PlanFacts, Shell};
 use crate::{
     classify::{self, internal, simple},
-    datastore::{failure, patiently},
+    datastore::{failure, retry_for},
     files,
     ports::{Notices, PlanReport},
 };
@@ -210,7 +210,7 @@ pub(super) fn carried(stack: &Path) -> Vec<Line> {
     text.lines().filter_map(|line| Line::parse(line.strip_prefix(CARRIED)?.as_bytes())).collect()
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// Before the plan of a recovery run: compares, and writes the `import` blocks.
     pub(super) async fn begin_recovery(&self, made: &Initialised) -> Result<Option<Recovery>, Failure> {
         let Initialised { run, shell, state_key, .. } = made;
@@ -250,7 +250,7 @@ impl PodWork {
         let Some(remote) = &self.remote else {
             return Err(missing("without a datastore its journal is in the log of its pod only".to_owned()));
         };
-        patiently(PATIENCE, || remote.client.recovered_journal()).await.map_err(|trouble| match trouble {
+        retry_for(PATIENCE, || remote.client.recovered_journal()).await.map_err(|trouble| match trouble {
             trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.why()),
             trouble => failure(&format!("the journal of run {from} could not be read"), &trouble),
         })

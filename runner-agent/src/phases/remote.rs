@@ -15,10 +15,10 @@ use crds::{
 
 use tokio::task::JoinHandle;
 
-use super::{Initialised, PodWork, Shell};
+use super::{Initialised, PhaseRunner, Shell};
 use crate::{
     classify::internal,
-    datastore::{Client, RequestError, bundle, failure, patiently, put_file, shipper::Shipper, spool::Spool, state::StateServer},
+    datastore::{Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
     plan_checksum::Parts,
     process::RunError,
@@ -68,7 +68,7 @@ impl Journaling {
     }
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// Leaves text and JSON of the plan with the datastore, and what has to be applied when it may wait. The bundle's digest.
     ///
     /// Where nobody waits for the plan, its texts are sent while the run goes on, and waited for at its end.
@@ -125,10 +125,10 @@ impl PodWork {
         let sum = packed
             .map_err(|error| internal("the plan cannot be packed", &error))?
             .map_err(|error| internal("the plan cannot be packed", &error))?;
-        let put = patiently(PATIENCE, || put_file(&remote.client, ObjectKind::Bundle, &file, &sum)).await;
+        let put = retry_for(PATIENCE, || put_file(&remote.client, ObjectKind::Bundle, &file, &sum)).await;
         drop(file);
         put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
-        let stored = patiently(PATIENCE, || remote.client.stored(ObjectKind::Bundle))
+        let stored = retry_for(PATIENCE, || remote.client.stored(ObjectKind::Bundle))
             .await
             .map_err(|trouble| failure("the plan that was kept could not be read back", &trouble))?;
         if stored.digest != sum {
@@ -143,7 +143,7 @@ impl PodWork {
         let Some(remote) = &self.remote else { return Ok(()) };
         // What its phase has of time is longer than this, so that it is not the deadline that fails the run.
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
-        match patiently(patience, || remote.client.prove_claim()).await {
+        match retry_for(patience, || remote.client.prove_claim()).await {
             Ok(()) => Ok(()),
             // A datastore of the release before has no such request; or the run is gone, and then there will be no claim.
             Err(trouble) if trouble.is(crds::datastore::NOT_FOUND) => Ok(()),
@@ -163,7 +163,7 @@ impl PodWork {
     pub(super) async fn record_claim(&self, claim: &Claim) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
         let recorded = tokio::select! {
-            recorded = patiently(PATIENCE, || remote.client.claim(claim)) => recorded,
+            recorded = retry_for(PATIENCE, || remote.client.claim(claim)) => recorded,
             () = self.told_to_end() => return Err(crate::classify::not_run("apply", &RunError::Stopped)),
         };
         recorded.map_err(|trouble| unclaimed("the claim could not be recorded, so nothing was applied", &trouble))
@@ -172,7 +172,7 @@ impl PodWork {
     /// Leaves the result of a claimed run with the datastore.
     pub(super) async fn deliver_result(&self, message: &TerminationMessage) {
         let Some(remote) = &self.remote else { return };
-        if let Err(trouble) = patiently(END_PATIENCE, || remote.client.result(message)).await {
+        if let Err(trouble) = retry_for(END_PATIENCE, || remote.client.result(message)).await {
             self.missing("the result", &trouble).await;
         }
     }
@@ -196,7 +196,7 @@ impl PodWork {
             Ok(taken) => taken,
             Err(error) => return format!("{here} of the pod, which ends with it, and cannot be taken from there: {error}"),
         };
-        match patiently(RESCUE_PATIENCE, || put_file(&remote.client, ObjectKind::ErroredState, &state, &sum)).await {
+        match retry_for(RESCUE_PATIENCE, || put_file(&remote.client, ObjectKind::ErroredState, &state, &sum)).await {
             Ok(()) => {
                 // It holds secrets, and is where it is wanted.
                 let _ = std::fs::remove_file(path);
@@ -237,7 +237,7 @@ impl PodWork {
     }
 }
 
-impl PodWork {
+impl PhaseRunner {
     async fn finish_journal(&self, remote: &Remote) {
         let journaling = remote.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(journaling) = journaling else { return };
@@ -268,7 +268,7 @@ async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), F
         .await
         .map_err(|error| internal("the plan's text cannot be read", &error))?
         .map_err(|error| internal("the plan's text cannot be read", &error))?;
-    let put = patiently(PATIENCE, || put_file(client, kind, &text, &sum)).await;
+    let put = retry_for(PATIENCE, || put_file(client, kind, &text, &sum)).await;
     put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
 }
 
@@ -280,7 +280,7 @@ mod tests {
     use crate::{phases::tests::settings, settings::Store};
 
     /// Work whose datastore answers nobody.
-    fn work(dir: &Path) -> PodWork {
+    fn work(dir: &Path) -> PhaseRunner {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let token = dir.join("token");
         std::fs::write(&token, "token").unwrap();

@@ -5,14 +5,14 @@ use std::{path::PathBuf, sync::Arc};
 use crds::{Failure, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{
-    Initialised, Planned, PodWork, inputs, source,
+    Initialised, PhaseRunner, Planned, inputs, source,
     tools::{Origin, Pinned},
 };
 use crate::{
     classify::internal,
     datastore::{
         bundle::{self, BundleError},
-        failure, get_file, patiently,
+        failure, get_file, retry_for,
     },
     ports::{Notices, SetupReport},
 };
@@ -20,7 +20,7 @@ use crate::{
 /// How long the datastore may be away.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
-impl PodWork {
+impl PhaseRunner {
     /// Takes the bundle, checks it against the digest in the status, unpacks it at the same path, and has the same tool take its
     /// providers and its backend again.
     pub(super) async fn run_restore_from_store(
@@ -37,7 +37,7 @@ impl PodWork {
         };
         self.make_places([settings.source_dir()])?;
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
-        let taken = patiently(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
+        let taken = retry_for(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
         let file = match taken {
             Ok(file) => file,
             Err(trouble) => {

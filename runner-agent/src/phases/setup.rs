@@ -11,7 +11,7 @@ use crds::{Failure, Operation, Reason, TerraformRun};
 
 pub(super) use super::empty_home::make_empty;
 use super::{
-    PodWork, inputs,
+    PhaseRunner, inputs,
     proven::ProvenTool,
     source,
     stage::{Prepared, Shell},
@@ -27,7 +27,7 @@ use crate::{
     providers::{Served, cli_config},
 };
 
-impl PodWork {
+impl PhaseRunner {
     /// Keeps the pod's tokens, its Secrets, and the message that the agent leaves for the kubelet, out of reach of what is started from
     /// now on, and what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
     /// for it. Where the node cannot do that, the status says so, or the attempt fails, as the operator wants it.

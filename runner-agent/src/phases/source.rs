@@ -9,7 +9,7 @@ use std::{
 use ::source::{Credentials, Ended, FetchError, Git, Refusal, Repository, TreeError};
 use crds::{Failure, GitSource, InlineSource, Reason};
 
-use super::{PodWork, inputs};
+use super::{PhaseRunner, inputs};
 use crate::{
     classify::{internal, not_run},
     ports::{Notice, Notices},
@@ -31,7 +31,7 @@ pub(super) fn check_links(root: &Path) -> Result<(), Failure> {
     ::source::check_links(root).map_err(|error| of_tree(&error))
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// Fetches one revision into the source directory; the full id of the commit.
     pub(super) async fn fetch_git(&self, git: &GitSource, notices: &Notices) -> Result<String, Failure> {
         let mut repository = Repository::new(&git.url, &git.revision).map_err(|error| of_fetch(&error))?;
@@ -77,7 +77,7 @@ impl PodWork {
     }
 }
 
-impl Git for PodWork {
+impl Git for PhaseRunner {
     type Error = RunError;
 
     async fn run_git(&self, args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Result<Ended, RunError> {

@@ -11,7 +11,7 @@ use std::{
 
 use crds::Failure;
 
-use super::{Initialised, Planned, PodWork, Shell};
+use super::{Initialised, PhaseRunner, Planned, Shell};
 use crate::{
     classify::{Said, internal},
     files,
@@ -90,7 +90,7 @@ impl Shell {
     }
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// How Terragrunt is called for a command of the tool. What was noted of the command before this one is forgotten.
     pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
         let (stack, tool) = (&shell.stack, &shell.tool.found);

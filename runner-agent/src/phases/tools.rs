@@ -10,7 +10,7 @@ use crds::{Failure, Reason, Tool, ToolName};
 use tokio::runtime::Handle;
 use tool_versions::install::Ask;
 
-use super::PodWork;
+use super::PhaseRunner;
 use crate::{
     classify,
     datastore::bundle::{Head, ToolHead},
@@ -78,7 +78,7 @@ impl Pinned {
     }
 }
 
-impl PodWork {
+impl PhaseRunner {
     /// The pod's own cache, which ends with it. Code of the stack may write there; that the tool is the one which was proven is seen at
     /// each of its starts.
     pub(super) fn own_cache(&self) -> PathBuf {

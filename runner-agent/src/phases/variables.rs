@@ -4,15 +4,18 @@ use std::{collections::BTreeSet, ffi::OsString, fs, io::Read as _, os::unix::fs:
 
 use crds::{Failure, Reason, ToolName};
 use serde_json::Value;
-use tool_versions::{Tool, hcl, required};
+use tool_versions::{
+    Tool,
+    request::{hcl, required},
+};
 
-use super::{PodWork, stage::Prepared};
+use super::{PhaseRunner, stage::Prepared};
 use crate::tool::sources::known;
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
 const ALIKE: f64 = 0.8;
 
-impl PodWork {
+impl PhaseRunner {
     /// Refuses values for variables that the stack's own files do not declare, before anything is planned with them.
     pub(super) fn check_variables(&self, prepared: &Prepared) -> Result<(), Failure> {
         let Prepared { run, shell, .. } = prepared;

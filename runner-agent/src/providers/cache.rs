@@ -15,7 +15,7 @@ use std::{
 
 use tool_versions::{
     Digest, Error, Platform, Result,
-    shared_dir::{SharedDir, USED, at, hold, remove, replace},
+    cache::shared_dir::{SharedDir, USED, at, hold, remove, replace},
 };
 
 use super::{

@@ -9,7 +9,7 @@ use std::{
 
 use tool_versions::{
     Error, Result,
-    shared_dir::{USED, at, make, remove, sync},
+    cache::shared_dir::{USED, at, make, remove, sync},
 };
 
 use super::{

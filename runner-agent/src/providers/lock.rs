@@ -8,7 +8,7 @@ use std::{
 };
 
 use hcl_edit::expr::Expression;
-use tool_versions::hcl;
+use tool_versions::request::hcl;
 
 use super::dirhash::H1;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tool_versions::{Digest, digest::Hashing, store::verify::Stamp};
+use tool_versions::{Digest, cache::store::verify::Stamp, verify::digest::Hashing};
 
 use super::dirhash::H1;
 

@@ -8,7 +8,7 @@ use std::{
 
 use tool_versions::{
     Result,
-    shared_dir::{Piece, USED, names},
+    cache::shared_dir::{Piece, USED, names},
 };
 
 use super::{Cache, cache::RECORD, package::Record};

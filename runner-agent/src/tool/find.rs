@@ -10,12 +10,13 @@ use std::{
 
 use crds::{Failure, Reason, Tool, ToolName};
 use tool_versions::{
-    Decision, Error, Kind, ToolWhy, Version, Why, Wish, decide,
+    Decision, Error, Kind, Requested, ToolReason, Version, VersionReason,
+    cache::store::verify::InUse,
+    decide,
     install::{Chosen, Got, Origin},
-    store::verify::InUse,
 };
 
-use super::sources::{AtHand, ToolSources, known, name_of};
+use super::sources::{LocalTool, ToolSources, known, name_of};
 use crate::{classify::is_disk_full, process::Role};
 
 /// A tool that was found.
@@ -140,10 +141,10 @@ pub struct Resolved {
     pub decision: Decision,
 }
 
-/// What the search is for: the run's wish, where that stands, the stack, and the top of its source, above which nothing is looked at.
+/// What the search is for: the run's request, where that stands, the stack, and the top of its source, above which nothing is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
-    /// The run's wish.
+    /// The run's request.
     pub tool: &'a Tool,
     /// Where it stands: `spec.tool.version`.
     pub origin: &'a str,
@@ -160,8 +161,8 @@ impl Search<'_> {
     /// When it contradicts itself or makes no sense.
     pub fn decided(&self, sources: &ToolSources) -> Result<Decision, Error> {
         let tool = self.tool.name.and_then(known);
-        let wish = Wish { tool, version: self.tool.version.clone(), origin: self.origin.to_owned() };
-        decide(&wish, self.stack, self.root, &sources.defaults)
+        let requested = Requested { tool, version: self.tool.version.clone(), origin: self.origin.to_owned() };
+        decide(&requested, self.stack, self.root, &sources.defaults)
     }
 
     /// Whoever did not ask for a tool and cannot have one is told why it is that one, and how to have the other.
@@ -170,20 +171,20 @@ impl Search<'_> {
             return error;
         }
         let said = tool_versions::tool_of(self.stack, self.root).ok().flatten();
-        let (tool, why) = said.unwrap_or((sources.defaults.tool, ToolWhy::Default));
+        let (tool, why) = said.unwrap_or((sources.defaults.tool, ToolReason::Default));
         let asks = |tool: tool_versions::Tool| match self.origin {
             "--tool" => format!("`--tool {}`", tool.directory()),
             _ => format!("`spec.tool.name: {tool}`"),
         };
         let hint = match (&why, tool) {
-            (ToolWhy::Default, _) => {
+            (ToolReason::Default, _) => {
                 let [tofu, terraform] = [tool_versions::Tool::OpenTofu, tool_versions::Tool::Terraform].map(asks);
                 format!("no file says which tool the code is for, so it is {tool} by default; {tofu} or {terraform} says it")
             }
-            (ToolWhy::Locked(_) | ToolWhy::Required { .. }, tool_versions::Tool::Terraform) => {
+            (ToolReason::Locked(_) | ToolReason::Required { .. }, tool_versions::Tool::Terraform) => {
                 format!("it is {tool} {why}; {} asks for OpenTofu", asks(tool_versions::Tool::OpenTofu))
             }
-            (ToolWhy::Locked(_), tool_versions::Tool::OpenTofu) => {
+            (ToolReason::Locked(_), tool_versions::Tool::OpenTofu) => {
                 format!("it is {tool} {why}; {} asks for Terraform", asks(tool_versions::Tool::Terraform))
             }
             _ => return error,
@@ -202,11 +203,11 @@ impl ToolSources {
     pub async fn pinned(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
         let tool = search.tool.name.and_then(known).unwrap_or(self.defaults.tool);
         let version = search.tool.version.clone().unwrap_or_default();
-        let why = Why::Wish(search.origin.to_owned());
+        let why = VersionReason::Requested(search.origin.to_owned());
         let request = version.parse().map_err(failed)?;
         let decision = Decision {
             tool,
-            tool_why: ToolWhy::Wish(search.origin.to_owned()),
+            tool_why: ToolReason::Requested(search.origin.to_owned()),
             request,
             asked: version,
             why,
@@ -231,20 +232,20 @@ impl ToolSources {
     }
 
     /// The versions of a tool that are there without the cache.
-    pub fn at_hand(&self, name: ToolName) -> Vec<AtHand> {
+    pub fn local(&self, name: ToolName) -> Vec<LocalTool> {
         let mut all: Vec<_> = self.others.iter().filter(|one| one.name == name).cloned().collect();
-        all.extend(at_hand(name, &self.dirs));
+        all.extend(in_dirs(name, &self.dirs));
         all
     }
 
     async fn one(&self, decision: &Decision, gets: bool, told: &(impl Fn(Told) + Sync)) -> Result<Found, Error> {
         let name = name_of(decision.tool);
-        let of_image = self.at_hand(name);
+        let of_image = self.local(name);
         let versions: Vec<Version> = of_image.iter().map(|one| one.version.clone()).collect();
-        let Chosen { version, near, remark } = self.installer.choose(decision, &versions).await?;
+        let Chosen { version, local, remark } = self.installer.choose(decision, &versions).await?;
         let why = match (&decision.why, remark) {
-            (Why::Nothing, Some(remark)) => remark,
-            (Why::Nothing, None) if near => "the newest at hand".to_owned(),
+            (VersionReason::Nothing, Some(remark)) => remark,
+            (VersionReason::Nothing, None) if local => "the newest at hand".to_owned(),
             (_, Some(remark)) => format!("{}, {remark}", decision.why_of(&version)),
             (_, None) => decision.why_of(&version),
         };
@@ -262,8 +263,8 @@ impl ToolSources {
         let Got { in_use, origin, remark } = got.map_err(|error| match error.kind {
             // Whoever asks for what does not exist is told what there is.
             Kind::Configuration if !versions.is_empty() => {
-                let near: Vec<_> = versions.iter().map(ToString::to_string).collect();
-                Error { text: format!("{}; at hand: {}", error.text, near.join(", ")), ..error }
+                let local: Vec<_> = versions.iter().map(ToString::to_string).collect();
+                Error { text: format!("{}; at hand: {}", error.text, local.join(", ")), ..error }
             }
             _ => error,
         })?;
@@ -340,14 +341,14 @@ pub fn evidence(stack: &Path, root: &Path) -> Option<ToolName> {
 }
 
 /// The versions of a tool in directories of tools, `DIRECTORY/VERSION/BINARY`.
-pub(super) fn at_hand(name: ToolName, dirs: &[PathBuf]) -> Vec<AtHand> {
+pub(super) fn in_dirs(name: ToolName, dirs: &[PathBuf]) -> Vec<LocalTool> {
     let mut found = Vec::new();
     for dir in dirs {
         for entry in fs::read_dir(dir.join(name.directory())).into_iter().flatten().flatten() {
             let Some(version) = entry.file_name().to_str().and_then(|text| text.parse().ok()) else { continue };
             let binary = entry.path().join(name.binary());
             if binary.is_file() {
-                found.push(AtHand { name, version, binary });
+                found.push(LocalTool { name, version, binary });
             }
         }
     }

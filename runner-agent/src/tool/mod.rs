@@ -14,8 +14,8 @@ pub mod sources;
 pub mod wrapped;
 
 pub use find::{Found, Search, evidence};
-pub use sources::{AtHand, ToolSources};
+pub use sources::{LocalTool, ToolSources};
 pub use tool_versions::{
     Version,
-    store::verify::{Stamp, digest},
+    cache::store::verify::{Stamp, digest},
 };

@@ -11,19 +11,19 @@ use std::{
 use anyhow::{Context, Result};
 use crds::ToolName;
 use serde::Deserialize;
-use tool_versions::shared_dir::write_atomic;
+use tool_versions::cache::shared_dir::write_atomic;
 
-use super::{AtHand, Stamp, ToolSources, Version, sources::name_of};
+use super::{LocalTool, Stamp, ToolSources, Version, sources::name_of};
 
 /// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
-pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
+pub fn tools(wanted: Option<ToolName>, dir: &Path) -> Vec<LocalTool> {
     // Terragrunt runs one of the others.
     let is_wanted = |name: &ToolName| wanted.is_none_or(|wanted| wanted == *name || wanted == ToolName::Terragrunt);
     let mut known = Remembered::read();
     let found = ToolName::KNOWN.into_iter().filter(is_wanted).filter_map(|name| {
         let binary = on_path(name)?;
         let version = if name == ToolName::Terragrunt { terragrunt(&binary, dir) } else { known.of(&binary, dir) }?;
-        Some(AtHand { name, version, binary })
+        Some(LocalTool { name, version, binary })
     });
     let found = found.collect();
     known.keep();
@@ -31,11 +31,11 @@ pub fn at_hand(wanted: Option<ToolName>, dir: &Path) -> Vec<AtHand> {
 }
 
 /// What `runner-agent tool install` has put into this person's cache.
-pub fn installed(wanted: Option<ToolName>) -> Vec<AtHand> {
+pub fn installed(wanted: Option<ToolName>) -> Vec<LocalTool> {
     let Some(cache) = cache() else { return Vec::new() };
     let store = ToolSources::of_dirs(Vec::new(), &cache).installer.store;
     let all = store.list().unwrap_or_default().into_iter();
-    let all = all.map(|one| AtHand { name: name_of(one.tool), version: one.version, binary: one.binary });
+    let all = all.map(|one| LocalTool { name: name_of(one.tool), version: one.version, binary: one.binary });
     all.filter(|one| wanted.is_none_or(|wanted| wanted == one.name || wanted == ToolName::Terragrunt)).collect()
 }
 
@@ -57,7 +57,7 @@ pub fn cache() -> Option<PathBuf> {
 }
 
 /// Makes `dir` a directory of tools that holds these.
-pub fn link(dir: &Path, tools: &[AtHand]) -> Result<()> {
+pub fn link(dir: &Path, tools: &[LocalTool]) -> Result<()> {
     for tool in tools {
         let place = dir.join(tool.name.directory()).join(tool.version.to_string());
         fs::create_dir_all(&place).with_context(|| format!("{} cannot be made", place.display()))?;

@@ -11,14 +11,16 @@ use crds::{
 };
 use tool_versions::{
     Channel, Defaults, Error, Installer, Limits, Mirror, Platform, Result, Store, Tool, Verification, Version,
-    http::{Auth, Rules},
     install::{Ask, Keys, PATIENCE},
-    mirror::environment::{self, Named},
+    releases::{
+        http::{Auth, Rules},
+        mirror::environment::{self, Named},
+    },
 };
 
 /// A version that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AtHand {
+pub struct LocalTool {
     /// The tool.
     pub name: ToolName,
     /// Its version.
@@ -33,7 +35,7 @@ pub struct ToolSources {
     /// Directories of the image, the first one first: `TOOL/VERSION/BINARY`.
     pub dirs: Vec<PathBuf>,
     /// What is at hand elsewhere, on PATH.
-    pub others: Vec<AtHand>,
+    pub others: Vec<LocalTool>,
     /// Cache and mirrors.
     pub installer: Installer,
     /// What counts when nobody says anything.

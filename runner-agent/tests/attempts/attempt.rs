@@ -495,7 +495,7 @@ async fn a_second_process_of_the_pod_does_not_apply() {
     let again = std::sync::Arc::new(again);
     let log = runner_agent::process::Log::to(std::io::sink());
     let host = std::sync::Arc::new(runner_agent::host::Pod::new(again.clone()));
-    let work = runner_agent::phases::PodWork::new(again.clone(), host, runner_agent::process::Children::default(), log);
+    let work = runner_agent::phases::PhaseRunner::new(again.clone(), host, runner_agent::process::Children::default(), log);
     let (_stop, stops) = tokio::sync::mpsc::unbounded_channel();
     let driver = runner_agent::driver::Driver::new(
         std::sync::Arc::new(a.api.clone()),

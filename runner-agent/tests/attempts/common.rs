@@ -14,7 +14,7 @@ use futures::{Stream, stream};
 use runner_agent::{
     driver::Driver,
     host::Pod,
-    phases::PodWork,
+    phases::PhaseRunner,
     ports::{Api, ApiError, Seen, SystemClock},
     process::{Children, Log},
     settings::Settings,
@@ -336,7 +336,7 @@ pub(crate) struct Attempt {
     pub settings: Arc<Settings>,
     pub log: Arc<Mutex<Vec<u8>>>,
     pub stop: mpsc::UnboundedSender<()>,
-    pub work: Arc<PodWork>,
+    pub work: Arc<PhaseRunner>,
     task: JoinHandle<u8>,
 }
 
@@ -423,7 +423,7 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
     let writer = Log::to(Shared(log.clone()));
-    let work = Arc::new(PodWork::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children, writer.clone()));
+    let work = Arc::new(PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children, writer.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {

@@ -10,10 +10,13 @@ use std::{
 
 use flate2::{Compression, write::GzEncoder};
 use tool_versions::{
-    Constraints, Digest, Fingerprint, Keyring, Limits, Request, Sums, Tool, Version, archive, files,
-    lists::{self, MOST},
-    mirror::ListKind,
-    required, sums,
+    Constraints, Digest, Fingerprint, Keyring, Limits, Request, Sums, Tool, Version, archive,
+    releases::{
+        lists::{self, MOST},
+        mirror::ListKind,
+    },
+    request::{files, required},
+    verify::sums,
 };
 
 /// As files of text are read.

@@ -21,28 +21,20 @@ pub mod tool;
 pub mod verify;
 
 pub use archive::{Limits, Packing, Taken};
-pub use cache::{
-    shared_dir,
-    store::{self, Store},
-};
+pub use cache::store::Store;
 pub use error::{Error, Kind, Result};
 pub use install::{Channel, Installer, Verification};
-pub use releases::{
-    http, list_cache, lists,
-    mirror::{self, Mirror},
-    source::{self, Source},
-};
+pub use releases::{mirror::Mirror, source::Source};
 pub use request::{
     Request,
-    constraint::{self, Constraints},
-    decide::{self, Decision, Defaults, ToolWhy, Why, Wish, decide, tool_of},
-    files, hcl, place, required,
-    version::{self, Version},
+    constraint::Constraints,
+    decide::{Decision, Defaults, Requested, ToolReason, VersionReason, decide, tool_of},
+    version::Version,
 };
 pub use tool::{Platform, Tool};
 pub use verify::{
-    digest::{self, Digest},
-    keys::{self, Fingerprint, Keyring},
-    signature::{self, Signed},
-    sums::{self, Sums},
+    digest::Digest,
+    keys::{Fingerprint, Keyring},
+    signature::Signed,
+    sums::Sums,
 };

@@ -8,10 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tool_versions::http::Rules;
 use tool_versions::install::{Ask, Keys, Origin, PATIENCE};
-use tool_versions::mirror::{ListKind, Location};
-use tool_versions::{Channel, Defaults, Installer, Limits, Mirror as Source, Platform, Store, Tool, Verification, Wish, decide};
+use tool_versions::releases::http::Rules;
+use tool_versions::releases::mirror::{ListKind, Location};
+use tool_versions::{
+    Channel, Defaults, Installer, Limits, Mirror as Source, Platform, Requested, Store, Tool, Verification, decide,
+};
 
 use super::bundles::need;
 use super::samples::{Samples, Unit};
@@ -91,7 +93,7 @@ pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
         for n in 0..=times.max(10) {
             let begun = Instant::now();
             let installer = installer(&cache, &mirror, &tree);
-            let decision = decide(&Wish::default(), &stack, &stack, &Defaults::default())?;
+            let decision = decide(&Requested::default(), &stack, &stack, &Defaults::default())?;
             let chosen = installer.choose(&decision, &[]).await?;
             let got = installer.get(decision.tool, &chosen.version, &mut |_, _| {}).await?;
             let took = begun.elapsed();

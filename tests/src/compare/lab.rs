@@ -37,7 +37,7 @@ pub fn tools(asked: &[String]) -> Result<Vec<Tool>> {
         let set = if asked.contains(&word) {
             Some(Toolset::ensure(&[name])?)
         } else if asked.is_empty() || asked.iter().any(|asked| asked == tool.directory()) {
-            Toolset::at_hand(&[name])?
+            Toolset::cached(&[name])?
         } else {
             None
         };
@@ -87,7 +87,7 @@ impl Lab {
         let agent = options.agent.canonicalize().with_context(|| format!("there is no {}", options.agent.display()))?;
         let scratch = tempfile::tempdir().context("no directory for copies")?;
         // A harness that does not pin it cannot name it either.
-        let terragrunt = Toolset::at_hand(&["terragrunt"]).ok().flatten();
+        let terragrunt = Toolset::cached(&["terragrunt"]).ok().flatten();
         for tool in tools {
             let bin = scratch.path().join("bin").join(&tool.word);
             cache::create_dir(&bin)?;
@@ -98,7 +98,7 @@ impl Lab {
         }
         let lab =
             Self { scratch, limit: options.limit.as_secs().max(1), agent, keep: options.keep, terragrunt: terragrunt.is_some() };
-        mirror(Toolset::at_hand(&[PROVIDER])?.as_ref(), lab.scratch.path(), &lab.config())?;
+        mirror(Toolset::cached(&[PROVIDER])?.as_ref(), lab.scratch.path(), &lab.config())?;
         Ok(lab)
     }
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use tool_versions::http::{Auth, Rules};
-use tool_versions::mirror::{Assets, ListKind, Location};
-use tool_versions::source::List;
+use tool_versions::releases::http::{Auth, Rules};
+use tool_versions::releases::mirror::{Assets, ListKind, Location};
+use tool_versions::releases::source::List;
 use tool_versions::{Digest, Kind, Limits, Platform, Result, Source, Sums, Tool, archive};
 
 use super::*;

@@ -177,7 +177,7 @@ impl Toolset {
     }
 
     /// These programs, if all of them are there; nothing is built.
-    pub fn at_hand(names: &[&str]) -> Result<Option<Self>> {
+    pub fn cached(names: &[&str]) -> Result<Option<Self>> {
         let (set, missing) = Self::look(names, &Cache::open()?)?;
         Ok(missing.is_empty().then_some(set))
     }

@@ -9,7 +9,7 @@ use super::{
     state_queue::{self, Turn},
 };
 use crate::{
-    policies::Gate,
+    policies::Enforcement,
     requests,
     run::{
         decision::{Action, Decision, Kind},
@@ -48,8 +48,8 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         }
         return settle(draft);
     }
-    match &o.gate {
-        Gate::Proven if o.gate_live => {
+    match &o.policies {
+        Enforcement::Enforced if o.policies_live => {
             // Approval and lease are one write, so that a pod that is held may go on at once.
             match plan.state_key.as_ref().map(|key| (key, state_queue::turn(o, key, now))) {
                 None | Some((_, Turn::Has(false))) => {}
@@ -68,7 +68,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
             draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
             Decision::act(Action::Write(draft.finish(Kind::Approval)))
         }
-        Gate::Refuted { missing, retry_at } if now < *retry_at => {
+        Enforcement::NotEnforced { missing, retry_at } if now < *retry_at => {
             let mut decision = Decision::until(*retry_at, now);
             let stalled = o.status().condition(conditions::STALLED, reason::POLICY_MISSING);
             if stalled.is_none_or(|c| c.status != "True") {
@@ -80,7 +80,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
             }
             decision
         }
-        Gate::Unknown | Gate::Proven | Gate::Refuted { .. } => Decision::act(Action::ProveGate),
+        Enforcement::Unknown | Enforcement::Enforced | Enforcement::NotEnforced { .. } => Decision::act(Action::ProbePolicies),
     }
 }
 

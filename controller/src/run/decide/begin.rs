@@ -64,7 +64,7 @@ pub(super) fn next(o: &Observed, settings: &Settings, now: Timestamp) -> Decisio
             return Decision::until(due, now);
         }
     }
-    if let Some(decision) = policies::gated(o, now) {
+    if let Some(decision) = policies::wait(o, now) {
         return decision;
     }
     // Which state it is of, and in which image it runs, stands in what the cache does not keep.

@@ -66,7 +66,7 @@ fn unfinished(o: &Observed, now: Timestamp) -> Option<Action> {
     (!finished).then(|| Action::Write(close::finish_conditions(o, Kind::Conditions, now)))
 }
 
-/// The run has ended and no attempt is open: tidy up, answer a rerun, prune.
+/// The run has ended and no attempt is open: tidy up, answer a rerun, or delete it when its TTL is over.
 pub(super) fn at_rest(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     // Before its pod is let go: what it says may be the proof that an Indeterminate run waits for.
     if let Some(write) = late_result::settles(o, now) {
@@ -115,11 +115,11 @@ fn tidy(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
         return Decision::act(Action::Write(write));
     }
     let asked = late_result::ask(o, settings, now).or_else(|| apply_log::ask(o, settings, now));
-    asked.unwrap_or_else(|| prune(o, settings, now))
+    asked.unwrap_or_else(|| expire(o, settings, now))
 }
 
 /// Whether the run goes now, later or never.
-fn prune(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+fn expire(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let status = o.status();
     let ttl = o.run.spec.ttl_seconds_after_finished;
     match ttl::due(&o.run, ttl, status.completion_time.as_ref(), status.result, settings) {

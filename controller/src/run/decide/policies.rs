@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::draft::Draft;
 use crate::{
-    policies::Gate,
+    policies::Enforcement,
     run::{
         decision::{Action, Decision, Kind},
         observed::Observed,
@@ -18,17 +18,19 @@ const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validating
 
 /// What comes before anything that rests on the admission policies; `None`: they stand, as they were proven.
 pub(super) fn unproven(o: &Observed, now: Timestamp) -> Option<Decision> {
-    match &o.gate {
-        Gate::Proven if o.gate_live => None,
-        Gate::Refuted { retry_at, .. } if now < *retry_at => Some(Decision::until(*retry_at, now)),
-        Gate::Unknown | Gate::Proven | Gate::Refuted { .. } => Some(Decision::act(Action::ProveGate)),
+    match &o.policies {
+        Enforcement::Enforced if o.policies_live => None,
+        Enforcement::NotEnforced { retry_at, .. } if now < *retry_at => Some(Decision::until(*retry_at, now)),
+        Enforcement::Unknown | Enforcement::Enforced | Enforcement::NotEnforced { .. } => {
+            Some(Decision::act(Action::ProbePolicies))
+        }
     }
 }
 
 /// The same before an attempt is opened: the run waits without a pod and says so.
-pub(super) fn gated(o: &Observed, now: Timestamp) -> Option<Decision> {
+pub(super) fn wait(o: &Observed, now: Timestamp) -> Option<Decision> {
     let mut decision = unproven(o, now)?;
-    if let (Gate::Refuted { missing, .. }, true) = (&o.gate, decision.actions.is_empty()) {
+    if let (Enforcement::NotEnforced { missing, .. }, true) = (&o.policies, decision.actions.is_empty()) {
         decision.actions.extend(policy_missing(o, missing, now));
     }
     Some(decision)

@@ -85,7 +85,7 @@ pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings:
             return Decision::until(due, now);
         }
     }
-    if let Some(decision) = policies::gated(o, now) {
+    if let Some(decision) = policies::wait(o, now) {
         return decision;
     }
     let Some(whole) = o.run.whole() else { return Decision::act(Action::Read) };

@@ -46,17 +46,17 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
             Action::Read => {}
             Action::AddFinalizer { prove } => {
                 let run = seen.run.clone();
-                let (gate, added) = tokio::join!(
-                    async { if prove { Some(ctx.gate.prove(&namespace, ctx).await) } else { None } },
+                let (probed, added) = tokio::join!(
+                    async { if prove { Some(ctx.policies.prove(&namespace, ctx).await) } else { None } },
                     add_finalizer(&run, ctx)
                 );
                 wrote(&mut seen, added?, ctx);
-                if let Some(gate) = gate.transpose()? {
-                    (seen.gate, seen.gate_live) = (gate, true);
+                if let Some(probed) = probed.transpose()? {
+                    (seen.policies, seen.policies_live) = (probed, true);
                 }
             }
-            Action::ProveGate => {
-                (seen.gate, seen.gate_live) = (ctx.gate.prove(&namespace, ctx).await?, true);
+            Action::ProbePolicies => {
+                (seen.policies, seen.policies_live) = (ctx.policies.prove(&namespace, ctx).await?, true);
                 // What stood on it may have been taken away.
                 seen.run_live = false;
             }
@@ -123,7 +123,7 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
             Action::Prune => {
                 let preconditions = Preconditions { uid: seen.run.uid(), resource_version: seen.run.resource_version() };
                 let params = DeleteParams::background().preconditions(preconditions);
-                ctx.call_opt("prune run", ctx.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
+                ctx.call_opt("delete run", ctx.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
                 tracing::info!("run pruned");
                 ctx.events.pruned(&seen.run);
                 return Ok(Outcome::Gone);

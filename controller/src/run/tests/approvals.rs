@@ -37,10 +37,10 @@ fn an_approval_is_recorded_from_the_cache_at_once() {
 #[test]
 fn nothing_is_recorded_without_the_proof() {
     let mut world = waiting().annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice");
-    world.o.gate = Gate::Unknown;
-    assert_eq!(world.decide().actions, [Action::ProveGate]);
+    world.o.policies = Enforcement::Unknown;
+    assert_eq!(world.decide().actions, [Action::ProbePolicies]);
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.gate = Gate::Refuted { missing: "an approval was not refused".into(), retry_at };
+    world.o.policies = Enforcement::NotEnforced { missing: "an approval was not refused".into(), retry_at };
     assert_eq!(world.settle(), Some(5));
     assert!(world.status().approval.is_none());
     assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));

@@ -38,11 +38,11 @@ fn a_pod_is_created_on_a_live_read_only() {
 #[test]
 fn an_automatic_run_begins_behind_the_proof_and_is_approved_by_it() {
     let mut world = World::automatic().with(|run| run.metadata.finalizers = None);
-    world.o.gate = Gate::Unknown;
+    world.o.policies = Enforcement::Unknown;
     assert_eq!(world.decide().actions, [Action::AddFinalizer { prove: true }], "both at once");
     world = World::automatic();
-    world.o.gate = Gate::Unknown;
-    assert_eq!(world.decide().actions, [Action::ProveGate]);
+    world.o.policies = Enforcement::Unknown;
+    assert_eq!(world.decide().actions, [Action::ProbePolicies]);
     world.settle();
     let approval = world.status().approval.clone().unwrap();
     assert_eq!((approval.by.as_str(), approval.checksum), ("automatic", None));
@@ -53,14 +53,14 @@ fn an_automatic_run_begins_behind_the_proof_and_is_approved_by_it() {
 fn an_automatic_run_waits_for_the_policies() {
     let mut world = World::automatic();
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.gate = Gate::Refuted { missing: "a claim was not refused".into(), retry_at };
+    world.o.policies = Enforcement::NotEnforced { missing: "a claim was not refused".into(), retry_at };
     assert_eq!(world.settle(), Some(5));
     assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));
     assert!(world.status().attempt.is_none());
     assert!(world.status().message.as_ref().unwrap().contains("a claim was not refused"));
     assert_eq!((world.writes.len(), world.events.as_slice()), (1, ["PolicyMissing"].as_slice()));
     let mut world = world.later(5);
-    assert_eq!(world.decide().actions, [Action::ProveGate], "and asks again");
+    assert_eq!(world.decide().actions, [Action::ProbePolicies], "and asks again");
     world.settle();
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
     assert!(world.attempt().open && world.status().next_step.is_none());

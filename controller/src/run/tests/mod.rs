@@ -76,8 +76,8 @@ impl World {
             run_live: true,
             pod: PodState::Absent,
             pod_live: true,
-            gate: Gate::Proven,
-            gate_live: true,
+            policies: Enforcement::Enforced,
+            policies_live: true,
             notes: Notes::default(),
             newer: None,
             applied: None,
@@ -213,7 +213,7 @@ impl World {
         let run = if self.o.run_live {
             RunView::live(Arc::from(run))
         } else {
-            watch::prune(&mut run);
+            watch::trim(&mut run);
             RunView::cached(&run)
         };
         let mut seen = Observed { run, ..(*self.o).clone() };
@@ -250,12 +250,12 @@ impl World {
         match action {
             Action::AddFinalizer { prove } => {
                 self.run.metadata.finalizers = Some(vec![names::RUN_FINALIZER.into()]);
-                assert!(!prove || !self.o.gate_live || !matches!(self.o.gate, Gate::Proven));
+                assert!(!prove || !self.o.policies_live || !matches!(self.o.policies, Enforcement::Enforced));
                 if *prove {
-                    (self.o.gate, self.o.gate_live) = (Gate::Proven, true);
+                    (self.o.policies, self.o.policies_live) = (Enforcement::Enforced, true);
                 }
             }
-            Action::ProveGate => (self.o.gate, self.o.gate_live) = (Gate::Proven, true),
+            Action::ProbePolicies => (self.o.policies, self.o.policies_live) = (Enforcement::Enforced, true),
             Action::Read => self.o.run_live = true,
             Action::AskDatastore => {
                 self.asked += 1;

@@ -62,10 +62,14 @@ pub(super) fn worlds() -> Vec<(String, World)> {
                     ("rerun", world.clone().annotate(names::RERUN, "true")),
                     ("deleted", world.clone().deleted()),
                 ] {
-                    for gate in [Gate::Unknown, Gate::Proven, Gate::Refuted { missing: "x".into(), retry_at: world.now }] {
+                    for policies in [
+                        Enforcement::Unknown,
+                        Enforcement::Enforced,
+                        Enforcement::NotEnforced { missing: "x".into(), retry_at: world.now },
+                    ] {
                         let mut world = world.clone();
-                        world.o.gate = gate.clone();
-                        all.push((format!("{mode}, {state}, pod {pod}, {asked}, {gate:?}"), world));
+                        world.o.policies = policies.clone();
+                        all.push((format!("{mode}, {state}, pod {pod}, {asked}, {policies:?}"), world));
                     }
                 }
             }

@@ -14,8 +14,10 @@ use std::{
 
 use crate::{
     Error, Result,
-    digest::{Digest, Hashing, beginning},
-    sums::is_html,
+    verify::{
+        digest::{Digest, Hashing, beginning},
+        sums::is_html,
+    },
 };
 
 /// How a release is packed.

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::SystemTime};
 
 use super::Installer;
-use crate::{Decision, Error, Kind, Result, Version, list_cache};
+use crate::{Decision, Error, Kind, Result, Version, releases::list_cache};
 
 /// A version that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,47 +11,47 @@ pub struct Chosen {
     /// The version.
     pub version: Version,
     /// It was chosen among what is at hand, and newer ones may be published.
-    pub near: bool,
+    pub local: bool,
     /// What has to be said of how it was chosen: that a list is old, that none could be had.
     pub remark: Option<String>,
 }
 
 impl Installer {
-    /// Chooses a version. `at_hand` are those which are there without this cache, an image's for one.
+    /// Chooses a version. `local` are those which are there without this cache, an image's for one.
     ///
     /// One exact version is taken as it is, and nobody is asked. Otherwise the list decides, so that two pods with different caches
     /// choose the same; what is at hand counts when there is no list, and for versions that no list has.
     ///
     /// # Errors
     /// Configuration when there is no such version; those of [`list_cache::known`] when nothing at hand will do either.
-    pub async fn choose(&self, decision: &Decision, at_hand: &[Version]) -> Result<Chosen> {
+    pub async fn choose(&self, decision: &Decision, local: &[Version]) -> Result<Chosen> {
         if let Some(version) = decision.request.exact() {
-            return Ok(Chosen { version: version.clone(), near: false, remark: None });
+            return Ok(Chosen { version: version.clone(), local: false, remark: None });
         }
-        let mut near: Vec<Version> = at_hand.to_vec();
-        near.extend(self.store.list()?.into_iter().filter(|one| one.tool == decision.tool).map(|one| one.version));
-        let nearest = || decision.choose(&near).cloned();
+        let mut local: Vec<Version> = local.to_vec();
+        local.extend(self.store.list()?.into_iter().filter(|one| one.tool == decision.tool).map(|one| one.version));
+        let newest_local = || decision.choose(&local).cloned();
         let Some(channel) = self.channel(decision.tool) else {
-            let version = nearest().ok_or_else(|| decision.unmet(&near, "versions at hand"))?;
-            return Ok(Chosen { version, near: true, remark: None });
+            let version = newest_local().ok_or_else(|| decision.unmet(&local, "versions at hand"))?;
+            return Ok(Chosen { version, local: true, remark: None });
         };
         if !self.may_read(channel) {
             let where_ = "versions at hand (offline)";
-            let version = nearest().ok_or_else(|| decision.unmet(&near, where_))?;
-            return Ok(Chosen { version, near: true, remark: None });
+            let version = newest_local().ok_or_else(|| decision.unmet(&local, where_))?;
+            return Ok(Chosen { version, local: true, remark: None });
         }
         let known = match list_cache::known(&channel.source()?, &self.lists, SystemTime::now()).await {
             Ok(known) => known,
             // Nobody to be asked. What is wrong with the mirror's settings is not hidden by what is at hand.
             Err(error) if matches!(error.kind, Kind::Unavailable | Kind::Integrity) => {
-                let Some(version) = nearest() else {
+                let Some(version) = newest_local() else {
                     return Err(Error {
-                        text: format!("{}; {}", decision.unmet(&near, "versions at hand").text, error.text),
+                        text: format!("{}; {}", decision.unmet(&local, "versions at hand").text, error.text),
                         ..error
                     });
                 };
                 let remark = Some(format!("the newest at hand, since no list can be had: {}", error.text));
-                return Ok(Chosen { version, near: true, remark });
+                return Ok(Chosen { version, local: true, remark });
             }
             Err(error) => return Err(error),
         };
@@ -63,10 +63,10 @@ impl Installer {
             text
         });
         if let Some(version) = decision.choose(&known.versions).cloned() {
-            return Ok(Chosen { version, near: false, remark });
+            return Ok(Chosen { version, local: false, remark });
         }
-        match nearest() {
-            Some(version) => Ok(Chosen { version, near: true, remark }),
+        match newest_local() {
+            Some(version) => Ok(Chosen { version, local: true, remark }),
             None => Err(decision.unmet(&known.versions, &format!("the newest at {}", channel.mirror.list))),
         }
     }

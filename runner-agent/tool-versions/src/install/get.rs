@@ -9,16 +9,13 @@ use std::{
 use super::{Channel, Installer, Keys, Verification};
 use crate::{
     Digest, Error, Kind, Limits, Platform, Result, Signed, Source, Sums, Tool, Version, archive,
-    digest::beginning,
-    http,
-    mirror::Assets,
-    signature,
-    store::{
+    cache::store::{
         Installed,
         install::{Proof, Turn},
         verify::InUse,
     },
-    sums,
+    releases::{http, mirror::Assets},
+    verify::{digest::beginning, signature, sums},
 };
 
 /// How an executable came to be there.

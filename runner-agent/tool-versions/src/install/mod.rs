@@ -20,7 +20,7 @@ use std::{
 pub use choose::Chosen;
 pub use get::{Got, Origin};
 
-use crate::{Error, Fingerprint, Keyring, Mirror, Platform, Result, Source, Store, Tool, archive::Limits, http::Rules};
+use crate::{Error, Fingerprint, Keyring, Mirror, Platform, Result, Source, Store, Tool, archive::Limits, releases::http::Rules};
 
 /// Whose signatures count.
 #[derive(Clone, Debug)]

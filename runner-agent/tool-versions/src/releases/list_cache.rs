@@ -9,7 +9,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Kind, Result, Source, Version, cache::shared_dir::write_atomic, lists, mirror::Location, source::List};
+use crate::{
+    Error, Kind, Result, Source, Version,
+    cache::shared_dir::write_atomic,
+    releases::{lists, mirror::Location, source::List},
+};
 
 /// How long a list is good for: 1 h.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
@@ -72,8 +76,8 @@ pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result
     }
     let path = directory.join(format!("{}.json", mirror.tool.directory()));
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let at_hand = load(&path).filter(|(cached, _)| cached.from == from);
-    let (cached, versions) = at_hand.unzip();
+    let known = load(&path).filter(|(cached, _)| cached.from == from);
+    let (cached, versions) = known.unzip();
     let age = cached.as_ref().map(|cached| Duration::from_secs(now.saturating_sub(cached.fetched))).unwrap_or_default();
     let etag = match step(cached.as_ref(), now) {
         Step::Use => return Ok(Known { versions: versions.unwrap_or_default(), age, stale: None }),

@@ -10,7 +10,7 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use crate::{Error, Result, Version, mirror::ListKind};
+use crate::{Error, Result, Version, releases::mirror::ListKind};
 
 /// The largest list that is read: 16 MiB. That of Terraform is a tenth of it.
 pub const LARGEST: u64 = 16 << 20;

@@ -6,9 +6,11 @@ use tokio::{fs::File, io::AsyncReadExt as _};
 
 use crate::{
     Error, Mirror, Result, Version,
-    http::{Answer, Ask, Client, Progress, Rules},
-    lists,
-    mirror::{Asset, ListKind, Location},
+    releases::{
+        http::{Answer, Ask, Client, Progress, Rules},
+        lists,
+        mirror::{Asset, ListKind, Location},
+    },
 };
 
 /// The most pages of GitHub's API that are read: of [`lists::PAGE`] releases each.

@@ -7,14 +7,17 @@ use std::{
 };
 
 use crate::{
-    Constraints, Error, Request, Result, Tool, Version, files,
-    place::Place,
-    required::{self, Readers, Required},
+    Constraints, Error, Request, Result, Tool, Version,
+    request::{
+        files,
+        place::Place,
+        required::{self, Readers, Required},
+    },
 };
 
 /// What somebody asks for before the code is looked at: the run, a command line.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct Requested {
     /// The tool.
     pub tool: Option<Tool>,
     /// The version, in the words of [`Request`].
@@ -23,7 +26,7 @@ pub struct Wish {
     pub origin: String,
 }
 
-/// What counts when neither the wish nor the code says anything.
+/// What counts when neither the request nor the code says anything.
 #[derive(Clone, Debug)]
 pub struct Defaults {
     /// The tool.
@@ -40,9 +43,9 @@ impl Default for Defaults {
 
 /// Why a version is asked for. Shown, it names the file: `from .opentofu-version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum VersionReason {
     /// Somebody asked for it before the code was looked at.
-    Wish(String),
+    Requested(String),
     /// A version file says so.
     File(Place),
     /// The code's own `required_version` is all there is.
@@ -53,21 +56,21 @@ pub enum Why {
     Nothing,
 }
 
-impl Why {
+impl VersionReason {
     /// As it is shown, with the line of the file.
     pub fn exactly(&self) -> String {
         match self {
             Self::File(place) => format!("from {place}"),
             Self::Required(place) => format!("the newest that {place} allows"),
-            Self::Wish(_) | Self::Default(_) | Self::Nothing => self.to_string(),
+            Self::Requested(_) | Self::Default(_) | Self::Nothing => self.to_string(),
         }
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for VersionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wish(origin) => write!(f, "from {origin}"),
+            Self::Requested(origin) => write!(f, "from {origin}"),
             Self::File(place) => write!(f, "from {}", place.file.display()),
             Self::Required(place) => write!(f, "the newest that {} allows", place.file.display()),
             Self::Default(origin) => write!(f, "the default of {origin}"),
@@ -78,9 +81,9 @@ impl fmt::Display for Why {
 
 /// Why it is one tool and no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ToolWhy {
+pub enum ToolReason {
     /// Somebody asked for it before the code was looked at.
-    Wish(String),
+    Requested(String),
     /// A file that it alone reads, or that says its version; relative to the top of the source.
     File(PathBuf),
     /// The lock file has providers of its registry.
@@ -96,18 +99,18 @@ pub enum ToolWhy {
     Default,
 }
 
-impl ToolWhy {
+impl ToolReason {
     /// Whether it need not be said: who asked knows, and a file with its name in it is named as the reason of the version, or says it.
     pub const fn is_plain(&self) -> bool {
-        matches!(self, Self::Wish(_) | Self::File(_))
+        matches!(self, Self::Requested(_) | Self::File(_))
     }
 }
 
-impl fmt::Display for ToolWhy {
+impl fmt::Display for ToolReason {
     /// After the name of the tool: `OpenTofu by default`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wish(origin) => write!(f, "from {origin}"),
+            Self::Requested(origin) => write!(f, "from {origin}"),
             Self::File(file) => write!(f, "by {}", file.display()),
             Self::Locked(place) => write!(f, "since {place} has providers of its registry"),
             Self::Required { text, place } => write!(f, "since `{text}` ({place}) allows no OpenTofu"),
@@ -122,13 +125,13 @@ pub struct Decision {
     /// The tool.
     pub tool: Tool,
     /// Why this tool.
-    pub tool_why: ToolWhy,
+    pub tool_why: ToolReason,
     /// What of its versions is asked for.
     pub request: Request,
     /// As it was written.
     pub asked: String,
     /// Why.
-    pub why: Why,
+    pub why: VersionReason,
     /// What the code requires besides.
     pub required: Vec<Required>,
     /// What was seen and does not count, in words for people.
@@ -141,16 +144,22 @@ pub struct Decision {
 ///
 /// # Errors
 /// When a file cannot be read, a version or constraint is none, or two of them contradict each other: both are named.
-pub fn decide(wish: &Wish, stack: &Path, root: &Path, defaults: &Defaults) -> Result<Decision> {
-    let (tool, tool_why) = match wish.tool {
-        Some(tool) => (tool, ToolWhy::Wish(wish.origin.clone())),
-        None => tool_of(stack, root)?.unwrap_or((defaults.tool, ToolWhy::Default)),
+pub fn decide(requested: &Requested, stack: &Path, root: &Path, defaults: &Defaults) -> Result<Decision> {
+    let (tool, tool_why) = match requested.tool {
+        Some(tool) => (tool, ToolReason::Requested(requested.origin.clone())),
+        None => tool_of(stack, root)?.unwrap_or((defaults.tool, ToolReason::Default)),
     };
-    let mut decision =
-        version_of(tool, tool_why, wish.version.as_deref().map(|version| (version, &wish.origin)), stack, root, defaults)?;
+    let mut decision = version_of(
+        tool,
+        tool_why,
+        requested.version.as_deref().map(|version| (version, &requested.origin)),
+        stack,
+        root,
+        defaults,
+    )?;
     if tool == Tool::Terragrunt {
         let default = if defaults.tool == Tool::Terragrunt { Tool::OpenTofu } else { defaults.tool };
-        let (tool, why) = plain_tool_of(stack, root)?.unwrap_or((default, ToolWhy::Default));
+        let (tool, why) = plain_tool_of(stack, root)?.unwrap_or((default, ToolReason::Default));
         decision.beneath = Some(Box::new(version_of(tool, why, None, stack, root, defaults)?));
     }
     Ok(decision)
@@ -160,9 +169,9 @@ pub fn decide(wish: &Wish, stack: &Path, root: &Path, defaults: &Defaults) -> Re
 ///
 /// # Errors
 /// When a file cannot be read, or a constraint is none.
-pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolWhy)>> {
+pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> {
     if let Some(file) = files::terragrunt_file(stack) {
-        return Ok(Some((Tool::Terragrunt, ToolWhy::File(below(&file, root)))));
+        return Ok(Some((Tool::Terragrunt, ToolReason::File(below(&file, root)))));
     }
     plain_tool_of(stack, root)
 }
@@ -172,9 +181,9 @@ pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolWhy)>> {
 ///
 /// # Errors
 /// When a file cannot be read, or a constraint is none.
-pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolWhy)>> {
+pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> {
     if let Some(path) = required::opentofu_file(stack)? {
-        return Ok(Some((Tool::OpenTofu, ToolWhy::File(below(&path, root)))));
+        return Ok(Some((Tool::OpenTofu, ToolReason::File(below(&path, root)))));
     }
     let mut nearest: Option<(usize, Tool, Place)> = None;
     for tool in [Tool::OpenTofu, Tool::Terraform] {
@@ -185,15 +194,15 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolWhy)
         }
     }
     if let Some((_, tool, place)) = nearest {
-        return Ok(Some((tool, ToolWhy::File(place.file))));
+        return Ok(Some((tool, ToolReason::File(place.file))));
     }
     // What no file can be read for is noted when the version is decided.
     let required = required::required(Tool::OpenTofu, stack, root, &mut Vec::new())?;
     if let Some(own) = required.iter().find(|required| required.readers == Readers::Language) {
-        return Ok(Some((Tool::OpenTofu, ToolWhy::File(own.place.file.clone()))));
+        return Ok(Some((Tool::OpenTofu, ToolReason::File(own.place.file.clone()))));
     }
     if let Some((tool, place)) = files::locked(stack, root)? {
-        return Ok(Some((tool, ToolWhy::Locked(place))));
+        return Ok(Some((tool, ToolReason::Locked(place))));
     }
     // OpenTofu began with 1.6.0.
     let first = Version::release(1, 6, 0);
@@ -204,7 +213,7 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolWhy)
     let alone = required.iter().find(|one| !allow_it(std::slice::from_ref(one)));
     Ok(alone
         .or(required.first())
-        .map(|one| (Tool::Terraform, ToolWhy::Required { text: one.text.clone(), place: one.place.clone() })))
+        .map(|one| (Tool::Terraform, ToolReason::Required { text: one.text.clone(), place: one.place.clone() })))
 }
 
 /// A file as it is named to people.
@@ -214,24 +223,24 @@ fn below(file: &Path, root: &Path) -> PathBuf {
 
 fn version_of(
     tool: Tool,
-    tool_why: ToolWhy,
-    wish: Option<(&str, &String)>,
+    tool_why: ToolReason,
+    requested: Option<(&str, &String)>,
     stack: &Path,
     root: &Path,
     defaults: &Defaults,
 ) -> Result<Decision> {
     let mut notes = Vec::new();
     let required = required::required(tool, stack, root, &mut notes)?;
-    let (asked, why) = if let Some((version, origin)) = wish {
-        (version.to_owned(), Why::Wish(origin.clone()))
-    } else if let Some(said) = files::wish(tool, stack, root, &mut notes)? {
-        (said.text, Why::File(said.place))
+    let (asked, why) = if let Some((version, origin)) = requested {
+        (version.to_owned(), VersionReason::Requested(origin.clone()))
+    } else if let Some(said) = files::requested(tool, stack, root, &mut notes)? {
+        (said.text, VersionReason::File(said.place))
     } else if let Some(first) = required.first() {
-        ("latest-allowed".to_owned(), Why::Required(first.place.clone()))
+        ("latest-allowed".to_owned(), VersionReason::Required(first.place.clone()))
     } else if let Some((_, version, origin)) = defaults.versions.iter().find(|(of, ..)| *of == tool) {
-        (version.clone(), Why::Default(origin.clone()))
+        (version.clone(), VersionReason::Default(origin.clone()))
     } else {
-        ("latest".to_owned(), Why::Nothing)
+        ("latest".to_owned(), VersionReason::Nothing)
     };
     let request: Request = asked.parse().map_err(|error| Error::configuration(format!("{tool}, {}: {error}", why.exactly())))?;
     let decision = Decision { tool, tool_why, request, asked, why, required, notes, beneath: None };
@@ -257,7 +266,7 @@ impl Decision {
         let takers = versions.into_iter().filter(|version| self.required.iter().all(|required| required.accepts(version)));
         let takers: Vec<_> = takers.collect();
         let chosen = self.request.choose(takers.iter().copied(), |version| self.passed_over(version).is_none());
-        let is_said = self.tool_why != ToolWhy::Default;
+        let is_said = self.tool_why != ToolReason::Default;
         chosen.or_else(|| is_said.then(|| self.request.choose(takers.iter().copied(), |_| true)).flatten())
     }
 
@@ -271,7 +280,7 @@ impl Decision {
         let Some(other) = self.passed_over(version) else { return self.why.to_string() };
         let why = match &self.why {
             // It is not what allows this one.
-            Why::Required(place) if *place == other.place => "the newest".to_owned(),
+            VersionReason::Required(place) if *place == other.place => "the newest".to_owned(),
             why => why.to_string(),
         };
         let (text, place) = (&other.text, &other.place);

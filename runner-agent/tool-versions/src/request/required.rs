@@ -20,8 +20,11 @@ use hcl_edit::{
 use serde_json::Value;
 
 use crate::{
-    Constraints, Error, Kind, Result, Tool, Version, hcl,
-    place::{self, Place, line_of},
+    Constraints, Error, Kind, Result, Tool, Version,
+    request::{
+        hcl,
+        place::{self, Place, line_of},
+    },
 };
 
 /// Which versions of a tool read a constraint.

@@ -13,7 +13,7 @@ use pgp::{
     types::{KeyDetails, Tag},
 };
 
-use crate::{Error, Result, Tool, digest::beginning};
+use crate::{Error, Result, Tool, verify::digest::beginning};
 
 /// The most text of keys that is read: 1 MiB.
 const LARGEST: usize = 1 << 20;
@@ -25,7 +25,7 @@ const BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 const END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
 
 /// HashiCorp's key of 2021, for Terraform. Releases are signed by its subkey `374EC75B485913604A831CC7C820C6D5CD27AB87`. This copy expires
-/// on 2030-03-01; copies made before 2026-02 expired in 2026-04 (see [`crate::signature`] for what that means).
+/// on 2030-03-01; copies made before 2026-02 expired in 2026-04 (see [`crate::verify::signature`] for what that means).
 pub const HASHICORP: &str = "C874011F0AB405110D02105534365D9472D7468F";
 
 /// OpenTofu's key of 2023, which does not expire. Stable releases are signed with it.

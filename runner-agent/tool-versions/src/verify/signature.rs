@@ -16,9 +16,11 @@ use pgp::{
 
 use crate::{
     Error, Result,
-    digest::beginning,
-    keys::{Fingerprint, Keyring, Signer, is_strong, list, says, time},
-    sums::is_html,
+    verify::{
+        digest::beginning,
+        keys::{Fingerprint, Keyring, Signer, is_strong, list, says, time},
+        sums::is_html,
+    },
 };
 
 /// The largest file of signatures that is read: 64 KiB. One has 100 to 1000 bytes.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Error, Result,
-    digest::{Digest, beginning},
+    verify::digest::{Digest, beginning},
 };
 
 /// The largest file of sums that is read: 1 MiB. A release of today has some 20 lines of 100 bytes.

@@ -1,6 +1,9 @@
 //! What is long, deep or slow on purpose, which no fuzzer comes to by small steps.
 
-use tool_versions::{Request, Tool, files, required};
+use tool_versions::{
+    Request, Tool,
+    request::{files, required},
+};
 
 /// How each of these goes on and on: deeper, or longer at the same depth.
 const NESTED: [&str; 24] = [

@@ -12,8 +12,10 @@ use std::{
 
 use tool_versions::{
     Kind, Mirror, Source, Tool,
-    list_cache::{Cached, Known, Step, TIME_TO_LIVE, known, step},
-    mirror::{ListKind, Location},
+    releases::{
+        list_cache::{Cached, Known, Step, TIME_TO_LIVE, known, step},
+        mirror::{ListKind, Location},
+    },
 };
 
 use super::{

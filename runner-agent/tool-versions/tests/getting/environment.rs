@@ -2,8 +2,10 @@
 
 use tool_versions::{
     Kind, Mirror, Platform, Tool,
-    http::Auth,
-    mirror::{ListKind, environment::platform},
+    releases::{
+        http::Auth,
+        mirror::{ListKind, environment::platform},
+    },
 };
 
 use super::fails;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tool_versions::{
     Kind,
-    http::{Answer, Auth, Client, Rules},
+    releases::http::{Answer, Auth, Client, Rules},
 };
 
 use super::{

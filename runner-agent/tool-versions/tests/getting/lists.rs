@@ -4,8 +4,10 @@ use std::{fs, path::Path};
 
 use tool_versions::{
     Kind, Version,
-    lists::{self, MOST, PAGE, page, read, sorted},
-    mirror::ListKind,
+    releases::{
+        lists::{self, MOST, PAGE, page, read, sorted},
+        mirror::ListKind,
+    },
 };
 
 use super::fails;

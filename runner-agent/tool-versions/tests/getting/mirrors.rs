@@ -2,8 +2,10 @@
 
 use tool_versions::{
     Kind, Mirror, Platform, Tool,
-    http::Auth,
-    mirror::{Layout, ListKind, Location},
+    releases::{
+        http::Auth,
+        mirror::{Layout, ListKind, Location},
+    },
 };
 
 use super::fails;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tool_versions::{
     Error, Kind, Result,
-    http::{Answer, Ask, Auth, Client, Rules},
+    releases::http::{Answer, Ask, Auth, Client, Rules},
 };
 
 /// Deadlines that a machine with much else to do keeps to.

@@ -1,7 +1,7 @@
 //! Parsers of what others write: they end, and they do not panic.
 
 use proptest::prelude::*;
-use tool_versions::{
+use tool_versions::releases::{
     http::{address, redirect, waiting},
     lists::{page, read},
     mirror::{ListKind, Location},

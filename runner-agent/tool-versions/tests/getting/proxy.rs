@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use tool_versions::http::Rules;
+use tool_versions::releases::http::Rules;
 
 use super::{
     get_by, rules,

@@ -2,7 +2,7 @@
 
 use tool_versions::{
     Kind,
-    http::{Auth, redirect},
+    releases::http::{Auth, redirect},
 };
 
 use super::{

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tokio::fs::File;
 use tool_versions::{
     Kind, Result,
-    http::{Auth, Client, Rules},
+    releases::http::{Auth, Client, Rules},
 };
 
 use super::{

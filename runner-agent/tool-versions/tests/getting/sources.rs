@@ -5,9 +5,11 @@ use std::fs;
 use tokio::fs::File;
 use tool_versions::{
     Kind, Mirror, Platform, Source, Tool, Version,
-    http::Auth,
-    mirror::{ListKind, Location},
-    source::List,
+    releases::{
+        http::Auth,
+        mirror::{ListKind, Location},
+        source::List,
+    },
 };
 
 use super::{

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use reqwest::header::HeaderMap;
 use tool_versions::{
     Kind,
-    http::waiting::{asked_for, backoff},
+    releases::http::waiting::{asked_for, backoff},
 };
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use tool_versions::{Decision, Defaults, Installer, Kind, Tool, Version, Wish, decide};
+use tool_versions::{Decision, Defaults, Installer, Kind, Requested, Tool, Version, decide};
 
 use super::{
     server::answer,
@@ -13,13 +13,13 @@ use super::{
 /// What a run asks for that says nothing else.
 fn asked(text: &str) -> Decision {
     let dir = tempfile::tempdir().unwrap();
-    let wish = Wish { tool: Some(Tool::OpenTofu), version: Some(text.to_owned()), origin: "the test".to_owned() };
-    decide(&wish, dir.path(), dir.path(), &Defaults::default()).unwrap()
+    let requested = Requested { tool: Some(Tool::OpenTofu), version: Some(text.to_owned()), origin: "the test".to_owned() };
+    decide(&requested, dir.path(), dir.path(), &Defaults::default()).unwrap()
 }
 
-async fn chosen(installer: &Installer, text: &str, at_hand: &[&str]) -> (String, String) {
-    let near: Vec<Version> = at_hand.iter().map(|text| version(text)).collect();
-    let chosen = installer.choose(&asked(text), &near).await.unwrap();
+async fn chosen(installer: &Installer, text: &str, local: &[&str]) -> (String, String) {
+    let local: Vec<Version> = local.iter().map(|text| version(text)).collect();
+    let chosen = installer.choose(&asked(text), &local).await.unwrap();
     (chosen.version.to_string(), chosen.remark.unwrap_or_default())
 }
 
@@ -84,8 +84,8 @@ async fn offline_what_is_at_hand_is_all_there_is() {
     let world = World::new().await;
     let mut installer = world.installer();
     installer.offline = true;
-    let near = installer.choose(&asked("latest"), &["1.9.4".parse().unwrap()]).await.unwrap();
-    assert_eq!((near.version.to_string().as_str(), near.near), ("1.9.4", true));
+    let chosen = installer.choose(&asked("latest"), &["1.9.4".parse().unwrap()]).await.unwrap();
+    assert_eq!((chosen.version.to_string().as_str(), chosen.local), ("1.9.4", true));
     let error = installer.choose(&asked("~> 3.0"), &["1.9.4".parse().unwrap()]).await.unwrap_err();
     assert_eq!(error.kind, Kind::Configuration);
     assert!(error.text.contains("offline") && error.text.contains("1.9.4"), "{error}");

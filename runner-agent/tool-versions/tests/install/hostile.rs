@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgp::crypto::hash::HashAlgorithm;
-use tool_versions::{Kind, Verification, http::Rules, install::Origin};
+use tool_versions::{Kind, Verification, install::Origin, releases::http::Rules};
 
 use super::{
     making::{BORN, DAY, Made, Plan, binary},

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tool_versions::{Tool, Verification, store::verify::digest};
+use tool_versions::{Tool, Verification, cache::store::verify::digest};
 
 use super::{
     making::{BORN, DAY},

@@ -6,7 +6,7 @@ use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
     Channel, Digest, Installer, Kind, Mirror, Platform, Store, Tool, Verification,
     install::{Ask, Origin, output_of},
-    mirror::Location,
+    releases::mirror::Location,
 };
 
 use super::{

@@ -12,7 +12,7 @@ use pgp::crypto::hash::HashAlgorithm;
 use tool_versions::{
     Channel, Digest, Installer, Limits, Mirror, Platform, Store, Tool, Verification,
     install::{Ask, Got, Keys, PATIENCE},
-    mirror::{ListKind, Location},
+    releases::mirror::{ListKind, Location},
 };
 use zip::{ZipWriter, write::SimpleFileOptions};
 

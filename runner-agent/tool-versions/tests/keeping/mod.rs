@@ -13,8 +13,8 @@ use std::{
 
 use tool_versions::{
     Kind, Platform, Store, Tool, Version,
+    cache::store::{Installed, install::Proof},
     install::output_of,
-    store::{Installed, install::Proof},
 };
 
 pub(crate) fn version(text: &str) -> Version {
@@ -49,7 +49,7 @@ fn what_is_installed_is_found_and_runs() {
     assert_eq!(store.list().unwrap(), []);
     assert!(store.find(Tool::OpenTofu, &version("1.10.6")).unwrap().is_none());
     let installed = install(&store, Tool::OpenTofu, "1.10.6", b"#!/bin/sh\necho tofu\n");
-    assert_eq!(installed.digest, tool_versions::store::verify::digest(&installed.binary).unwrap());
+    assert_eq!(installed.digest, tool_versions::cache::store::verify::digest(&installed.binary).unwrap());
     let place = format!("opentofu/1.10.6/linux_amd64/{}/tofu", installed.digest);
     assert_eq!(installed.binary, dir.path().join(place));
     assert_eq!(fs::metadata(&installed.binary).unwrap().permissions().mode() & 0o777, 0o555);

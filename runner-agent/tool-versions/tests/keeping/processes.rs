@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tool_versions::{Tool, store::install::Proof, store::verify::digest};
+use tool_versions::{
+    Tool,
+    cache::store::{install::Proof, verify::digest},
+};
 
 use super::{store, version};
 use crate::kills::{LANES, Window, per_lane};

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use pgp::crypto::hash::HashAlgorithm;
-use tool_versions::{Fingerprint, Keyring, Kind, Tool, keys};
+use tool_versions::{Fingerprint, Keyring, Kind, Tool, verify::keys};
 
 use super::{
     failed,

@@ -1,6 +1,6 @@
 //! `SHA256SUMS`.
 
-use tool_versions::{Digest, Kind, Sums, sums};
+use tool_versions::{Digest, Kind, Sums, verify::sums};
 
 use super::failed;
 

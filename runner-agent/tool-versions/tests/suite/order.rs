@@ -1,6 +1,6 @@
 //! Which tool, which version, and why.
 
-use tool_versions::{Defaults, Tool, Wish, decide};
+use tool_versions::{Defaults, Requested, Tool, decide};
 
 use super::{
     By::{self, OpenTofu, Ours, Tenv},
@@ -11,7 +11,7 @@ use super::{
 pub(crate) struct Row {
     by: By,
     files: &'static [(&'static str, &'static str)],
-    wish: (Option<Tool>, Option<&'static str>),
+    requested: (Option<Tool>, Option<&'static str>),
     then: Result<(Tool, &'static str, &'static str), &'static str>,
 }
 
@@ -21,7 +21,7 @@ const TERRAGRUNT: Option<Tool> = Some(Tool::Terragrunt);
 
 #[rustfmt::skip]
 pub(crate) fn rows() -> Vec<Row> {
-    let row = |by, files, wish, then| Row { by, files, wish, then };
+    let row = |by, files, requested, then| Row { by, files, requested, then };
     vec![
         // Which tool, when nobody says.
         row(Ours, &[], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
@@ -117,9 +117,10 @@ pub(crate) fn rows() -> Vec<Row> {
 fn each_row() {
     for row in rows() {
         let tree = Tree::of("a/b", row.files);
-        let wish = Wish { tool: row.wish.0, version: row.wish.1.map(str::to_owned), origin: "spec.tool".into() };
-        let decided = decide(&wish, &tree.stack, &tree.root, &Defaults::default());
-        let what = format!("{:?} {:?}, by {:?}", row.files, row.wish, row.by);
+        let requested =
+            Requested { tool: row.requested.0, version: row.requested.1.map(str::to_owned), origin: "spec.tool".into() };
+        let decided = decide(&requested, &tree.stack, &tree.root, &Defaults::default());
+        let what = format!("{:?} {:?}, by {:?}", row.files, row.requested, row.by);
         match (decided, row.then) {
             (Ok(found), Ok(then)) => assert_eq!((found.tool, found.asked.as_str(), found.why.exactly().as_str()), then, "{what}"),
             (Err(error), Err(part)) => assert!(error.text.contains(part), "{what}: {error}"),
@@ -133,7 +134,7 @@ fn the_default_comes_before_the_newest() {
     let defaults = Defaults { tool: Tool::Terraform, versions: vec![(Tool::Terraform, "~> 1.9".into(), "the chart".into())] };
     let decided = |files: &[(&str, &str)]| {
         let tree = Tree::of("a/b", files);
-        let decided = decide(&Wish::default(), &tree.stack, &tree.root, &defaults).unwrap();
+        let decided = decide(&Requested::default(), &tree.stack, &tree.root, &defaults).unwrap();
         (decided.tool, decided.asked, decided.why.to_string())
     };
     assert_eq!(decided(&[]), (Tool::Terraform, "~> 1.9".into(), "the default of the chart".into()));
@@ -150,7 +151,7 @@ fn terragrunt_runs_another_which_is_decided_as_well() {
         (".terraform-version", "1.8.5"),
     ];
     let tree = Tree::of("a/b", &files);
-    let decided = decide(&Wish::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
+    let decided = decide(&Requested::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
     assert_eq!((decided.tool, decided.asked.as_str()), (Tool::Terragrunt, "~> 0.99"));
     let beneath = decided.beneath.unwrap();
     assert_eq!(
@@ -166,7 +167,8 @@ fn what_was_seen_and_does_not_count_is_said() {
         ("a/b/main.tf", "resource \"a\" { # required_version\n"),
     ];
     let tree = Tree::of("a/b", &files);
-    let decided = decide(&Wish { tool: TOFU, ..Wish::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
+    let decided =
+        decide(&Requested { tool: TOFU, ..Requested::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
     let notes = decided.notes.join("\n");
     assert!(notes.contains("a/b/terragrunt.hcl: line 2: terraform_version_constraint is no plain text"), "{notes}");
     assert!(notes.contains("a/b/main.tf is not read for required_version: line "), "{notes}");
@@ -176,7 +178,7 @@ fn what_was_seen_and_does_not_count_is_said() {
 fn none_of_the_versions_is_an_answer_with_all_that_was_asked() {
     let files = [("a/b/main.tf", "terraform {\n  required_version = \"< 1.10\"\n}"), (".opentofu-version", "~> 1.10")];
     let tree = Tree::of("a/b", &files);
-    let decided = decide(&Wish::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
+    let decided = decide(&Requested::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
     let versions: Vec<tool_versions::Version> = ["1.9.4", "1.10.6"].map(|text| text.parse().unwrap()).into();
     assert!(decided.choose(&versions).is_none());
     assert_eq!(
@@ -190,7 +192,7 @@ fn none_of_the_versions_is_an_answer_with_all_that_was_asked() {
 fn one_that_satisfies_what_it_does_not_read_goes_before_a_newer_one() {
     let versions = ["1.9.4", "1.10.6", "1.11.6", "1.12.6"].map(|text| text.parse::<tool_versions::Version>().unwrap());
     let main = |text: &str| format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
-    for (required, own, wish, taken) in [
+    for (required, own, requested, taken) in [
         (">= 1.6", None, None, Some("1.12.6")),
         ("~> 1.10.0", None, None, Some("1.10.6")),
         (">= 1.9, < 1.11", None, TOFU, Some("1.10.6")),
@@ -206,17 +208,18 @@ fn one_that_satisfies_what_it_does_not_read_goes_before_a_newer_one() {
         let mut files = vec![("a/b/main.tf", text.as_str())];
         files.extend(own.iter().map(|text| ("a/b/versions.tofu", text.as_str())));
         let tree = Tree::of("a/b", &files);
-        let wish = Wish { tool: wish, origin: "--tool".into(), ..Wish::default() };
-        let decided = decide(&wish, &tree.stack, &tree.root, &Defaults::default()).unwrap();
+        let requested = Requested { tool: requested, origin: "--tool".into(), ..Requested::default() };
+        let decided = decide(&requested, &tree.stack, &tree.root, &Defaults::default()).unwrap();
         let chosen = decided.choose(&versions).map(ToString::to_string);
         assert_eq!((decided.tool, chosen.as_deref()), (Tool::OpenTofu, taken), "`{required}` and {own:?}");
     }
     let tree = Tree::of("a/b", &[("a/b/main.tf", main("~> 1.5.0").as_str())]);
-    let wish = |version: Option<&str>| Wish { tool: TOFU, version: version.map(str::to_owned), origin: "--tool".into() };
-    let why = |wish| decide(&wish, &tree.stack, &tree.root, &Defaults::default()).unwrap().why_of(&versions[3]);
+    let requested =
+        |version: Option<&str>| Requested { tool: TOFU, version: version.map(str::to_owned), origin: "--tool".into() };
+    let why = |requested| decide(&requested, &tree.stack, &tree.root, &Defaults::default()).unwrap().why_of(&versions[3]);
     let told = "`~> 1.5.0` (a/b/main.tf:2) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only";
-    assert_eq!(why(wish(None)), format!("the newest; {told}"));
-    assert_eq!(why(wish(Some("1.12.6"))), format!("from --tool; {told}"));
+    assert_eq!(why(requested(None)), format!("the newest; {told}"));
+    assert_eq!(why(requested(Some("1.12.6"))), format!("from --tool; {told}"));
 }
 
 #[test]
@@ -231,7 +234,7 @@ fn why_it_is_this_tool_is_said() {
         (vec![("a/b/terragrunt.hcl", "")], "Terragrunt by a/b/terragrunt.hcl"),
     ] {
         let tree = Tree::of("a/b", &files);
-        let decided = decide(&Wish::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
+        let decided = decide(&Requested::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
         assert_eq!(format!("{} {}", decided.tool, decided.tool_why), says);
     }
 }
@@ -247,7 +250,8 @@ fn what_is_large_says_nothing_and_is_noted_only_when_it_could_say_something() {
         (large(2 << 20, ""), Some("main.tf is larger than 1 MiB")),
     ] {
         let tree = Tree::of("a/b", &[("a/b/main.tf", text.as_str())]);
-        let decided = decide(&Wish { tool: TOFU, ..Wish::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
+        let decided =
+            decide(&Requested { tool: TOFU, ..Requested::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
         assert!(decided.required.is_empty());
         match noted {
             None => assert_eq!(decided.notes, [""; 0]),

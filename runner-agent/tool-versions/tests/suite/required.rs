@@ -1,6 +1,6 @@
 //! What the code itself requires.
 
-use tool_versions::{Tool, required::required};
+use tool_versions::{Tool, request::required::required};
 
 use super::{
     By::{self, OpenTofu, Ours, Tenv, Terraform},

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::{Installed, PROOF, Store, verify};
 use crate::{
     Error, Result, Tool, Version,
-    digest::Hashing,
-    shared_dir::{USED, at, make, remove, sync},
+    cache::shared_dir::{USED, at, make, remove, sync},
+    verify::digest::Hashing,
 };
 
 /// What proved a version when it was installed, for people and for the next one who asks.

@@ -23,7 +23,7 @@ use std::{
 
 use crate::{
     Error, Platform, Result, Tool, Version,
-    shared_dir::{SharedDir, USED, at, names, replace},
+    cache::shared_dir::{SharedDir, USED, at, names, replace},
 };
 use verify::InUse;
 

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::{Installed, Store};
-use crate::{Result, shared_dir::Piece};
+use crate::{Result, cache::shared_dir::Piece};
 
 impl Store {
     /// Removes versions, those that were used longest ago first, until at most so many bytes are left. Those in use, and those that were

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Installed, SEEN, Store};
 use crate::{
     Digest, Error, Result,
-    shared_dir::{at, hold, replace},
+    cache::shared_dir::{at, hold, replace},
 };
 
 /// What a file is as long as nobody writes to it. Without the device, whose number is another on each node that mounts a volume.

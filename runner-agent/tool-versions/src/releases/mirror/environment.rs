@@ -21,7 +21,7 @@
 //! | `TENV_AUTO_INSTALL`, `TENV_FORCE_REMOTE`, `TENV_ROOT`, `TENV_LOCK_PATH` | the agent's own settings say these |
 
 use super::{Layout, ListKind, Location, Mirror, is_official, listing, repository};
-use crate::{Error, Platform, Result, Tool, http::Auth};
+use crate::{Error, Platform, Result, Tool, releases::http::Auth};
 
 impl Mirror {
     /// The official mirror, or what the environment says instead. Empty values count as none.

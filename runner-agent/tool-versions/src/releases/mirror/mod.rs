@@ -15,7 +15,7 @@ use reqwest::Url;
 
 use crate::{
     Error, Platform, Result, Tool, Version,
-    http::{Auth, address},
+    releases::http::{Auth, address},
 };
 
 pub mod environment;

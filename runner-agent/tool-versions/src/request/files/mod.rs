@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::{
     Kind, Result, Tool,
-    place::{self, Place, Said},
+    request::place::{self, Place, Said},
 };
 
 pub use terragrunt::terragrunt_file;
@@ -85,7 +85,7 @@ fn files(tool: Tool) -> Vec<(&'static str, Form)> {
 ///
 /// # Errors
 /// When a file is there and cannot be read.
-pub fn wish(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Option<Said>> {
+pub fn requested(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Option<Said>> {
     for dir in upward(stack, root) {
         for (name, form) in files(tool) {
             let path = dir.join(name);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use hcl_edit::{Span as _, expr::Expression};
 use serde_json::Value;
 
-use crate::{hcl, place::line_of};
+use crate::request::{hcl, place::line_of};
 
 /// The file by which a directory is one that Terragrunt runs.
 pub fn terragrunt_file(dir: &Path) -> Option<PathBuf> {

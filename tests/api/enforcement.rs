@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("gate::nothing_starts_without_a_policy_and_nothing_set_meanwhile_is_believed", false, removed)]
+    vec![Test::new("enforcement::nothing_starts_without_a_policy_and_nothing_set_meanwhile_is_believed", false, removed)]
 }
 
 async fn removed(_: World) -> Result<()> {
