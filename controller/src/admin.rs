@@ -8,13 +8,9 @@ use std::{
     },
 };
 
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
-    response::IntoResponse,
-    routing::get,
-};
+use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+
+use datastore::metrics::Exposition;
 
 use crate::metrics::Metrics;
 
@@ -63,8 +59,8 @@ pub fn router(metrics: Arc<Metrics>, readiness: Arc<Readiness>) -> Router {
         .with_state(Admin { metrics, readiness })
 }
 
-async fn metrics_text(State(admin): State<Admin>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], admin.metrics.encode())
+async fn metrics_text(State(admin): State<Admin>) -> Exposition {
+    admin.metrics.exposition()
 }
 
 async fn ready(State(admin): State<Admin>) -> impl IntoResponse {

@@ -1,41 +1,21 @@
 //! What can go wrong between the controller and the API server. No error says anything about a state: the reader of one reads
 //! the objects again.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
+use futures::TryFutureExt as _;
 use kube::core::Status;
 
 use crds::datastore::causes;
+use datastore::cluster::call::{self, CallError};
 use datastore_client::RequestError;
 
-/// How long a call may take.
-pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A call that failed, or whose answer did not arrive.
+/// What failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No answer in time; the call may have had its effect.
-    #[error("{what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
-    Timeout {
-        /// What was asked.
-        what: &'static str,
-    },
-    /// The API server refused.
-    #[error("{what}: {} {}", status.code, status.message)]
-    Refused {
-        /// What was asked.
-        what: &'static str,
-        /// Its answer.
-        status: Box<Status>,
-    },
-    /// The connection failed, or the answer made no sense; the call may have had its effect.
-    #[error("{what}: {source}")]
-    Transport {
-        /// What was asked.
-        what: &'static str,
-        /// What happened.
-        source: Box<kube::Error>,
-    },
+    /// A call to the API server.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// An object of that name exists and is not of this run.
     #[error("{kind} `{name}` exists and does not belong to this run")]
     Foreign {
@@ -107,21 +87,13 @@ impl fmt::Display for ErrorKind {
 }
 
 impl Error {
-    /// Makes an error of `kube`'s.
-    pub fn of(what: &'static str, error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => Self::Refused { what, status },
-            other => Self::Transport { what, source: Box::new(other) },
-        }
-    }
-
     /// Its kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Timeout { .. } => ErrorKind::Timeout,
-            Self::Transport { .. } => ErrorKind::Transport,
+            Self::Call(CallError::Timeout { .. }) => ErrorKind::Timeout,
+            Self::Call(CallError::Transport { .. }) => ErrorKind::Transport,
             Self::Foreign { .. } | Self::Datastore(_) | Self::Encode { .. } => ErrorKind::Internal,
-            Self::Refused { status, .. } => match status.code {
+            Self::Call(CallError::Refused { status, .. }) => match status.code {
                 409 if status.is_already_exists() => ErrorKind::AlreadyExists,
                 409 => ErrorKind::Conflict,
                 // Only the API server's own word for it: while it does not serve a kind yet, as after a restart, it answers 404 to
@@ -139,29 +111,21 @@ impl Error {
     /// The API server's answer, when there was one.
     pub fn status(&self) -> Option<&Status> {
         match self {
-            Self::Refused { status, .. } => Some(status),
-            Self::Timeout { .. } | Self::Transport { .. } | Self::Foreign { .. } | Self::Datastore(_) | Self::Encode { .. } => {
-                None
-            }
+            Self::Call(error) => error.status(),
+            Self::Foreign { .. } | Self::Datastore(_) | Self::Encode { .. } => None,
         }
     }
 }
 
-/// Awaits a call for at most [`CALL_TIMEOUT`].
-pub async fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-    // On the heap: requests are large, and a look at a run holds several of them.
-    match Box::pin(tokio::time::timeout(CALL_TIMEOUT, request)).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(Error::of(what, error)),
-        Err(_) => Err(Error::Timeout { what }),
-    }
+/// Awaits a call for at most 10 seconds.
+pub fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> impl Future<Output = Result<T, Error>> {
+    call::call(what, request).err_into()
 }
 
 /// As [`call`], where "not found" is an answer.
-pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, Error> {
-    match call(what, request).await {
-        Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+pub fn call_opt<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> impl Future<Output = Result<Option<T>, Error>> {
+    call::call_opt(what, request).err_into()
 }

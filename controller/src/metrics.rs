@@ -2,8 +2,9 @@
 
 use std::sync::Mutex;
 
+use datastore::metrics::{Exposition, exposition};
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
         family::Family,
@@ -97,15 +98,8 @@ impl Metrics {
     }
 
     /// All of them in the OpenMetrics text format.
-    pub fn encode(&self) -> String {
-        let mut text = String::new();
-        if let Ok(registry) = self.registry.lock() {
-            // Writing to a String cannot fail; a half text would be worse than an empty one.
-            if encode(&mut text, &registry).is_err() {
-                text.clear();
-            }
-        }
-        text
+    pub fn exposition(&self) -> Exposition {
+        exposition(&self.registry)
     }
 }
 
@@ -118,16 +112,17 @@ impl Default for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datastore::cluster::CallError;
 
     #[test]
     fn what_was_counted_is_shown() {
         let metrics = Metrics::new();
         metrics.run_finished(Operation::Apply, RunResult::Applied);
         metrics.attempt_opened();
-        metrics.failed(&Error::Timeout { what: "test" });
+        metrics.failed(&CallError::Timeout { what: "test" }.into());
         metrics.policies(true);
         metrics.leads();
-        let text = metrics.encode();
+        let text = metrics.exposition().1;
         for line in [
             r#"pawl_runs_finished_total{operation="Apply",result="Applied"} 1"#,
             "pawl_attempts_opened_total 1",

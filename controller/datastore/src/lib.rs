@@ -42,13 +42,7 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
-    response::IntoResponse,
-    routing::get,
-};
+use axum::{Router, extract::State, http::StatusCode, routing::get};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -126,6 +120,6 @@ async fn ready_text(State(service): State<Arc<Service>>) -> (StatusCode, String)
     }
 }
 
-async fn metrics_text(State(service): State<Arc<Service>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], service.metrics.encode())
+async fn metrics_text(State(service): State<Arc<Service>>) -> metrics::Exposition {
+    service.metrics.exposition()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode, header::CONTENT_TYPE};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -18,6 +18,21 @@ struct RequestLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct KindLabels {
     kind: &'static str,
+}
+
+/// An answer with metrics.
+pub type Exposition = ([(HeaderName, &'static str); 1], String);
+
+/// All metrics of a registry in the OpenMetrics text format.
+pub fn exposition(registry: &Mutex<Registry>) -> Exposition {
+    let mut text = String::new();
+    if let Ok(registry) = registry.lock() {
+        // Writing to a String cannot fail; a half text would be worse than an empty one.
+        if encode(&mut text, &registry).is_err() {
+            text.clear();
+        }
+    }
+    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }
 
 /// The metrics of the datastore.
@@ -85,15 +100,8 @@ impl Metrics {
     }
 
     /// All of them in the OpenMetrics text format.
-    pub fn encode(&self) -> String {
-        let mut text = String::new();
-        if let Ok(registry) = self.registry.lock() {
-            // Writing to a String cannot fail; a half text would be worse than an empty one.
-            if encode(&mut text, &registry).is_err() {
-                text.clear();
-            }
-        }
-        text
+    pub fn exposition(&self) -> Exposition {
+        exposition(&self.registry)
     }
 }
 

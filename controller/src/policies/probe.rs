@@ -76,10 +76,12 @@ fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datastore::cluster::CallError;
     use kube::core::Status;
 
     fn refused(code: u16, message: &str) -> Error {
-        Error::of("test", kube::Error::Api(Box::new(Status { code, message: message.into(), ..Status::default() })))
+        CallError::Refused { what: "test", status: Box::new(Status { code, message: message.into(), ..Status::default() }) }
+            .into()
     }
 
     #[test]
@@ -98,7 +100,7 @@ mod tests {
         for code in [404, 409, 429, 500, 503] {
             assert!(judge("a", "pawl-approval", refused(code, "ValidatingAdmissionPolicy 'pawl-approval'")).is_err(), "{code}");
         }
-        assert!(judge("a", "pawl-approval", Error::Timeout { what: "test" }).is_err());
+        assert!(judge("a", "pawl-approval", CallError::Timeout { what: "test" }.into()).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Calls to the API server, each for a limited time.
+//! Calls to the API server, each for a limited time; the controller's are the same ones.
 
 use std::time::Duration;
 
@@ -35,6 +35,14 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// Makes an error of `kube`'s.
+    pub fn of(what: &'static str, error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused { what, status },
+            other => Self::Transport { what, source: Box::new(other) },
+        }
+    }
+
     /// The API server's answer, when there was one.
     pub fn status(&self) -> Option<&Status> {
         match self {
@@ -49,22 +57,25 @@ impl CallError {
     }
 }
 
-/// Awaits a call for at most [`CALL_TIMEOUT`].
-pub(super) async fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
-    match tokio::time::timeout(CALL_TIMEOUT, request).await {
+/// Awaits a call for at most 10 seconds.
+///
+/// # Errors
+/// When it failed, or nothing was answered.
+pub async fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    // On the heap: requests are large, and a look at a run holds several of them.
+    match Box::pin(tokio::time::timeout(CALL_TIMEOUT, request)).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => Err(CallError::Refused { what, status }),
-        Ok(Err(source)) => Err(CallError::Transport { what, source: Box::new(source) }),
+        Ok(Err(error)) => Err(CallError::of(what, error)),
         Err(_) => Err(CallError::Timeout { what }),
     }
 }
 
 /// As [`call`], where "not found" is an answer. Only the API server's own word for it counts: while it does not serve a kind yet,
 /// as after a restart, it answers 404 to everything.
-pub(super) async fn call_opt<T>(
-    what: &'static str,
-    request: impl Future<Output = kube::Result<T>>,
-) -> Result<Option<T>, CallError> {
+///
+/// # Errors
+/// As those of [`call`].
+pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, CallError> {
     match call(what, request).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.status().is_some_and(|status| status.code == 404 && status.reason == "NotFound") => Ok(None),

@@ -1,6 +1,6 @@
 //! What the datastore asks of the API server, behind a trait, so that tests can stand in for it.
 
-mod call;
+pub mod call;
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,8 +1,8 @@
 //! From the creation of a run to the adoption of its attempt.
 
 use super::*;
-use crate::error::Error;
 use crds::reason;
+use datastore::cluster::CallError;
 
 #[test]
 fn a_run_takes_its_finalizer_then_an_attempt_then_a_pod() {
@@ -159,7 +159,7 @@ fn a_pod_that_dies_before_its_adoption_is_tried_again_whatever_kept_it_from_star
 fn a_service_account_that_is_missing_is_named_and_waited_for() {
     let refused = |message: &str, account| {
         let status = Box::new(kube::core::Status::failure(message, "Forbidden").with_code(403));
-        refusal(&Error::Refused { what: "create pod", status }, "team", account).unwrap()
+        refusal(&CallError::Refused { what: "create pod", status }.into(), "team", account).unwrap()
     };
     let text = "pods \"net-x8dlm-a1\" is forbidden: error looking up service account team/aws: serviceaccount \"aws\" not found";
     let missing = refused(text, Some("aws"));
