@@ -2,7 +2,10 @@
 //!
 //! Fields are only ever added to this version; a reader that meets an unknown value waits, it does not guess.
 
+mod attempt;
+mod failure;
 mod phase;
+mod plan;
 mod policy;
 mod run;
 mod runner;
@@ -10,13 +13,15 @@ mod source;
 mod status;
 mod values;
 
+pub use attempt::{Adopted, Attempt, Claim, Settled};
+pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use phase::{Phase, RunResult};
+pub use plan::{Changes, PlanStatus};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
 pub use source::{GitSource, InlineSource, Source};
 pub use status::{
-    Adopted, ApprovalRecord, Attempt, Changed, Changes, Claim, Diagnostic, Failure, FailureClass, Journal, LockRelease,
-    PlanStatus, Progress, Settled, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,
+    ApprovalRecord, Journal, LockRelease, Progress, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,
 };
 pub use values::{Backend, EnvVar, KeyRef, SecretName, ValueFrom, Variable};

@@ -11,7 +11,12 @@ use k8s_openapi::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::phase::{Phase, RunResult};
+use super::{
+    attempt::{Adopted, Attempt, Claim, Settled},
+    failure::Failure,
+    phase::{Phase, RunResult},
+    plan::PlanStatus,
+};
 
 /// Where a run is and how it went.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -101,109 +106,6 @@ pub struct TerraformRunStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// The plan that waits, or that was made last.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PlanStatus {
-    /// The digest a reviewer approves: `sha256:` and 64 hexadecimal digits.
-    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
-    pub checksum: String,
-    /// The attempt that made it; a plan changes only with its attempt.
-    pub attempt: u32,
-    /// Counts in short: `+2 ~0 -1, 1 output`.
-    #[schemars(length(max = 160))]
-    pub summary: String,
-    /// Counts of changes.
-    #[serde(flatten)]
-    pub counts: Changes,
-    /// Tool and version: `OpenTofu 1.10.6`.
-    #[schemars(length(max = 64))]
-    pub tool: String,
-    /// The commit, where the source has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub revision: Option<String>,
-    /// When it was made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub created_at: Option<Time>,
-    /// Operating system and architecture: `linux_amd64`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub platform: Option<String>,
-    /// Digest of what the datastore keeps of it: plan file, lock file and work directory. Empty when the plan lives and dies with
-    /// its pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
-    pub bundle: Option<String>,
-    /// Digest of which state the plan is of: backend, without credentials, and workspace. Runs with the same key apply one after
-    /// the other, within a namespace and those that share its states.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
-    pub state_key: Option<String>,
-    /// One line a change, destroys first; bounded, the last line says how many more there are.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 51), inner(length(max = 256)))]
-    pub changes: Vec<String>,
-}
-
-/// How much a plan changes, in Terraform's words; a replaced resource counts in `replace`, `add` and `destroy`, as the tools count.
-///
-/// What a release before this one cannot read a plan without is written even when it is 0; all others are left out then.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Changes {
-    /// Created, the new halves of replaced ones included.
-    pub add: u32,
-    /// Updated in place.
-    pub change: u32,
-    /// Destroyed, the old halves of replaced ones included.
-    pub destroy: u32,
-    /// Imported.
-    pub import: u32,
-    /// Replaced.
-    pub replace: u32,
-    /// Forgotten: removed from the state only.
-    pub forget: u32,
-    /// Outputs that change.
-    pub outputs: u32,
-    /// Resources that get another address.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub moved: u32,
-    /// Resources changed or deleted outside of the code since the last apply.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub drifted: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-impl Changes {
-    /// Operations on resources that an apply carries out; a replacement is one, among those that add.
-    pub const fn operations(&self) -> u32 {
-        self.add + self.change + self.destroy + self.forget + self.import
-    }
-
-    /// Counts in short: `+2 ~0 -1`, with further counts only where there are any; at most 160 characters.
-    pub fn summary(&self) -> String {
-        let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);
-        for (count, word) in [
-            (self.replace, "replaced"),
-            (self.import, "imported"),
-            (self.forget, "forgotten"),
-            (self.moved, "moved"),
-            (self.outputs, if self.outputs == 1 { "output" } else { "outputs" }),
-            (self.drifted, "drifted"),
-        ] {
-            if count > 0 {
-                text = format!("{text}, {count} {word}");
-            }
-        }
-        text
-    }
-}
-
 /// The approval in force.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -220,91 +122,6 @@ pub struct ApprovalRecord {
     #[schemars(length(max = 512))]
     pub comment: Option<String>,
     /// When the controller recorded it.
-    pub at: Time,
-}
-
-/// The newest attempt.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Attempt {
-    /// Counts from 1.
-    pub number: u32,
-    /// Name of its pod.
-    #[schemars(length(max = 63))]
-    pub pod_name: String,
-    /// Whether its pod may still write.
-    pub open: bool,
-    /// When it was opened.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub opened_at: Option<Time>,
-    /// When it was closed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub closed_at: Option<Time>,
-    /// Attempts so far that count against `spec.retry.limit`, this one included.
-    #[serde(default)]
-    pub tries: u32,
-    /// The attempt whose plan this one takes from the datastore and applies, instead of making one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restores: Option<u32>,
-    /// Image of its pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
-    pub image: Option<String>,
-    /// Node of its pod, once its apply runs or the node is lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    pub node_name: Option<String>,
-    /// Boot ID of that node when it was lost.
-    #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub boot_id: Option<String>,
-}
-
-/// The process that works for an attempt; written once per attempt number.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Adopted {
-    /// The attempt's number.
-    pub attempt: u32,
-    /// UID of its pod.
-    #[serde(rename = "podUID")]
-    #[schemars(length(max = 64))]
-    pub pod_uid: String,
-    /// Drawn by the process at its start and kept in memory only: 32 hexadecimal digits.
-    #[schemars(length(min = 32, max = 32))]
-    pub nonce: String,
-}
-
-/// The one write that permits the one apply.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Claim {
-    /// The plan that is applied.
-    #[schemars(length(min = 71, max = 71))]
-    pub checksum: String,
-    /// The attempt that applies it.
-    pub attempt: u32,
-    /// UID of its pod.
-    #[serde(rename = "podUID")]
-    #[schemars(length(max = 64))]
-    pub pod_uid: String,
-    /// The process that applies it.
-    #[schemars(length(min = 32, max = 32))]
-    pub nonce: String,
-    /// When.
-    pub at: Time,
-}
-
-/// How an apply ended whose run had been given up as Indeterminate.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Settled {
-    /// The result that the process which held the claim reported.
-    pub result: RunResult,
-    /// What it said.
-    #[schemars(length(max = 1024))]
-    pub message: String,
-    /// When it was recorded.
     pub at: Time,
 }
 
@@ -422,113 +239,6 @@ pub struct Step {
     pub newer: BTreeMap<String, serde_json::Value>,
 }
 
-/// The class of a failure decides whether it is retried.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
-pub enum FailureClass {
-    /// Their code or the run's spec: never retried.
-    Configuration,
-    /// Missing, wrong or expired credentials.
-    Credentials,
-    /// The state is locked; the message says by whom and since when.
-    StateLocked,
-    /// The state changed since the plan.
-    StalePlan,
-    /// Refused by a policy or by rights.
-    Policy,
-    /// Network, throttling, registry: retried before the claim.
-    Transient,
-    /// A phase passed its deadline.
-    Timeout,
-    /// A checksum or signature does not match, or a state is damaged.
-    Integrity,
-    /// Eviction, SIGTERM, out of memory, a lost pod: retried before the claim.
-    Interrupted,
-    /// A fault of Pawl.
-    Internal,
-    /// A word of a newer version. It is read, and never written in place of that word.
-    #[serde(other)]
-    #[schemars(skip)]
-    Unknown,
-}
-
-impl FailureClass {
-    /// Whether an attempt that failed so before the claim may be followed by another.
-    pub const fn is_retried(self) -> bool {
-        match self {
-            // A failure that does not end its run is one that is retried, whatever it is called.
-            Self::Transient | Self::Interrupted | Self::Unknown => true,
-            Self::Configuration
-            | Self::Credentials
-            | Self::StateLocked
-            | Self::StalePlan
-            | Self::Policy
-            | Self::Timeout
-            | Self::Integrity
-            | Self::Internal => false,
-        }
-    }
-}
-
-/// Whether a failed run changed anything.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
-pub enum Changed {
-    /// Nothing was changed.
-    #[default]
-    None,
-    /// Some of the plan was carried out.
-    Some,
-    /// Nobody can say; also what a word of a newer version is read as.
-    #[serde(other)]
-    Unknown,
-}
-
-/// What went wrong.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Failure {
-    /// Its class.
-    pub class: FailureClass,
-    /// One word for it, from [`crate::reason`].
-    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z]*$"))]
-    pub reason: String,
-    /// What failed, on what; one line.
-    #[schemars(length(max = 1024))]
-    pub message: String,
-    /// Whether anything was changed.
-    pub changes: Changed,
-    /// What the tool said, errors first; at most 5.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 5))]
-    pub diagnostics: Vec<Diagnostic>,
-}
-
-/// A diagnostic of the tool.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Diagnostic {
-    /// `error` or `warning`.
-    #[schemars(length(max = 16))]
-    pub severity: String,
-    /// What it is about.
-    #[schemars(length(max = 512))]
-    pub summary: String,
-    /// The tool's explanation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
-    pub detail: Option<String>,
-    /// Address of the resource.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub address: Option<String>,
-    /// File, relative to the stack.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 512))]
-    pub file: Option<String>,
-    /// Line in it, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line: Option<u32>,
-}
-
 impl TerraformRunStatus {
     /// Whether the run has ended.
     pub fn is_terminal(&self) -> bool {
@@ -539,55 +249,4 @@ impl TerraformRunStatus {
 /// Rounded to whole seconds, as the API server stores times.
 pub fn whole_seconds(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_summary_names_what_there_is_and_fits() {
-        let counts = |value: serde_json::Value| {
-            let mut whole = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0});
-            whole.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
-            serde_json::from_value::<Changes>(whole).unwrap()
-        };
-        for (value, text) in [
-            (json!({}), "+0 ~0 -0"),
-            (json!({"outputs": 1}), "+0 ~0 -0, 1 output"),
-            (json!({"outputs": 2}), "+0 ~0 -0, 2 outputs"),
-            (json!({"moved": 1}), "+0 ~0 -0, 1 moved"),
-            (json!({"import": 1, "change": 1}), "+0 ~1 -0, 1 imported"),
-            (
-                json!({"add": 2, "destroy": 1, "replace": 1, "forget": 3, "drifted": 4}),
-                "+2 ~0 -1, 1 replaced, 3 forgotten, 4 drifted",
-            ),
-        ] {
-            assert_eq!(counts(value).summary(), text);
-        }
-        let most = u32::MAX;
-        let all = Changes {
-            add: most,
-            change: most,
-            destroy: most,
-            import: most,
-            replace: most,
-            forget: most,
-            outputs: most,
-            moved: most,
-            drifted: most,
-        };
-        assert!(all.summary().len() <= 160, "{}", all.summary());
-    }
-
-    #[test]
-    fn counts_that_are_newer_are_left_out_when_they_are_zero() {
-        let written = serde_json::to_value(Changes { outputs: 1, ..Changes::default() }).unwrap();
-        let first = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 1});
-        assert_eq!(written, first, "the release before reads this and nothing less");
-        let written = serde_json::to_value(Changes { moved: 1, drifted: 2, ..Changes::default() }).unwrap();
-        assert_eq!((&written["moved"], &written["drifted"]), (&json!(1), &json!(2)));
-    }
 }

@@ -1,0 +1,159 @@
+//! What a run says of its plan.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The plan that waits, or that was made last.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanStatus {
+    /// The digest a reviewer approves: `sha256:` and 64 hexadecimal digits.
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub checksum: String,
+    /// The attempt that made it; a plan changes only with its attempt.
+    pub attempt: u32,
+    /// Counts in short: `+2 ~0 -1, 1 output`.
+    #[schemars(length(max = 160))]
+    pub summary: String,
+    /// Counts of changes.
+    #[serde(flatten)]
+    pub counts: Changes,
+    /// Tool and version: `OpenTofu 1.10.6`.
+    #[schemars(length(max = 64))]
+    pub tool: String,
+    /// The commit, where the source has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub revision: Option<String>,
+    /// When it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+    /// Operating system and architecture: `linux_amd64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub platform: Option<String>,
+    /// Digest of what the datastore keeps of it: plan file, lock file and work directory. Empty when the plan lives and dies with
+    /// its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub bundle: Option<String>,
+    /// Digest of which state the plan is of: backend, without credentials, and workspace. Runs with the same key apply one after
+    /// the other, within a namespace and those that share its states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub state_key: Option<String>,
+    /// One line a change, destroys first; bounded, the last line says how many more there are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 51), inner(length(max = 256)))]
+    pub changes: Vec<String>,
+}
+
+/// How much a plan changes, in Terraform's words; a replaced resource counts in `replace`, `add` and `destroy`, as the tools count.
+///
+/// What a release before this one cannot read a plan without is written even when it is 0; all others are left out then.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Changes {
+    /// Created, the new halves of replaced ones included.
+    pub add: u32,
+    /// Updated in place.
+    pub change: u32,
+    /// Destroyed, the old halves of replaced ones included.
+    pub destroy: u32,
+    /// Imported.
+    pub import: u32,
+    /// Replaced.
+    pub replace: u32,
+    /// Forgotten: removed from the state only.
+    pub forget: u32,
+    /// Outputs that change.
+    pub outputs: u32,
+    /// Resources that get another address.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub moved: u32,
+    /// Resources changed or deleted outside of the code since the last apply.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drifted: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+impl Changes {
+    /// Operations on resources that an apply carries out; a replacement is one, among those that add.
+    pub const fn operations(&self) -> u32 {
+        self.add + self.change + self.destroy + self.forget + self.import
+    }
+
+    /// Counts in short: `+2 ~0 -1`, with further counts only where there are any; at most 160 characters.
+    pub fn summary(&self) -> String {
+        let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);
+        for (count, word) in [
+            (self.replace, "replaced"),
+            (self.import, "imported"),
+            (self.forget, "forgotten"),
+            (self.moved, "moved"),
+            (self.outputs, if self.outputs == 1 { "output" } else { "outputs" }),
+            (self.drifted, "drifted"),
+        ] {
+            if count > 0 {
+                text = format!("{text}, {count} {word}");
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_summary_names_what_there_is_and_fits() {
+        let counts = |value: serde_json::Value| {
+            let mut whole = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0});
+            whole.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+            serde_json::from_value::<Changes>(whole).unwrap()
+        };
+        for (value, text) in [
+            (json!({}), "+0 ~0 -0"),
+            (json!({"outputs": 1}), "+0 ~0 -0, 1 output"),
+            (json!({"outputs": 2}), "+0 ~0 -0, 2 outputs"),
+            (json!({"moved": 1}), "+0 ~0 -0, 1 moved"),
+            (json!({"import": 1, "change": 1}), "+0 ~1 -0, 1 imported"),
+            (
+                json!({"add": 2, "destroy": 1, "replace": 1, "forget": 3, "drifted": 4}),
+                "+2 ~0 -1, 1 replaced, 3 forgotten, 4 drifted",
+            ),
+        ] {
+            assert_eq!(counts(value).summary(), text);
+        }
+        let most = u32::MAX;
+        let all = Changes {
+            add: most,
+            change: most,
+            destroy: most,
+            import: most,
+            replace: most,
+            forget: most,
+            outputs: most,
+            moved: most,
+            drifted: most,
+        };
+        assert!(all.summary().len() <= 160, "{}", all.summary());
+    }
+
+    #[test]
+    fn counts_that_are_newer_are_left_out_when_they_are_zero() {
+        let written = serde_json::to_value(Changes { outputs: 1, ..Changes::default() }).unwrap();
+        let first = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 1});
+        assert_eq!(written, first, "the release before reads this and nothing less");
+        let written = serde_json::to_value(Changes { moved: 1, drifted: 2, ..Changes::default() }).unwrap();
+        assert_eq!((&written["moved"], &written["drifted"]), (&json!(1), &json!(2)));
+    }
+}

@@ -1,0 +1,174 @@
+//! What the status says at the end of an attempt or of the run.
+
+use crds::{Changed, Failure, FailureClass, Phase, RunResult, reason, whole_seconds};
+use jiff::Timestamp;
+
+use super::StatusView;
+use crate::{
+    machine::{Cause, Ending},
+    report::{self, Held},
+};
+
+impl StatusView {
+    /// Whether an attempt that ends so leaves a plan that waits on.
+    pub(in crate::driver) fn is_released(&self, ending: Ending) -> bool {
+        let waits = self.status.phase == Some(Phase::AwaitingApproval) && self.is_stored();
+        match ending {
+            Ending::Released | Ending::Queued => true,
+            // The plan is not the pod's: there is nothing to try again.
+            Ending::Attempt(Cause::Terminated) => waits,
+            _ => false,
+        }
+    }
+
+    /// What is on disk is not what was planned: `parts` of it, as far as it is known which.
+    pub(in crate::driver) fn mismatch(&mut self, found: &str, parts: &[&str]) {
+        let message = if parts.is_empty() {
+            format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum)
+        } else {
+            format!("changed since the plan was made: {}; the plan was not applied", parts.join("; "))
+        };
+        self.failure = Some(Failure {
+            class: FailureClass::Integrity,
+            reason: reason::CHECKSUM_MISMATCH.to_owned(),
+            message,
+            changes: Changed::None,
+            diagnostics: Vec::new(),
+        });
+    }
+
+    /// The end, or the end of the attempt when there is no result.
+    pub(in crate::driver) fn end(
+        &mut self,
+        ending: Ending,
+        result: Option<RunResult>,
+        why: &str,
+        changed: Changed,
+        now: Timestamp,
+    ) {
+        self.stalled = None;
+        let commands = self.settings.commands();
+        let phase = self.status.phase.unwrap_or(Phase::Setup);
+        let claimed = phase == Phase::Apply;
+        let word = phase.as_str();
+        if ending == Ending::Queued {
+            self.history("Queue", &format!("{why}; the pod ends, a further one plans anew when it is this run's turn"), now);
+            self.status.message = Some(format!("{why}; it plans anew when it is its turn"));
+            return;
+        }
+        if self.is_released(ending) {
+            if !why.is_empty() {
+                self.history("Hold", &format!("{why}; the pod ends, the approved plan is kept"), now);
+                self.status.message = Some(format!("plan {} is approved; {why}; no pod is held", self.summary()));
+                self.status.next_step = None;
+                return;
+            }
+            let hold = if ending == Ending::Released { "nobody approved yet" } else { "the pod was told to end" };
+            self.history("Hold", &format!("{hold}; the pod ends, the plan is kept"), now);
+            let until = self.expires(now);
+            self.status.message = Some(self.waits(until, Held::No));
+            return;
+        }
+        self.status.next_step = None;
+        match ending {
+            // Said above.
+            Ending::Released | Ending::Queued => {}
+            Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
+            Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
+            Ending::Applied => {
+                let done = self.status.progress.as_ref().map_or(0, |p| p.done);
+                self.history(word, &format!("{done} done"), now);
+                let what = if result == Some(RunResult::Destroyed) { "destroyed" } else { "applied" };
+                self.status.message = Some(format!("{what} {}", self.summary()));
+            }
+            Ending::Rejected | Ending::Canceled | Ending::Deleted | Ending::Expired => {
+                let text = report::stopped(&commands, why);
+                self.history(result.map_or(word, RunResult::as_str), why, now);
+                self.status.message = Some(text.message);
+                self.status.next_step = text.next_step;
+            }
+            Ending::Failed(cause) | Ending::Attempt(cause) => {
+                let failure = self.caused(cause, why, claimed, changed, now);
+                self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
+                if result.is_some() {
+                    let mut text = report::failed(&commands, &failure, self.inline);
+                    if claimed {
+                        report::accounted(&mut text, &commands, self.status.progress.as_ref(), self.status.journal.as_ref());
+                    }
+                    self.status.message = Some(text.message);
+                    self.status.next_step = text.next_step;
+                } else {
+                    self.status.message = Some(report::retried(&failure));
+                }
+                self.status.failure = Some(failure);
+            }
+        }
+        if let Some(current) = self.status.progress.as_mut() {
+            current.current = None;
+        }
+        if let Some(result) = result {
+            self.status.phase = Some(result.phase());
+            self.status.result = Some(result);
+            self.status.completion_time = Some(whole_seconds(now));
+        }
+    }
+
+    /// The failure of a cause: what the step said, under the class of what ended it.
+    fn caused(&mut self, cause: Cause, why: &str, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
+        let phase = self.status.phase.unwrap_or(Phase::Setup);
+        let said = self.failure.take();
+        let commands = self.settings.commands();
+        let (class, reason, text) = match cause {
+            Cause::Step | Cause::Mismatch => {
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+            }
+            // What it waited for is what it failed of.
+            Cause::Deadline if said.as_ref().is_some_and(|said| said.reason == reason::STATE_LOCKED) => {
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+            }
+            Cause::Deadline => {
+                let locked = self.status.state_lock.as_ref().map(|lock| {
+                    // It was named, and nothing has shown since that the tool got it.
+                    let text = format!("{} failed: {}", self.locking(), crate::classify::held_by(lock));
+                    (FailureClass::StateLocked, reason::STATE_LOCKED, text)
+                });
+                let took = report::span(self.clocked(now).took);
+                let stalled = Some(self.stalled_for).filter(|lasted| lasted.as_secs() > 0).map(report::span);
+                let stalled = stalled.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
+                let text = format!("phase {phase} passed its deadline after {took}{stalled}");
+                locked.unwrap_or((FailureClass::Timeout, reason::DEADLINE_EXCEEDED, text))
+            }
+            Cause::Terminated if claimed => (
+                FailureClass::Interrupted,
+                reason::APPLY_INTERRUPTED,
+                format!("{} was told to end during apply", commands.process()),
+            ),
+            Cause::Terminated => (
+                FailureClass::Interrupted,
+                reason::TERMINATED,
+                format!("{} was told to end in phase {phase}", commands.process()),
+            ),
+            Cause::Cancelled => (
+                FailureClass::Interrupted,
+                reason::APPLY_INTERRUPTED,
+                format!("the run was cancelled during apply{}", why.strip_prefix("cancelled").unwrap_or_default()),
+            ),
+        };
+        let message = match said.as_ref().map(|f| f.message.as_str()) {
+            Some(said) if !said.is_empty() => format!("{text}; {said}"),
+            _ => text,
+        };
+        let changes = match (claimed, &said) {
+            (false, _) => Changed::None,
+            (true, Some(said)) => said.changes,
+            (true, None) => changed,
+        };
+        Failure {
+            class,
+            reason: reason.to_owned(),
+            message,
+            changes,
+            diagnostics: said.map(|f| f.diagnostics).unwrap_or_default(),
+        }
+    }
+}
