@@ -23,7 +23,7 @@ use crate::{
     settings::Settings,
     state_queue::lease::Taken,
 };
-use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, reason, state_key, text::clip};
+use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key, text::clip};
 
 /// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -220,7 +220,12 @@ pub(super) fn unconfirmed(o: &Observed, settings: &Settings, now: Timestamp) -> 
 }
 
 fn say_kept(o: &Observed, why: &str, until: Timestamp, now: Timestamp) -> Decision {
-    let text = format!("kept, as the apply may still run: {why}; other runs of this state wait");
+    let mut text = format!("kept, as the apply may still run: {why}; other runs of this state wait");
+    // Elsewhere it has no effect.
+    if matches!(lost_node::fate(o), Fate::Lost(_)) && !o.run.annotations().contains_key(names::ABANDON) {
+        let command = names::abandon_command(&o.run.namespace().unwrap_or_default(), &o.run.name_any());
+        text = format!("{text}. To give the apply up: {command}");
+    }
     let mut draft = Draft::new(&o.run, now);
     let told = o.status().conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512));
     let mut decision = Decision::until(until, now);

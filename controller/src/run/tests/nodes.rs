@@ -236,6 +236,22 @@ fn it_is_refused_while_the_policies_are_missing() {
 }
 
 #[test]
+fn a_lease_that_is_kept_names_what_gives_it_back() {
+    let mut world = World::automatic().claimed().leased().bound().lost();
+    world.settle();
+    let mut world = world.pod_gone();
+    world.settle();
+    world = world.later(61);
+    world.settle();
+    assert_eq!((world.status().result, world.status().lease.is_some()), (Some(RunResult::Indeterminate), true));
+    let condition = world.status().conditions.iter().find(|c| c.type_ == conditions::STATE_LEASED).unwrap();
+    assert!(condition.message.contains("kubectl annotate -n team tfrun/net pawl.run/abandon="), "{}", condition.message);
+    let mut world = world.abandoned();
+    world.settle();
+    assert!(world.status().lease.is_none());
+}
+
+#[test]
 fn a_lock_that_cannot_be_released_keeps_the_lease_and_says_so() {
     let mut world = World::automatic().claimed().leased().bound().lost().abandoned();
     world.unlock = Err("the datastore does not answer".into());
