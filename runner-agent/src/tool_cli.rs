@@ -32,7 +32,8 @@ Environment:
   PAWL_TOOLS_CACHE                    the cache; ~/.cache/pawl/tool-cache when it is not set
   TOFUENV_REMOTE, TFENV_REMOTE, TG_REMOTE, with _LIST_URL, _LIST_MODE, _REMOTE_USER and _REMOTE_PASSWORD
                                       mirrors, as tenv reads them
-  TENV_GITHUB_TOKEN, TENV_ARCH        as tenv reads them
+  TENV_GITHUB_TOKEN, TOFUENV_GITHUB_TOKEN, TENV_ARCH, TFENV_ARCH, TOFUENV_ARCH
+                                      as tenv reads them
   HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE";
 
 /// Say which tool a stack asks for, and get it
@@ -54,8 +55,8 @@ enum Verb {
 /// Print tool, version and reason for a stack, as a run of it would have them
 ///
 /// The version, in this order: --tool; version files from DIR upward to the top of its repository
-/// (.opentofu-version, .terraform-version, .tool-versions, .tfswitchrc, .tfswitch.toml, terragrunt.hcl,
-/// root.hcl); required_version of the code; the newest release.
+/// (.opentofu-version, .terraform-version, .terragrunt-version, .tool-versions, .tfswitchrc, .tfswitch.toml,
+/// .tgswitchrc, .tgswitch.toml, terragrunt.hcl, root.hcl); required_version of the code; the newest release.
 /// The tool: --tool; a file of Terragrunt or OpenTofu; the nearest version file; the registry of the
 /// lock file; Terraform where required_version allows no OpenTofu; else OpenTofu, whatever is on PATH.
 /// Nothing is changed but the cache of lists.
