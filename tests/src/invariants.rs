@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
+    use std::{collections::BTreeSet, fs, path::Path};
 
     /// The rows of the page: number, and what is said to show it.
     fn rows(page: &str) -> Vec<(String, String)> {
@@ -19,33 +19,69 @@ mod tests {
         cell.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect()
     }
 
-    /// All code, ours and that of tests.
-    fn sources(dir: &Path, into: &mut String) {
+    /// The tests of the files below a folder, by their paths in their crate, also with the crate's name before. A folder with the root of
+    /// a crate begins one.
+    fn read(dir: &Path, modules: &[String], into: &mut BTreeSet<String>) {
+        let is_root = ["lib.rs", "main.rs"].iter().any(|root| dir.join(root).exists());
+        let modules: &[String] = if is_root { &[] } else { modules };
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("target") {
-                let _ = writeln!(into, "mod {};", path.file_name().unwrap().display());
-                sources(&path, into);
-            } else if path.extension().is_some_and(|end| end == "rs") {
-                let _ = writeln!(into, "mod {};", path.file_stem().unwrap().display());
-                into.push_str(&fs::read_to_string(&path).unwrap());
+            let name = path.file_stem().unwrap().display().to_string();
+            let within = || {
+                let name = Some(name.clone()).filter(|name| !["mod", "lib", "main"].contains(&name.as_str()));
+                modules.iter().cloned().chain(name).collect::<Vec<_>>()
+            };
+            if path.is_dir() && name != "target" {
+                read(&path, &within(), into);
+            } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("src/invariants.rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let krate = path.components().map(|part| part.as_os_str().display().to_string()).collect::<Vec<_>>();
+                let krate = krate.iter().rposition(|part| part == "src").and_then(|src| krate.get(src.checked_sub(1)?));
+                for test in tests(&text, &within()) {
+                    into.extend(krate.map(|krate| format!("{krate}::{test}")));
+                    into.insert(test);
+                }
+                into.extend(written(&text));
             }
         }
     }
 
-    /// A suite's tests have their whole name in a text; others are functions in a module of that name.
-    fn is_there(name: &str, code: &str) -> bool {
-        let (module, test) = name.rsplit_once("::").unwrap();
-        let of_module = || {
-            let last = module.rsplit("::").next().unwrap();
-            code.contains(&format!("mod {last};"))
-                || code.contains(&format!("mod {last} {{"))
-                || code.contains(&format!("\"{last}::"))
-        };
-        match test.split_once('*') {
-            Some(("", "")) => of_module(),
-            Some((start, _)) => code.contains(&format!("\"{module}::{start}")) || code.contains(&format!("fn {start}")),
-            None => code.contains(&format!("\"{name}\"")) || (code.contains(&format!("fn {test}(")) && of_module()),
+    /// The unit tests of a file.
+    fn tests(text: &str, modules: &[String]) -> Vec<String> {
+        let (mut found, mut within, mut is_test) = (Vec::new(), Vec::<(usize, &str)>::new(), false);
+        for line in text.lines() {
+            let (depth, line) = (line.len() - line.trim_start().len(), line.trim_start());
+            if line.starts_with('}') && within.last().is_some_and(|(at, _)| *at == depth) {
+                within.pop();
+            }
+            if let Some(name) =
+                line.strip_prefix("pub(crate) ").unwrap_or(line).strip_prefix("mod ").and_then(|rest| rest.strip_suffix(" {"))
+            {
+                within.push((depth, name));
+            }
+            is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            let function =
+                line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ").and_then(|rest| rest.split('(').next());
+            if let (true, Some(name)) = (is_test, function) {
+                let inner = within.iter().map(|(_, name)| *name);
+                found.push(modules.iter().map(String::as_str).chain(inner).chain([name]).collect::<Vec<_>>().join("::"));
+                is_test = false;
+            }
+        }
+        found
+    }
+
+    /// Tests of the suites have their whole name in a text, or what it begins with: `matrix::{place:?}`.
+    fn written(text: &str) -> impl Iterator<Item = String> {
+        let names = text.split('"').map(|text| text.split('{').next().unwrap_or_default());
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':';
+        names.filter(move |name| name.contains("::") && name.chars().all(is_name)).map(str::to_owned)
+    }
+
+    fn is_there(name: &str, tests: &BTreeSet<String>) -> bool {
+        match name.split_once('*') {
+            Some((start, _)) => tests.iter().any(|test| test.starts_with(start)),
+            None => tests.contains(name),
         }
     }
 
@@ -53,9 +89,9 @@ mod tests {
     fn every_invariant_has_a_test_that_is_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let page = fs::read_to_string(root.join("design/invariants.md")).unwrap();
-        let mut code = String::new();
+        let mut tests = BTreeSet::new();
         for part in ["crds", "controller", "runner-agent", "tests"] {
-            sources(&root.join(part), &mut code);
+            read(&root.join(part), &[part.to_owned()], &mut tests);
         }
         let rows = rows(&page);
         assert!(rows.len() > 40, "the page has no table any more");
@@ -66,7 +102,7 @@ mod tests {
             if names(cell).is_empty() {
                 wrong.push(format!("{number} names no test: {cell}"));
             }
-            let missing = names(cell).into_iter().filter(|name| !is_there(name, &code));
+            let missing = names(cell).into_iter().filter(|name| !is_there(name, &tests));
             wrong.extend(missing.map(|name| format!("{number}: there is no test {name}")));
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
@@ -74,12 +110,13 @@ mod tests {
 
     #[test]
     fn a_test_that_is_not_there_is_seen() {
-        let code = "mod kills;\nTest::new(\"kills::once\", …)\nmod tests {\n fn twice() {}";
-        for name in ["kills::*", "kills::once", "kills::on*", "tests::*"] {
-            assert!(is_there(name, code), "{name}");
+        let code = "mod tests {\n    #[test]\n    fn twice() {}\n}\nfn never() {}\nTest::new(\"kills::once\", \"x::{p:?}\")";
+        let all: BTreeSet<_> = tests(code, &["a".to_owned()]).into_iter().chain(written(code)).collect();
+        for name in ["kills::*", "kills::once", "kills::on*", "a::tests::*", "a::tests::twice", "x::*"] {
+            assert!(is_there(name, &all), "{name}");
         }
-        for name in ["kills::never", "gone::*", "kills::no*", "gone::once"] {
-            assert!(!is_there(name, code), "{name}");
+        for name in ["kills::never", "gone::*", "kills::no*", "gone::once", "tests::twice", "a::tests", "a::never"] {
+            assert!(!is_there(name, &all), "{name}");
         }
         assert_eq!(rows("| S1 | a \\| b | kept | `x::y` |\n| what | is | this |"), [("S1".to_owned(), "`x::y`".to_owned())]);
     }
