@@ -196,8 +196,8 @@ async fn many_at_once_leave_a_whole_list() {
     let results = futures_of((0..20).map(|_| known(source, cache, at(0)))).await;
     assert!(results.iter().all(Result::is_ok));
     let asked = world.asked();
-    let at_hand = world.known(1).await.unwrap();
-    assert_eq!((at_hand.stale, world.asked()), (None, asked));
+    let kept = world.known(1).await.unwrap();
+    assert_eq!((kept.stale, world.asked()), (None, asked));
 }
 
 /// All of them, side by side.
