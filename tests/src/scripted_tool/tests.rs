@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::ledger::{self, Entry, what};
-use crate::servers::state::{Faults, LockInfo, StateServer};
+use crate::servers::state::{LockInfo, StateServer};
 
 const ARGUMENTS: &str = "SCRIPTED_TOOL_ARGUMENTS";
 
@@ -244,7 +244,7 @@ async fn a_state_that_cannot_be_saved_is_left_in_a_file() {
     let bench = Bench::with(json!({"resources": 1})).await;
     bench.good("init").await;
     bench.good("plan -json -out=p").await;
-    bench.server.set_faults("s", Faults { posts: 1, ..Faults::default() });
+    bench.server.fail_writes("s", 1);
     let ran = bench.run("apply -json p").await;
     assert_eq!((ran.code, ran.summary().as_str()), (Some(1), "Failed to save stateFailed to persist state to backend"));
     let left = std::fs::read_to_string(bench.path().join("errored.tfstate")).unwrap();
@@ -256,12 +256,12 @@ async fn a_state_that_cannot_be_saved_is_left_in_a_file() {
 async fn a_held_lock_is_waited_for_as_long_as_asked() {
     let bench = Bench::with(json!({})).await;
     bench.good("init").await;
-    assert!(bench.server.hold_lock("s", LockInfo::stranger("1", "someone@elsewhere")).unwrap());
+    assert!(bench.server.hold_lock("s", LockInfo::stranger("1", "someone@elsewhere")));
     let ran = bench.run("plan -json -out=p -lock-timeout=300ms").await;
     assert!(ran.text.contains("someone@elsewhere") && ran.code == Some(1), "{}", ran.text);
     let child = bench.command("plan -json -out=p -lock-timeout=20s").spawn().unwrap();
     bench.wait_for(what::LOCK_REFUSED, 4).await;
-    assert!(bench.server.force_unlock("s").unwrap());
+    assert!(bench.server.force_unlock("s"));
     assert_eq!(wait(child).await.code, Some(0));
 }
 
