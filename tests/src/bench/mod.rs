@@ -21,7 +21,6 @@ mod samples;
 mod stacks;
 mod standby;
 mod states;
-mod supervisor;
 mod table;
 mod tools;
 
@@ -56,8 +55,6 @@ pub enum Figure {
     Journal,
     /// Objects of 1 MiB, 100 MiB and 1 GiB, against curl and a plain file server.
     Bundles,
-    /// What a container of its own for the tokens would cost.
-    Supervisor,
     /// Managed state against the `kubernetes` backend.
     States,
     /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
@@ -147,9 +144,6 @@ async fn measure(options: &Options) -> Result<Table> {
     }
     if options.wants(Figure::Journal) {
         Box::pin(journal::measure(&lab, options.times(12), &mut table)).await?;
-    }
-    if options.wants(Figure::Supervisor) {
-        supervisor::measure(&lab, options.times(20), &mut table).await?;
     }
     if options.wants(Figure::States) {
         states::measure(&lab, options.times(8), &mut table).await?;
