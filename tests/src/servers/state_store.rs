@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::ledger::{Ack, Entry, Ledger, what};
+use crate::ledger::{Entry, Ledger, what};
 
 /// Terraform's lock, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,10 +58,6 @@ impl LockInfo {
 /// One version of a state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Version {
-    /// Position of its write in the ledger.
-    pub seq: u64,
-    /// The lock under which it was written, if there was one.
-    pub lock: Option<LockInfo>,
     /// The state, or none for a deletion.
     pub body: Option<Vec<u8>>,
 }
@@ -131,8 +127,8 @@ impl Store {
             "path": path, "id": lock_id, "serial": state["serial"], "lineage": state["lineage"],
             "operation": held.as_ref().map(|lock| lock.operation.as_str()),
         });
-        let Ack { seq, .. } = self.note(&who, event, detail);
-        self.of(path).versions.push(Version { seq, lock: held, body });
+        self.note(&who, event, detail);
+        self.of(path).versions.push(Version { body });
         Outcome::Done
     }
 
@@ -171,9 +167,9 @@ impl Store {
         }
     }
 
-    fn note(&mut self, who: &str, event: &str, detail: Value) -> Ack {
+    fn note(&mut self, who: &str, event: &str, detail: Value) {
         // `who` is the host alone, so that entries of a pod's lock and of its tool carry the same name.
         let host = who.rsplit_once('@').map_or(who, |(_, host)| host);
-        self.ledger.append(Entry::new(host, event, detail))
+        self.ledger.append(Entry::new(host, event, detail));
     }
 }
