@@ -26,23 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 /// Two creations that take their time, one after the other.
-pub(crate) const SLOW: &str = r#"
-terraform {
-  required_providers {
-    time = {
-      source = "hashicorp/time"
-    }
-  }
-}
-resource "terraform_data" "first" {}
-resource "time_sleep" "second" {
-  create_duration = "6s"
-  depends_on      = [terraform_data.first]
-}
-resource "terraform_data" "third" {
-  depends_on = [time_sleep.second]
-}
-"#;
+pub(crate) const SLOW: &str = include_str!("../fixtures/terragrunt/slow/main.tf");
 
 /// A plan that reads from a server.
 pub(crate) fn reading(server: &Stalled) -> String {
@@ -118,7 +102,7 @@ fn at_the_question(lab: &Lab) -> Result<()> {
 
 /// A terminal at which an apply has begun that is slower than any key.
 fn applying(lab: &Lab) -> Result<(Place, Terminal)> {
-    let place = lab.place("tofu", &[("main.tf", &SLOW.replace("6s", "30s"))])?;
+    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
     let mut terminal = place.at_terminal(&[])?;
     terminal.answer("y")?;
     terminal.until("time_sleep.second: Creating...")?;

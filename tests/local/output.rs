@@ -31,7 +31,7 @@ fn is_coloured(text: &str) -> bool {
 }
 
 fn terminal(lab: &Lab) -> Result<()> {
-    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
+    let place = lab.place("tofu", &[("main.tf", &SLOW.replace("30s", "6s"))])?;
     let mut terminal = place.at_terminal(&[])?;
     terminal.until("[y/N]")?;
     let plan = terminal.text();

@@ -11,9 +11,12 @@ use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, TerraformRunStatus};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::cluster::{
-    cache,
-    gobuild::{TERRAGRUNT, Toolset},
+use tests::{
+    cluster::{
+        cache,
+        gobuild::{TERRAGRUNT, Toolset},
+    },
+    compare::cases::copy,
 };
 
 use crate::terminal::{Terminal, spawning};
@@ -127,20 +130,6 @@ impl Lab {
 /// The stacks that the tests run.
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/stacks")
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            fs::create_dir(&target)?;
-            copy(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
 }
 
 /// A person's machine.

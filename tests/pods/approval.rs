@@ -13,10 +13,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("approval::denied_is_rejected_and_nothing_is_applied", deny),
         Test::new("approval::withdrawn_goes_back_to_waiting", withdrawal),
         Test::new("approval::what_is_not_this_plan_is_refused_in_the_terminal", refused),
-        Test::new("approval::nobody_approves_in_time", expiry),
         Test::new("approval::an_agent_killed_in_the_hold_leaves_its_plan", killed_in_the_hold),
         Test::new("approval::a_newer_run_of_the_workspace_takes_its_place", superseded),
-        Test::new("approval::code_changed_after_the_plan_is_not_applied", changed_code),
     ]
 }
 
@@ -115,13 +113,6 @@ async fn refused(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn expiry(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"approval": {"expiresAfter": "3s"}})).await?;
-    let status = scene.ends("a", RunResult::Expired).await?;
-    ensure!(status.phase == Some(Phase::Canceled) && scene.starts("a", "apply") == 0);
-    Ok(())
-}
-
 async fn superseded(scene: Scene) -> Result<()> {
     // One backend is one workspace, whatever its runs are called.
     let stack = json!({"backend": scene.backend("shared")});
@@ -153,34 +144,6 @@ async fn killed_in_the_hold(scene: Scene) -> Result<()> {
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(scene.starts("a", "apply") == 1 && scene.starts("a", "plan") == 1);
     ensure!(status.history.iter().any(|line| line.contains("the plan is kept")), "{:?}", status.history);
-    Ok(())
-}
-
-async fn changed_code(scene: Scene) -> Result<()> {
-    // A process that the plan left behind is gone before the hold, so the test changes the file from outside.
-    scene.scripted("a", json!({}), json!({})).await?;
-    scene.phase("a", Phase::AwaitingApproval).await?;
-    let pod = scene.pod("a").await?;
-    let (pid, _) = Scene::processes(&pod)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
-    let root = format!("/proc/{pid}/root{}", crds::pod_env::WORK_DIR);
-    let mut changed = 0;
-    let mut folders = vec![std::path::PathBuf::from(root)];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder)?.flatten() {
-            if entry.file_type()?.is_dir() {
-                folders.push(entry.path());
-            } else if entry.file_name() == "main.tf" {
-                std::fs::write(entry.path(), "# changed after the plan\n")?;
-                changed += 1;
-            }
-        }
-    }
-    ensure!(changed > 0, "no main.tf in the pod's work directory");
-    ensure!(scene.approve("a").await?.status.success());
-    let status = scene.fails("a", crds::FailureClass::Integrity, reason::CHECKSUM_MISMATCH, SOON).await?;
-    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
-    let message = status.message.unwrap_or_default();
-    ensure!(message.starts_with("changed since the plan was made: the code"), "{message}");
     Ok(())
 }
 

@@ -1,20 +1,18 @@
-//! A run is cancelled before its plan, while it holds, and in mid-apply.
+//! A run is cancelled before its pod starts, before its plan, and in mid-apply; in the hold, and when its apply ends well all the same, it is
+//! in the agent's tests (`attempt`).
 
 use anyhow::{Context, Result, ensure};
-use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
+use crds::{Changed, FailureClass, RunResult, names, reason};
 use serde_json::json;
 use tests::ledger::{self, what};
 
-use crate::suite::{SOON, Scene, Test, gate, holds};
+use crate::suite::{SOON, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("cancel::before_the_plan", before_the_plan),
-        Test::new("cancel::while_it_holds", while_it_holds),
         Test::new("cancel::in_mid_apply_means_one_interrupt", in_mid_apply),
-        Test::new("cancel::an_apply_that_ends_well_all_the_same_is_applied", too_late),
         Test::new("cancel::before_its_pod_starts", before_the_pod),
-        Test::new("cancel::a_provider_that_does_not_end_is_killed_not_the_tool", stubborn_provider),
     ]
 }
 
@@ -25,15 +23,6 @@ async fn before_the_plan(scene: Scene) -> Result<()> {
     let status = scene.ends("a", RunResult::Canceled).await?;
     holds(&status.message.unwrap_or_default(), "not today")?;
     ensure!(scene.starts("a", "plan") == 0);
-    Ok(())
-}
-
-async fn while_it_holds(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({})).await?;
-    scene.phase("a", Phase::AwaitingApproval).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("not today"))]).await?;
-    scene.ends("a", RunResult::Canceled).await?;
-    ensure!(scene.starts("a", "apply") == 0);
     Ok(())
 }
 
@@ -56,40 +45,10 @@ async fn in_mid_apply(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn too_late(scene: Scene) -> Result<()> {
-    let steps = json!(["ignore_interrupts", {"mark": "deaf"}, gate()]);
-    let script = json!({"resources": [{"address": "terraform_data.a", "steps": steps}]});
-    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
-    scene.until_ledger("a", what::MARK, None).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
-    scene.until_ledger("a", what::SIGNAL, Some("apply")).await?;
-    scene.open("a").await?;
-    scene.ends("a", RunResult::Applied).await?;
-    Ok(())
-}
-
 async fn before_the_pod(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), json!({"runner": {"nodeSelector": {"no": "such-node"}}})).await?;
     scene.until("a", "attempted", SOON, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
     scene.annotate("a", &[(names::CANCEL, Some("never mind"))]).await?;
     scene.ends("a", RunResult::Canceled).await?;
-    Ok(())
-}
-
-async fn stubborn_provider(scene: Scene) -> Result<()> {
-    // The provider ignores the interrupt; without it the tool would wait for an hour.
-    let script = json!({"resources": [
-        {"address": "terraform_data.a"},
-        {"address": "terraform_data.b", "steps": [{"provider": {"seconds": 3600, "ignore_signals": true}}]},
-    ]});
-    let spec = json!({"approval": {"mode": "Automatic"}, "runner": {"terminationGracePeriodSeconds": 30}});
-    scene.scripted("a", script, spec).await?;
-    scene.until_ledger("a", what::RESOURCE, None).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
-    let status = scene.ends_within("a", RunResult::Failed, crate::suite::LATER).await?;
-    let failure = status.failure.context("no failure")?;
-    ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
-    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
-    ensure!(scene.suite.state.current(&format!("{}/a", scene.namespace)).is_some(), "no state was written");
     Ok(())
 }

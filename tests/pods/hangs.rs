@@ -1,5 +1,6 @@
-//! What hangs, asks or stays behind: it is seen while it lasts, ends with its class and reason, and nothing of it is left. That a provider
-//! is killed and not the tool when a *person* ends an apply is `cancel::a_provider_that_does_not_end_is_killed_not_the_tool`.
+//! What hangs, asks or stays behind: it is seen while it lasts, ends with its class and reason, and nothing of it is left. A plan that hangs
+//! is in the agent's tests (`quiet`); that a provider is killed and not the tool when a *person* ends an apply is in `tools`, under
+//! Terragrunt.
 
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use crate::suite::{LATER, SOON, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("hangs::a_plan_whose_provider_hangs_on_expired_credentials", before_the_claim),
         Test::new("hangs::an_apply_whose_provider_hangs_on_expired_credentials", behind_the_claim),
         Test::new("hangs::a_tool_that_asks_is_not_answered", question),
         Test::new("hangs::a_daemon_that_keeps_the_output_open_keeps_nobody", daemon),
@@ -23,8 +23,8 @@ pub(crate) fn tests() -> Vec<Test> {
 /// What a cloud says to credentials that ran out, before its provider tries again for ever.
 const EXPIRED: &str = "ExpiredToken: the security token included in the request is expired";
 
-/// Waits until the status says that nothing happens, and holds what `describe` shows of it.
-async fn silent(scene: &Scene, command: &str, more: &str) -> Result<Timestamp> {
+/// Waits until the status says that nothing happens in the apply, and holds what `describe` shows of it.
+async fn silent(scene: &Scene) -> Result<()> {
     let says = |status: &TerraformRunStatus| status.progress.as_ref().and_then(|progress| progress.quiet_since.clone());
     let run =
         scene.until("a", "silent", LATER, |r| r.status.as_ref().is_some_and(|s| says(s).is_some() || s.is_terminal())).await?;
@@ -35,11 +35,8 @@ async fn silent(scene: &Scene, command: &str, more: &str) -> Result<Timestamp> {
     ensure!((60..90).contains(&lasted), "said after {lasted} s");
     let describe = scene.kubectl(&["describe", "terraformrun", "a"])?;
     holds(&describe, "Quiet Since:")?;
-    let words = format!("{command} has said nothing new since {}", since.strftime("%H:%M:%S"));
-    for part in [words.as_str(), more, "it ends at the deadline at "] {
-        holds(&describe, part)?;
-    }
-    Ok(since)
+    let words = format!("apply has said nothing new since {}", since.strftime("%H:%M:%S"));
+    [words.as_str(), ", at terraform_data.b; ", "it ends at the deadline at "].iter().try_for_each(|part| holds(&describe, part))
 }
 
 /// The pod ends, and nothing of it is left but what holds its namespaces until the kubelet has seen it.
@@ -52,34 +49,6 @@ async fn clean(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// The one signal reached the tool, and none its provider.
-fn one_signal(scene: &Scene, command: &str) -> Result<()> {
-    let ledger = scene.ledger("a");
-    let (all, own) = (ledger::select(&ledger, what::SIGNAL, None), ledger::select(&ledger, what::SIGNAL, Some(command)));
-    ensure!(all.len() == 1 && own.len() == 1, "{all:?}");
-    ensure!(own.first().and_then(|signal| signal.text("signal")) == Some("SIGINT"), "{own:?}");
-    Ok(())
-}
-
-async fn before_the_claim(scene: Scene) -> Result<()> {
-    let provider = json!({"provider": {"seconds": 3600, "ignore_signals": true}});
-    let script = json!({"commands": {"plan": [{"print_err": EXPIRED}, provider]}});
-    scene.scripted("a", script, json!({"timeouts": {"plan": "90s"}})).await?;
-    let since = silent(&scene, "plan", "").await?;
-    let status = scene.fails("a", FailureClass::Timeout, reason::DEADLINE_EXCEEDED, LATER).await?;
-    let failure = status.failure.clone().context("no failure")?;
-    ensure!(failure.changes == Changed::None && status.claim.is_none() && status.plan.is_none(), "{status:?}");
-    // How long it was silent, and what it had said last.
-    for part in ["phase Plan passed its deadline after 1m", "; nothing had happened for 1m", EXPIRED] {
-        holds(&failure.message, part)?;
-    }
-    ensure!(status.progress.is_none_or(|progress| progress.quiet_since.is_none()), "silent since {since}, and ended");
-    holds(&scene.kubectl(&["describe", "terraformrun", "a"])?, "nothing had happened for 1m")?;
-    one_signal(&scene, "plan")?;
-    ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 0, "it was tried again");
-    clean(&scene).await
-}
-
 async fn behind_the_claim(scene: Scene) -> Result<()> {
     // The tool's own word that it waits comes every second, and is no news.
     let script = json!({"progress_ms": 1000, "resources": [
@@ -89,15 +58,17 @@ async fn behind_the_claim(scene: Scene) -> Result<()> {
     let spec = json!({"approval": {"mode": "Automatic"}, "timeouts": {"apply": "90s"},
         "runner": {"terminationGracePeriodSeconds": 30}});
     scene.scripted("a", script, spec).await?;
-    silent(&scene, "apply", ", at terraform_data.b; ").await?;
+    silent(&scene).await?;
     ensure!(scene.status("a").await?.phase == Some(Phase::Apply));
     let status = scene.fails("a", FailureClass::Timeout, reason::DEADLINE_EXCEEDED, LATER).await?;
     let failure = status.failure.context("no failure")?;
     ensure!(failure.changes == Changed::Some, "{failure:?}");
     holds(&failure.message, "; nothing had happened for 1m")?;
-    one_signal(&scene, "apply")?;
-    // The tool was not killed: it wrote down what it had created, and gave its lock back.
     let ledger = scene.ledger("a");
+    // The one signal reached the tool, and none its provider.
+    let (all, own) = (ledger::select(&ledger, what::SIGNAL, None), ledger::select(&ledger, what::SIGNAL, Some("apply")));
+    ensure!(all.len() == 1 && own.first().and_then(|signal| signal.text("signal")) == Some("SIGINT"), "{all:?}");
+    // The tool was not killed: it wrote down what it had created, and gave its lock back.
     ensure!(ledger::select(&ledger, what::COMMAND_END, Some("apply")).len() == 1, "the tool was killed");
     ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;

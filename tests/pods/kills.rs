@@ -11,13 +11,11 @@ use crate::suite::{LATER, Scene, Test, gate, gated, holds};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("kills::a_pod_force_deleted_in_setup_is_followed_by_another", deleted_in_setup),
-        Test::new("kills::a_pod_force_deleted_in_init_is_followed_by_another", deleted_in_init),
         Test::new("kills::a_pod_force_deleted_in_plan_is_followed_by_another", deleted_in_plan),
         Test::new("kills::a_pod_force_deleted_in_apply_is_never_followed", deleted_in_apply),
         Test::new("kills::a_pod_deleted_in_apply_saves_its_state", deleted_gracefully),
         Test::new("kills::an_agent_killed_in_apply_is_indeterminate", agent_killed),
         Test::new("kills::a_tool_killed_in_apply_is_not_tried_again", tool_killed),
-        Test::new("kills::retries_come_to_an_end", retries_end),
         Test::new("kills::a_second_process_of_the_pod_cannot_apply", second_process),
     ]
 }
@@ -65,10 +63,6 @@ async fn deleted_in_setup(scene: Scene) -> Result<()> {
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.context("no attempt")?.number == 2);
     Ok(())
-}
-
-async fn deleted_in_init(scene: Scene) -> Result<()> {
-    deleted_in(&scene, "init").await
 }
 
 async fn deleted_in_plan(scene: Scene) -> Result<()> {
@@ -130,25 +124,6 @@ async fn tool_killed(scene: Scene) -> Result<()> {
     let failure = status.failure.context("no failure")?;
     ensure!(failure.reason == reason::TOOL_KILLED && failure.changes != Changed::None, "{failure:?}");
     ensure!(scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.len() == 1);
-    Ok(())
-}
-
-async fn retries_end(scene: Scene) -> Result<()> {
-    let script = json!({"commands": {"plan": ["hang"]}});
-    scene.scripted("a", script, json!({"retry": {"limit": 1}})).await?;
-    for attempt in 1..=2 {
-        let planning = |r: &crds::TerraformRun| {
-            r.status
-                .as_ref()
-                .is_some_and(|s| s.phase == Some(Phase::Plan) && s.adopted.as_ref().is_some_and(|a| a.attempt == attempt))
-        };
-        scene.until("a", "planning", LATER, planning).await?;
-        Scene::kill(&scene.pod("a").await?, "runner-agent")?;
-    }
-    let status = scene.ends_within("a", RunResult::Failed, LATER).await?;
-    let failure = status.failure.context("no failure")?;
-    ensure!(failure.class == crds::FailureClass::Interrupted && failure.changes == Changed::None, "{failure:?}");
-    ensure!(scene.pod_names("a").await?.len() == 2);
     Ok(())
 }
 

@@ -50,7 +50,7 @@ async fn earlier_attempt(scene: Scene) -> Result<()> {
     scene.until_ledger("a", what::LOCK, None).await?;
     let pod = scene.pod("a").await?.name_any();
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
-    scene.suite.state.note_gone(&path(&scene, "a"), &pod)?;
+    scene.suite.state.note_gone(&path(&scene, "a"), &pod);
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.as_ref().context("no attempt")?.number == 2);
     released(&status, "a, attempt 1")
@@ -65,7 +65,7 @@ async fn another_run(scene: Scene) -> Result<()> {
     scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
     let lock = scene.suite.state.lock(&path(&scene, "shared")).context("the dead pod's lock is not there")?;
     holds(&lock.who, &pod)?;
-    scene.suite.state.note_gone(&path(&scene, "shared"), &pod)?;
+    scene.suite.state.note_gone(&path(&scene, "shared"), &pod);
     // Real OpenTofu this time, on the state and the lock that were left.
     let spec = json!({"backend": scene.backend("shared"), "approval": {"mode": "Automatic"}});
     scene.real("b", "resource \"terraform_data\" \"b\" {}\n", spec).await?;
@@ -145,7 +145,7 @@ async fn alive(scene: Scene) -> Result<()> {
 
 async fn strangers(scene: Scene) -> Result<()> {
     for name in ["in-vain", "in-time"] {
-        ensure!(scene.suite.state.hold_lock(&path(&scene, name), LockInfo::stranger("11111111-2222", "carol@laptop"))?);
+        ensure!(scene.suite.state.hold_lock(&path(&scene, name), LockInfo::stranger("11111111-2222", "carol@laptop")));
     }
     let main = "resource \"terraform_data\" \"a\" {}\n";
     scene.real("in-vain", main, json!({"timeouts": {"plan": "30s"}})).await?;
@@ -155,7 +155,7 @@ async fn strangers(scene: Scene) -> Result<()> {
     let status = scene.fails("in-vain", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
     holds(&status.failure.context("no failure")?.message, "carol@laptop")?;
     ensure!(scene.suite.state.lock(&path(&scene, "in-vain")).is_some_and(|l| l.who == "carol@laptop"), "it was removed");
-    scene.suite.state.force_unlock(&path(&scene, "in-time"))?;
+    ensure!(scene.suite.state.force_unlock(&path(&scene, "in-time")));
     scene.phase("in-time", Phase::AwaitingApproval).await?;
     Ok(())
 }
@@ -163,13 +163,13 @@ async fn strangers(scene: Scene) -> Result<()> {
 async fn applies(scene: Scene) -> Result<()> {
     scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"approval": {"holdFor": "1h"}})).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
-    ensure!(scene.suite.state.hold_lock(&path(&scene, "a"), LockInfo::stranger("33333333-4444", "carol@laptop"))?);
+    ensure!(scene.suite.state.hold_lock(&path(&scene, "a"), LockInfo::stranger("33333333-4444", "carol@laptop")));
     let output = scene.approve("a").await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let waits = scene.until("a", "waiting for the lock", LATER, waits_for("carol@laptop")).await?.status.unwrap_or_default();
     ensure!(waits.phase == Some(Phase::Apply) && waits.claim.is_some(), "{waits:?}");
     holds(waits.message.as_deref().unwrap_or_default(), "apply waits for the state, which is locked by carol@laptop")?;
-    scene.suite.state.force_unlock(&path(&scene, "a"))?;
+    ensure!(scene.suite.state.force_unlock(&path(&scene, "a")));
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.state_lock.is_none(), "{status:?}");
     Ok(())

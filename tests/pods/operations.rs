@@ -9,12 +9,10 @@ use crate::suite::{SOON, Scene, Test, holds};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("operations::an_automatic_run_is_applied_once_in_one_pod", automatic),
-        Test::new("operations::no_changes_ends_without_an_apply", no_changes),
         Test::new("operations::destroy_destroys", destroy),
         Test::new("operations::variables_reach_the_tool_with_their_types", variables),
         Test::new("operations::real_opentofu_from_git_over_http", git),
         Test::new("operations::a_private_repository_by_password_and_by_token", private_git),
-        Test::new("operations::real_terraform", terraform),
         Test::new("operations::a_provider_from_the_mirror", provider),
         Test::new("operations::a_workspace_is_created", workspace),
         Test::new("operations::a_rerun_makes_one_fresh_run", rerun),
@@ -44,13 +42,6 @@ async fn automatic(scene: Scene) -> Result<()> {
     for word in ["Apply", "Succeeded", "Applied", "+3 ~0 -0"] {
         holds(&columns, word)?;
     }
-    Ok(())
-}
-
-async fn no_changes(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 0}), json!({})).await?;
-    let status = scene.ends("a", RunResult::NoChanges).await?;
-    ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
     Ok(())
 }
 
@@ -141,14 +132,6 @@ async fn private_git(scene: Scene) -> Result<()> {
         scene.create(&refused, json!({"source": {"git": {"url": url, "revision": "main"}}, "operation": "Plan"})).await?;
         scene.fails(&refused, crds::FailureClass::Credentials, crds::reason::SOURCE_UNAUTHORIZED, SOON).await?;
     }
-    Ok(())
-}
-
-async fn terraform(scene: Scene) -> Result<()> {
-    let spec = json!({"tool": {"name": "Terraform", "version": "1.5.7"}, "approval": {"mode": AUTOMATIC}});
-    scene.real("a", HELLO, spec).await?;
-    let status = scene.ends("a", RunResult::Applied).await?;
-    ensure!(status.plan.context("no plan")?.tool.starts_with("Terraform 1."));
     Ok(())
 }
 

@@ -11,7 +11,6 @@ use crds::{
 };
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tests::servers::state::Faults;
 
 use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds, merge, stderr};
 
@@ -338,7 +337,7 @@ async fn refused(scene: Scene) -> Result<()> {
 
 async fn errored_state(scene: Scene) -> Result<()> {
     let path = format!("{}/a", scene.namespace);
-    scene.suite.state.set_faults(&path, Faults { posts: 100, ..Faults::default() });
+    scene.suite.state.fail_writes(&path, 100);
     scene.scripted("a", json!({"resources": 2}), json!({"approval": {"mode": "Automatic"}})).await?;
     let status = scene.fails("a", FailureClass::Transient, reason::STATE_NOT_SAVED, LATER).await?;
     let failure = status.failure.context("no failure")?;

@@ -51,7 +51,7 @@ impl Releases {
         tree.add(&Release::new(Tool::Terragrunt, terragrunt.version("terragrunt")?, terragrunt.path("terragrunt")?)?)?;
         tree.add(&Release::new(Tool::Terragrunt, "0.93.0", &stand_in())?)?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
-        let open = Mirror::start_tls(host, tree.root(), &[]).await?;
+        let open = Mirror::start_tls(host, tree.root()).await?;
         let guarded = Mirror::start(host, tree.root()).await?;
         guarded.set_access(Access::basic(CREDENTIALS.0, CREDENTIALS.1));
         let agent = images::programs(&["runner-agent"])?;

@@ -1,11 +1,12 @@
 //! Any version, chosen from the code, got from a mirror, proven, and kept.
 
 use anyhow::{Context, Result, ensure};
+use axum::http::StatusCode;
 use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, names, reason};
 use serde_json::{Value, json};
 use tests::{
     ledger::{self, what},
-    releases::{Release, Trouble},
+    releases::Release,
 };
 use tool_versions::Tool;
 
@@ -185,15 +186,14 @@ async fn same_binary(scene: Scene) -> Result<()> {
 async fn away(scene: Scene) -> Result<()> {
     let releases = &scene.suite.releases;
     let release = releases.publish("1.7.3")?;
-    let path = format!("/{}", release.path());
-    releases.open.trouble(&path, Trouble::status(503));
+    releases.open.fail(&release, StatusCode::SERVICE_UNAVAILABLE);
     run(&scene, "a", json!({".opentofu-version": "1.7.3\n"}), json!({})).await?;
     let failed = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.failure.is_some());
     let run = scene.until("a", "failed once", SOON, failed).await?;
     let failure = run.status.and_then(|status| status.failure).context("no failure")?;
     ensure!((failure.class, failure.reason.as_str()) == (FailureClass::Transient, reason::TOOL_UNAVAILABLE), "{failure:?}");
     holds(&failure.message, "503")?;
-    releases.open.heal(&path);
+    releases.open.heal(&release);
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     Ok(())
 }

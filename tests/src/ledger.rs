@@ -5,12 +5,8 @@
 //! written before its effect can be seen by anyone else: what the ledger does not have, did not happen.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -97,33 +93,24 @@ impl Entry {
     }
 }
 
-/// A ledger in memory, optionally kept in a file as well; clones share it.
+/// A ledger in memory; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     entries: Arc<Mutex<Vec<Entry>>>,
-    file: Option<PathBuf>,
 }
 
 impl Ledger {
-    /// A ledger that is also appended to `file`, so that it outlives this process.
-    pub fn in_file(file: PathBuf) -> Self {
-        Self { entries: Arc::default(), file: Some(file) }
-    }
-
     /// Appends an entry and returns its number and how many entries of the same kind there are now.
     ///
     /// Kind means `what`, and the details `script` and `command` where it has them: this is how a scripted tool learns that
     /// it is the second attempt.
-    pub fn append(&self, mut entry: Entry) -> anyhow::Result<Ack> {
+    pub fn append(&self, mut entry: Entry) -> Ack {
         let mut entries = self.guard();
         let seq = entries.len() as u64 + 1;
         entry.seq = Some(seq);
-        if let Some(file) = &self.file {
-            append_line(file, &entry)?;
-        }
         let nth = entries.iter().filter(|other| same_kind(other, &entry)).count() as u64 + 1;
         entries.push(entry);
-        Ok(Ack { seq, nth })
+        Ack { seq, nth }
     }
 
     /// All entries so far, in order.
@@ -148,44 +135,6 @@ pub struct Ack {
 
 fn same_kind(one: &Entry, other: &Entry) -> bool {
     one.what == other.what && ["script", "command"].iter().all(|key| one.detail.get(*key) == other.detail.get(*key))
-}
-
-/// Appends one entry to a ledger file without a server, and returns what a server would have answered.
-///
-/// Meant for one writer at a time: `seq` is counted from the file before the entry is written.
-pub fn append_to_file(file: &Path, mut entry: Entry) -> anyhow::Result<Ack> {
-    let before = if file.exists() { read(file)? } else { Vec::new() };
-    let seq = before.len() as u64 + 1;
-    let nth = before.iter().filter(|other| same_kind(other, &entry)).count() as u64 + 1;
-    entry.seq = Some(seq);
-    append_line(file, &entry)?;
-    Ok(Ack { seq, nth })
-}
-
-fn append_line(file: &Path, entry: &Entry) -> anyhow::Result<()> {
-    let mut out = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(file)
-        .with_context(|| format!("failed to open the ledger `{}`", file.display()))?;
-    // One write: lines of several writers do not mix under O_APPEND.
-    out.write_all(entry.line().as_bytes()).context("failed to append to the ledger")
-}
-
-/// Reads a ledger file.
-pub fn read(file: &Path) -> anyhow::Result<Vec<Entry>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("failed to read the ledger `{}`", file.display()))?;
-    parse(&text)
-}
-
-/// Reads a ledger from its text; a line that is not an entry is an error, for a check that skips lines proves nothing.
-pub fn parse(text: &str) -> anyhow::Result<Vec<Entry>> {
-    text.lines()
-        .enumerate()
-        .map(|(index, line)| {
-            serde_json::from_str(line).with_context(|| format!("line {} of the ledger is not an entry: `{line}`", index + 1))
-        })
-        .collect()
 }
 
 /// The applies that really began, by SHA-256 of the plan file.
@@ -275,33 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn entries_survive_the_file_and_are_numbered() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("ledger");
-        let ledger = Ledger::in_file(file.clone());
-        assert_eq!(ledger.append(Entry::new("a", what::MARK, json!({"n": 1}))).unwrap(), Ack { seq: 1, nth: 1 });
-        assert_eq!(ledger.append(Entry::new("b", what::MARK, json!({"n": 2}))).unwrap(), Ack { seq: 2, nth: 2 });
-        assert_eq!(append_to_file(&file, Entry::new("c", "other", Value::Null)).unwrap(), Ack { seq: 3, nth: 1 });
-        let read = read(&file).unwrap();
-        assert_eq!(read[..2], ledger.entries()[..]);
-        assert_eq!((read[2].seq, read[1].number("n")), (Some(3), Some(2)));
-    }
-
-    #[test]
     fn kinds_are_counted_by_script_and_command() {
         let ledger = Ledger::default();
         let start =
             |script: &str, command: &str| Entry::new("a", what::COMMAND_START, json!({"script": script, "command": command}));
         let nth = [("x", "plan"), ("x", "apply"), ("y", "plan"), ("x", "plan")]
-            .map(|(script, command)| ledger.append(start(script, command)).unwrap().nth);
+            .map(|(script, command)| ledger.append(start(script, command)).nth);
         assert_eq!(nth, [1, 1, 1, 2]);
-    }
-
-    #[test]
-    fn a_torn_line_is_an_error() {
-        let good = apply("a", "1").line();
-        assert_eq!(parse(&good).unwrap().len(), 1);
-        assert!(parse(&format!("{good}{}", &good[..20])).is_err());
     }
 
     #[test]

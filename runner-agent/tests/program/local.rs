@@ -268,15 +268,6 @@ fn killed_in_apply_nobody_knows_and_killed_before_it_nothing_was_changed() {
 }
 
 #[test]
-fn json_is_nothing_but_json() {
-    let place = Place::new();
-    let output = place.run(&["--auto-approve", "--json"], &[]);
-    let lines: Vec<serde_json::Value> =
-        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.last().unwrap()["result"], "Applied");
-}
-
-#[test]
 fn a_line_that_makes_no_sense() {
     let place = Place::new();
     for arguments in [&["aply"][..], &["--tool", "helm"], &["--var", "x"], &["--approve"]] {

@@ -1,9 +1,7 @@
-//! Objects of 1 MiB, 100 MiB and 1 GiB to the datastore and back, beside the same by `curl` to a plain file server, and what
-//! memory the datastore has meanwhile.
+//! Objects of 1 MiB, 100 MiB and 1 GiB to the datastore and back by `curl`, and what memory the datastore has meanwhile.
 
 use std::{
-    net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     sync::{
         Arc,
@@ -13,14 +11,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use axum::{Router, body::Body, extract::State, http::StatusCode, response::IntoResponse, routing::put};
 use crds::{Phase, datastore as words};
-use futures::StreamExt as _;
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 use serde_json::json;
-use sha2::{Digest, Sha256};
-use tokio::io::AsyncWriteExt as _;
+use tool_versions::Digest;
 
 use super::lab::Lab;
 use super::memory;
@@ -32,7 +27,6 @@ const MIB: u64 = 1 << 20;
 /// Measures each size, both ways, in turns.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let plain = file_server(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), dir.path().join("served")).await?;
     let store = lab.cluster.reach_datastore().await?;
     let authority = dir.path().join("ca.crt");
     std::fs::write(&authority, &store.authority)?;
@@ -40,7 +34,6 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     for (size, times) in [(MIB, times * 3), (100 * MIB, times), (1024 * MIB, 1)] {
         let file = dir.path().join("content");
         let digest = content(&file, size)?;
-        let mut ratios = [Samples::default(), Samples::default()];
         let mut rates = [Samples::default(), Samples::default()];
         for n in 0..times {
             let target = Target::open(lab, size, n).await?;
@@ -56,24 +49,15 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
                 format!("{}: {}", words::HEADER_NONCE, target.nonce),
             ];
             let sum = ["-H".to_owned(), format!("{}: {digest}", words::HEADER_DIGEST)];
-            let file_text = file.display().to_string();
-            let up = [&auth[..], &sum[..], &["-T".into(), file_text.clone(), url.clone()]].concat();
-            let ours_up = curl(&up)?;
-            let plain_up = curl(&["-T".into(), file_text, format!("http://{plain}/{size}")])?;
+            rates[0].push(curl(&[&auth[..], &sum[..], &["-T".into(), file.display().to_string(), url.clone()]].concat())?);
             let out = dir.path().join("out").display().to_string();
-            let ours_down = curl(&[&auth[..], &["-o".into(), out.clone(), url]].concat())?;
+            rates[1].push(curl(&[&auth[..], &["-o".into(), out.clone(), url]].concat())?);
             ensure!(sum_of(Path::new(&out))? == digest, "what came back is not what was sent");
-            let plain_down = curl(&["-o".into(), out, format!("http://{plain}/{size}")])?;
-            for (slot, ours, plain) in [(0, ours_up, plain_up), (1, ours_down, plain_down)] {
-                ratios[slot].push(ours / plain);
-                rates[slot].push(ours);
-            }
             target.close(lab).await?;
         }
         for (slot, way) in ["to", "from"].into_iter().enumerate() {
             let what = format!("{} MiB {way} the datastore", size / MIB);
             table.plain(&what, rates[slot].spread(Unit::Millis));
-            table.plain("  ratio to curl and a plain file server", ratios[slot].spread(Unit::Ratio));
         }
     }
     let most = peak.end();
@@ -154,58 +138,7 @@ fn content(path: &Path, size: u64) -> Result<String> {
 }
 
 fn sum_of(path: &Path) -> Result<String> {
-    let mut hasher = Sha256::new();
-    let mut file = std::fs::File::open(path)?;
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        let count = std::io::Read::read(&mut file, &mut buffer)?;
-        if count == 0 {
-            break;
-        }
-        hasher.update(&buffer[..count]);
-    }
-    let nibbles = hasher.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    Ok(format!("sha256:{}", nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16)).collect::<String>()))
-}
-
-/// A plain file server: bodies go to files and come from there, nothing else.
-async fn file_server(address: SocketAddr, dir: PathBuf) -> Result<SocketAddr> {
-    async fn write(State(dir): State<PathBuf>, axum::extract::Path(name): axum::extract::Path<u64>, body: Body) -> StatusCode {
-        let kept = async {
-            let mut file = tokio::fs::File::create(dir.join(name.to_string())).await?;
-            let mut chunks = body.into_data_stream();
-            while let Some(chunk) = chunks.next().await {
-                file.write_all(&chunk?).await?;
-            }
-            // As durable as what it is compared with.
-            file.sync_all().await?;
-            anyhow::Ok(())
-        };
-        if kept.await.is_ok() { StatusCode::CREATED } else { StatusCode::INTERNAL_SERVER_ERROR }
-    }
-    async fn read(State(dir): State<PathBuf>, axum::extract::Path(name): axum::extract::Path<u64>) -> axum::response::Response {
-        let Ok(file) = tokio::fs::File::open(dir.join(name.to_string())).await else {
-            return StatusCode::NOT_FOUND.into_response();
-        };
-        let chunks = futures::stream::unfold(file, |mut file| async move {
-            let mut buffer = vec![0; 256 << 10];
-            match tokio::io::AsyncReadExt::read(&mut file, &mut buffer).await {
-                Ok(0) => None,
-                Ok(count) => {
-                    buffer.truncate(count);
-                    Some((Ok(buffer), file))
-                }
-                Err(error) => Some((Err(error), file)),
-            }
-        });
-        Body::from_stream(chunks).into_response()
-    }
-    std::fs::create_dir_all(&dir)?;
-    let listener = tokio::net::TcpListener::bind(address).await?;
-    let address = listener.local_addr()?;
-    let router = Router::new().route("/{name}", put(write).get(read)).with_state(dir);
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    Ok(address)
+    Ok(format!("sha256:{}", Digest::read(std::fs::File::open(path)?)?))
 }
 
 /// The most memory that the datastore had while this was watching.

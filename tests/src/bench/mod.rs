@@ -20,8 +20,6 @@ mod requests;
 mod samples;
 mod stacks;
 mod standby;
-mod states;
-mod supervisor;
 mod table;
 mod tools;
 
@@ -54,12 +52,8 @@ pub enum Figure {
     Late,
     /// An object that is made to its line in the journal.
     Journal,
-    /// Objects of 1 MiB, 100 MiB and 1 GiB, against curl and a plain file server.
+    /// Objects of 1 MiB, 100 MiB and 1 GiB, and the datastore's memory.
     Bundles,
-    /// What a container of its own for the tokens would cost.
-    Supervisor,
-    /// Managed state against the `kubernetes` backend.
-    States,
     /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
     Flood,
     /// The end of the controller that leads to the next one that does.
@@ -147,12 +141,6 @@ async fn measure(options: &Options) -> Result<Table> {
     }
     if options.wants(Figure::Journal) {
         Box::pin(journal::measure(&lab, options.times(12), &mut table)).await?;
-    }
-    if options.wants(Figure::Supervisor) {
-        supervisor::measure(&lab, options.times(20), &mut table).await?;
-    }
-    if options.wants(Figure::States) {
-        states::measure(&lab, options.times(8), &mut table).await?;
     }
     if options.wants(Figure::Bundles) {
         bundles::need("curl")?;

@@ -65,7 +65,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         step.done();
     }
     let root = tree.root();
-    let mirror = if tls { Mirror::start_tls(listen, root, &["localhost"]).await } else { Mirror::start(listen, root).await }?;
+    let mirror = if tls { Mirror::start_tls(listen, root).await } else { Mirror::start(listen, root).await }?;
     let key = dir.join("key.asc");
     cache::write(&key, tree.key().armored())?;
 

@@ -1,54 +1,57 @@
 //! A mirror of releases: the files that the projects of OpenTofu, Terraform and Terragrunt publish, signed by a key of tests, in a
-//! directory and behind a web server that counts requests and can be told to misbehave.
+//! directory and behind a web server that counts requests. What a server may do wrong beyond a status is played, byte by byte, by the
+//! tests of `tool-versions`.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`Key`] | what signs |
 //! | [`Release`] | a program, real or [scripted](crate::scripted_tool), as a version of a tool |
 //! | [`Tree`] | archives, sums, signatures and lists in a directory |
-//! | [`Mirror`], [`Trouble`] | the server, and what it does on bad days |
+//! | [`Mirror`] | the server |
 //! | [`mirror_settings`] | what an operator says about it |
 //! | [`versions`] | the versions that tests and benchmarks ask for |
 //!
 //! ```no_run
 //! # async fn f(program: &std::path::Path, directory: &std::path::Path) -> anyhow::Result<()> {
-//! use tests::releases::{Key, Mirror, Release, Tree, Trouble};
+//! use tests::releases::{Key, Mirror, Release, Tree};
 //! use tool_versions::Tool;
 //!
 //! let release = Release::scripted(Tool::OpenTofu, "1.9.4", program)?;
 //! Tree::create(directory, Key::test()?)?.add(&release)?;
 //! let mirror = Mirror::start("127.0.0.1:0".parse()?, directory).await?;
-//! mirror.trouble_times("/opentofu/", 1, Trouble::too_many(1));
 //! println!("TOFUENV_REMOTE={}", mirror.base());
 //! assert_eq!(mirror.downloads(&release), 0);
 //! # Ok(())
 //! # }
 //! ```
 
-mod content;
 mod key;
 mod lists;
 mod mirror;
 mod pack;
 mod release;
-mod settings;
-
 #[cfg(test)]
 mod tests;
 mod tree;
-mod trouble;
 pub mod versions;
 
 pub use key::Key;
-pub use mirror::{Mirror, Served};
+pub use mirror::Mirror;
 pub use release::Release;
-pub use settings::mirror_settings;
 pub use tree::Tree;
-pub use trouble::Trouble;
 
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tool_versions::Tool;
+
+/// What an operator says about a mirror, in the words of the chart's `runner.tools.mirrors`: where the tool is, its list, the authority of
+/// the server, and the key that signs.
+pub fn mirror_settings(tool: Tool, mirror: &Mirror, key: &Key) -> Value {
+    json!({"tool": tool.title(), "url": mirror.base(), "listUrl": format!("{}/{}", mirror.base(), lists::path(tool)),
+        "ca": mirror.authority(), "keys": key.armored(), "fingerprints": [key.fingerprint().to_string()]})
+}
 
 /// The names in a directory, in order, without what is hidden.
 fn names(directory: &Path) -> Result<Vec<String>> {

@@ -36,12 +36,6 @@ impl Release {
         Ok(Self { trailer: trailer(tool.binary(), &release.version.to_string()), ..release })
     }
 
-    /// The same for another platform.
-    #[must_use]
-    pub fn on(self, os: &str, arch: &str) -> Self {
-        Self { platform: Platform { os: os.to_owned(), arch: arch.to_owned() }, ..self }
-    }
-
     /// The program, when it is installed: its digest.
     pub fn digest(&self) -> Result<Digest> {
         Digest::read(self.open()?).with_context(|| format!("cannot read {}", self.program.display()))

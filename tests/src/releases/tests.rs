@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
+use axum::http::StatusCode;
 use tool_versions::releases::http::{Auth, Rules};
 use tool_versions::releases::mirror::{Assets, ListKind, Location};
 use tool_versions::releases::source::List;
-use tool_versions::{Digest, Kind, Limits, Platform, Result, Source, Sums, Tool, archive};
+use tool_versions::{Digest, Kind, Limits, Result, Source, Sums, Tool, Version, archive};
 
 use super::*;
 use crate::servers::auth::Access;
@@ -57,17 +57,7 @@ impl Fixture {
 }
 
 fn rules() -> Rules {
-    let second = Duration::from_secs(1);
-    Rules {
-        connect: second,
-        // What a test waits for, and what no busy machine keeps.
-        silence: 4 * second,
-        small: 120 * second,
-        large: 120 * second,
-        backoff: Duration::from_millis(5),
-        proxies: false,
-        ..Rules::default()
-    }
+    Rules { backoff: Duration::from_millis(5), proxies: false, ..Rules::default() }
 }
 
 fn source(mirror: tool_versions::Mirror) -> Source {
@@ -75,9 +65,20 @@ fn source(mirror: tool_versions::Mirror) -> Source {
 }
 
 fn below(mirror: &Mirror, tool: Tool) -> tool_versions::Mirror {
-    let mut below = tool_versions::Mirror::below(tool, Location::read("the base", &mirror.base()).unwrap());
-    below.authority = mirror.authority().map(str::to_owned);
-    below
+    let said = mirror_settings(tool, mirror, &Key::test().unwrap());
+    let location = |field: &str| Location::read("the address", said[field].as_str().unwrap()).unwrap();
+    let list_kind = match tool {
+        Tool::OpenTofu => ListKind::OpenTofu,
+        Tool::Terraform => ListKind::HashiCorp,
+        Tool::Terragrunt => ListKind::GitHub,
+    };
+    let authority = said["ca"].as_str().map(str::to_owned);
+    tool_versions::Mirror {
+        list: location("listUrl"),
+        list_kind,
+        authority,
+        ..tool_versions::Mirror::below(tool, location("url"))
+    }
 }
 
 fn assets(source: &Source, release: &Release) -> Assets {
@@ -101,193 +102,54 @@ async fn get(source: &Source, release: &Release, key: &Key, to: &Path) -> Result
     Ok(archive::take(&assets.archive.name, &mut file, &assets.entry, &Limits::default(), &mut std::io::sink())?.digest)
 }
 
-async fn list(source: &Source) -> Vec<String> {
+async fn list(source: &Source) -> Vec<Version> {
     match source.list(None).await.unwrap() {
-        List::New { versions, .. } => versions.iter().map(ToString::to_string).collect(),
+        List::New { versions, .. } => versions,
         List::NotModified => panic!("nobody asked whether it is another"),
     }
-}
-
-fn kind<T: std::fmt::Debug>(result: Result<T>) -> Kind {
-    result.unwrap_err().kind
 }
 
 #[tokio::test]
 async fn the_directory_and_the_server_are_mirrors_of_every_tool() {
     let fixture = fixture();
-    let (plain, safe) =
-        (fixture.serve().await, Mirror::start_tls(LOOPBACK.parse().unwrap(), fixture.tree.root(), &["localhost"]));
-    let safe = safe.await.unwrap();
+    let (plain, safe) = (fixture.serve().await, Mirror::start_tls(LOOPBACK.parse().unwrap(), fixture.tree.root()).await.unwrap());
     for release in &fixture.releases {
-        let newest = if release.tool == Tool::OpenTofu { vec!["1.12.6", "1.9.4"] } else { vec![] };
-        let newest: Vec<_> =
-            if newest.is_empty() { vec![release.version.to_string()] } else { newest.iter().map(|v| (*v).to_owned()).collect() };
-        for source in [fixture.on_disk(release.tool), source(below(&plain, release.tool)), source(below(&safe, release.tool))] {
-            assert_eq!(list(&source).await, newest, "{:?}", source.mirror());
-            let digest = get(&source, release, fixture.tree.key(), &fixture.path("got")).await;
+        let published = fixture.releases.iter().filter(|other| other.tool == release.tool);
+        let mut newest: Vec<_> = published.map(|other| other.version.clone()).collect();
+        newest.sort_by(|one, other| other.cmp(one));
+        let served = [&plain, &safe].map(|mirror| source(below(mirror, release.tool)));
+        for source in [fixture.on_disk(release.tool)].iter().chain(&served) {
+            assert_eq!(list(source).await, newest, "{:?}", source.mirror());
+            let digest = get(source, release, fixture.tree.key(), &fixture.path("got")).await;
             assert_eq!(digest.unwrap(), release.digest().unwrap(), "{:?}", source.mirror());
         }
         assert_eq!((plain.downloads(release), safe.downloads(release)), (1, 1));
     }
     let digests: std::collections::BTreeSet<_> = fixture.releases.iter().map(|release| release.digest().unwrap()).collect();
     assert_eq!(digests.len(), fixture.releases.len(), "each version has bytes of its own");
-    assert!(list(&source(tool_versions::Mirror { authority: None, ..below(&plain, Tool::Terraform) })).await.len() == 1);
     let stranger = source(tool_versions::Mirror { authority: None, ..below(&safe, Tool::Terraform) });
     assert!(stranger.list(None).await.is_err(), "the authority is nobody's");
 }
 
 #[tokio::test]
-async fn lists_are_there_in_every_form() {
+async fn it_fails_and_refuses_as_it_is_told() {
     let fixture = fixture();
     let mirror = fixture.serve().await;
-    let of = |tool, path: &str, list_kind| {
-        let list = Location::Url(format!("{}/{path}", mirror.base()));
-        source(tool_versions::Mirror { list, list_kind, ..below(&mirror, tool) })
-    };
-    let opentofu = of(Tool::OpenTofu, "tofu/api.json", ListKind::OpenTofu);
-    assert_eq!(list(&opentofu).await, ["1.12.6", "1.9.4"]);
-    assert_eq!(list(&of(Tool::Terraform, "terraform/index.json", ListKind::HashiCorp)).await, ["1.8.5"]);
-    assert_eq!(list(&of(Tool::Terragrunt, "repos/gruntwork-io/terragrunt/releases", ListKind::GitHub)).await, ["0.93.10"]);
-    assert_eq!(list(&of(Tool::OpenTofu, "repos/opentofu/opentofu/releases", ListKind::GitHub)).await, ["1.12.6", "1.9.4"]);
-    assert_eq!(lists::github(fixture.tree.root(), "opentofu/opentofu", 2, 1).unwrap()[0]["tag_name"], "v1.9.4");
-    assert_eq!(lists::github(fixture.tree.root(), "opentofu/opentofu", 3, 1).unwrap(), serde_json::json!([]));
-
-    let List::New { etag, .. } = opentofu.list(None).await.unwrap() else { panic!("a list") };
-    assert_eq!(opentofu.list(etag.as_deref()).await.unwrap(), List::NotModified);
-    fixture.tree.add(&Release::scripted(Tool::OpenTofu, "1.13.0", &fixture.path("program")).unwrap()).unwrap();
-    assert_eq!(list(&opentofu).await, ["1.13.0", "1.12.6", "1.9.4"]);
-    assert!(matches!(opentofu.list(etag.as_deref()).await.unwrap(), List::New { .. }));
-
-    let index: serde_json::Value =
-        serde_json::from_slice(&fs::read(fixture.tree.root().join("terraform/index.json")).unwrap()).unwrap();
-    let version = &index["versions"]["1.8.5"];
-    assert_eq!(version["builds"][0]["filename"], fixture.of(Tool::Terraform).archive());
-    assert_eq!(version["builds"][0]["os"], Platform::here().os);
-    assert_eq!(version["shasums_signature"], "terraform_1.8.5_SHA256SUMS.sig");
-}
-
-#[tokio::test]
-async fn several_platforms_are_in_one_file_of_sums() {
-    let fixture = fixture();
-    let other = fixture.of(Tool::Terraform).clone().on("plan9", "mips");
-    fixture.tree.add(&other).unwrap();
-    let source = fixture.on_disk(Tool::Terraform);
-    for release in [&other, fixture.of(Tool::Terraform)] {
-        get(&source, release, fixture.tree.key(), &fixture.path("got")).await.unwrap();
-    }
-    let sums = fs::read(fixture.tree.root().join(other.directory()).join(other.sums())).unwrap();
-    assert_eq!(Sums::parse(&sums).unwrap().names().count(), 2);
-}
-
-#[tokio::test]
-async fn what_is_forged_is_found() {
-    let fixture = fixture();
-    let (release, to) = (fixture.of(Tool::Terraform), fixture.path("got"));
-    let mirror = fixture.serve().await;
-    let source = source(below(&mirror, Tool::Terraform));
-    let directory = format!("/{}", release.directory());
-
-    assert_eq!(kind(get(&source, release, &Key::of(2).unwrap(), &to).await), Kind::Integrity, "another's key");
-    let path = format!("/{}", release.path());
-    mirror.trouble(&path, Trouble::Replaced(Bytes::from_static(b"PK\x03\x04 nothing")));
-    assert_eq!(kind(get(&source, release, fixture.tree.key(), &to).await), Kind::Integrity, "another archive");
-    mirror.heal(&path);
-    let sums = format!("{directory}/{}", release.sums());
-    mirror.trouble(&sums, Trouble::Replaced(Bytes::from(format!("{}  {}\n", Digest::of(b"x"), release.archive()))));
-    assert_eq!(kind(get(&source, release, fixture.tree.key(), &to).await), Kind::Integrity, "other sums");
-    mirror.heal(&sums);
-    assert!(get(&source, release, fixture.tree.key(), &to).await.is_ok());
-}
-
-#[tokio::test]
-async fn it_misbehaves_as_it_is_told_and_is_well_afterwards() {
-    let fixture = fixture();
     let (release, to) = (fixture.of(Tool::OpenTofu), fixture.path("got"));
-    let mirror = fixture.serve().await;
-    let other = fixture.serve().await;
-    let source = source(below(&mirror, Tool::OpenTofu));
-    let path = format!("/{}", release.path());
-    let size = fs::metadata(fixture.tree.root().join(release.path())).unwrap().len();
-    let got = async || {
-        let before = mirror.downloads(release);
-        let result = get(&source, release, fixture.tree.key(), &to).await;
-        (result.map(|digest| digest == release.digest().unwrap()), mirror.downloads(release) - before)
+    let with = async |auth| {
+        let source = source(tool_versions::Mirror { auth, ..below(&mirror, Tool::OpenTofu) });
+        get(&source, release, fixture.tree.key(), &to).await.map(drop).map_err(|error| error.kind)
     };
-
-    let started = Instant::now();
-    mirror.trouble_times(&path, 1, Trouble::too_many(1));
-    assert_eq!(got().await, (Ok(true), 2));
-    assert!(started.elapsed() >= Duration::from_secs(1), "it was asked to wait");
-
-    mirror.trouble_times(&path, 2, Trouble::status(503));
-    assert_eq!(got().await, (Ok(true), 3));
-
-    mirror.trouble_times(&path, 1, Trouble::Cut(70_000));
-    assert_eq!(got().await, (Ok(true), 2));
-    let served: Vec<_> = mirror.served().into_iter().filter(|served| served.path == path).collect();
-    let [.., cut, rest] = served.as_slice() else { panic!("{served:?}") };
-    assert_eq!((cut.status, cut.bytes, cut.range.clone()), (Some(200), 70_000, None));
-    assert_eq!((rest.status, rest.bytes), (Some(206), size - 70_000), "{rest:?}");
-    assert_eq!(rest.range.as_deref(), Some("bytes=70000-"));
-
-    mirror.trouble_times(&path, 1, Trouble::Drip { bytes: 50_000, every: Duration::from_millis(100) });
-    let started = Instant::now();
-    assert_eq!(got().await, (Ok(true), 1));
-    assert!(started.elapsed() >= Duration::from_millis(300));
-
-    mirror.trouble_times(&path, 1, Trouble::Redirect(other.base()));
-    assert_eq!(got().await, (Ok(true), 1));
-    assert_eq!(other.downloads(release), 1);
-
-    mirror.trouble_times(&path, 1, Trouble::Hang);
-    assert_eq!(got().await, (Ok(true), 2));
-
-    mirror.trouble(&path, Trouble::Html);
-    assert_eq!(got().await.0.map_err(|error| error.kind), Err(Kind::Unavailable));
-    mirror.heal(&path);
-
-    mirror.refuse().await;
-    assert_eq!(got().await.0.map_err(|error| error.kind), Err(Kind::Unavailable));
-    mirror.accept().await.unwrap();
-    assert_eq!(got().await, (Ok(true), 1));
-}
-
-#[tokio::test]
-async fn only_who_may_read_does() {
-    let fixture = fixture();
-    let mirror = fixture.serve().await;
-    let release = fixture.of(Tool::OpenTofu);
+    mirror.fail(release, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(with(Auth::None).await, Err(Kind::Unavailable));
+    mirror.heal(release);
+    assert_eq!(with(Auth::None).await, Ok(()));
     mirror.set_access(Access::basic("me", "secret"));
-    let with = |auth| source(tool_versions::Mirror { auth, ..below(&mirror, Tool::OpenTofu) });
     let basic = |password: &str| Auth::Basic { user: "me".to_owned(), password: password.to_owned() };
-    let to = fixture.path("got");
-    assert!(get(&with(basic("secret")), release, fixture.tree.key(), &to).await.is_ok());
+    assert_eq!(with(basic("secret")).await, Ok(()));
     for auth in [Auth::None, basic("other")] {
-        assert_eq!(kind(get(&with(auth), release, fixture.tree.key(), &to).await), Kind::Configuration);
+        assert_eq!(with(auth).await, Err(Kind::Configuration));
     }
-    assert_eq!(mirror.served().iter().filter(|served| served.status == Some(401)).count(), 2);
-}
-
-#[tokio::test]
-async fn nothing_else_is_served() {
-    let fixture = fixture();
-    let mirror = fixture.serve().await;
-    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
-    fs::write(fixture.path("secret"), "s").unwrap();
-    for (path, status) in [("/", 200), ("/terraform/", 200), ("/terraform", 302), ("/nothing", 404), ("/%2e%2e/secret", 404)] {
-        let response = client.get(format!("{}{path}", mirror.base())).send().await.unwrap();
-        assert_eq!(response.status().as_u16(), status, "{path}");
-    }
-    let archive = format!("{}/{}", mirror.base(), fixture.of(Tool::Terraform).path());
-    let head = client.head(&archive).send().await.unwrap();
-    assert_eq!(head.headers()["content-type"], "application/zip");
-    assert!(head.headers()["etag"].to_str().unwrap().starts_with('"'));
-    let stale = client.get(&archive).header("Range", "bytes=5-").header("If-Range", "\"old\"").send().await.unwrap();
-    assert_eq!(stale.status().as_u16(), 200);
-    let beyond = client.get(&archive).header("Range", "bytes=99999999-").send().await.unwrap();
-    assert_eq!(beyond.status().as_u16(), 416);
-    let same = client.get(&archive).header("If-None-Match", &head.headers()["etag"]).send().await.unwrap();
-    assert_eq!(same.status().as_u16(), 304);
 }
 
 #[test]

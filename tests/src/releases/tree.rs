@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 use tool_versions::{Digest, Tool};
 
 use super::{Key, Release, lists, names, pack};
@@ -59,7 +58,7 @@ impl Tree {
         let directory = self.root.join(release.directory());
         let mut sums = String::new();
         for name in names(&directory)? {
-            if !name.contains("SHA256SUMS") && !is_json(&name) {
+            if !name.contains("SHA256SUMS") {
                 let path = directory.join(&name);
                 let digest =
                     File::open(&path).and_then(Digest::read).with_context(|| format!("cannot read {}", path.display()))?;
@@ -71,26 +70,15 @@ impl Tree {
         release.signatures().iter().try_for_each(|name| replace(&directory.join(name), &signature))
     }
 
-    /// Writes the lists that are files.
+    /// Writes the list of a tool's versions where its project has it.
     fn list(&self, tool: Tool) -> Result<()> {
-        let write = |path: &str, list: &Value| replace(&self.root.join(path), list.to_string().as_bytes());
-        match tool {
-            Tool::Terraform => {
-                let list = lists::hashicorp(&self.root)?;
-                for (version, entry) in list["versions"].as_object().into_iter().flatten() {
-                    write(&format!("terraform/{version}/index.json"), entry)?;
-                }
-                write("terraform/index.json", &list)
-            }
-            Tool::OpenTofu => write("tofu/api.json", &lists::opentofu(&self.root)?),
-            // Pages, which the server makes.
-            Tool::Terragrunt => Ok(()),
-        }
+        let list = match tool {
+            Tool::Terraform => lists::hashicorp(&self.root)?,
+            Tool::OpenTofu => lists::opentofu(&self.root)?,
+            Tool::Terragrunt => lists::github(&self.root, "gruntwork-io/terragrunt")?,
+        };
+        replace(&self.root.join(lists::path(tool)), list.to_string().as_bytes())
     }
-}
-
-fn is_json(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension == "json")
 }
 
 /// Writes a file in one step: a server may be reading the one before.

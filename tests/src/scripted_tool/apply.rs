@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use serde_json::json;
+use tool_versions::Digest;
 
 use super::Tool;
 use super::backend::Backend;
-use super::plan::{Act, Change, Counts, Mode, Plan, hex, random_uuid};
+use super::plan::{Act, Change, Counts, Plan, random_uuid};
 use super::plan_command;
 use super::script::{Diagnostic, Persist};
 use super::steps::Scope;
-use super::tool_state::{Known, ToolState, outputs_json};
+use super::tool_state::{Known, ToolState};
 use crate::ledger::what;
 
 /// An apply that holds its lock.
@@ -29,7 +29,7 @@ pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
         Some(file) => {
             let bytes =
                 std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to load \"{file}\" as a plan file"))?;
-            Some((Plan::read(&bytes)?, hex(&Sha256::digest(&bytes))))
+            Some((Plan::read(&bytes)?, Digest::of(&bytes).to_string()))
         }
         None if tool.args.has("auto-approve") => None,
         None => {
@@ -45,19 +45,13 @@ pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
     let lock = tool.lock(&backend, "OperationTypeApply")?;
     let done = with_lock(tool, &backend, lock.as_deref(), file);
     let unlocked = tool.unlock(&backend, lock.as_deref());
-    let (counts, outputs) = done?;
+    let counts = done?;
     unlocked?;
     tool.view.applied(counts);
-    tool.view.outputs(&outputs);
     Ok(0)
 }
 
-fn with_lock(
-    tool: &Tool,
-    backend: &Backend,
-    lock: Option<&str>,
-    file: Option<(Plan, String)>,
-) -> Result<(Counts, Value), Diagnostic> {
+fn with_lock(tool: &Tool, backend: &Backend, lock: Option<&str>, file: Option<(Plan, String)>) -> Result<Counts, Diagnostic> {
     let state = ToolState::from_json(&backend.read()?);
     let (plan, digest) = match file {
         Some((plan, digest)) => {
@@ -73,15 +67,11 @@ fn with_lock(
     )?;
     let mut apply = Apply { tool, backend, lock, state, counts: Counts::default() };
     let failures = apply.run(&plan);
-    apply.finish(&plan, failures)
+    apply.finish(failures)
 }
 
 /// Whether a saved plan may be applied to this state by this tool.
 fn check(tool: &Tool, plan: &Plan, state: &ToolState) -> Result<(), Diagnostic> {
-    if plan.errored {
-        let detail = "The plan failed, and so its plan file is incomplete and cannot be applied.";
-        return Err(Diagnostic::error("Cannot apply incomplete plan", detail));
-    }
     if (plan.tool.as_str(), &plan.version) != (tool.view.command(), &tool.view.version) {
         let detail = format!(
             "plan file was created by {} {}, but this is {}; plan files cannot be transferred between different versions",
@@ -124,19 +114,12 @@ impl Apply<'_> {
     }
 
     fn resource(&mut self, change: &Change) -> Result<(), Diagnostic> {
-        if change.act != Act::Replace {
-            return self.act(change, change.act, true);
-        }
-        self.act(change, Act::Delete, false)?;
-        self.act(change, Act::Create, true)
-    }
-
-    fn act(&mut self, change: &Change, act: Act, with_steps: bool) -> Result<(), Diagnostic> {
-        let Change { address, id, .. } = change;
+        let Change { address, id, act, .. } = change;
+        let act = *act;
         let view = &self.tool.view;
         let begun = Instant::now();
         view.apply_start(address, act, id.as_deref());
-        let steps = change.steps.iter().filter(|_| with_steps).filter_map(|step| step.action(self.tool.nth));
+        let steps = change.steps.iter().filter_map(|step| step.action(self.tool.nth));
         for step in steps {
             if let Err(failure) = self.tool.step(step, Scope::Resource(address, act)) {
                 view.apply_errored(address, act, begun.elapsed().as_secs());
@@ -145,15 +128,15 @@ impl Apply<'_> {
         }
         self.wait(address, act, change.apply_ms, begun);
         let id = match (act, id) {
-            (Act::Update | Act::Delete, Some(id)) => id.clone(),
-            _ => random_uuid()?,
+            (Act::Delete, Some(id)) => id.clone(),
+            _ => random_uuid(),
         };
         // From here on it is real, whether or not the tool lives to say so.
         self.tool.recorder.note(what::RESOURCE, json!({"address": address, "action": act.word(), "id": id}))?;
         if act == Act::Delete {
             self.state.resources.remove(address);
         } else {
-            self.state.resources.insert(address.clone(), Known { id: id.clone(), input: change.after.clone() });
+            self.state.resources.insert(address.clone(), Known { id: id.clone(), input: change.input.clone() });
         }
         self.counts.count(act);
         view.apply_complete(address, act, Some(&id), begun.elapsed().as_secs());
@@ -174,14 +157,9 @@ impl Apply<'_> {
         }
     }
 
-    fn finish(mut self, plan: &Plan, mut failures: Vec<Diagnostic>) -> Result<(Counts, Value), Diagnostic> {
-        let outputs_change = failures.is_empty() && plan.outputs != self.state.outputs;
-        if outputs_change {
-            self.state.outputs.clone_from(&plan.outputs);
-        }
-        let drifted = plan.mode == Mode::RefreshOnly && !plan.drift.is_empty();
-        let unwritten = self.tool.script.persist == Persist::End && self.counts != Counts::default();
-        if (unwritten || outputs_change || drifted)
+    fn finish(mut self, mut failures: Vec<Diagnostic>) -> Result<Counts, Diagnostic> {
+        if self.tool.script.persist == Persist::End
+            && self.counts != Counts::default()
             && let Err(failure) = self.write()
         {
             failures.push(failure);
@@ -190,14 +168,14 @@ impl Apply<'_> {
         for failure in &failures {
             self.tool.view.diagnostic(failure);
         }
-        last.map_or_else(|| Ok((self.counts, outputs_json(&self.state.outputs, false))), Err)
+        last.map_or(Ok(self.counts), Err)
     }
 
     fn write(&mut self) -> Result<(), Diagnostic> {
         let Self { tool, backend, lock, state, .. } = self;
         state.serial += 1;
         if state.lineage.is_empty() {
-            state.lineage = random_uuid()?;
+            state.lineage = random_uuid();
         }
         let json = state.to_json(&tool.view.version);
         let Err(error) = backend.write(&json, *lock) else { return Ok(()) };

@@ -102,7 +102,7 @@ impl Backend {
     pub(super) fn lock(&self, operation: &str, view: &View) -> Result<Option<String>, LockFailure> {
         let user = std::env::var("USER").unwrap_or_else(|_| nix::unistd::getuid().to_string());
         let info = LockInfo {
-            id: random_uuid().map_err(LockFailure::Other)?,
+            id: random_uuid(),
             operation: operation.to_owned(),
             who: format!("{user}@{}", hostname()),
             version: view.version.clone(),

@@ -1,4 +1,4 @@
-//! `init`, `workspace`, `version` and `validate`.
+//! `init`, `workspace` and `version`.
 
 use std::path::Path;
 
@@ -11,8 +11,6 @@ use super::backend::Backend;
 use super::backend_config::Config;
 use super::script::Diagnostic;
 use super::view::{Flavor, line};
-
-const LOCK_FILE: &str = ".terraform.lock.hcl";
 
 pub(super) fn version(tool: &Tool) -> Result<i32, Diagnostic> {
     let version = &tool.view.version;
@@ -30,15 +28,6 @@ pub(super) fn version(tool: &Tool) -> Result<i32, Diagnostic> {
     Ok(0)
 }
 
-pub(super) fn validate(tool: &Tool) -> i32 {
-    if tool.args.has("json") {
-        line("{\"format_version\":\"1.0\",\"valid\":true,\"error_count\":0,\"warning_count\":0,\"diagnostics\":[]}");
-    } else {
-        line("Success! The configuration is valid.\n");
-    }
-    0
-}
-
 pub(super) fn init(tool: &Tool) -> Result<i32, Diagnostic> {
     let name = tool.view.name();
     tool.view.init_output("Initializing the backend...", "initializing_backend_message");
@@ -46,9 +35,6 @@ pub(super) fn init(tool: &Tool) -> Result<i32, Diagnostic> {
         init_backend(tool)?;
     }
     tool.view.init_output("Initializing provider plugins...", "initializing_provider_plugin_message");
-    if let Some(wanted) = &tool.script.lock_file {
-        lock_providers(tool, wanted)?;
-    }
     let done = format!("{name} has been successfully initialized!");
     tool.view.init_output(&done, "output_init_success_message");
     Ok(0)
@@ -71,22 +57,6 @@ fn init_backend(tool: &Tool) -> Result<(), Diagnostic> {
         Ok(_) => Ok(()),
         Err(error) => Err(Diagnostic::error(&format!("Error refreshing state: {error:#}"), "")),
     }
-}
-
-fn lock_providers(tool: &Tool, wanted: &str) -> Result<(), Diagnostic> {
-    let file = tool.dir.join(LOCK_FILE);
-    let found = std::fs::read_to_string(&file).ok();
-    if found.as_deref() == Some(wanted) {
-        return Ok(());
-    }
-    if tool.args.value("lockfile") == Some("readonly") {
-        let detail = format!(
-            "Changes to the required provider dependencies were detected, but the lock file is read-only. To use and record these requirements, run \"{} init\" without the \"-lockfile=readonly\" flag.",
-            tool.view.command()
-        );
-        return Err(Diagnostic::error("Provider dependency changes detected", &detail));
-    }
-    Ok(std::fs::write(&file, wanted).context("failed to write the lock file")?)
 }
 
 pub(super) fn workspace(tool: &Tool) -> Result<i32, Diagnostic> {

@@ -4,9 +4,9 @@
 //! the plan format and the `http` backend's protocol of OpenTofu 1.10 and Terraform 1.11, and writes everything it really
 //! does to a [ledger](crate::ledger), waiting for each entry to be kept before it goes on.
 //!
-//! Commands: `version`, `init`, `workspace show|list|select|new`, `validate`, `plan`, `show`, `apply`, `output`, `force-unlock`, with the flags a
+//! Commands: `version`, `init`, `workspace show|list|select|new`, `plan`, `show` of a plan, `apply`, `state pull`, `force-unlock`, with the flags a
 //! runner uses (`-chdir`, `-json`, `-out`, `-destroy`, `-refresh-only`, `-detailed-exitcode`, `-lock`, `-lock-timeout`,
-//! `-lockfile=readonly`, `-backend-config`, `-auto-approve`); others are accepted and have no effect. A copy with a [`trailer`]
+//! `-backend-config`, `-auto-approve`); others are accepted and have no effect. A copy with a [`trailer`]
 //! plays the tool and version that it names; any other, called as `terraform`, plays Terraform, else OpenTofu.
 //!
 //! # The script
@@ -15,20 +15,16 @@
 //!
 //! ```json
 //! {
-//!   "name": "run-a",            "tool": "tofu",            "version": "1.10.6",
-//!   "ledger": "http://10.88.0.1:4000/ledger",
+//!   "name": "run-a",            "ledger": "http://10.88.0.1:4000/ledger",
 //!   "state": "http://10.88.0.1:4000/state/a",
 //!   "resources": 3,             "apply_ms": 200,           "progress_ms": 10000,
-//!   "outputs": {"o": {"value": "v", "sensitive": false}},
-//!   "persist": "end",           "lock_file": "# providers\n",
-//!   "record_env": ["TF_INPUT"], "record_files": ["pawl.auto.tfvars.json"],
-//!   "commands": {"plan": [{"sleep_ms": 500}, {"only": [1], "exit": 1}, "default", {"print": "after"}]}
+//!   "persist": "end",
+//!   "commands": {"plan": [{"sleep_ms": 500}, {"only": [1], "kill_self": 9}, "default", {"print": "after"}]}
 //! }
 //! ```
 //!
-//! - `resources`: a number N (`terraform_data.r[0]` to `r[N-1]`), or a list of addresses and of
-//!   `{"address", "input", "change": "update"|"replace", "drift": bool, "apply_ms", "steps": […]}`. What a plan does follows
-//!   from this list and the state: new ones are created, missing ones deleted, a different `input` updates.
+//! - `resources`: a number N (`terraform_data.r[0]` to `r[N-1]`), or a list of addresses and of `{"address", "apply_ms", "steps": […]}`.
+//!   What a plan does follows from this list and the state: new ones are created, missing ones deleted.
 //! - `persist`: `end` writes the state once (a kill before loses it, as with the real tools), `each` after each resource.
 //! - `state` stands for a backend block; one in a `*.tf.json` of the work directory wins, and among those an override file.
 //!   Without any, the state is `terraform.tfstate` in the work directory, and `init` writes no backend.
@@ -41,23 +37,16 @@
 //! |---|---|
 //! | `"default"` | what the command does by itself |
 //! | `{"sleep_ms": 100}` | waits; in a resource an interrupt does not shorten it |
-//! | `{"stoppable_ms": 100}` | waits; an interrupt fails it with `context canceled`, as `time_sleep` does |
 //! | `{"print": "…"}`, `{"print_err": "…"}` | prints a raw line |
-//! | `{"event": {"@message": "…", "type": "…", …}}` | prints an event of the stream |
-//! | `{"apply_start": ADDR}`, `{"apply_progress": ADDR}`, `{"apply_complete": ADDR}` | prints that event, without doing it |
-//! | `{"diagnostic": {"warning", "summary", "detail", "address", "file", "line"}}` | an error ends the command (1) or fails the resource |
-//! | `{"write_file": {"path", "content"}}` | writes a file |
+//! | `{"diagnostic": {"summary", "detail", "address", "file", "line"}}` | an error ends the command (1) or fails the resource |
 //! | `{"spawn": {"seconds", "daemon", "hold_stdout", "ignore_signals", "beat_ms"}}` | leaves a process in the background |
 //! | `{"provider": {…as spawn…}}` | waits for a child, in a resource with a heartbeat every `progress_ms`; if that is killed: `Plugin did not respond` |
 //! | `{"ask": "…"}` | asks on stdout, waits for a line on stdin, fails without one; marks `terminal` or `no terminal` in the ledger |
 //! | `{"exec": ["sh", "-c", "…"]}` | runs a program |
-//! | `"ignore_interrupts"` | records signals, does nothing about them |
 //! | `{"allocate_mb": 100}`, `{"flood_mb": 10}`, `{"line_mb": 10}` | takes memory; prints lines; prints one line |
-//! | `"errored_tfstate"` | writes `errored.tfstate` |
 //! | `{"hold_lock": true}` | takes the state's lock and never ends |
 //! | `"hang"` | never ends, whatever the first interrupt says |
 //! | `{"mark": "…"}` | a line in the ledger |
-//! | `{"exit": 1}` | ends at once, leaving lock and state as they are |
 //! | `{"kill_self": 9}` | dies of a signal |
 //!
 //! # Signals
@@ -96,7 +85,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use self::args::Args;
 use self::backend::{Backend, LockFailure};
@@ -157,14 +146,13 @@ impl Tool {
         };
         let called = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
         let installed = Installed::own();
-        let played = script.tool.as_deref().or(installed.as_ref().map(|installed| installed.tool.as_str()));
-        let flavor = match played {
+        let flavor = match installed.as_ref().map(|installed| installed.tool.as_str()) {
             Some("terragrunt") => Flavor::Terragrunt,
             Some("terraform") => Flavor::Terraform,
             None if called.starts_with("terraform") => Flavor::Terraform,
             _ => Flavor::Tofu,
         };
-        let version = script.version.clone().or(installed.map(|installed| installed.version));
+        let version = installed.map(|installed| installed.version);
         let view =
             View { flavor, version: version.unwrap_or_else(|| VERSION.to_owned()), json: args.has("json"), dir: dir.clone() };
         if let Some(error) = broken {
@@ -181,11 +169,7 @@ impl Tool {
     }
 
     fn note_start(&self, arguments: &[String]) -> anyhow::Result<u64> {
-        let env: Map<String, Value> =
-            self.script.record_env.iter().map(|name| (name.clone(), json!(std::env::var(name).ok()))).collect();
-        let read = |name: &String| std::fs::read_to_string(self.dir.join(name)).ok();
-        let files: Map<String, Value> = self.script.record_files.iter().map(|name| (name.clone(), json!(read(name)))).collect();
-        let detail = json!({"arguments": arguments, "directory": self.dir, "env": env, "files": files});
+        let detail = json!({"arguments": arguments, "directory": self.dir});
         Ok(self.recorder.note(what::COMMAND_START, detail)?.nth)
     }
 
@@ -230,12 +214,10 @@ impl Tool {
             "" if self.args.has("version") => init::version(self),
             "init" => init::init(self),
             "workspace" => init::workspace(self),
-            "validate" => Ok(init::validate(self)),
             "plan" => plan_command::plan(self),
             "show" => show::show(self),
             "state" => show::pull(self),
             "apply" => apply::apply(self),
-            "output" => show::output(self),
             "force-unlock" => self.force_unlock(),
             other => Err(Diagnostic::error(&format!("the command \"{other}\" is not played by this tool"), "")),
         }

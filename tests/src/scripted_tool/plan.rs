@@ -1,7 +1,6 @@
 //! What a plan consists of, how it is made from script and state, and its file.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::backend_config::Config;
-use super::script::{self, Output, Script, Step};
+use super::script::{self, Script, Step};
 use super::tool_state::ToolState;
 
 /// What is done to a resource.
@@ -18,8 +17,6 @@ use super::tool_state::ToolState;
 pub(super) enum Act {
     NoOp,
     Create,
-    Update,
-    Replace,
     Delete,
 }
 
@@ -29,8 +26,6 @@ impl Act {
         match self {
             Self::NoOp => "noop",
             Self::Create => "create",
-            Self::Update => "update",
-            Self::Replace => "replace",
             Self::Delete => "delete",
         }
     }
@@ -38,18 +33,16 @@ impl Act {
     /// As a message says it when it begins.
     pub(super) fn begun(self) -> &'static str {
         match self {
-            Self::Update => "Modifying",
             Self::Delete => "Destroying",
-            Self::NoOp | Self::Create | Self::Replace => "Creating",
+            Self::NoOp | Self::Create => "Creating",
         }
     }
 
     /// As a message says it when it is over.
     pub(super) fn noun(self) -> &'static str {
         match self {
-            Self::Update => "Modifications",
             Self::Delete => "Destruction",
-            Self::NoOp | Self::Create | Self::Replace => "Creation",
+            Self::NoOp | Self::Create => "Creation",
         }
     }
 }
@@ -61,8 +54,8 @@ pub(super) struct Change {
     pub(super) act: Act,
     /// Its id in the state, if it is there.
     pub(super) id: Option<String>,
-    pub(super) before: Value,
-    pub(super) after: Value,
+    /// Its `input`.
+    pub(super) input: Value,
     pub(super) apply_ms: u64,
     pub(super) steps: Vec<Step>,
 }
@@ -71,7 +64,6 @@ pub(super) struct Change {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) add: u64,
-    pub(super) change: u64,
     pub(super) remove: u64,
 }
 
@@ -81,12 +73,7 @@ impl Counts {
         match act {
             Act::NoOp => {}
             Act::Create => self.add += 1,
-            Act::Update => self.change += 1,
             Act::Delete => self.remove += 1,
-            Act::Replace => {
-                self.add += 1;
-                self.remove += 1;
-            }
         }
     }
 }
@@ -116,20 +103,13 @@ pub(super) struct Plan {
     /// With credentials, like the real plan file.
     pub(super) backend: Option<Config>,
     pub(super) changes: Vec<Change>,
-    pub(super) drift: Vec<String>,
-    pub(super) outputs_before: BTreeMap<String, Output>,
-    pub(super) outputs: BTreeMap<String, Output>,
-    pub(super) errored: bool,
     pub(super) created: String,
 }
 
 impl Plan {
     /// Whether there is something to apply.
     pub(super) fn applyable(&self) -> bool {
-        !self.errored
-            && (self.counts() != Counts::default()
-                || self.outputs != self.outputs_before
-                || (self.mode == Mode::RefreshOnly && !self.drift.is_empty()))
+        self.counts() != Counts::default()
     }
 
     /// How many resources it changes.
@@ -151,69 +131,45 @@ impl Plan {
     }
 }
 
-/// The changes that lead from a state to what a script wants, and the addresses of what drifted.
-pub(super) fn changes(script: &Script, state: &ToolState, mode: Mode) -> (Vec<Change>, Vec<String>) {
+/// The changes that lead from a state to what a script wants. What was changed outside of the tool is played by nobody.
+pub(super) fn changes(script: &Script, state: &ToolState, mode: Mode) -> Vec<Change> {
+    if mode == Mode::RefreshOnly {
+        return Vec::new();
+    }
     let wanted: BTreeMap<String, script::Resource> =
         script.resources.list().into_iter().map(|resource| (resource.address.clone(), resource)).collect();
-    let mut changes = Vec::new();
-    let mut drift = Vec::new();
-    for (address, resource) in &wanted {
+    let of_script = wanted.iter().filter_map(|(address, resource)| {
         let known = state.resources.get(address);
-        if resource.drift && known.is_some() {
-            drift.push(address.clone());
-        }
         let act = match (mode, known) {
-            (Mode::RefreshOnly, _) | (Mode::Destroy, None) => continue,
+            (Mode::Destroy, None) => return None,
             (Mode::Destroy, Some(_)) => Act::Delete,
-            (Mode::Normal, None) => Act::Create,
-            (Mode::Normal, Some(known)) => match resource.change {
-                Some(script::Change::Replace) => Act::Replace,
-                Some(script::Change::Update) => Act::Update,
-                None if resource.drift || known.input != resource.input => Act::Update,
-                None => Act::NoOp,
-            },
+            (_, None) => Act::Create,
+            (_, Some(_)) => Act::NoOp,
         };
-        changes.push(Change {
+        Some(Change {
             address: address.clone(),
             act,
             id: known.map(|known| known.id.clone()),
-            before: known.map(|known| known.input.clone()).unwrap_or_default(),
-            after: if act == Act::Delete { Value::Null } else { resource.input.clone() },
+            input: known.map_or_else(|| Value::from("x"), |known| known.input.clone()),
             apply_ms: resource.apply_ms.unwrap_or(script.apply_ms),
             steps: resource.steps.clone(),
-        });
-    }
-    let gone = state.resources.iter().filter(|(address, _)| mode != Mode::RefreshOnly && !wanted.contains_key(*address));
-    changes.extend(gone.map(|(address, known)| Change {
+        })
+    });
+    let gone = state.resources.iter().filter(|(address, _)| !wanted.contains_key(*address)).map(|(address, known)| Change {
         address: address.clone(),
         act: Act::Delete,
         id: Some(known.id.clone()),
-        before: known.input.clone(),
-        after: Value::Null,
+        input: known.input.clone(),
         apply_ms: script.apply_ms,
         steps: Vec::new(),
-    }));
-    (changes, drift)
-}
-
-/// Random bytes in hexadecimal digits.
-pub(super) fn random_hex(bytes: usize) -> anyhow::Result<String> {
-    let mut buffer = vec![0; bytes];
-    std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut buffer)).context("no random bytes")?;
-    Ok(hex(&buffer))
+    });
+    of_script.chain(gone).collect()
 }
 
 /// A random id in the form of a UUID.
-pub(super) fn random_uuid() -> anyhow::Result<String> {
-    let hex = random_hex(16)?;
-    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
-}
-
-/// Bytes in hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+pub(super) fn random_uuid() -> String {
+    let hex = format!("{:032x}", rand::random::<u128>());
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 #[cfg(test)]
@@ -233,27 +189,17 @@ mod tests {
     }
 
     fn acts(script: &Script, mode: Mode) -> Vec<(String, Act)> {
-        changes(script, &state(), mode).0.into_iter().map(|change| (change.address, change.act)).collect()
+        changes(script, &state(), mode).into_iter().map(|change| (change.address, change.act)).collect()
     }
 
     #[test]
     fn every_change_follows_from_script_and_state() {
-        let script = script(&json!(["a.a", {"address": "a.b", "input": 2}, {"address": "a.d"}]));
+        let script = script(&json!(["a.a", {"address": "a.b"}, {"address": "a.d"}]));
         let at = |address: &str, act| (address.to_owned(), act);
-        let normal = [at("a.a", Act::NoOp), at("a.b", Act::Update), at("a.d", Act::Create), at("a.c", Act::Delete)];
+        let normal = [at("a.a", Act::NoOp), at("a.b", Act::NoOp), at("a.d", Act::Create), at("a.c", Act::Delete)];
         assert_eq!(acts(&script, Mode::Normal), normal);
         let destroy = [at("a.a", Act::Delete), at("a.b", Act::Delete), at("a.c", Act::Delete)];
         assert_eq!(acts(&script, Mode::Destroy), destroy);
         assert_eq!(acts(&script, Mode::RefreshOnly), []);
-    }
-
-    #[test]
-    fn forced_changes_and_drift_are_kept_apart() {
-        let script = script(&json!([
-            {"address": "a.a", "change": "replace"}, {"address": "a.b", "change": "update"}, {"address": "a.c", "drift": true}
-        ]));
-        let acts: Vec<Act> = acts(&script, Mode::Normal).into_iter().map(|(_, act)| act).collect();
-        assert_eq!(acts, [Act::Replace, Act::Update, Act::Update]);
-        assert_eq!(changes(&script, &state(), Mode::RefreshOnly), (vec![], vec!["a.c".to_owned()]));
     }
 }

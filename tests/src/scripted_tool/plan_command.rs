@@ -1,9 +1,7 @@
 //! `plan`, and the making of a plan for an `apply` without one.
 
-use serde_json::{Map, Value, json};
-
 use super::Tool;
-use super::plan::{Mode, Plan, changes, random_hex};
+use super::plan::{Mode, Plan, changes, random_uuid};
 use super::script::Diagnostic;
 use super::tool_state::ToolState;
 use super::view::line;
@@ -36,13 +34,8 @@ pub(super) fn make(tool: &Tool, state: &ToolState) -> Result<Plan, Diagnostic> {
     if tool.args.value("refresh") != Some("false") {
         state.resources.iter().for_each(|(address, known)| tool.view.refresh(address, &known.id));
     }
-    let (changes, drift) = changes(&tool.script, state, mode);
-    let outputs = match mode {
-        Mode::Destroy => std::collections::BTreeMap::new(),
-        Mode::Normal | Mode::RefreshOnly => tool.script.outputs.clone(),
-    };
     let plan = Plan {
-        nonce: random_hex(32)?,
+        nonce: random_uuid(),
         tool: tool.view.command().to_owned(),
         version: tool.view.version.clone(),
         mode,
@@ -50,41 +43,14 @@ pub(super) fn make(tool: &Tool, state: &ToolState) -> Result<Plan, Diagnostic> {
         lineage: state.lineage.clone(),
         workspace: tool.workspace(),
         backend: tool.initialized()?,
-        changes,
-        drift,
-        outputs_before: state.outputs.clone(),
-        outputs,
-        errored: false,
+        changes: changes(&tool.script, state, mode),
         created: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
     };
-    if mode != Mode::Destroy {
-        plan.drift.iter().for_each(|address| tool.view.drift(address));
-    }
     if tool.view.json {
         plan.changes.iter().for_each(|change| tool.view.planned_change(change));
         tool.view.planned(plan.counts());
-        if !plan.outputs.is_empty() || !plan.outputs_before.is_empty() {
-            tool.view.outputs(&output_actions(&plan));
-        }
     } else {
         super::show::print_plan(&tool.view, &plan);
     }
     Ok(plan)
-}
-
-/// What happens to each output.
-fn output_actions(plan: &Plan) -> Value {
-    let mut actions = Map::new();
-    for (name, output) in &plan.outputs {
-        let action = match plan.outputs_before.get(name) {
-            None => "create",
-            Some(before) if before == output => "noop",
-            Some(_) => "update",
-        };
-        actions.insert(name.clone(), json!({"sensitive": output.sensitive, "action": action}));
-    }
-    for (name, output) in plan.outputs_before.iter().filter(|(name, _)| !plan.outputs.contains_key(*name)) {
-        actions.insert(name.clone(), json!({"sensitive": output.sensitive, "action": "delete"}));
-    }
-    Value::Object(actions)
 }

@@ -1,42 +1,30 @@
 //! The tool's side of the ledger: every entry is kept by the other side before the tool goes on.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::http;
-use crate::ledger::{Ack, Entry, append_to_file};
+use crate::ledger::{Ack, Entry};
 
 /// How long a ledger may be away; an effect without its entry would make every check worthless.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-#[derive(Clone, Debug)]
-enum Target {
-    Nowhere,
-    Url(String),
-    File(PathBuf),
-}
-
 /// Writes entries that all carry this process, its command and its script.
 #[derive(Clone, Debug)]
 pub(super) struct Recorder {
-    target: Target,
+    /// Where entries are posted; without it nowhere.
+    url: Option<String>,
     who: String,
     common: Value,
 }
 
 impl Recorder {
-    /// A recorder for a command; `target` is a URL or a file.
-    pub(super) fn new(target: Option<&str>, script: &str, command: &str) -> Self {
-        let target = match target {
-            None => Target::Nowhere,
-            Some(url) if url.starts_with("http://") => Target::Url(url.to_owned()),
-            Some(file) => Target::File(file.into()),
-        };
+    /// A recorder for a command.
+    pub(super) fn new(url: Option<&str>, script: &str, command: &str) -> Self {
         let common = json!({"script": script, "command": command, "pid": std::process::id()});
-        Self { target, who: hostname(), common }
+        Self { url: url.map(str::to_owned), who: hostname(), common }
     }
 
     /// Writes an entry and waits until it is kept.
@@ -45,11 +33,7 @@ impl Recorder {
         if let Value::Object(detail) = detail {
             entry.detail.extend(detail);
         }
-        match &self.target {
-            Target::Nowhere => Ok(Ack { seq: 0, nth: 1 }),
-            Target::File(file) => append_to_file(file, entry),
-            Target::Url(url) => post(url, &entry),
-        }
+        self.url.as_ref().map_or(Ok(Ack { seq: 0, nth: 1 }), |url| post(url, &entry))
     }
 }
 

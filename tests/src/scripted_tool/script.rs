@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use super::script_step::{Action, Diagnostic, Spawn, Step};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-pub use super::script_step::{Action, Diagnostic, Spawn, Step};
 
 /// Name of the script in the work directory.
 pub const SCRIPT_FILE: &str = "pawl-script.json";
@@ -18,11 +16,7 @@ pub const SCRIPT_FILE: &str = "pawl-script.json";
 pub struct Script {
     /// Free name, recorded as `script` in each ledger entry; `only` counts commands of this name.
     pub name: String,
-    /// `tofu` or `terraform`; by default what the program is installed as, or called.
-    pub tool: Option<String>,
-    /// Version that it reports; by default the one that the program is installed as.
-    pub version: Option<String>,
-    /// Where its ledger is: a URL to post to, or a file.
+    /// Where its ledger is: a URL to post to.
     pub ledger: Option<String>,
     /// URL of an `http` backend, as if the stack had this backend block.
     pub state: Option<String>,
@@ -32,17 +26,9 @@ pub struct Script {
     pub apply_ms: u64,
     /// How often a resource in progress says so, in milliseconds.
     pub progress_ms: u64,
-    /// Outputs of the stack.
-    pub outputs: BTreeMap<String, Output>,
     /// When an apply writes its state.
     pub persist: Persist,
-    /// What `init` writes to `.terraform.lock.hcl`; nothing by default, as in a stack without providers.
-    pub lock_file: Option<String>,
-    /// Names of environment variables to record at the start of each command.
-    pub record_env: Vec<String>,
-    /// Files of the work directory whose content is recorded at the start of each command.
-    pub record_files: Vec<String>,
-    /// Steps by command: `version`, `init`, `workspace`, `validate`, `plan`, `show`, `apply`, `output`.
+    /// Steps by command: `version`, `init`, `workspace`, `plan`, `show`, `apply`.
     pub commands: BTreeMap<String, Vec<Step>>,
 }
 
@@ -50,18 +36,12 @@ impl Default for Script {
     fn default() -> Self {
         Self {
             name: String::new(),
-            tool: None,
-            version: None,
             ledger: None,
             state: None,
             resources: Resources::Count(1),
             apply_ms: 0,
             progress_ms: 10_000,
-            outputs: BTreeMap::new(),
             persist: Persist::End,
-            lock_file: None,
-            record_env: Vec::new(),
-            record_files: Vec::new(),
             commands: BTreeMap::new(),
         }
     }
@@ -115,12 +95,6 @@ impl Resources {
 pub struct Resource {
     /// Address, for example `module.m.terraform_data.r["key"]`.
     pub address: String,
-    /// Its `input`; a different one than in the state makes an update.
-    pub input: Value,
-    /// Replace it, or update it, although the input is the same.
-    pub change: Option<Change>,
-    /// It changed outside the tool: an update, and drift in a refresh-only plan.
-    pub drift: bool,
     /// How long it takes to apply, instead of the script's `apply_ms`.
     pub apply_ms: Option<u64>,
     /// Steps between its `apply_start` and its creation; an error diagnostic fails it.
@@ -129,25 +103,8 @@ pub struct Resource {
 
 impl Resource {
     fn at(address: &str) -> Self {
-        Self {
-            address: address.to_owned(),
-            input: Value::from("x"),
-            change: None,
-            drift: false,
-            apply_ms: None,
-            steps: Vec::new(),
-        }
+        Self { address: address.to_owned(), apply_ms: None, steps: Vec::new() }
     }
-}
-
-/// A change that a script asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// Update in place.
-    Update,
-    /// Delete, then create.
-    Replace,
 }
 
 #[derive(Deserialize)]
@@ -161,10 +118,6 @@ enum ResourceForm {
 #[serde(deny_unknown_fields)]
 struct ResourceFields {
     address: String,
-    input: Option<Value>,
-    change: Option<Change>,
-    #[serde(default)]
-    drift: bool,
     apply_ms: Option<u64>,
     #[serde(default)]
     steps: Vec<Step>,
@@ -174,27 +127,14 @@ impl From<ResourceForm> for Resource {
     fn from(form: ResourceForm) -> Self {
         match form {
             ResourceForm::Address(address) => Self::at(&address),
-            ResourceForm::Full(ResourceFields { address, input, change, drift, apply_ms, steps }) => {
-                Self { input: input.unwrap_or_else(|| Value::from("x")), change, drift, apply_ms, steps, ..Self::at(&address) }
-            }
+            ResourceForm::Full(ResourceFields { address, apply_ms, steps }) => Self { address, apply_ms, steps },
         }
     }
 }
 
-/// One output.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Output {
-    /// Its value.
-    pub value: Value,
-    /// Whether it is hidden.
-    #[serde(default)]
-    pub sensitive: bool,
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -204,9 +144,9 @@ mod tests {
         assert!(read(json!({"resorces": 3})).is_err());
         assert!(read(json!({"commands": {"plan": [{"slep_ms": 3}]}})).is_err());
         assert!(read(json!({"resources": [{"address": "a.b", "stepz": []}]})).is_err());
-        let good = read(json!({"resources": ["a.b", {"address": "a.c", "change": "replace"}]})).unwrap();
+        let good = read(json!({"resources": ["a.b", {"address": "a.c", "apply_ms": 5}]})).unwrap();
         let list = good.resources.list();
-        assert_eq!((list[0].address.as_str(), list[1].change), ("a.b", Some(Change::Replace)));
+        assert_eq!((list[0].address.as_str(), list[1].apply_ms), ("a.b", Some(5)));
         assert_eq!(Resources::Count(2).list()[1].address, "terraform_data.r[1]");
     }
 }

@@ -1,7 +1,6 @@
 //! The steps of a script.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 /// One step, for every execution of its command or only for some.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,29 +37,12 @@ pub enum Action {
     Default,
     /// Wait.
     SleepMs(u64),
-    /// Wait as a provider that stops when it is asked to: an interrupt fails the resource with `context canceled`.
-    StoppableMs(u64),
     /// Print a line as it is.
     Print(String),
     /// Print a line as it is to stderr.
     PrintErr(String),
-    /// Print an event of the `-json` stream; level, module and timestamp are added.
-    Event(Value),
-    /// Say that a resource is begun (it is not).
-    ApplyStart(String),
-    /// Say that a resource is under way (it is not).
-    ApplyProgress(String),
-    /// Say that a resource is complete (it is not).
-    ApplyComplete(String),
-    /// Emit a diagnostic; an error ends the command with 1, or fails the resource.
+    /// Emit an error, which ends the command with 1, or fails the resource.
     Diagnostic(Diagnostic),
-    /// Write a file below the work directory.
-    WriteFile {
-        /// Path.
-        path: String,
-        /// Content.
-        content: String,
-    },
     /// Leave a process in the background.
     Spawn(Spawn),
     /// Wait for a child as if it were a provider: if it is killed, the resource fails with `Plugin did not respond`. Meanwhile a resource
@@ -70,24 +52,18 @@ pub enum Action {
     Ask(String),
     /// Run a program and wait for it, as plan-time code does.
     Exec(Vec<String>),
-    /// Take no notice of interrupts from here on, but record them.
-    IgnoreInterrupts,
     /// Take memory and touch it.
     AllocateMb(usize),
     /// Print this much, in lines.
     FloodMb(u64),
     /// Print this much in one line.
     LineMb(u64),
-    /// Write `errored.tfstate`, as after a state that could not be saved.
-    ErroredTfstate,
     /// Take the state's lock, and never end.
     HoldLock(bool),
     /// Never end.
     Hang,
     /// Write a line to the ledger.
     Mark(String),
-    /// End at once with this code, holding whatever is held.
-    Exit(i32),
     /// Send itself this signal, for example 9 as the kernel does when memory runs out.
     KillSelf(i32),
 }
@@ -118,8 +94,6 @@ impl Default for Spawn {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Diagnostic {
-    /// It is a warning, not an error.
-    pub warning: bool,
     /// One line.
     pub summary: String,
     /// Any number of lines.
@@ -154,12 +128,12 @@ mod tests {
     #[test]
     fn words_objects_and_conditions_are_steps() {
         let steps: Vec<Step> = serde_json::from_value(json!([
-            "default", {"sleep_ms": 5}, {"only": [2], "exit": 3}, "hang", {"spawn": {"seconds": 1}}
+            "default", {"sleep_ms": 5}, {"only": [2], "kill_self": 9}, "hang", {"spawn": {"seconds": 1}}
         ]))
         .unwrap();
         let first: Vec<Action> = steps.iter().filter_map(|step| step.action(1)).cloned().collect();
         let spawn = Action::Spawn(Spawn { seconds: 1, ..Spawn::default() });
         assert_eq!(first, [Action::Default, Action::SleepMs(5), Action::Hang, spawn]);
-        assert_eq!(steps[2].action(2), Some(&Action::Exit(3)));
+        assert_eq!(steps[2].action(2), Some(&Action::KillSelf(9)));
     }
 }

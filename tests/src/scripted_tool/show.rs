@@ -1,4 +1,4 @@
-//! `show` and `output`: plans and states for programs and for people.
+//! `show` of plans for programs and for people, and `state pull`.
 
 use std::fmt::Write as _;
 
@@ -9,30 +9,18 @@ use super::Tool;
 use super::address::Address;
 use super::plan::{Act, Change, Counts, Plan};
 use super::script::Diagnostic;
-use super::tool_state::{ToolState, outputs_json};
 use super::view::{View, line};
 
 pub(super) fn show(tool: &Tool) -> Result<i32, Diagnostic> {
-    let json = tool.args.has("json");
-    if let Some(file) = tool.args.words.first() {
-        let bytes = std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to read \"{file}\""))?;
-        let plan = Plan::read(&bytes)?;
-        if json {
-            line(&plan_json(&plan).to_string());
-        } else {
-            print_plan(&tool.view, &plan);
-        }
-        return Ok(0);
-    }
-    let state = ToolState::from_json(&tool.backend()?.read()?);
-    if json {
-        let resources =
-            state.resources.iter().map(|(address, known)| resource_value(address, &values(Some(&known.id), &known.input)));
-        let root = json!({"resources": resources.collect::<Vec<_>>()});
-        let values = json!({"outputs": outputs_json(&state.outputs, true), "root_module": root});
-        line(&json!({"format_version": "1.0", "terraform_version": tool.view.version, "values": values}).to_string());
+    let Some(file) = tool.args.words.first() else {
+        return Err(Diagnostic::error("a `show` without a plan file is not played by this tool", ""));
+    };
+    let bytes = std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to read \"{file}\""))?;
+    let plan = Plan::read(&bytes)?;
+    if tool.args.has("json") {
+        line(&plan_json(&plan).to_string());
     } else {
-        state.resources.keys().for_each(|address| line(&format!("# {address}:")));
+        print_plan(&tool.view, &plan);
     }
     Ok(0)
 }
@@ -46,18 +34,6 @@ pub(super) fn pull(tool: &Tool) -> Result<i32, Diagnostic> {
     let state = tool.backend()?.read()?;
     if !state.is_null() {
         line(&state.to_string());
-    }
-    Ok(0)
-}
-
-pub(super) fn output(tool: &Tool) -> Result<i32, Diagnostic> {
-    let state = ToolState::from_json(&tool.backend()?.read()?);
-    if tool.args.has("json") {
-        line(&serde_json::to_string_pretty(&outputs_json(&state.outputs, true)).context("no outputs")?);
-        return Ok(0);
-    }
-    for (name, output) in &state.outputs {
-        line(&if output.sensitive { format!("{name} = <sensitive>") } else { format!("{name} = {}", output.value) });
     }
     Ok(0)
 }
@@ -98,42 +74,28 @@ fn head(address: &str) -> Value {
 
 /// The plan in format 1.2.
 pub(super) fn plan_json(plan: &Plan) -> Value {
-    let planned = plan.changes.iter().filter(|change| change.act != Act::Delete).map(|change| {
-        let id = change.id.as_deref().filter(|_| change.act != Act::Replace);
-        resource_value(&change.address, &values(id, &change.after))
-    });
+    let planned = plan
+        .changes
+        .iter()
+        .filter(|change| change.act != Act::Delete)
+        .map(|change| resource_value(&change.address, &values(change.id.as_deref(), &change.input)));
     let planned: Vec<Value> = planned.collect();
     let changes: Vec<Value> = plan.changes.iter().map(resource_change).collect();
-    let drift: Vec<Value> = plan
-        .drift
-        .iter()
-        .map(|address| {
-            let mut drift = head(address);
-            drift["change"] = json!({
-                "actions": ["update"], "before": {"input": "x"}, "after": {"input": "drifted"}, "after_unknown": {},
-                "before_sensitive": {}, "after_sensitive": {},
-            });
-            drift
-        })
-        .collect();
     let mut json = json!({
         "format_version": "1.2", "terraform_version": plan.version,
         "planned_values": {
-            "outputs": outputs_json(&plan.outputs, true),
+            "outputs": {},
             "root_module": if planned.is_empty() { json!({}) } else { json!({"resources": planned}) },
         },
     });
-    if !drift.is_empty() {
-        json["resource_drift"] = json!(drift);
-    }
     json["resource_changes"] = json!(changes);
-    json["output_changes"] = output_changes(plan);
+    json["output_changes"] = json!({});
     json["prior_state"] = json!({"format_version": "1.0", "terraform_version": plan.version, "values": {"root_module": {}}});
     json["configuration"] = json!({"root_module": {}});
     json["timestamp"] = json!(plan.created);
     json["applyable"] = json!(plan.applyable());
-    json["complete"] = json!(!plan.errored);
-    json["errored"] = json!(plan.errored);
+    json["complete"] = json!(true);
+    json["errored"] = json!(false);
     json
 }
 
@@ -141,18 +103,15 @@ fn resource_change(change: &Change) -> Value {
     let actions: &[&str] = match change.act {
         Act::NoOp => &["no-op"],
         Act::Create => &["create"],
-        Act::Update => &["update"],
-        Act::Replace => &["delete", "create"],
         Act::Delete => &["delete"],
     };
-    let before = change.id.as_deref().map_or(Value::Null, |id| values(Some(id), &change.before));
+    let before = change.id.as_deref().map_or(Value::Null, |id| values(Some(id), &change.input));
     let after = match change.act {
         Act::Delete => Value::Null,
-        Act::Create | Act::Replace => values(None, &change.after),
-        Act::NoOp | Act::Update => values(change.id.as_deref(), &change.after),
+        Act::NoOp | Act::Create => values(change.id.as_deref(), &change.input),
     };
     let unknown = match change.act {
-        Act::Create | Act::Replace => json!({"id": true, "output": true}),
+        Act::Create => json!({"id": true, "output": true}),
         _ => json!({}),
     };
     let hidden = |value: &Value| if value.is_null() { json!(false) } else { json!({}) };
@@ -161,32 +120,7 @@ fn resource_change(change: &Change) -> Value {
         "actions": actions, "before": before, "after": after, "after_unknown": unknown,
         "before_sensitive": hidden(&before), "after_sensitive": hidden(&after),
     });
-    if change.act == Act::Replace {
-        json["change"]["replace_paths"] = json!([["triggers_replace"]]);
-        json["action_reason"] = json!("replace_because_cannot_update");
-    }
     json
-}
-
-fn output_changes(plan: &Plan) -> Value {
-    let mut changes = Map::new();
-    let names = plan.outputs.keys().chain(plan.outputs_before.keys());
-    for name in names {
-        let (before, after) = (plan.outputs_before.get(name), plan.outputs.get(name));
-        let action = match (before, after) {
-            (None, _) => "create",
-            (_, None) => "delete",
-            _ if before == after => "no-op",
-            _ => "update",
-        };
-        let sensitive = before.into_iter().chain(after).any(|output| output.sensitive);
-        let change = json!({
-            "actions": [action], "before": before.map(|output| &output.value), "after": after.map(|output| &output.value),
-            "after_unknown": false, "before_sensitive": sensitive, "after_sensitive": sensitive,
-        });
-        changes.insert(name.clone(), change);
-    }
-    Value::Object(changes)
 }
 
 /// The plan for people.
@@ -202,23 +136,16 @@ pub(super) fn print_plan(view: &View, plan: &Plan) {
         "\n{name} used the selected providers to generate the following execution\nplan. Resource actions are indicated with the following symbols:\n\n{name} will perform the following actions:\n"
     );
     for change in plan.changes.iter().filter(|change| change.act != Act::NoOp) {
-        let (mark, fate) = match change.act {
-            Act::Create | Act::NoOp => ("  +", "will be created"),
-            Act::Update => ("  ~", "will be updated in-place"),
-            Act::Replace => ("-/+", "must be replaced"),
-            Act::Delete => ("  -", "will be destroyed"),
+        let input = &change.input;
+        let (mark, fate, input) = match change.act {
+            Act::Create | Act::NoOp => ('+', "will be created", format!("+ input = {input}")),
+            Act::Delete => ('-', "will be destroyed", format!("- input = {input} -> null")),
         };
         let Address { kind, name, .. } = Address::parse(&change.address);
-        let (before, after) = (&change.before, &change.after);
-        let input = match change.act {
-            Act::Create => format!("+ input = {after}"),
-            Act::Delete => format!("- input = {before} -> null"),
-            _ => format!("~ input = {before} -> {after}"),
-        };
         let _ =
-            writeln!(text, "\n  # {} {fate}\n{mark} resource \"{kind}\" \"{name}\" {{\n      {input}\n    }}", change.address);
+            writeln!(text, "\n  # {} {fate}\n  {mark} resource \"{kind}\" \"{name}\" {{\n      {input}\n    }}", change.address);
     }
-    let Counts { add, change, remove } = plan.counts();
-    let _ = write!(text, "\nPlan: {add} to add, {change} to change, {remove} to destroy.");
+    let Counts { add, remove } = plan.counts();
+    let _ = write!(text, "\nPlan: {add} to add, 0 to change, {remove} to destroy.");
     line(&text);
 }

@@ -38,31 +38,13 @@ impl Tool {
                 Scope::Command => self.signals.sleep(Duration::from_millis(*ms)),
                 Scope::Resource(..) => std::thread::sleep(Duration::from_millis(*ms)),
             },
-            Action::StoppableMs(ms) => {
-                self.signals.sleep(Duration::from_millis(*ms));
-                if self.signals.interrupted() {
-                    return Err(Diagnostic::error("Create error", "Original Error: context canceled"));
-                }
-            }
             Action::Print(text) => line(text),
             Action::PrintErr(text) => error_line(text),
-            Action::Event(event) => {
-                let text = |key: &str| event[key].as_str().unwrap_or_default();
-                self.view.event(text("@message"), text("type"), event.clone());
-            }
-            Action::ApplyStart(address) => self.view.apply_start(address, Act::Create, None),
-            Action::ApplyProgress(address) => self.view.apply_progress(address, Act::Create, 10),
-            Action::ApplyComplete(address) => self.view.apply_complete(address, Act::Create, Some("pretended"), 10),
-            Action::Diagnostic(diagnostic) if diagnostic.warning => self.view.diagnostic(diagnostic),
             Action::Diagnostic(diagnostic) => return Err(diagnostic.clone()),
-            Action::WriteFile { path, content } => {
-                std::fs::write(self.dir.join(path), content).with_context(|| format!("failed to write `{path}`"))?;
-            }
             Action::Spawn(spawn) => drop(self.spawn(spawn)?.spawn().context("failed to start a background process")?),
             Action::Provider(spawn) => self.wait_for_provider(spawn, scope)?,
             Action::Ask(question) => self.ask(question)?,
             Action::Exec(words) => exec(words)?,
-            Action::IgnoreInterrupts => self.signals.ignore(),
             Action::AllocateMb(size) => drop(vec![1_u8; size << 20].leak()),
             Action::FloodMb(size) => {
                 let text = "flood ".repeat(17);
@@ -72,10 +54,6 @@ impl Tool {
                 let (mut out, part) = (std::io::stdout().lock(), vec![b'y'; 1 << 16]);
                 // A reader that went away is none of a fake tool's business.
                 let _ = (0..size << 4).try_for_each(|_| out.write_all(&part)).and_then(|()| out.write_all(b"\n"));
-            }
-            Action::ErroredTfstate => {
-                let state = json!({"version": 4, "serial": 1, "lineage": "errored", "resources": []});
-                std::fs::write(self.dir.join("errored.tfstate"), state.to_string()).context("no errored.tfstate")?;
             }
             Action::HoldLock(_) => {
                 self.lock(&self.backend()?, "OperationTypePlan")?;
@@ -87,10 +65,6 @@ impl Tool {
                 std::thread::sleep(Duration::from_secs(3600));
             },
             Action::Mark(text) => drop(self.recorder.note(what::MARK, json!({"text": text}))?),
-            Action::Exit(code) => {
-                self.note_end(*code)?;
-                std::process::exit(*code);
-            }
             Action::KillSelf(number) => {
                 let signal = Signal::try_from(*number).context("no such signal")?;
                 kill(Pid::this(), signal).context("failed to send a signal")?;

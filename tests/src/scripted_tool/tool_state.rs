@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::address::Address;
-use super::script::Output;
 
 /// What the state knows of one resource.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +20,6 @@ pub(super) struct ToolState {
     pub(super) serial: u64,
     /// Drawn once; empty before the first write.
     pub(super) lineage: String,
-    pub(super) outputs: BTreeMap<String, Output>,
     pub(super) resources: BTreeMap<String, Known>,
 }
 
@@ -42,17 +40,7 @@ impl ToolState {
                 resources.insert(address, Known { id: text(&attributes["id"]), input: unwrapped(&attributes["input"]) });
             }
         }
-        let outputs = state["outputs"].as_object().into_iter().flatten();
-        let outputs = outputs.map(|(name, output)| {
-            let sensitive = output["sensitive"].as_bool().unwrap_or_default();
-            (name.clone(), Output { value: output["value"].clone(), sensitive })
-        });
-        Self {
-            serial: state["serial"].as_u64().unwrap_or_default(),
-            lineage: text(&state["lineage"]),
-            outputs: outputs.collect(),
-            resources,
-        }
+        Self { serial: state["serial"].as_u64().unwrap_or_default(), lineage: text(&state["lineage"]), resources }
     }
 
     /// The state as the tool of this version writes it.
@@ -87,21 +75,9 @@ impl ToolState {
             .collect();
         json!({
             "version": 4, "terraform_version": version, "serial": self.serial, "lineage": self.lineage,
-            "outputs": outputs_json(&self.outputs, true), "resources": resources, "check_results": null,
+            "outputs": {}, "resources": resources, "check_results": null,
         })
     }
-}
-
-/// Outputs with type, value and whether they are sensitive; in the `-json` stream sensitive ones come without their value.
-pub(super) fn outputs_json(outputs: &BTreeMap<String, Output>, with_sensitive: bool) -> Value {
-    let entries = outputs.iter().map(|(name, Output { value, sensitive })| {
-        let mut output = json!({"sensitive": sensitive, "type": type_of(value)});
-        if with_sensitive || !sensitive {
-            output["value"] = value.clone();
-        }
-        (name.clone(), output)
-    });
-    Value::Object(entries.collect())
 }
 
 /// A value of an attribute of any type, which `input` is: the state has its type beside it, or the real tools cannot read it.
@@ -138,11 +114,9 @@ mod tests {
         let state = ToolState {
             serial: 3,
             lineage: "l".to_owned(),
-            outputs: BTreeMap::from([("o".to_owned(), Output { value: json!(["v", 1]), sensitive: true })]),
             resources: addresses.map(|address| (address.to_owned(), known(address))).into(),
         };
         let json = state.to_json("1.10.6");
-        assert_eq!(json["outputs"]["o"]["type"], json!(["tuple", ["string", "number"]]));
         assert_eq!(ToolState::from_json(&json), state);
         assert_eq!(ToolState::from_json(&Value::Null), ToolState::default());
     }

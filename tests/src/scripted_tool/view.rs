@@ -101,8 +101,7 @@ impl View {
 
     /// Prints a diagnostic, with the source line if the file is there.
     pub(super) fn diagnostic(&self, diagnostic: &Diagnostic) {
-        let (level, word) = if diagnostic.warning { ("warn", "Warning") } else { ("error", "Error") };
-        let summary = format!("{word}: {}", diagnostic.summary);
+        let summary = format!("Error: {}", diagnostic.summary);
         let at = diagnostic.file.as_deref().map(|file| (file, diagnostic.line.unwrap_or(1)));
         let source = at.and_then(|(file, number)| {
             let text = std::fs::read_to_string(self.dir.join(file)).ok()?;
@@ -117,9 +116,7 @@ impl View {
             error_line(&format!("{text}\n{}\n", diagnostic.detail));
             return;
         }
-        let mut detail = json!({
-            "severity": word.to_lowercase(), "summary": diagnostic.summary, "detail": diagnostic.detail,
-        });
+        let mut detail = json!({"severity": "error", "summary": diagnostic.summary, "detail": diagnostic.detail});
         if let Some(address) = &diagnostic.address {
             detail["address"] = json!(address);
         }
@@ -135,7 +132,7 @@ impl View {
                 "highlight_start_offset": 0, "highlight_end_offset": end, "values": [],
             });
         }
-        self.leveled(level, &summary, "diagnostic", json!({"diagnostic": detail}));
+        self.leveled("error", &summary, "diagnostic", json!({"diagnostic": detail}));
     }
 
     /// Says what will be done to a resource.
@@ -144,15 +141,6 @@ impl View {
             let message = format!("{}: Plan to {}", change.address, change.act.word());
             let detail = json!({"change": {"resource": resource(&change.address), "action": change.act.word()}});
             self.event(&message, "planned_change", detail);
-        }
-    }
-
-    /// Says that a resource is not as the state has it.
-    pub(super) fn drift(&self, address: &str) {
-        if self.json {
-            let message = format!("{address}: Drift detected (update)");
-            let detail = json!({"change": {"resource": resource(address), "action": "update"}});
-            self.event(&message, "resource_drift", detail);
         }
     }
 
@@ -199,22 +187,25 @@ impl View {
 
     /// Says how much a plan would do.
     pub(super) fn planned(&self, counts: Counts) {
-        let Counts { add, change, remove } = counts;
-        let message = format!("Plan: {add} to add, {change} to change, {remove} to destroy.");
+        let Counts { add, remove } = counts;
+        let message = format!("Plan: {add} to add, 0 to change, {remove} to destroy.");
         self.summary(&message, "plan", counts);
     }
 
     /// Says how much an apply did.
     pub(super) fn applied(&self, counts: Counts) {
-        let Counts { add, change, remove } = counts;
-        let message = format!("Apply complete! Resources: {add} added, {change} changed, {remove} destroyed.");
+        let Counts { add, remove } = counts;
+        let message = format!("Apply complete! Resources: {add} added, 0 changed, {remove} destroyed.");
         self.summary(&message, "apply", counts);
+        if self.json {
+            self.event("Outputs: 0", "outputs", json!({"outputs": {}}));
+        }
     }
 
     fn summary(&self, message: &str, operation: &str, counts: Counts) {
-        let Counts { add, change, remove } = counts;
+        let Counts { add, remove } = counts;
         if self.json {
-            let mut changes = json!({"add": add, "change": change, "import": 0, "remove": remove});
+            let mut changes = json!({"add": add, "change": 0, "import": 0, "remove": remove});
             if self.flavor == Flavor::Tofu {
                 changes["forget"] = json!(0);
             }
@@ -222,14 +213,6 @@ impl View {
             self.event(message, "change_summary", json!({"changes": changes}));
         } else {
             line(&format!("\n{message}"));
-        }
-    }
-
-    /// Prints outputs in the form given.
-    pub(super) fn outputs(&self, outputs: &Value) {
-        if self.json {
-            let count = outputs.as_object().map_or(0, Map::len);
-            self.event(&format!("Outputs: {count}"), "outputs", json!({"outputs": outputs}));
         }
     }
 }

@@ -1,20 +1,18 @@
 //! A server for Terraform's `http` backend: `GET`, `POST`, `DELETE`, `LOCK` and `UNLOCK` below `/state/`, every version kept,
 //! every lock, write and unlock in a ledger. `POST /ledger` appends lines of others, since a tool in a pod cannot write to
-//! a file of the host; the answer, [`Ack`](crate::ledger::Ack), is sent once the line is kept. `GET /ledger` is all of it.
+//! a file of the host; the answer, [`Ack`](crate::ledger::Ack), is sent once the line is kept.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode, Uri, header};
+use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::auth::Access;
 use super::listener::Listener;
-pub use super::state_store::{Faults, LockInfo, Version};
+pub use super::state_store::{LockInfo, Version};
 use super::state_store::{Outcome, Store};
 use crate::ledger::{BY_HAND, Entry, Ledger};
 
@@ -36,19 +34,11 @@ struct App {
 impl StateServer {
     /// Listens on `bind` (port 0 takes any free one); the ledger is in memory.
     pub async fn start(bind: SocketAddr) -> anyhow::Result<Self> {
-        Self::with_ledger(bind, Ledger::default()).await
-    }
-
-    /// Like [`Self::start`], with the ledger appended to a file as well.
-    pub async fn with_ledger_file(bind: SocketAddr, file: PathBuf) -> anyhow::Result<Self> {
-        Self::with_ledger(bind, Ledger::in_file(file)).await
-    }
-
-    async fn with_ledger(bind: SocketAddr, ledger: Ledger) -> anyhow::Result<Self> {
+        let ledger = Ledger::default();
         let store = Store { states: std::collections::BTreeMap::default(), ledger: ledger.clone() };
         let app = App { store: Arc::new(Mutex::new(store)), ledger };
         let router = Router::new().fallback(serve).with_state(app.clone());
-        Ok(Self { app, listener: Listener::start(bind, router).await? })
+        Ok(Self { app, listener: Listener::start(bind, router, None).await? })
     }
 
     /// The address it listens on.
@@ -88,52 +78,37 @@ impl StateServer {
     }
 
     /// Takes the lock of a state as someone else would; false if it is held.
-    pub fn hold_lock(&self, path: &str, info: LockInfo) -> anyhow::Result<bool> {
-        Ok(self.app.store().take_lock(path, info)? == Outcome::Done)
+    pub fn hold_lock(&self, path: &str, info: LockInfo) -> bool {
+        self.app.store().take_lock(path, info) == Outcome::Done
     }
 
     /// Releases a lock whoever holds it, as a person does with `force-unlock`; false if none was held.
-    pub fn force_unlock(&self, path: &str) -> anyhow::Result<bool> {
+    pub fn force_unlock(&self, path: &str) -> bool {
         let mut store = self.app.store();
-        let Some(held) = store.of(path).lock.clone() else { return Ok(false) };
-        Ok(store.release(path, &LockInfo { id: held.id, who: BY_HAND.to_owned(), ..LockInfo::default() })? == Outcome::Done)
+        let Some(held) = store.of(path).lock.clone() else { return false };
+        store.release(path, &LockInfo { id: held.id, who: BY_HAND.to_owned(), ..LockInfo::default() }) == Outcome::Done
     }
 
     /// Writes a state under whatever lock is held, as someone else would.
-    pub fn write(&self, path: &str, state: &Value) -> anyhow::Result<()> {
+    pub fn write(&self, path: &str, state: &Value) {
         let mut store = self.app.store();
         let held = store.of(path).lock.as_ref().map(|lock| lock.id.clone());
-        store.write(path, held.as_deref(), Some(state.to_string().into_bytes())).map(drop)
+        store.write(path, held.as_deref(), Some(state.to_string().into_bytes()));
     }
 
-    /// Says who may use a state from now on.
-    pub fn set_access(&self, path: &str, access: Access) {
-        self.app.store().of(path).access = access;
-    }
-
-    /// Makes requests for a state fail or wait; the default heals it.
-    pub fn set_faults(&self, path: &str, faults: Faults) {
-        self.app.store().of(path).faults = faults;
+    /// Makes so many writes of a state fail from now on, without writing.
+    pub fn fail_writes(&self, path: &str, times: usize) {
+        self.app.store().of(path).failing_writes = times;
     }
 
     /// Notes that the pod of that name has ended, of a test whose states are below that path.
-    pub fn note_gone(&self, path: &str, pod: &str) -> anyhow::Result<()> {
-        self.app.ledger.append(Entry::new(BY_HAND, crate::ledger::what::MARK, json!({"path": path, "gone": pod}))).map(drop)
+    pub fn note_gone(&self, path: &str, pod: &str) {
+        self.app.ledger.append(Entry::new(BY_HAND, crate::ledger::what::MARK, json!({"path": path, "gone": pod})));
     }
 
     /// Everything in the ledger so far: what happened to states, and what tools posted.
     pub fn ledger(&self) -> Vec<Entry> {
         self.app.ledger.entries()
-    }
-
-    /// Closes the socket, so that connections are refused.
-    pub async fn refuse(&self) {
-        self.listener.refuse().await;
-    }
-
-    /// Opens the socket again after [`Self::refuse`].
-    pub async fn accept(&self) -> anyhow::Result<()> {
-        self.listener.accept().await
     }
 }
 
@@ -143,17 +118,6 @@ impl App {
     }
 
     async fn state(&self, path: &str, request: Request) -> Response<Body> {
-        let (access, delay) = {
-            let mut store = self.store();
-            let stored = store.of(path);
-            (stored.access.clone(), stored.faults.delay)
-        };
-        tokio::time::sleep(delay).await;
-        if !access.admits(request.headers()) {
-            let mut response = plain(StatusCode::UNAUTHORIZED, "unauthorized");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static(access.challenge()));
-            return response;
-        }
         let (head, body) = request.into_parts();
         let body = match axum::body::to_bytes(body, STATE_BYTES).await {
             Ok(body) => body,
@@ -171,21 +135,15 @@ impl App {
             },
             _ => return plain(StatusCode::METHOD_NOT_ALLOWED, "GET, POST, DELETE, LOCK or UNLOCK"),
         };
-        outcome.map_or_else(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}")), answer)
+        answer(outcome)
     }
 
     async fn ledger(&self, request: Request) -> Response<Body> {
-        if request.method().as_str() == "GET" {
-            return Response::new(Body::from(self.ledger.entries().iter().map(Entry::line).collect::<String>()));
-        }
         let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap_or_default();
         let Ok(entry) = serde_json::from_slice::<Entry>(&body) else {
             return plain(StatusCode::BAD_REQUEST, "not an entry");
         };
-        match self.ledger.append(entry) {
-            Ok(ack) => Response::new(Body::from(json!(ack).to_string())),
-            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}")),
-        }
+        Response::new(Body::from(json!(self.ledger.append(entry)).to_string()))
     }
 }
 

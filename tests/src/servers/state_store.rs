@@ -1,13 +1,11 @@
-//! What the state server keeps: every version of every state, its lock, and the faults asked for.
+//! What the state server keeps: every version of every state, its lock, and how many writes are to fail.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::auth::Access;
-use crate::ledger::{Ack, Entry, Ledger, what};
+use crate::ledger::{Entry, Ledger, what};
 
 /// Terraform's lock, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,10 +58,6 @@ impl LockInfo {
 /// One version of a state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Version {
-    /// Position of its write in the ledger.
-    pub seq: u64,
-    /// The lock under which it was written, if there was one.
-    pub lock: Option<LockInfo>,
     /// The state, or none for a deletion.
     pub body: Option<Vec<u8>>,
 }
@@ -73,23 +67,6 @@ impl Version {
     pub fn json(&self) -> Value {
         self.body.as_deref().and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default()
     }
-}
-
-/// Which requests for a state fail, and how late the others are answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// Answer this many reads with 500.
-    pub gets: usize,
-    /// Answer this many writes with 500, without writing.
-    pub posts: usize,
-    /// Write this many times, then answer 500: the answer is lost, not the write.
-    pub lost_answers: usize,
-    /// Answer this many locks with 500, without locking.
-    pub locks: usize,
-    /// Answer this many unlocks with 500, without unlocking.
-    pub unlocks: usize,
-    /// Wait this long before each answer.
-    pub delay: Duration,
 }
 
 /// What happened to a request; the server turns it into a status.
@@ -108,8 +85,8 @@ pub(super) enum Outcome {
 pub(super) struct Stored {
     pub(super) versions: Vec<Version>,
     pub(super) lock: Option<LockInfo>,
-    pub(super) access: Access,
-    pub(super) faults: Faults,
+    /// How many writes are still to be answered with 500, without writing.
+    pub(super) failing_writes: usize,
 }
 
 /// All states by path.
@@ -124,24 +101,24 @@ impl Store {
         self.states.entry(path.to_owned()).or_default()
     }
 
-    pub(super) fn read(&mut self, path: &str) -> anyhow::Result<Outcome> {
-        if take(&mut self.of(path).faults.gets) {
-            return self.fault(path, "read");
-        }
+    pub(super) fn read(&mut self, path: &str) -> Outcome {
         let newest = self.of(path).versions.last().and_then(|version| version.body.clone());
-        Ok(newest.map_or(Outcome::NoState, Outcome::State))
+        newest.map_or(Outcome::NoState, Outcome::State)
     }
 
-    pub(super) fn write(&mut self, path: &str, lock_id: Option<&str>, body: Option<Vec<u8>>) -> anyhow::Result<Outcome> {
-        if take(&mut self.of(path).faults.posts) {
-            return self.fault(path, "write");
+    pub(super) fn write(&mut self, path: &str, lock_id: Option<&str>, body: Option<Vec<u8>>) -> Outcome {
+        let failing = &mut self.of(path).failing_writes;
+        if *failing > 0 {
+            *failing -= 1;
+            self.note("", what::FAULT, json!({"path": path}));
+            return Outcome::Fault;
         }
         let held = self.of(path).lock.clone();
         // A deletion names no lock in this protocol, so only writes can be judged by it.
         if body.is_some() && held.as_ref().map(|lock| lock.id.as_str()) != lock_id {
             let who = held.as_ref().map(|lock| lock.who.clone()).unwrap_or_default();
-            self.note(&who, what::WRITE_REFUSED, json!({"path": path, "sent_id": lock_id, "held": held}))?;
-            return Ok(Outcome::WrongLock(Box::new(held)));
+            self.note(&who, what::WRITE_REFUSED, json!({"path": path, "sent_id": lock_id, "held": held}));
+            return Outcome::WrongLock(Box::new(held));
         }
         let state: Value = body.as_deref().and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
         let who = held.as_ref().map(|lock| lock.who.clone()).unwrap_or_default();
@@ -150,71 +127,49 @@ impl Store {
             "path": path, "id": lock_id, "serial": state["serial"], "lineage": state["lineage"],
             "operation": held.as_ref().map(|lock| lock.operation.as_str()),
         });
-        let Ack { seq, .. } = self.note(&who, event, detail)?;
-        let stored = self.of(path);
-        stored.versions.push(Version { seq, lock: held, body });
-        if take(&mut stored.faults.lost_answers) {
-            return self.fault(path, "answer");
-        }
-        Ok(Outcome::Done)
+        self.note(&who, event, detail);
+        self.of(path).versions.push(Version { body });
+        Outcome::Done
     }
 
-    pub(super) fn take_lock(&mut self, path: &str, info: LockInfo) -> anyhow::Result<Outcome> {
-        if take(&mut self.of(path).faults.locks) {
-            return self.fault(path, "lock");
-        }
+    pub(super) fn take_lock(&mut self, path: &str, info: LockInfo) -> Outcome {
         match self.of(path).lock.clone() {
             // A client that did not get the answer asks again with the same id.
-            Some(held) if held.id == info.id => Ok(Outcome::Done),
+            Some(held) if held.id == info.id => Outcome::Done,
             Some(held) => {
                 let mut detail = info.detail(path);
                 detail["held_by"] = json!(held.who);
-                self.note(&info.who, what::LOCK_REFUSED, detail)?;
-                Ok(Outcome::HeldBy(Box::new(held)))
+                self.note(&info.who, what::LOCK_REFUSED, detail);
+                Outcome::HeldBy(Box::new(held))
             }
             None => {
-                self.note(&info.who, what::LOCK, info.detail(path))?;
+                self.note(&info.who, what::LOCK, info.detail(path));
                 self.of(path).lock = Some(info);
-                Ok(Outcome::Done)
+                Outcome::Done
             }
         }
     }
 
     /// Releases the lock for whoever names its id; no id at all is Terraform's `force-unlock`, OpenTofu's sends nothing else.
-    pub(super) fn release(&mut self, path: &str, info: &LockInfo) -> anyhow::Result<Outcome> {
-        if take(&mut self.of(path).faults.unlocks) {
-            return self.fault(path, "unlock");
-        }
+    pub(super) fn release(&mut self, path: &str, info: &LockInfo) -> Outcome {
         match self.of(path).lock.clone() {
             Some(held) if held.id == info.id || info.id.is_empty() => {
-                self.note(&info.who, what::UNLOCK, held.detail(path))?;
+                self.note(&info.who, what::UNLOCK, held.detail(path));
                 self.of(path).lock = None;
-                Ok(Outcome::Done)
+                Outcome::Done
             }
             held => {
                 let mut detail = info.detail(path);
                 detail["held_by"] = json!(held.as_ref().map(|held| held.who.as_str()));
-                self.note(&info.who, what::UNLOCK_REFUSED, detail)?;
-                Ok(Outcome::WrongLock(Box::new(held)))
+                self.note(&info.who, what::UNLOCK_REFUSED, detail);
+                Outcome::WrongLock(Box::new(held))
             }
         }
     }
 
-    fn fault(&mut self, path: &str, request: &str) -> anyhow::Result<Outcome> {
-        self.note("", what::FAULT, json!({"path": path, "request": request}))?;
-        Ok(Outcome::Fault)
-    }
-
-    fn note(&mut self, who: &str, event: &str, detail: Value) -> anyhow::Result<Ack> {
+    fn note(&mut self, who: &str, event: &str, detail: Value) {
         // `who` is the host alone, so that entries of a pod's lock and of its tool carry the same name.
         let host = who.rsplit_once('@').map_or(who, |(_, host)| host);
-        self.ledger.append(Entry::new(host, event, detail))
+        self.ledger.append(Entry::new(host, event, detail));
     }
-}
-
-/// Uses up one of a number of failures.
-fn take(left: &mut usize) -> bool {
-    let some = *left > 0;
-    *left = left.saturating_sub(1);
-    some
 }

@@ -226,6 +226,8 @@ async fn tricks_reach_nothing() {
         "/v1/namespaces/team/runs/net/attempts/1/objects/..%2f..%2fkeys",
         "/v1/namespaces/..%2f..%2fkeys/runs/net/attempts/1/objects/plan",
         "/v1/namespaces/team/runs/net/attempts/1/objects/plan/../bundle",
+        "/v1/namespaces/team/runs/net/attempts/1/objects/bundle%00",
+        "/v1/namespaces/team/runs/net/attempts/99999999999/objects/bundle",
         "/v1/namespaces/team/uids/..%2f..%2f",
         "/../../etc/passwd",
         "/metrics",

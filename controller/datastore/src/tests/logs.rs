@@ -1,6 +1,6 @@
 //! Logs: by offset, without gaps, through restarts.
 
-use crds::datastore::{ALREADY_EXISTS, INVALID, TOO_LARGE, WRONG_OFFSET};
+use crds::datastore::{ALREADY_EXISTS, INVALID, MAX_APPEND, TOO_LARGE, WRONG_OFFSET};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use super::{Lab, noise};
@@ -26,6 +26,8 @@ async fn pieces_are_appended_repeated_and_refused_by_offset() {
     assert_eq!(lab.put("log/plan?offset=12", b"more").await.reason(), ALREADY_EXISTS);
     assert_eq!(read(&lab, "phase=plan").await, b"hello world!");
     assert_eq!(lab.put("log/plan?offset=4294967296", b"x").await.reason(), TOO_LARGE);
+    let piece = noise(usize::try_from(MAX_APPEND).unwrap() + 1, 1);
+    assert_eq!(lab.put("log/apply?offset=0", &piece).await.reason(), TOO_LARGE);
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use runner_agent::{
     settings::Settings,
 };
 use serde_json::{Value, json};
+use tests::played::{User, admission, schema};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -62,7 +63,7 @@ pub(crate) struct State {
     pub overtaken: Option<bool>,
 }
 
-/// A run in memory that behaves as the API server does where it matters here.
+/// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`tests::played`].
 #[derive(Clone)]
 pub(crate) struct MemoryApi {
     pub state: Arc<Mutex<State>>,
@@ -182,51 +183,11 @@ fn lease(state: &mut State) {
     }
 }
 
-/// What the admission policy and the CEL rules refuse of an agent.
+/// What the definition's rules and the chart's policies refuse of the agent: their own expressions, evaluated.
 fn admit(old: &Value, new: &Value) -> Result<(), ApiError> {
-    let ann = &new["metadata"]["annotations"];
-    let (before, after) = (&old["status"], &new["status"]);
-    let terminal = |s: &Value| matches!(s["phase"].as_str(), Some("Succeeded" | "Failed" | "Canceled"));
-    if terminal(before) && before["phase"] != after["phase"] {
-        return Err(refused(422, "illegal change of phase"));
-    }
-    let phase: crds::Phase = serde_json::from_value(before["phase"].clone()).unwrap();
-    let next: crds::Phase = serde_json::from_value(after["phase"].clone()).unwrap();
-    if !phase.may_become(next) {
-        return Err(refused(422, &format!("illegal change of phase from {phase} to {next}")));
-    }
-    if !before["claim"].is_null() && before["claim"] != after["claim"] {
-        return Err(refused(422, "a claim never changes"));
-    }
-    if next == crds::Phase::Canceled && !after["claim"].is_null() {
-        return Err(refused(422, "a claimed run is never Canceled"));
-    }
-    if next == crds::Phase::Apply && after["claim"].is_null() {
-        return Err(refused(422, "phase Apply needs a claim"));
-    }
-    if !before["adopted"].is_null()
-        && before["adopted"] != after["adopted"]
-        && before["adopted"]["attempt"] == after["adopted"]["attempt"]
-    {
-        return Err(refused(422, "not the adopted pod of the open attempt"));
-    }
-    if before["attempt"]["open"] != json!(true) {
-        return Err(refused(422, "the attempt is closed"));
-    }
-    if before["claim"].is_null() && !after["claim"].is_null() {
-        let stopped =
-            !ann[names::CANCEL].is_null() || !ann[names::DENY].is_null() || !new["metadata"]["deletionTimestamp"].is_null();
-        let automatic = new["spec"]["approval"]["mode"] == "Automatic";
-        let sum = &after["claim"]["checksum"];
-        let approved = automatic || (sum == &ann[names::APPROVE] && sum == &before["approval"]["checksum"]);
-        if stopped || !approved || sum != &before["plan"]["checksum"] {
-            return Err(refused(422, "claim without a live approval"));
-        }
-        if !before["plan"]["stateKey"].is_null() && before["plan"]["stateKey"] != before["lease"]["stateKey"] {
-            return Err(refused(422, "a claim needs the lease on the state of its plan"));
-        }
-    }
-    Ok(())
+    let pod = User::pod("team", "vpc-xxxxx-a1", "pod-1");
+    let admitted = schema::rules(Some(old), new).and_then(|()| admission::admit(&pod, Some(old), new, true));
+    admitted.map_err(|refusal| refused(refusal.code, &refusal.message))
 }
 
 impl Api for MemoryApi {
