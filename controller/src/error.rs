@@ -165,3 +165,24 @@ pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube:
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_api_servers_own_word_says_that_something_is_not_there() {
+        let kind = |code, reason: &str| {
+            let status = Status { code, reason: reason.into(), ..Status::default() };
+            Error::of("read run", kube::Error::Api(Box::new(status))).kind()
+        };
+        assert_eq!(kind(404, "NotFound"), ErrorKind::NotFound);
+        assert_eq!(kind(404, ""), ErrorKind::Server, "of an API server that does not serve the kind yet");
+        assert_eq!((kind(409, "AlreadyExists"), kind(409, "Conflict")), (ErrorKind::AlreadyExists, ErrorKind::Conflict));
+        assert_eq!(
+            (kind(403, ""), kind(429, ""), kind(503, "")),
+            (ErrorKind::Forbidden, ErrorKind::Throttled, ErrorKind::Server)
+        );
+        assert_eq!(kind(422, "Invalid"), ErrorKind::Invalid);
+    }
+}
