@@ -63,13 +63,7 @@ impl Metrics {
 
     /// A run ended.
     pub fn run_finished(&self, operation: Operation, result: RunResult) {
-        let operation = match operation {
-            Operation::Plan => "Plan",
-            Operation::Apply => "Apply",
-            Operation::Destroy => "Destroy",
-            Operation::Unknown => "Unknown",
-        };
-        self.finished.get_or_create(&FinishedLabels { operation, result: result.as_str() }).inc();
+        self.finished.get_or_create(&FinishedLabels { operation: operation.as_str(), result: result.as_str() }).inc();
     }
 
     /// An attempt was opened.

@@ -11,7 +11,7 @@ mod status;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crds::{Approval, Operation, TerraformRun, duration::Span, pod_env};
+use crds::{Approval, TerraformRun, duration::Span, pod_env};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -279,9 +279,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 Event::Task(Task::InitDone)
             }
             Done::Plan(Ok(report)) => {
-                let changes = report.has_changes;
+                let (changes, harmless) = (report.has_changes, self.is_automatic_for(&report.counts));
                 self.view.planned(report, now);
-                Event::Task(Task::PlanDone { changes })
+                Event::Task(Task::PlanDone { changes, harmless })
             }
             Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => Event::Task(Task::ManifestMatched),
             Done::Verified(Ok(found)) => {
@@ -351,7 +351,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             self.view.restore();
             return Event::Write(Write::AdoptedPlan);
         }
-        Event::Write(Write::Adopted(Terms { plan_only: self.operation() == Operation::Plan, mode: self.mode() }))
+        Event::Write(Write::Adopted(Terms { plan_only: !self.operation().applies(), mode: self.mode() }))
     }
 
     /// Looks at the run and tells the machine what changed.

@@ -33,6 +33,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::a_plan_of_before_a_restore_is_not_claimed", true, claim_before_restore),
         Test::new("fences::the_account_that_plans_does_not_apply", true, claim_apart),
         Test::new("fences::a_plan_only_run_claims_nothing", true, claim_plan_only),
+        Test::new("fences::a_run_that_refreshes_claims_nothing", true, claim_refresh_only),
+        Test::new("fences::an_automatic_run_claims_what_is_within_its_bounds", true, claim_harmless),
         Test::new("fences::nobody_else_writes_a_claim", true, claim_by_others),
         Test::new("fences::a_token_reaches_its_own_run_and_nothing_else", true, reach),
     ]
@@ -425,9 +427,46 @@ async fn claim_before_restore(world: World) -> Result<()> {
 }
 
 async fn claim_plan_only(world: World) -> Result<()> {
-    let scene = Scene::new(world, json!({"operation": "Plan", "approval": {"mode": "Automatic"}})).await?;
+    claims_nothing(world, "Plan").await
+}
+
+async fn claim_refresh_only(world: World) -> Result<()> {
+    claims_nothing(world, "RefreshOnly").await
+}
+
+async fn claims_nothing(world: World, operation: &str) -> Result<()> {
+    let scene = Scene::new(world, json!({"operation": operation, "approval": {"mode": "Automatic"}})).await?;
     let agent = scene.planned().await?;
-    refused("Plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, "a claim needs a live approval of the plan")
+    refused(operation, agent.status(&agent.claim(1, '0', &sum('a'))).await, "a claim needs a live approval of the plan")
+}
+
+async fn claim_harmless(world: World) -> Result<()> {
+    let approval = json!({"mode": "Automatic", "automaticWhen": {"maxReplace": 1}});
+    let scene = Scene::new(world, json!({"approval": approval})).await?;
+    let text = "a claim needs a live approval of the plan";
+    // Two are destroyed, one of which is replaced: one too many.
+    let (mut number, mut rows) = (0, vec![(2, 1), (2, 2), (1, 1)]);
+    while let Some((destroy, replace)) = rows.first().copied() {
+        rows.remove(0);
+        number += 1;
+        let agent = scene.open(number).await?;
+        agent.status(&agent.adoption(number, '0')).await?;
+        for phase in ["Init", "Plan"] {
+            agent.status(&json!({"phase": phase})).await?;
+        }
+        let mut plan = plan(number, 'a');
+        plan["destroy"] = destroy.into();
+        plan["replace"] = replace.into();
+        agent.status(&json!({"plan": plan})).await?;
+        let claimed = agent.status(&agent.claim(number, '0', &sum('a'))).await;
+        if rows.is_empty() {
+            claimed.context("one replaced, none destroyed for good")?;
+        } else {
+            refused(&format!("{destroy} destroyed, {replace} replaced"), claimed, text)?;
+            scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn claim_by_others(world: World) -> Result<()> {

@@ -202,7 +202,7 @@ fn work(world: &mut World, index: usize, fine: bool) {
         _ if !fine => Event::Task(Task::StepFailed { retried: true }),
         Effect::RunSetup | Effect::RunRestore => Event::Task(Task::SetupDone),
         Effect::RunInit => Event::Task(Task::InitDone),
-        Effect::RunPlan => Event::Task(Task::PlanDone { changes: true }),
+        Effect::RunPlan => Event::Task(Task::PlanDone { changes: true, harmless: true }),
         Effect::VerifyManifest => Event::Task(Task::ManifestMatched),
         _ => Event::Task(Task::ApplyDone),
     };

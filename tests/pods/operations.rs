@@ -10,6 +10,8 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("operations::an_automatic_run_is_applied_once_in_one_pod", automatic),
         Test::new("operations::destroy_destroys", destroy),
+        Test::new("operations::a_refresh_says_what_drifted_and_changes_nothing", refresh),
+        Test::new("operations::an_automatic_run_waits_where_it_would_destroy", harmless),
         Test::new("operations::variables_reach_the_tool_with_their_types", variables),
         Test::new("operations::real_opentofu_from_git_over_http", git),
         Test::new("operations::a_private_repository_by_password_and_by_token", private_git),
@@ -42,6 +44,51 @@ async fn automatic(scene: Scene) -> Result<()> {
     for word in ["Apply", "Succeeded", "Applied", "+3 ~0 -0"] {
         holds(&columns, word)?;
     }
+    Ok(())
+}
+
+/// Its provider takes a rotation whose time is over for one that is gone: drift that comes by itself.
+async fn refresh(scene: Scene) -> Result<()> {
+    let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10);
+    let main = format!(
+        "terraform {{\n  required_providers {{\n    time = {{\n      source = \"hashicorp/time\"\n    }}\n  }}\n}}\n\
+         resource \"time_rotating\" \"key\" {{\n  rotation_rfc3339 = \"{}\"\n}}\n",
+        at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    );
+    let stack = |operation: &str| {
+        json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": "rotating", "operation": operation,
+            "approval": {"mode": AUTOMATIC}})
+    };
+    scene.create("made", stack("Apply")).await?;
+    let made = scene.ends("made", RunResult::Applied).await?;
+    while jiff::Timestamp::now() <= at {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+    scene.create("looked", stack("RefreshOnly")).await?;
+    let status = scene.ends("looked", RunResult::Drifted).await?;
+    let plan = status.plan.context("no plan")?;
+    ensure!(plan.changes == ["! time_rotating.key (deleted outside of the code)"] && plan.counts.drifted == 1, "{plan:?}");
+    ensure!(status.claim.is_none() && status.lease.is_none(), "it claims nothing");
+    holds(&status.message.unwrap_or_default(), "what exists differs from the state: +0 ~0 -0, 1 drifted")?;
+    ensure!(made.claim.is_some());
+    Ok(())
+}
+
+async fn harmless(scene: Scene) -> Result<()> {
+    let stack = |objects: &[&str]| {
+        let blocks: Vec<_> = objects.iter().map(|name| format!("resource \"terraform_data\" \"{name}\" {{}}\n")).collect();
+        let main = blocks.concat();
+        json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": "some",
+            "approval": {"mode": AUTOMATIC, "automaticWhen": {}}})
+    };
+    scene.create("adds", stack(&["a", "b"])).await?;
+    let status = scene.ends("adds", RunResult::Applied).await?;
+    ensure!(status.history.iter().all(|line| !line.contains("AwaitingApproval")), "{:#?}", status.history);
+    scene.create("removes", stack(&["a"])).await?;
+    scene.phase("removes", Phase::AwaitingApproval).await?;
+    ensure!(scene.approve("removes").await?.status.success());
+    let status = scene.ends("removes", RunResult::Applied).await?;
+    ensure!(status.approval.context("no approval")?.checksum.is_some(), "a person approved");
     Ok(())
 }
 

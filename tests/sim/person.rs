@@ -37,7 +37,7 @@ pub(crate) async fn create(shared: Shared) {
         let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": name}, "spec": {
             "operation": scene.operation, "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
             "approval": {"mode": if scene.automatic { "Automatic" } else { "Manual" }, "holdFor": format!("{}s", scene.hold),
-                "expiresAfter": format!("{EXPIRES_AFTER}s")},
+                "automaticWhen": scene.destroys.then(|| json!({})), "expiresAfter": format!("{EXPIRES_AFTER}s")},
             "timeouts": {"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": "90s"},
             "retry": {"limit": 2}}});
         shared.act(|world| world.store.create(&alice(), RUNS, NS, run, false, now()).map(drop)).unwrap();

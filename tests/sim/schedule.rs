@@ -125,6 +125,8 @@ pub(crate) struct Scene {
     pub hold: u8,
     /// The plan has changes.
     pub changes: bool,
+    /// Those are of a kind that an Automatic run asks a person about.
+    pub destroys: bool,
     /// The apply fails after its first object.
     pub fails: bool,
     /// Steps that fail for a while, by the network, before one succeeds.
@@ -151,6 +153,7 @@ impl Default for Scene {
             datastore: true,
             hold: 30,
             changes: true,
+            destroys: false,
             fails: false,
             flaky: 0,
             stubborn: false,
@@ -196,6 +199,8 @@ impl Schedule {
             datastore: !c.one_in(4),
             hold: c.pick(&[0, 2, 5, 30, 120]),
             changes: !c.one_in(15),
+            // Not drawn, so that older seeds are the lives that they were.
+            destroys: seed % 7 == 3,
             fails: c.one_in(8),
             flaky: if c.one_in(6) { c.pick(&[1, 2, 4]) } else { 0 },
             stubborn: c.one_in(8),
@@ -209,6 +214,9 @@ impl Schedule {
             scene.second = None;
         }
         let mut person = Vec::new();
+        if !manual && scene.destroys {
+            person.push((When::Waits(500), Gesture::Approve));
+        }
         if manual && !c.one_in(8) {
             let after = c.pick(&[0, 50, 500, 3_000, 8_000, 40_000]);
             person.push((When::Waits(after), Gesture::Approve));

@@ -87,6 +87,7 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
         ("held", scene(plain.clone(), &held)),
         ("held without a datastore", scene(Scene { datastore: false, ..plain.clone() }, &held)),
         ("restored", scene(Scene { hold: 2, ..plain.clone() }, &[(When::Waits(12_000), Gesture::Approve)])),
+        ("automatic, and a person is asked", scene(Scene { automatic: true, destroys: true, ..plain.clone() }, &held)),
         ("no changes", scene(Scene { automatic: true, changes: false, ..plain.clone() }, &[])),
         ("plan only", scene(Scene { operation: crds::Operation::Plan, ..plain.clone() }, &[])),
         ("apply fails", scene(Scene { automatic: true, fails: true, ..plain.clone() }, &[])),

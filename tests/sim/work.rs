@@ -294,9 +294,14 @@ impl Work for PlayedWork {
             mine.disk.clone_from(&checksum);
             mine.planned = operations;
         }
-        let manual = self.mine().run.spec.approval.mode == crds::ApprovalMode::Manual;
+        let counts = if scene.destroys {
+            Changes { destroy: operations, ..Changes::default() }
+        } else {
+            Changes { add: operations, ..Changes::default() }
+        };
+        let asks = !self.mine().run.spec.approval.is_automatic_for(&counts);
         let mut bundle = None;
-        if self.has_store && manual && scene.changes && scene.operation != crds::Operation::Plan {
+        if self.has_store && asks && scene.changes && scene.operation.applies() {
             let (key, content) = ((self.settings.run_uid.clone(), self.settings.attempt), checksum.clone());
             let kept = self.stored("keep the plan", 60, move |data| {
                 data.bundles.insert(key.clone(), content.clone());
@@ -308,7 +313,6 @@ impl Work for PlayedWork {
         if scene.tampered {
             self.mine().disk = digest("something else");
         }
-        let counts = Changes { add: operations, ..Changes::default() };
         let (lines, platform) = (vec!["+ a.b".to_owned()], "linux_amd64".to_owned());
         Ok(PlanReport {
             has_changes: scene.changes,

@@ -102,8 +102,36 @@ async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &C
         let read = ctx.call_opt("read run", ctx.runs(&key.0).get(run)).await?;
         runs.insert(key.clone(), read);
     }
-    let Some(run) = owner(uid, runs.get(&key).and_then(Option::as_ref)) else { return Ok(true) };
+    Ok(is_over(uid, attempt, runs.get(&key).and_then(Option::as_ref)))
+}
+
+/// Whether an attempt of the run with that UID is closed, or its run gone; `there` is what has the run's name now.
+fn is_over(run_uid: &str, attempt: &str, there: Option<&TerraformRun>) -> bool {
+    let Some(run) = owner(run_uid, there) else { return true };
     // A run with a word of a newer version is the newer version's.
     let open = run.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.open);
-    Ok(run.unknown_word().is_none() && open.is_none_or(|open| open.number.to_string() != *attempt))
+    run.unknown_word().is_none() && open.is_none_or(|open| open.number.to_string() != attempt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crds::{Attempt, TerraformRunStatus};
+
+    #[test]
+    fn rights_are_forgotten_when_their_attempt_is_closed_or_their_run_gone() {
+        let mut run = testing::run();
+        let uid = run.uid().unwrap();
+        let attempt = Attempt { number: 2, open: true, ..Attempt::default() };
+        run.status = Some(TerraformRunStatus { attempt: Some(attempt), ..TerraformRunStatus::default() });
+        assert!(!is_over(&uid, "2", Some(&run)), "it works");
+        assert!(is_over(&uid, "1", Some(&run)), "it was followed by another");
+        assert!(is_over(&uid, "2", None), "its run is gone");
+        assert!(is_over("another", "2", Some(&run)), "a run of that name was made again");
+        run.status.as_mut().unwrap().attempt.as_mut().unwrap().open = false;
+        assert!(is_over(&uid, "2", Some(&run)), "it is closed");
+        run.spec.operation = crds::Operation::Unknown;
+        assert!(!is_over(&uid, "2", Some(&run)), "a newer version's");
+    }
 }

@@ -71,3 +71,18 @@ async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: 
     }
     delete::release_pod(namespace, &pod.name, &pod.uid, ctx).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner_pod::status::Ended;
+
+    #[test]
+    fn a_pod_that_was_left_is_let_go_when_nothing_of_it_runs() {
+        let pod = |held, started, ended: bool| PodView { held, started, ended: ended.then(Ended::default), ..PodView::default() };
+        assert!(!is_over(&pod(true, true, false)), "its agent ends by itself");
+        assert!(is_over(&pod(true, true, true)), "it has ended");
+        assert!(is_over(&pod(true, false, false)), "its container never started, and would never end");
+        assert!(!is_over(&pod(false, false, false)), "nobody holds it");
+    }
+}

@@ -11,8 +11,8 @@ use kube::Resource;
 
 use crate::requests;
 use crds::{
-    Adopted, Approval, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus, Retry,
-    RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts,
+    Adopted, Approval, ApprovalMode, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus,
+    Retry, RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts,
 };
 
 /// A run, as far as the cache keeps it, and the whole of it when it was read from the API server.
@@ -110,6 +110,11 @@ impl RunView {
     /// The whole run; `None` of a cached one.
     pub fn whole(&self) -> Option<&Arc<TerraformRun>> {
         self.whole.as_ref()
+    }
+
+    /// Who lets the plan be applied that the run has now.
+    pub fn approval_mode(&self) -> ApprovalMode {
+        self.spec.approval.mode_in(self.status.phase)
     }
 
     /// The attempt that is open.

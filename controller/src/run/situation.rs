@@ -116,7 +116,7 @@ pub(super) fn plan_of<'a>(status: &'a Status, attempt: &Attempt) -> Option<&'a P
 fn waiting_plan(run: &RunView) -> Option<(&PlanStatus, &Attempt)> {
     let status = &run.status;
     let waits =
-        status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && run.spec.approval.mode == ApprovalMode::Manual;
+        status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && run.approval_mode() == ApprovalMode::Manual;
     let attempt = status.attempt.as_ref().filter(|_| waits)?;
     plan_of(status, attempt).filter(|plan| plan.bundle.is_some()).map(|plan| (plan, attempt))
 }

@@ -118,7 +118,7 @@ impl Inner {
 fn has_planned(run: &TerraformRun) -> bool {
     let applies = match run.spec.operation {
         Operation::Apply | Operation::Destroy => true,
-        Operation::Plan | Operation::Unknown => false,
+        Operation::Plan | Operation::RefreshOnly | Operation::Unknown => false,
     };
     applies
         && run.status.as_ref().is_some_and(|status| {

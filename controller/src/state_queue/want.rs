@@ -32,9 +32,9 @@ fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_dat
     }
     match run.spec.operation {
         Operation::Apply | Operation::Destroy => {}
-        Operation::Plan | Operation::Unknown => return None,
+        Operation::Plan | Operation::RefreshOnly | Operation::Unknown => return None,
     }
-    match run.spec.approval.mode {
+    match run.approval_mode() {
         ApprovalMode::Manual => {
             let plan = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval))?;
             let recorded = status.approval.as_ref().filter(|record| record.checksum.as_deref() == Some(&plan.checksum));

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{phase::Phase, status::Changes};
 use crate::duration::Span;
 
 /// Who lets a plan be applied.
@@ -19,6 +20,18 @@ pub enum ApprovalMode {
     Unknown,
 }
 
+/// Which plans of an Automatic run are applied without a person; any other waits for one, as in a Manual run.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AutomaticWhen {
+    /// The most objects that may be destroyed, those apart that are replaced. Default: `0`.
+    #[serde(default)]
+    pub max_destroy: u32,
+    /// The most objects that may be replaced. Default: `0`.
+    #[serde(default)]
+    pub max_replace: u32,
+}
+
 /// How a plan with changes comes to be applied.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -26,6 +39,9 @@ pub struct Approval {
     /// Who lets the plan be applied. Default: `Manual`.
     #[serde(default)]
     pub mode: ApprovalMode,
+    /// With mode `Automatic`: which plans are applied without a person. Default: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub automatic_when: Option<AutomaticWhen>,
     /// How long the pod is kept for an approval. Without a datastore it has no effect: the pod is kept until `expiresAfter`.
     /// Default: `5m`; at most 24h.
     #[serde(default = "hold_for")]
@@ -41,7 +57,30 @@ pub struct Approval {
 
 impl Default for Approval {
     fn default() -> Self {
-        Self { mode: ApprovalMode::Manual, hold_for: hold_for(), expires_after: expires_after(), allow_rotation: false }
+        Self {
+            mode: ApprovalMode::Manual,
+            automatic_when: None,
+            hold_for: hold_for(),
+            expires_after: expires_after(),
+            allow_rotation: false,
+        }
+    }
+}
+
+impl Approval {
+    /// Whether a plan with these changes is applied without a person. The admission policy asks the same of a claim.
+    pub fn is_automatic_for(&self, changes: &Changes) -> bool {
+        let destroyed = changes.destroy.saturating_sub(changes.replace);
+        self.mode == ApprovalMode::Automatic
+            && self.automatic_when.is_none_or(|most| destroyed <= most.max_destroy && changes.replace <= most.max_replace)
+    }
+
+    /// Who lets the plan be applied of a run in that phase: the plan of an Automatic run waits only where it is not harmless.
+    pub fn mode_in(&self, phase: Option<Phase>) -> ApprovalMode {
+        match (self.mode, phase) {
+            (ApprovalMode::Automatic, Some(Phase::AwaitingApproval)) => ApprovalMode::Manual,
+            (mode, _) => mode,
+        }
     }
 }
 
@@ -111,4 +150,31 @@ const fn apply() -> Span {
 }
 const fn limit() -> u32 {
     3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_within_its_bounds_needs_no_person() {
+        let approval = |mode, automatic_when| Approval { mode, automatic_when, ..Approval::default() };
+        let bounds = |max_destroy, max_replace| Some(AutomaticWhen { max_destroy, max_replace });
+        let changes = |add, destroy, replace| Changes { add, destroy, replace, ..Changes::default() };
+        use ApprovalMode::{Automatic, Manual};
+        let rows = [
+            (Manual, None, changes(1, 0, 0), false),
+            (Manual, bounds(9, 9), changes(1, 0, 0), false),
+            (Automatic, None, changes(0, 9, 3), true),
+            (Automatic, bounds(0, 0), changes(5, 0, 0), true),
+            (Automatic, bounds(0, 0), changes(0, 1, 0), false),
+            (Automatic, bounds(0, 0), changes(1, 1, 1), false),
+            (Automatic, bounds(0, 1), changes(1, 1, 1), true),
+            (Automatic, bounds(1, 0), changes(1, 1, 1), false),
+            (Automatic, bounds(1, 1), changes(1, 3, 1), false),
+        ];
+        for (mode, automatic_when, changes, is_automatic) in rows {
+            assert_eq!(approval(mode, automatic_when).is_automatic_for(&changes), is_automatic, "{automatic_when:?} {changes:?}");
+        }
+    }
 }

@@ -26,10 +26,30 @@ pub enum Operation {
     Apply,
     /// Plan the destruction of everything, and apply that plan when it is approved.
     Destroy,
+    /// Look whether the world differs from the state, and stop: `Drifted` or `NoChanges`. Nothing is applied, the state neither.
+    RefreshOnly,
     /// A word of a newer version: nothing is begun.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
+}
+
+impl Operation {
+    /// Whether a plan of it is ever applied. Only such a run claims.
+    pub const fn applies(self) -> bool {
+        matches!(self, Self::Apply | Self::Destroy)
+    }
+
+    /// The word in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "Plan",
+            Self::Apply => "Apply",
+            Self::Destroy => "Destroy",
+            Self::RefreshOnly => "RefreshOnly",
+            Self::Unknown => "Unknown",
+        }
+    }
 }
 
 /// The tool that runs.
@@ -198,6 +218,11 @@ fn default_workspace() -> String {
 }
 
 impl TerraformRun {
+    /// Who lets the plan be applied that the run has now.
+    pub fn approval_mode(&self) -> ApprovalMode {
+        self.spec.approval.mode_in(self.status.as_ref().and_then(|status| status.phase))
+    }
+
     /// Where the run has a word that this version does not know. Whoever meets one waits: nothing of the run is decided, begun
     /// or written, since what the word means may change what everything else means.
     pub fn unknown_word(&self) -> Option<&'static str> {

@@ -1,6 +1,6 @@
 //! What the machine orders, carried out.
 
-use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, pod_env, whole_seconds};
+use crds::{Adopted, ApprovalMode, Changes, Claim, Operation, Phase, RunResult, pod_env, whole_seconds};
 use tokio::time::Instant;
 
 use super::{Done, Driver, requests::Requests};
@@ -163,7 +163,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn claim(&mut self) {
-        let automatic = self.mode() == Mode::Automatic;
+        let automatic = matches!(self.state, State::Claiming(Mode::Automatic, _));
         let checksum = self.view.checksum();
         let now = self.clock.now();
         self.view.claim(
@@ -187,6 +187,11 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
+    /// Whether nobody is asked about a plan with these changes.
+    pub(super) fn is_automatic_for(&self, changes: &Changes) -> bool {
+        self.run.as_ref().is_some_and(|run| run.spec.approval.is_automatic_for(changes))
+    }
+
     pub(super) fn operation(&self) -> Operation {
         self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
     }
@@ -196,6 +201,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.abandon();
         let result = match ending {
             Ending::NoChanges => Some(RunResult::NoChanges),
+            Ending::Planned if self.operation() == Operation::RefreshOnly => Some(RunResult::Drifted),
             Ending::Planned => Some(RunResult::Planned),
             Ending::Applied if self.operation() == Operation::Destroy => Some(RunResult::Destroyed),
             Ending::Applied => Some(RunResult::Applied),

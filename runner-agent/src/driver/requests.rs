@@ -66,7 +66,7 @@ impl Requests {
             queued: said(conditions::STATE_LEASED, "False", reason::QUEUED).filter(|_| stands && !leased),
             stale: said(conditions::PLANNED, "True", reason::STALE_PLAN).filter(|_| stands),
             approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
-            automatic: run.spec.approval.mode == ApprovalMode::Automatic,
+            automatic: run.approval_mode() == ApprovalMode::Automatic,
             fenced: !is_own(run),
         }
     }

@@ -47,6 +47,8 @@ pub enum Task {
     PlanDone {
         /// Whether there is anything to apply.
         changes: bool,
+        /// Whether an Automatic run applies it without a person.
+        harmless: bool,
     },
     /// What is on disk is what was approved.
     ManifestMatched,

@@ -34,8 +34,13 @@ pub fn next(state: &State, event: &E) -> Step {
             working(state, event, Task::InitDone, || (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)]))
         }
         State::Planning(terms) => {
-            let changes = event == E::Task(Task::PlanDone { changes: true });
-            working(state, event, Task::PlanDone { changes }, || planned(terms, changes))
+            let done = match event {
+                E::Task(done @ Task::PlanDone { .. }) => done,
+                E::Task(_) | E::Stop(_) | E::Write(_) | E::Permission(_) | E::Timer(_) => {
+                    Task::PlanDone { changes: false, harmless: false }
+                }
+            };
+            working(state, event, done, || planned(terms, done))
         }
         State::RecordingInit(terms) => recording(state, event, || (State::Init(terms), vec![Effect::RunInit])),
         State::RecordingPlan(terms) => recording(state, event, || (State::Planning(terms), vec![Effect::RunPlan])),
@@ -116,8 +121,10 @@ fn working(state: State, event: E, done: Task, then: impl FnOnce() -> Step) -> S
     }
 }
 
-fn planned(terms: Terms, changes: bool) -> Step {
-    match (changes, terms.plan_only, terms.mode) {
+fn planned(terms: Terms, done: Task) -> Step {
+    let changes = matches!(done, Task::PlanDone { changes: true, .. });
+    let harmless = matches!(done, Task::PlanDone { harmless: true, .. });
+    match (changes, terms.plan_only, if harmless { terms.mode } else { Mode::Manual }) {
         (false, _, _) => end(Ending::NoChanges),
         (true, true, _) => end(Ending::Planned),
         // The plan has to stand in the API before the claim that names it.

@@ -24,7 +24,8 @@ fn events() -> Vec<Event> {
     let tasks = [Task::SetupDone, Task::InitDone, Task::ManifestMatched, Task::ManifestDiffers, Task::ApplyDone];
     events.extend(tasks.map(Event::Task));
     for yes in [true, false] {
-        events.extend([Task::PlanDone { changes: yes }, Task::StepFailed { retried: yes }].map(Event::Task));
+        let plans = [true, false].map(|harmless| Task::PlanDone { changes: yes, harmless });
+        events.extend(plans.into_iter().chain([Task::StepFailed { retried: yes }]).map(Event::Task));
     }
     let permissions = [Permission::Approved, Permission::Withdrawn, Permission::Leased, Permission::Queued];
     events.extend(permissions.map(Event::Permission));

@@ -63,7 +63,7 @@ impl PhaseRunner {
         }
         let is_new = workspace != selected(stack) && !self.has_workspace(&made, notices).await?;
         let mut backend = self.know_backend(&mut made)?;
-        if run.spec.operation != Operation::Plan && Backend::read(stack).is_ok_and(|found| !found.locks(&made.shell.env)) {
+        if run.spec.operation.applies() && Backend::read(stack).is_ok_and(|found| !found.locks(&made.shell.env)) {
             backend.push_str(" (no lock: others may change the state during the apply)");
         }
         if is_new {

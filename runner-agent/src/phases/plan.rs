@@ -28,8 +28,10 @@ impl PhaseRunner {
         let file = self.settings.plan_out();
         let out = format!("-out={}", file.display());
         let mut args = vec!["plan", "-json", "-input=false", &out, "-detailed-exitcode"];
-        if made.run.spec.operation == Operation::Destroy {
-            args.push("-destroy");
+        match made.run.spec.operation {
+            Operation::Destroy => args.push("-destroy"),
+            Operation::RefreshOnly => args.push("-refresh-only"),
+            Operation::Plan | Operation::Apply | Operation::Unknown => {}
         }
         let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
         args.extend(self.host.plan_args().iter().cloned());
@@ -76,7 +78,10 @@ impl PhaseRunner {
         } else {
             tokio::join!(reading, printing, checksum)
         };
-        let (facts, json) = read?;
+        let (mut facts, json) = read?;
+        if !facts.has_changes() && made.run.spec.operation != Operation::RefreshOnly {
+            facts.forget_drift();
+        }
         if facts.errored {
             return Err(classify::failure("plan", exit, &events.said()));
         }
@@ -90,7 +95,7 @@ impl PhaseRunner {
         // Nor what their reading left running what is about to be kept.
         self.kill_others().await;
         let has_changes = exit.code == 2;
-        let bundle = self.store_plan(&made, &parts, (text, json), has_changes).await?;
+        let bundle = self.store_plan(&made, &parts, (text, json), (has_changes, facts.counts)).await?;
         let (platform, state_key) = (made.facts.platform.clone(), made.state_key.clone());
         let (counts, lines) = (facts.counts, facts.lines());
         let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes: Vec::new() };

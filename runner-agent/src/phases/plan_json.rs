@@ -65,6 +65,12 @@ impl PlanFacts {
         [c.add, c.change, c.destroy, c.import, c.replace, c.forget, c.moved, c.outputs].iter().any(|count| *count > 0)
     }
 
+    /// For a plan without changes: it is not applied, so it takes nothing in of what has drifted.
+    pub(super) fn forget_drift(&mut self) {
+        self.counts.drifted = 0;
+        self.lists[Kind::Drift as usize] = List::default();
+    }
+
     fn add(&mut self, kind: Kind, line: &str) {
         let list = &mut self.lists[kind as usize];
         list.count += 1;
@@ -180,11 +186,6 @@ pub fn read_plan(from: impl Read, watched: BTreeSet<String>) -> serde_json::Resu
     let mut deserializer = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));
     Top(&mut facts).deserialize(&mut deserializer)?;
     deserializer.end()?;
-    if !facts.has_changes() {
-        // It is not applied, so it takes nothing in.
-        facts.counts.drifted = 0;
-        facts.lists[Kind::Drift as usize] = List::default();
-    }
     Ok(facts)
 }
 

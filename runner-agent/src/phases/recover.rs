@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
 
 use crds::{
-    ApprovalMode, Failure, FailureClass, Operation as Does, Reason, TerraformRun,
+    Failure, FailureClass, Operation as Does, Reason, TerraformRun,
     apply_log::{
         Action, Comparison, Line, MAY_EXIST, Object, Operation, Replay,
         address::{is_address, quoted},
@@ -218,6 +218,9 @@ impl PhaseRunner {
         let replay = self.recovered_journal(from).await?;
         let own = state_key.clone().unwrap_or_default();
         let refuse = |message: String| Err(Reason::InvalidSpec.failure(message));
+        if run.spec.operation == Does::RefreshOnly {
+            return refuse("a refresh imports nothing: recover with operation Apply".to_owned());
+        }
         if replay.head().is_some_and(|head| !head.state.is_empty() && head.state != own && !own.is_empty()) {
             return refuse(format!(
                 "run {from} applied to another state than this run has: give it the same backend and workspace"
@@ -331,7 +334,7 @@ pub(super) fn finish_recovery(
     if again.is_empty() {
         return Ok(());
     }
-    if run.spec.approval.mode == ApprovalMode::Automatic && run.spec.operation != Does::Plan {
+    if run.spec.approval.is_automatic_for(&facts.counts) && run.spec.operation.applies() {
         let message = format!(
             "the plan creates {} that may be there already, and nobody is asked: {}",
             again.len(),

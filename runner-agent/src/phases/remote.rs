@@ -8,7 +8,7 @@ use std::{
 };
 
 use crds::{
-    ApprovalMode, Changed, Claim, Failure, Operation, Reason, TerraformRun,
+    Changed, Changes, Claim, Failure, Reason, TerraformRun,
     datastore::{JOURNAL, MAX_STATE, ObjectKind},
     termination::TerminationMessage,
 };
@@ -77,16 +77,16 @@ impl PhaseRunner {
         made: &Initialised,
         parts: &Parts,
         texts: (Option<Scratch>, Option<Scratch>),
-        has_changes: bool,
+        (has_changes, counts): (bool, Changes),
     ) -> Result<Option<String>, Failure> {
         let (Some(remote), run) = (&self.remote, &made.run) else { return Ok(None) };
-        let manual = run.spec.approval.mode == ApprovalMode::Manual;
-        let waits = has_changes && run.spec.operation != Operation::Plan && manual;
+        let applies = run.spec.operation.applies();
+        let waits = has_changes && applies && !run.spec.approval.is_automatic_for(&counts);
         let (Some(text), Some(json)) = texts else {
             return Err(internal("the plan could not be kept", &"the tool has not shown it"));
         };
         let texts = store_texts(remote.client.clone(), text, json);
-        if !manual && run.spec.operation != Operation::Plan {
+        if applies && run.spec.approval.is_automatic_for(&counts) {
             *remote.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(texts));
             return Ok(None);
         }

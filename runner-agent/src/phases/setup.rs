@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, Operation, Reason, TerraformRun};
+use crds::{Failure, Reason, TerraformRun};
 
 pub(super) use super::empty_home::make_empty;
 use super::{
@@ -165,14 +165,7 @@ impl PhaseRunner {
             beneath: found.beneath.as_ref().map(|beneath| (beneath.name.as_str().to_owned(), beneath.version.to_string())),
             platform: tool_versions::Platform::here().to_string(),
             workspace: spec.workspace.clone(),
-            operation: match spec.operation {
-                Operation::Plan => "Plan",
-                Operation::Apply => "Apply",
-                Operation::Destroy => "Destroy",
-                // An attempt of such a run is not adopted.
-                Operation::Unknown => "Unknown",
-            }
-            .to_owned(),
+            operation: spec.operation.as_str().to_owned(),
             variables: given.variable_origins,
             env: given.env_origins,
             ..Facts::default()

@@ -3,8 +3,7 @@
 use std::{collections::HashSet, sync::LazyLock};
 
 use crds::{
-    ApprovalMode, Changed, Claim, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, names,
-    status_limit::MAX_STATUS_BYTES,
+    ApprovalMode, Changed, Claim, Phase, RunResult, TerraformRun, TerraformRunStatus, names, status_limit::MAX_STATUS_BYTES,
 };
 use kube::ResourceExt as _;
 
@@ -123,12 +122,17 @@ pub(super) fn named(run: &TerraformRun) -> Option<String> {
 pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whole: bool) -> Vec<(&'static str, String)> {
     let (new, annotations) = (status(run), run.annotations());
     let record = new.approval.as_ref();
+    let harmless = new.plan.as_ref().is_some_and(|plan| run.spec.approval.is_automatic_for(&plan.counts));
     let approved = match run.spec.approval.mode {
         ApprovalMode::Manual => record.is_some_and(|record| record.checksum.as_ref() == Some(&claim.checksum)),
-        ApprovalMode::Automatic => record.is_some_and(|record| record.by == "automatic"),
+        ApprovalMode::Automatic if !harmless => record.is_some_and(|record| record.checksum.as_ref() == Some(&claim.checksum)),
+        // Where a plan may turn out to need a person, that it needs none is recorded with its end.
+        ApprovalMode::Automatic => {
+            run.spec.approval.automatic_when.is_some() || record.is_some_and(|record| record.by == "automatic")
+        }
         ApprovalMode::Unknown => false,
     };
-    let annotated = run.spec.approval.mode == ApprovalMode::Automatic || annotations.get(names::APPROVE) == Some(&claim.checksum);
+    let annotated = harmless || annotations.get(names::APPROVE) == Some(&claim.checksum);
     let adopted =
         new.adopted.as_ref().is_some_and(|a| a.pod_uid == claim.pod_uid && a.nonce == claim.nonce && a.attempt == claim.attempt);
     let key = new.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
@@ -143,7 +147,7 @@ pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whol
         ),
         ("S2", !annotated, "the claim stands on no approval"),
         ("S2", !approved, "the claim stands on no record of an approval"),
-        ("S2", run.spec.operation == Operation::Plan, "a run was claimed that only plans"),
+        ("S2", !run.spec.operation.applies(), "a run was claimed that only plans"),
         ("S6", !adopted, "the claim is of a process that did not adopt the attempt"),
     ];
     // The claim itself may be what is missing: who wrote this, what was asked for since and what was given back says nothing of it.

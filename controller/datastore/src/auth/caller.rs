@@ -1,7 +1,6 @@
 //! Whether a pod may do what it asks for: a pure decision on the run as it is.
 
 use crds::{
-    Operation,
     datastore::{FORBIDDEN, ObjectKind, Problem, REPLACED},
     names::attempt_name,
 };
@@ -109,7 +108,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
     // Whatever runs in the pod before the claim, nobody approved it; and of a run that only plans nobody ever will.
-    if ask == Ask::WriteState && (!claimed || run.operation == Operation::Plan) {
+    if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
         return forbidden("a state is written behind the claim of its run, and never by a run that only plans");
     }
     Ok(())
@@ -119,7 +118,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
 pub(crate) mod tests {
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-    use crds::{Adopted, Claim, datastore::StateId};
+    use crds::{Adopted, Claim, Operation, datastore::StateId};
 
     use super::*;
 

@@ -82,3 +82,19 @@ pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube:
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_api_servers_own_word_says_that_something_is_not_there() {
+        let asked = async |code, reason: &str| {
+            let status = Status { code, reason: reason.into(), ..Status::default() };
+            call_opt::<()>("read run", async { Err(kube::Error::Api(Box::new(status))) }).await
+        };
+        assert!(asked(404, "NotFound").await.unwrap().is_none());
+        assert_eq!(asked(404, "").await.unwrap_err().code(), 404, "of an API server that does not serve the kind yet");
+        assert_eq!(asked(403, "Forbidden").await.unwrap_err().code(), 403);
+    }
+}

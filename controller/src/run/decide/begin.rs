@@ -87,6 +87,9 @@ fn open(o: &Observed, image: &str, now: Timestamp) -> Write {
     let name = opens(&mut draft, run, &Opening { number, tries, image, restores: None });
     draft.message(&opened_message(run, &name, tries));
     let (approved, why, text) = match run.spec.approval.mode {
+        ApprovalMode::Automatic if run.spec.approval.automatic_when.is_some() => {
+            (false, reason::WAITING, "a plan within approval.automaticWhen is applied at once, any other waits for a person")
+        }
         ApprovalMode::Automatic => {
             if status.approval.is_none() {
                 draft.set("approval", json!({"by": "automatic", "at": at}));

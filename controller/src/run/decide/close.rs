@@ -208,7 +208,7 @@ pub(super) fn node_lost(o: &Observed, attempt: &Attempt, waiting: Option<&PlanSt
 fn again(draft: &mut Draft<'_>, o: &Observed) {
     draft.set("phase", Phase::Pending).clear("nextStep");
     draft.condition_if_new(conditions::PLANNED, Some(false), reason::RETRYING, "");
-    if o.run.spec.approval.mode == ApprovalMode::Manual {
+    if o.run.approval_mode() == ApprovalMode::Manual {
         // The plan died with its pod, and an approval of it is worth nothing.
         if o.status().approval.is_some() {
             draft.clear("approval");

@@ -210,9 +210,14 @@ impl<'a> Draft<'a> {
             Some(plan) => self.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary),
             None => self.condition_if_new(conditions::PLANNED, Some(false), word, ""),
         };
-        let automatic = self.run.spec.approval.mode == ApprovalMode::Automatic;
+        // Of a plan that was not harmless a person's approval is recorded.
+        let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
+        let automatic = self.run.spec.approval.mode == ApprovalMode::Automatic && !approved;
         match (&status.claim, result) {
-            (Some(_), _) if automatic => {
+            (Some(claim), _) if automatic => {
+                if status.approval.is_none() {
+                    self.set("approval", json!({"by": "automatic", "at": claim.at}));
+                }
                 self.condition_if_new(conditions::APPROVED, Some(true), reason::AUTOMATIC, "approval.mode is Automatic")
             }
             (Some(_), _) => self.condition_if_new(conditions::APPROVED, Some(true), reason::APPROVED, ""),
@@ -363,6 +368,7 @@ pub(super) fn operation(run: &RunView) -> &'static str {
         Operation::Plan => "plan",
         Operation::Apply => "apply",
         Operation::Destroy => "destroy",
+        Operation::RefreshOnly => "refresh",
         Operation::Unknown => "operation",
     }
 }

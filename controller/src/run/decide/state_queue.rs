@@ -241,7 +241,7 @@ pub(super) fn queued(o: &Observed, now: Timestamp) -> Option<Write> {
     let (run, status) = (&o.run, o.status());
     let attempt = status.attempt.as_ref()?;
     let waits = status.condition(conditions::STATE_LEASED, reason::QUEUED);
-    let automatic = run.spec.approval.mode == ApprovalMode::Automatic;
+    let automatic = run.approval_mode() == ApprovalMode::Automatic;
     let made = status.plan.as_ref().is_some_and(|plan| plan.attempt == attempt.number);
     if !automatic || !made || (waits.is_none() && status.lease.is_none()) {
         return None;

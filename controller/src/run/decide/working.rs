@@ -115,7 +115,7 @@ fn off(o: &Observed, open: &OpenAttempt<'_>, pod: &PodView, now: Timestamp) -> O
 
 /// The agent works: approvals, and conditions that are worth a write.
 fn progress(o: &Observed, attempt: &Attempt, claim: Option<&Claim>, plan: Option<&PlanStatus>, now: Timestamp) -> Decision {
-    let (mode, status) = (o.run.spec.approval.mode, o.status());
+    let (mode, status) = (o.run.approval_mode(), o.status());
     if let (None, Some(plan), Some(Phase::AwaitingApproval), ApprovalMode::Manual) = (claim, plan, status.phase, mode) {
         return approval::decide(o, plan, now);
     }

@@ -74,6 +74,11 @@ impl StatusView {
             // Said above.
             Ending::Released | Ending::Queued => {}
             Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
+            Ending::Planned if result == Some(RunResult::Drifted) => {
+                let text =
+                    format!("what exists differs from the state: {}; nothing was changed, the state neither", self.summary());
+                self.status.message = Some(text);
+            }
             Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
             Ending::Applied => {
                 let done = self.status.progress.as_ref().map_or(0, |p| p.done);
