@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{phase::Phase, status::Changes};
+use super::{phase::Phase, plan::Changes};
 use crate::duration::Span;
 
 /// Who lets a plan be applied.
