@@ -222,7 +222,7 @@ mod tests {
         let dir = tree(&[("a/terragrunt.hcl", ""), ("b/terragrunt.hcl", &b), ("c/terragrunt.hcl", &c)]);
         let top = dir.path().canonicalize().unwrap();
         assert_eq!(dependencies(&top.join("c")).unwrap(), [top.join("a"), top.join("b")]);
-        assert_eq!(dependencies(&top.join("a")).unwrap(), [PathBuf::new(); 0]);
+        assert!(dependencies(&top.join("a")).unwrap().is_empty());
     }
 
     #[test]
