@@ -104,7 +104,7 @@ impl Who {
         (Self::Viewer, &["pawl-viewer"]),
         (Self::Author, &["pawl-author"]),
         (Self::Approver, &["pawl-approver"]),
-        (Self::Autoapprover, &["pawl-author", "pawl-autoapprover"]),
+        (Self::Autoapprover, &["pawl-autoapprover"]),
     ];
 
     const fn name(self) -> &'static str {

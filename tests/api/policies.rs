@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{names, reason};
+use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -24,6 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("policies::a_service_account_needs_use", true, account),
         Test::new("policies::a_rerun_is_admitted_like_a_creation", true, rerun),
         Test::new("policies::the_finalizer_needs_control", true, finalizer),
+        Test::new("policies::whoever_reads_runs_reads_their_events", true, events),
     ]
 }
 
@@ -395,5 +397,16 @@ async fn finalizer(world: World) -> Result<()> {
         .await
         .context("another one beside it")?;
     scene.world.runs(&scene.namespace).patch("run", &PatchParams::default(), &set(json!([]))).await.context("verb control")?;
+    Ok(())
+}
+
+/// What `kubectl describe` ends with.
+async fn events(world: World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    for role in ["pawl-viewer", "pawl-author", "pawl-approver", "pawl-autoapprover"] {
+        let person = world.person(role, &namespace, role).await?;
+        let events: Api<Event> = Api::namespaced(person, &namespace);
+        events.list(&ListParams::default()).await.with_context(|| format!("as {role}"))?;
+    }
     Ok(())
 }

@@ -38,7 +38,7 @@ fn main() -> Result<ExitCode> {
     let all = [
         chosen::tests(&lab),
         advice::tests(&lab),
-        compared::tests(),
+        compared::tests(&lab),
         documents::tests(),
         examples::tests(&lab),
         interrupts::tests(),

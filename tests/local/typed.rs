@@ -22,6 +22,9 @@ fn options(lab: &Lab) -> Result<()> {
     ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
     holds(&text, "\ntext = \"typed\"\n")?;
     holds(&text, "s  by --auto-approve\n")?;
+    let (code, text) = place.run(&["plan", "-var", "wrod=typed"])?;
+    ensure!(code == 1, "{code}: {text}");
+    holds(&text, "the code does not declare variable wrod (did you mean word?)")?;
     let runs = place.records()?.len();
     for (typed, named) in
         [("-out=plan", "--approve"), ("-destroy", "runner-agent local destroy"), ("-target=a.b", "TF_CLI_ARGS_plan")]

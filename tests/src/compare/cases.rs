@@ -103,6 +103,32 @@ fn climbs(text: &str) -> usize {
     words.map(|word| word.split('/').filter(|part| *part == "..").count()).max().unwrap_or_default()
 }
 
+/// The units that one takes outputs of, as its file names them word by word, and what these take outputs of before them.
+pub fn dependencies(unit: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    depends(unit, &mut vec![unit.to_owned()], &mut all)?;
+    Ok(all)
+}
+
+fn depends(unit: &Path, seen: &mut Vec<PathBuf>, all: &mut Vec<PathBuf>) -> Result<()> {
+    let file = unit.join("terragrunt.hcl");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    for line in text.lines().filter(|line| line.trim_start().starts_with("config_path")) {
+        let named = line.split('"').nth(1).map(|path| unit.join(path));
+        // One that is not there is for Terragrunt to say.
+        let Some(other) = named.and_then(|path| path.canonicalize().ok()).filter(|path| path.join("terragrunt.hcl").is_file())
+        else {
+            continue;
+        };
+        if !seen.contains(&other) {
+            seen.push(other.clone());
+            depends(&other, seen, all)?;
+            all.push(other);
+        }
+    }
+    Ok(())
+}
+
 /// Copies a folder: links as links, modes kept, without what was left behind by earlier work.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
@@ -184,6 +210,19 @@ mod tests {
         assert_eq!((extent("x/y/root").as_str(), extent("x/modules/m").as_str()), ("x", "x"));
         assert_eq!(extent("live/unit"), "", "it may be anywhere above");
         assert_eq!((climbs("source = \"../..\""), climbs("a/../b/../c"), climbs("...")), (2, 1, 0));
+    }
+
+    #[test]
+    fn a_unit_comes_behind_those_it_depends_on() {
+        let on = |names: &[&str]| -> String {
+            let blocks = names.iter().map(|name| format!("dependency \"d\" {{\n  config_path = \"../{name}\"\n}}\n"));
+            blocks.collect::<Vec<_>>().concat()
+        };
+        let (c, b) = (on(&["b", "a", "nowhere", "${local.x}"]), on(&["a", "c"]));
+        let dir = tree(&[("a/terragrunt.hcl", ""), ("b/terragrunt.hcl", &b), ("c/terragrunt.hcl", &c)]);
+        let top = dir.path().canonicalize().unwrap();
+        assert_eq!(dependencies(&top.join("c")).unwrap(), [top.join("a"), top.join("b")]);
+        assert!(dependencies(&top.join("a")).unwrap().is_empty());
     }
 
     #[test]

@@ -32,6 +32,9 @@ const LENGTH: usize = 300;
 /// Where Pawl differs from the bare tool; nothing when both did the same.
 pub fn compare(bare: &Outcome, pawl: &Outcome) -> Vec<Difference> {
     let mut found = Vec::new();
+    if let (Some(bare), Some(pawl)) = (&bare.alone, &pawl.alone) {
+        stage("plan alone", bare, pawl, &mut found);
+    }
     stage("plan", &bare.plan, &pawl.plan, &mut found);
     // Where one side has no more, the plan says so.
     if let (Some(bare), Some(pawl)) = (&bare.rest, &pawl.rest) {
@@ -71,11 +74,17 @@ fn stage(name: &str, bare: &Stage, pawl: &Stage, found: &mut Vec<Difference>) {
         return;
     }
     let list = |which: &[String]| if which.is_empty() { "nothing".to_owned() } else { which.join(", ") };
-    if pawl.problems.is_empty() && !pawl.words.contains(&bare.words) {
+    if pawl.problems.is_empty() && !pawl.words.contains(&bare.words) && !tells(bare, pawl) {
         differ(format!("{name} errors: bare \"{}\", Pawl \"{}\"", bare.words, pawl.words));
     } else if !added.is_empty() || !lost.is_empty() && !cut {
         differ(format!("{name} errors: only bare {}; only Pawl {}", list(&lost), list(&added)));
     }
+}
+
+/// Whether Pawl's words for a failure are Terragrunt's, without the advice behind them.
+fn tells(bare: &Stage, pawl: &Stage) -> bool {
+    let words = pawl.words.split_once(" failed: ").map_or(pawl.words.as_str(), |(_, words)| words);
+    !bare.said.is_empty() && words.split("; ").all(|part| bare.said.contains(part.trim_end_matches('…')))
 }
 
 fn shown(problem: &Problem) -> String {
@@ -158,6 +167,7 @@ mod tests {
             counts: Some(Counts(1, 0, 0)),
             problems: problems.iter().map(problem).collect(),
             words: String::new(),
+            said: String::new(),
             reason: None,
         }
     }
@@ -165,6 +175,7 @@ mod tests {
     fn outcome() -> Outcome {
         let done = stage(End::Done, &[]);
         Outcome {
+            alone: None,
             plan: stage(End::Changes, &[]),
             rest: Some(Rest {
                 apply: done.clone(),
@@ -221,7 +232,7 @@ mod tests {
 
     #[test]
     fn errors_are_the_same_by_words_and_place() {
-        let failed = |problems: &[(&str, u64)]| Outcome { plan: stage(End::Failed, problems), rest: None, left: [].into() };
+        let failed = |problems: &[(&str, u64)]| Outcome::planned(None, stage(End::Failed, problems));
         let said = |theirs: &[(&str, u64)], ours: &[(&str, u64)]| -> Vec<String> {
             compare(&failed(theirs), &failed(ours)).into_iter().map(|one| one.what).collect()
         };
@@ -239,11 +250,21 @@ mod tests {
     }
 
     #[test]
+    fn words_of_terragrunt_come_before_its_advice() {
+        let said = "10:00:00 ERROR downloading source a exited with 1 fatal: b Ensure that it exists.";
+        let bare = Stage { words: "Ensure that it exists.".into(), said: said.into(), ..stage(End::Failed, &[]) };
+        let told = |words: &str| {
+            let pawl = Stage { words: words.into(), ..stage(End::Failed, &[]) };
+            compare(&Outcome::planned(Some(bare.clone()), bare.clone()), &Outcome::planned(Some(pawl.clone()), pawl)).len()
+        };
+        assert_eq!(told("init failed: downloading source a; exited with 1; fatal: b Ens…"), 0);
+        assert_eq!(told("init failed: downloading source a; no luck"), 2);
+    }
+
+    #[test]
     fn what_is_meant_says_why() {
-        let failed = |summary: &str, reason: Option<&str>| Outcome {
-            plan: Stage { reason: reason.map(str::to_owned), ..stage(End::Failed, &[(summary, 1)]) },
-            rest: None,
-            left: [].into(),
+        let failed = |summary: &str, reason: Option<&str>| {
+            Outcome::planned(None, Stage { reason: reason.map(str::to_owned), ..stage(End::Failed, &[(summary, 1)]) })
         };
         let bare = failed("Unsupported Terraform Core version", None);
         let why = |reason| compare(&bare, &failed("no version", Some(reason))).first().and_then(|one| one.why);

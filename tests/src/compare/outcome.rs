@@ -48,6 +48,8 @@ pub struct Stage {
     pub problems: BTreeSet<Problem>,
     /// The last words of a failure, on one line; some failures have no others.
     pub words: String,
+    /// All that bare Terragrunt said, on one line; nothing without it.
+    pub said: String,
     /// Pawl's reason of a failure.
     pub reason: Option<String>,
 }
@@ -72,6 +74,8 @@ pub struct Rest {
 /// All that one side did with a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
+    /// The plan of a unit before what it depends on was applied.
+    pub alone: Option<Stage>,
     /// The first plan, with what comes before it.
     pub plan: Stage,
     /// What came behind it, where it did not fail.
@@ -81,10 +85,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// One that ended with its plan, and left nothing.
+    pub const fn planned(alone: Option<Stage>, plan: Stage) -> Self {
+        Self { alone, plan, rest: None, left: BTreeMap::new() }
+    }
+
     /// Whether anything was ended because it took too long.
     pub fn is_late(&self) -> bool {
         let rest = self.rest.as_ref().map(|rest| [&rest.apply, &rest.second, &rest.destroy]);
-        std::iter::once(&self.plan).chain(rest.into_iter().flatten()).any(|stage| stage.end == End::TimedOut)
+        std::iter::once(&self.plan).chain(&self.alone).chain(rest.into_iter().flatten()).any(|stage| stage.end == End::TimedOut)
     }
 }
 
@@ -104,7 +113,7 @@ impl Stage {
         let counts = planned.map(|changes| Counts(count(changes, "add"), count(changes, "change"), count(changes, "remove")));
         let last = said.lines().map(str::trim).rfind(|line| !line.is_empty() && !line.starts_with('{'));
         let words = last.filter(|_| end == End::Failed).unwrap_or_default();
-        Self { end, counts, problems: listed(problems), words: clip(words, 240), reason: None }
+        Self { end, counts, problems: listed(problems), words: clip(words, 240), said: String::new(), reason: None }
     }
 
     /// Reads the status in which a run of Pawl ended; `plans` when it was to plan only.
@@ -127,7 +136,14 @@ impl Stage {
         let told = failure.map(|failure| failure.diagnostics.as_slice()).unwrap_or_default();
         let problems = told.iter().filter(|told| told.severity == "error").map(problem).collect();
         let words = failure.map(|failure| clip(&failure.message, 1024)).unwrap_or_default();
-        Self { end, counts, problems: listed(problems), words, reason: failure.map(|failure| failure.reason.clone()) }
+        Self {
+            end,
+            counts,
+            problems: listed(problems),
+            words,
+            said: String::new(),
+            reason: failure.map(|failure| failure.reason.clone()),
+        }
     }
 }
 

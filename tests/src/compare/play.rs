@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -33,37 +33,44 @@ pub(super) fn both(lab: &Lab, case: &Case, tool: &Tool, number: usize) -> Result
     outcomes
 }
 
-/// What is done: the first plan, and what comes behind it.
-type Play = fn(&Side) -> Result<(Stage, Option<Rest>)>;
+/// What is done by one side.
+type Play = fn(&Side) -> Result<Outcome>;
 
-fn bare(side: &Side) -> Result<(Stage, Option<Rest>)> {
-    let init = side.tool("init", &["init", "-input=false", "-no-color"])?;
-    if init.code != Some(0) {
-        return Ok((Stage::of_tool(init.end(false), &init.said()), None));
+fn bare(side: &Side) -> Result<Outcome> {
+    let alone = side.alone(|| side.plan("plan-alone", &[]))?;
+    // People leave it to Terragrunt, which has no outputs of others for `init` by itself.
+    if !side.unit {
+        let init = side.tool("init", &["init", "-input=false", "-no-color"])?;
+        if init.code != Some(0) {
+            return Ok(Outcome::planned(alone, Stage::of_tool(init.end(false), &init.said())));
+        }
     }
     let plan = side.plan("plan", &[])?;
     if !matches!(plan.end, End::Changes | End::NoChanges) {
-        return Ok((plan, None));
+        return Ok(Outcome::planned(alone, plan));
     }
     let apply = side.carry_out("apply", &plan)?;
     let (state, outputs) = (side.state("state")?, side.outputs()?);
     let second = side.plan("second-plan", &[])?;
     let destroy = side.carry_out("destroy", &side.plan("plan-destroy", &["-destroy"])?)?;
     let after = side.state("state-after")?;
-    Ok((plan, Some(Rest { apply, state, outputs, second, destroy, after })))
+    let rest = Some(Rest { apply, state, outputs, second, destroy, after });
+    Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
 }
 
-fn pawl(side: &Side) -> Result<(Stage, Option<Rest>)> {
+fn pawl(side: &Side) -> Result<Outcome> {
+    let alone = side.alone(|| side.agent("plan-alone", "plan"))?;
     let plan = side.agent("plan", "plan")?;
     if !matches!(plan.end, End::Changes | End::NoChanges) {
-        return Ok((plan, None));
+        return Ok(Outcome::planned(alone, plan));
     }
     let apply = side.agent("apply", "apply")?;
     let (state, outputs) = (side.state("state")?, side.outputs()?);
     let second = side.agent("second-plan", "plan")?;
     let destroy = side.agent("destroy", "destroy")?;
     let after = side.state("state-after")?;
-    Ok((plan, Some(Rest { apply, state, outputs, second, destroy, after })))
+    let rest = Some(Rest { apply, state, outputs, second, destroy, after });
+    Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
 }
 
 /// A copy of a case, and what works on it.
@@ -101,10 +108,12 @@ impl Ended {
         format!("{}\n{}", self.out, self.err)
     }
 
-    /// What it printed as JSON; nothing when it printed nothing.
+    /// What it printed as JSON; nothing when it printed nothing. What `run_cmd` prints stands before it.
     fn value(&self) -> Value {
+        let begins = |line: &str| line.as_ptr().addr() - self.out.as_ptr().addr();
+        let json = |line: &str| serde_json::from_str(&self.out[begins(line)..]).ok();
         match self.code {
-            Some(0) => serde_json::from_str(&self.out).unwrap_or_default(),
+            Some(0) => self.out.lines().filter(|line| line.starts_with('{')).find_map(json).unwrap_or_default(),
             _ => Value::String("cannot be read".to_owned()),
         }
     }
@@ -119,17 +128,36 @@ impl<'a> Side<'a> {
             cache::create_dir(&work.join(below))?;
         }
         let folder = tree.join(case.folder.strip_prefix(&extent)?);
+        if case.unit {
+            // `--tool` would name Terragrunt, which has another tool beneath.
+            let (name, version) = tool.word.split_once('@').context("a tool has a version")?;
+            fs::write(folder.join(format!(".{name}-version")), version)?;
+        }
         let before: BTreeSet<_> = cases::files(&tree)?.into_iter().collect();
         let side = Self { lab, tool, unit: case.unit, work, folder, begun: Instant::now(), steps: Cell::new(0) };
-        let (plan, rest) = play(&side)?;
-        let mut left = BTreeMap::new();
+        let mut outcome = play(&side)?;
         for file in cases::files(&tree)?.into_iter().filter(|file| !before.contains(file)) {
             let is_lock = Path::new(&file).file_name().is_some_and(|name| name == LOCK_FILE);
             let text = if is_lock { fs::read_to_string(tree.join(&file))? } else { String::new() };
-            left.insert(file, text);
+            let name = if case.unit { in_unit(&file) } else { Some(file) };
+            outcome.left.extend(name.map(|name| (name, text)));
         }
         fs::rename(&side.work, place.join(name)).with_context(|| format!("{} cannot be moved", side.work.display()))?;
-        Ok(Outcome { plan, rest, left })
+        Ok(outcome)
+    }
+
+    /// The plan of a unit while nothing that it depends on is there, which is applied then; nothing where it depends on nothing.
+    fn alone(&self, plan: impl FnOnce() -> Result<Stage>) -> Result<Option<Stage>> {
+        let units = if self.unit { cases::dependencies(&self.folder)? } else { Vec::new() };
+        if units.is_empty() {
+            return Ok(None);
+        }
+        let planned = plan()?;
+        for unit in units {
+            let arguments = ["run", "--", "apply", "-auto-approve", "-input=false"];
+            self.command_in(&unit, "dependency", Path::new("terragrunt"), &arguments)?;
+        }
+        Ok(Some(planned))
     }
 
     /// A command of the tool in the case's folder.
@@ -145,14 +173,24 @@ impl<'a> Side<'a> {
         let (file, out) = (self.plan_file(), format!("-out={}", self.plan_file()));
         let arguments = [&["plan", "-json", "-input=false", "-detailed-exitcode", &out], more].concat();
         let plan = self.tool(name, &arguments)?;
-        let mut stage = Stage::of_tool(plan.end(true), &plan.said());
-        if matches!(stage.end, End::NoChanges | End::Changes) {
+        // Terragrunt ends with the code of an error that it was told to ignore, where changes have one of their own.
+        let ignored = self.unit && plan.err.contains("Ignoring error");
+        let mut stage = self.of_tool(if ignored { End::NoChanges } else { plan.end(true) }, &plan);
+        // Of a unit it may ask for outputs that only a plan may have from mocks.
+        if matches!(stage.end, End::NoChanges | End::Changes) && !self.unit {
             let show = self.tool("show", &["show", "-json", &file])?;
             if show.code != Some(0) {
-                stage = Stage::of_tool(show.end(false), &show.said());
+                stage = self.of_tool(show.end(false), &show);
             }
         }
         Ok(stage)
+    }
+
+    fn of_tool(&self, end: End, ended: &Ended) -> Stage {
+        let said = ended.said();
+        let stage = Stage::of_tool(end, &said);
+        // Terragrunt's last words are advice.
+        if self.unit { Stage { said: said.split_whitespace().collect::<Vec<_>>().join(" "), ..stage } } else { stage }
     }
 
     /// Applies the plan that was made last. One with nothing to do is not applied: Pawl applies none, and whoever looks at the exit
@@ -161,7 +199,7 @@ impl<'a> Side<'a> {
         match plan.end {
             End::Changes => {
                 let apply = self.tool(name, &["apply", "-json", "-input=false", &self.plan_file()])?;
-                Ok(Stage { counts: plan.counts, ..Stage::of_tool(apply.end(false), &apply.said()) })
+                Ok(Stage { counts: plan.counts, ..self.of_tool(apply.end(false), &apply) })
             }
             End::NoChanges => Ok(Stage { end: End::Done, ..plan.clone() }),
             End::Done | End::Failed | End::TimedOut => Ok(plan.clone()),
@@ -203,9 +241,13 @@ impl<'a> Side<'a> {
         Ok(self.tool("output", &["output", "-json"])?.value())
     }
 
+    fn command(&self, name: &str, program: &Path, arguments: &[&str]) -> Result<Ended> {
+        self.command_in(&self.folder, name, program, arguments)
+    }
+
     /// Runs a program to its end, or to the end of the time that the case has. What it prints goes to files: what it leaves running
     /// may hold them for ever.
-    fn command(&self, name: &str, program: &Path, arguments: &[&str]) -> Result<Ended> {
+    fn command_in(&self, folder: &Path, name: &str, program: &Path, arguments: &[&str]) -> Result<Ended> {
         let step = self.steps.replace(self.steps.get() + 1);
         let said = |end: &str| self.work.join("said").join(format!("{step:02}-{name}.{end}"));
         let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
@@ -214,7 +256,7 @@ impl<'a> Side<'a> {
         let mut command = Command::new("timeout");
         command.args(["--signal=INT", "--kill-after", GRACE, &left.to_string()]).arg(program).args(arguments);
         command
-            .current_dir(&self.folder)
+            .current_dir(folder)
             .env_clear()
             .env("HOME", self.work.join("home"))
             .env("PATH", self.lab.path(self.tool))
@@ -237,5 +279,44 @@ impl<'a> Side<'a> {
         // 124 is what `timeout` says of a program that it told to end; where it had to kill it, it dies in the same way.
         let code = status.code().filter(|code| *code != 124);
         Ok(Ended { code, out: text(&out)?, err: text(&err)? })
+    }
+}
+
+/// A file as it is called in either's data directory, which is the unit's own with Pawl, and in Terragrunt's copy without (design 0017);
+/// nothing for the link between the two, and for locks on providers: Terragrunt's cache has them, which Pawl leaves off.
+fn in_unit(file: &str) -> Option<String> {
+    let parts: Vec<_> = file.split('/').collect();
+    if file.contains(".terraform/providers/") && Path::new(file).extension().is_some_and(|end| end == "lock") {
+        return None;
+    }
+    let copy = parts.iter().position(|part| *part == ".terragrunt-cache");
+    match copy.filter(|copy| parts.get(copy + 3) == Some(&".terraform")) {
+        Some(copy) if parts.len() == copy + 4 => None,
+        Some(copy) => Some([&parts[..copy], &parts[copy + 3..]].concat().join("/")),
+        None => Some(file.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_directory_is_the_same_wherever_it_is() {
+        let name = |file| in_unit(file).unwrap_or_default();
+        assert_eq!(name("a/.terragrunt-cache/x/y/.terraform/providers/p"), "a/.terraform/providers/p");
+        for dropped in ["a/.terragrunt-cache/x/y/.terraform", ".terraform/providers/h/n/t/1.0.0/linux_amd64.lock"] {
+            assert_eq!(name(dropped), "");
+        }
+        for other in ["a/.terragrunt-cache/x/y/main.tf", "a/.terraform/environment", "main.tf"] {
+            assert_eq!(name(other), other);
+        }
+    }
+
+    #[test]
+    fn json_is_found_behind_what_else_is_printed() {
+        let value = |out: &str| Ended { code: Some(0), out: out.to_owned(), err: String::new() }.value();
+        assert_eq!(value("a {b\n{no json\n{\n \"c\": 1\n}\n"), serde_json::json!({"c": 1}));
+        assert_eq!((value(""), value("{")), (Value::Null, Value::Null));
     }
 }

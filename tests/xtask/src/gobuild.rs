@@ -43,6 +43,17 @@ const fn tofu(name: &'static str) -> Tool {
     }
 }
 
+/// Terraform as the group of that name pins it.
+const fn terraform(name: &'static str) -> Tool {
+    Tool {
+        name,
+        group: name,
+        package: "github.com/hashicorp/terraform",
+        module: "github.com/hashicorp/terraform",
+        stamp: |_| "-X github.com/hashicorp/terraform/version.dev=no".to_owned(),
+    }
+}
+
 fn kubernetes_stamp(version: &str) -> String {
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
@@ -109,16 +120,11 @@ const TOOLS: &[Tool] = &[
         module: "github.com/google/go-containerregistry",
         stamp: |_| String::new(),
     },
-    // Other versions, for a mirror of releases; only who asks for one by its name has it built.
+    // Other versions, for a mirror of releases and for comparisons; only who asks for one by its name has it built.
     tofu("tofu-1.9.4"),
     tofu("tofu-1.12.6"),
-    Tool {
-        name: "terraform-1.8.5",
-        group: "terraform-1.8.5",
-        package: "github.com/hashicorp/terraform",
-        module: "github.com/hashicorp/terraform",
-        stamp: |_| "-X github.com/hashicorp/terraform/version.dev=no".to_owned(),
-    },
+    terraform("terraform-1.8.5"),
+    terraform("terraform-1.13.3"),
 ];
 
 /// An S3-compatible server, for the datastore's store.
@@ -264,7 +270,7 @@ impl Pin {
         flags.dedup();
         let flags = flags.join(" ");
         let mut parts = vec![go_mod, read("go.sum")?, read("tools.go")?, read("coredns/main.go")?, stamps.join(" ")];
-        parts.extend(Some(read("server/main.go")?).filter(|program| !program.is_empty()));
+        parts.extend([read("server/main.go")?, read("backends/none/backends.go")?].into_iter().filter(|code| !code.is_empty()));
         let key = cache::key(parts);
         Ok(Self { directory, version, flags, key })
     }
