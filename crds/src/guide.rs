@@ -128,7 +128,7 @@ mod tests {
         }
         let fields = fields();
         for field in
-            ["source.git.url` | string, required", "operation` | `Plan`, `Apply`, `Destroy` ", "steps[].name", "approval.holdFor"]
+            ["source.git.url` | string, required", "operation` | `Plan`, `Apply`, `Destroy`, `RefreshOnly` ", "steps[].name", "approval.holdFor"]
         {
             assert!(fields.contains(&format!("| `{field}")), "{field}");
         }
