@@ -225,6 +225,23 @@ mod tests {
     }
 
     #[test]
+    fn what_init_asks_others_with_is_mounted() {
+        let key = |name: &str, key: &str| serde_json::json!({"name": name, "key": key});
+        let mut run = testing::run();
+        run.spec.credentials = serde_json::from_value(serde_json::json!({
+            "git": [{"host": "h", "secretRef": {"name": "git"}}],
+            "registries": [{"host": "r", "secretKeyRef": key("tokens", "r")}],
+            "cliConfig": {"secretKeyRef": key("tokens", "rc")},
+        }))
+        .unwrap();
+        let secrets: Vec<_> = spec_of(&run).volumes.unwrap().into_iter().filter_map(|volume| volume.secret).collect();
+        let names: Vec<_> = secrets.iter().filter_map(|secret| secret.secret_name.as_deref()).collect();
+        assert_eq!(names, ["git", "tokens"]);
+        let keys: Vec<_> = secrets[1].items.clone().unwrap().into_iter().map(|item| item.key).collect();
+        assert!(secrets[0].items.is_none() && keys == ["r", "rc"], "{keys:?}");
+    }
+
+    #[test]
     fn the_token_is_projected_and_nothing_is_mounted_by_itself() {
         let spec = spec_of(&testing::run());
         assert_eq!(spec.automount_service_account_token, Some(false));

@@ -180,10 +180,10 @@ impl Repository {
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
-        config.extend(self.headers.iter().map(|(origin, header)| (format!("http.{origin}.extraHeader"), header.clone())));
-        if !self.headers.is_empty() {
-            // Git would send a header to wherever the server redirects it.
-            config.push(("http.followRedirects".into(), "false".into()));
+        for (origin, header) in &self.headers {
+            config.push((format!("http.{origin}.extraHeader"), header.clone()));
+            // Git would send the header to wherever the server redirects it.
+            config.push((format!("http.{origin}.followRedirects"), "false".into()));
         }
         let fixed = [
             ("GIT_TERMINAL_PROMPT", "0"),
@@ -263,7 +263,9 @@ mod tests {
                 &("http.https://other/.extraHeader".to_owned(), "Authorization: Basic dTpw".to_owned()),
             ]
         );
-        assert!(config.contains(&("http.followRedirects".into(), "false".into())));
+        for origin in ["https://h:1/", "https://other/"] {
+            assert!(config.contains(&(format!("http.{origin}.followRedirects"), "false".into())));
+        }
         let broken = repository("https://h/r.git", "main").with_logins(&[login("https://h/", token("t\nX: y"))]);
         assert!(matches!(broken, Err(FetchError::<io::Error>::LineBreak)));
     }

@@ -157,12 +157,13 @@ pub(crate) fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> Fetc
     FetchError::Refused { refusal, message }
 }
 
-/// The line that says most.
+/// The line that says most: of git the first that is fatal; of ssh, behind which git has nothing to add, the last.
 fn telling(text: &str) -> &str {
-    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("pawl: host key "));
-    let before_git = || lines().take_while(|line| !line.starts_with(AFTER_SSH)).last();
-    let of_git = lines().find(|line| line.starts_with("fatal:") && !line.starts_with(AFTER_SSH));
-    of_git.or_else(before_git).or_else(|| lines().next_back()).unwrap_or("git said nothing")
+    let told = |line: &&str| !line.is_empty() && !line.starts_with("pawl: host key ");
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(told).take_while(|line| !line.starts_with(AFTER_SSH)).collect();
+    let fatal = lines.iter().find(|line| line.starts_with("fatal:"));
+    let nothing = if text.contains(AFTER_SSH) { AFTER_SSH } else { "git said nothing" };
+    fatal.or(lines.last()).copied().unwrap_or(nothing)
 }
 
 fn host_key(text: &str, of: &str) -> String {
