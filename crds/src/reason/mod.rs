@@ -104,11 +104,11 @@ reasons! {
     SOURCE_UNAUTHORIZED SourceUnauthorized: Credentials,
         First("correct the Secret of spec.source.git.secretRef"),
         Only("clone the repository with your own credentials and run in the clone");
-    /// The host of the repository showed a key that is not the one that is known of it, or none is known.
+    /// A host of git by ssh showed a key that is not the one that is known of it, or none is known.
     HOST_KEY_NOT_KNOWN HostKeyNotKnown: Integrity,
-        First("compare the fingerprint in the message with the one that the host's owner publishes; where they are equal, put the line \
-            that the message ends with into known_hosts of the Secret"),
-        First("clone the repository with your own ssh, which asks about the key, and run in the clone");
+        First("compare the key that the message names with the one that the host's owner publishes, and put its line into known_hosts of \
+            the Secret that spec.source.git or spec.credentials.git names for that host"),
+        First("connect once with your own ssh, and compare the key that it shows with the one that the host's owner publishes");
     /// There is no such repository.
     REPOSITORY_NOT_FOUND RepositoryNotFound: Configuration, SPEC, NAMED;
     /// There is no such branch, tag or commit.

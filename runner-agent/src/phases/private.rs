@@ -55,7 +55,9 @@ impl PodWork {
         let mut logins = Vec::new();
         for git in &credentials.git {
             let origin = format!("https://{}/", git.host);
-            let Some(url) = Url::parse(&origin).filter(|_| hosts.insert(git.host.to_ascii_lowercase())) else {
+            let Some(url) =
+                Url::parse(&origin).filter(|url| url.origin() == origin && hosts.insert(git.host.to_ascii_lowercase()))
+            else {
                 let message = format!("credentials.git names {}, which is no host or stands there twice", git.host);
                 return Err(Reason::InvalidSpec.failure(message));
             };

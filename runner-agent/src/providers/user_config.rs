@@ -168,7 +168,8 @@ mod tests {
         assert!(refused(dev).starts_with("dev_overrides is refused"), "{}", refused(dev));
         assert!(refused("provider_installation {\n}").contains("names no mirror"));
         let broken = "credentials \"h\" {\n  token = s3cret s3cret\n}";
-        assert_eq!(refused(broken), "it is no CLI configuration in HCL: line 2 is not understood");
+        let error = refused(broken);
+        assert!(error.starts_with("it is no CLI configuration in HCL: line ") && !error.contains("s3cret"), "{error}");
         assert!(refused("{\"credentials\": {}}").contains("no CLI configuration in HCL"));
     }
 }

@@ -39,7 +39,10 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
     let _one = crate::ONE.lock().await;
     let rc = "credentials \"app.example.org\" {\n  token = \"hunter-token\"\n}\n";
     let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    // As in a pod, Secrets lie elsewhere than what the code works with.
+    let secrets = tempfile::tempdir().unwrap();
     let mut a = start(&json!({"credentials": credentials()}), &[("INIT", ASK)], |s, _| {
+        s.secrets = secrets.path().join("secrets");
         for (path, text) in [
             ("a/username", "robot"),
             ("a/password", "a-word"),

@@ -4,6 +4,8 @@
 
 pub mod auth;
 mod cgi;
+#[cfg(test)]
+mod fetched;
 pub mod git;
 pub(crate) mod listener;
 pub mod proxy;
