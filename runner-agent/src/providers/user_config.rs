@@ -3,10 +3,7 @@
 
 use std::fmt::Write as _;
 
-use hcl_edit::{
-    expr::Expression,
-    structure::{Block, Body},
-};
+use hcl_edit::{expr::Expression, structure::Block};
 use tool_versions::hcl;
 
 /// What a run adds to the tool's CLI configuration.
@@ -60,6 +57,12 @@ impl UserConfig {
     }
 
     fn take(&mut self, own: &str) -> Result<(), String> {
+        // Names of providers within it are quoted, which no later HCL has.
+        if own.contains("dev_overrides") {
+            return Err(
+                "dev_overrides is refused: such a provider stands in no lock file, so that nobody could approve it".to_owned()
+            );
+        }
         // What a parser says could hold a part of the text.
         let body = hcl::parse(own).map_err(|error| {
             let place = error.split(':').next().filter(|place| place.starts_with("line ")).unwrap_or("the whole");
@@ -79,7 +82,9 @@ impl UserConfig {
         for block in body.blocks() {
             match block.ident.as_str() {
                 "provider_installation" => {
-                    installation(&block.body)?;
+                    if block.body.blocks().next().is_none() {
+                        return Err("provider_installation is refused: it names neither a mirror nor direct".to_owned());
+                    }
                     self.installs = true;
                 }
                 "credentials_helper" => {
@@ -93,27 +98,6 @@ impl UserConfig {
         self.text.push('\n');
         Ok(())
     }
-}
-
-fn installation(body: &Body) -> Result<(), String> {
-    for block in body.blocks() {
-        if block.ident.as_str() == "dev_overrides" {
-            return Err(
-                "dev_overrides is refused: such a provider stands in no lock file, so that nobody could approve it".to_owned()
-            );
-        }
-    }
-    if body.attributes().any(|attribute| attribute.key.as_str() == "dev_overrides") {
-        return Err(
-            "dev_overrides is refused: such a provider stands in no lock file, so that nobody could approve it".to_owned()
-        );
-    }
-    if body.blocks().next().is_none() {
-        return Err(
-            "provider_installation is refused: it names no mirror and not direct, so that no provider could be had".to_owned()
-        );
-    }
-    Ok(())
 }
 
 /// All texts that stand in a block.
@@ -166,7 +150,7 @@ mod tests {
         assert!(refused("credentials_helper \"x\" {\n  args = []\n}").starts_with("credentials_helper is refused"));
         let dev = "provider_installation {\n  dev_overrides {\n    \"a/b\" = \"/tmp\"\n  }\n  direct {}\n}";
         assert!(refused(dev).starts_with("dev_overrides is refused"), "{}", refused(dev));
-        assert!(refused("provider_installation {\n}").contains("names no mirror"));
+        assert!(refused("provider_installation {\n}").contains("names neither a mirror"));
         let broken = "credentials \"h\" {\n  token = s3cret s3cret\n}";
         let error = refused(broken);
         assert!(error.starts_with("it is no CLI configuration in HCL: line ") && !error.contains("s3cret"), "{error}");
