@@ -171,6 +171,7 @@ mod tests {
     use crds::{FailureClass, reason};
 
     use super::*;
+    use crate::phases::tests::{settings, work};
 
     #[test]
     fn an_error_of_the_source_is_a_failure_of_the_run_in_the_same_words() {
@@ -187,5 +188,46 @@ mod tests {
         let failure = of_tree(&TreeError::Io { what: "main.tf cannot be written".into(), error: full });
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::DISK_FULL));
         assert!(failure.message.starts_with("main.tf cannot be written: No space left"), "{}", failure.message);
+    }
+
+    #[test]
+    fn keys_are_held_in_memory_where_there_is_such_a_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = dir.path().join("shm");
+        let mut settings = settings(dir.path());
+        fs::create_dir_all(settings.tmp()).unwrap();
+        settings.scratch = vec![dir.path().join("tmp"), memory.clone()];
+        let work = work(settings);
+        let (place, files) = work.hold_keys(&[]).unwrap();
+        assert!(place.starts_with(work.settings.tmp()), "there is none: {}", place.display());
+        files.remove().unwrap();
+        fs::create_dir(&memory).unwrap();
+        let (place, files) = work.hold_keys(&[]).unwrap();
+        assert!(place.starts_with(&memory) && place.join("config").is_file());
+        // An attempt that is told to end drops it.
+        drop(files);
+        assert!(fs::read_dir(&memory).unwrap().next().is_none() && fs::read_dir(work.settings.tmp()).unwrap().next().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stack_of_pointers_is_refused_and_one_beside_them_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = work(settings(dir.path()));
+        let root = dir.path().join("src");
+        for (name, text) in [
+            (".gitattributes", "*.zip filter=lfs\n"),
+            ("net/main.tf", ""),
+            ("app/code.zip", "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 1\n"),
+        ] {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        assert!(work.refuse_pointers(&root, &root.join("net")).await.is_ok());
+        for stack in ["app", ""] {
+            let failure = work.refuse_pointers(&root, &root.join(stack)).await.unwrap_err();
+            assert_eq!(failure.reason, reason::SOURCE_INVALID);
+            assert!(failure.message.starts_with("git has only pointers to app/code.zip: "), "{}", failure.message);
+        }
     }
 }
