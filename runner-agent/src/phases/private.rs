@@ -49,6 +49,14 @@ impl PodWork {
         Ok(logins)
     }
 
+    /// Reads what the run has for others, so that the first thing that is missing is named before anything is fetched.
+    pub(super) fn check_credentials(&self, credentials: &crds::Credentials) -> Result<(), Failure> {
+        if self.host.cli_config().is_some() {
+            self.logins(credentials)?;
+        }
+        self.user_config(credentials).map(drop)
+    }
+
     /// What the run has for git servers.
     fn logins(&self, credentials: &crds::Credentials) -> Result<Vec<Login>, Failure> {
         let mut hosts = BTreeSet::new();

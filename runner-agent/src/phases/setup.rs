@@ -79,6 +79,7 @@ impl PodWork {
         }
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;
+        self.check_credentials(&spec.credentials)?;
         let root = settings.source_dir();
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
             _ if settings.folder.is_some() => {
