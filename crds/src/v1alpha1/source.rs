@@ -27,7 +27,7 @@ pub struct GitSource {
     /// in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
-        regex(pattern = r"^(https?://[^\s@]+|ssh://[^\s]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$")
+        regex(pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$")
     )]
     pub url: String,
     /// Branch, tag or full commit id; the commit that was used is in `status.plan.revision`. Default: `HEAD`;
