@@ -8,6 +8,7 @@
 
 mod attempt;
 mod common;
+mod credentials;
 mod files;
 mod output;
 mod planted;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use runner_agent::providers::{Cache, LOCK_FILE, Lock, cli_config};
+use runner_agent::providers::{Cache, LOCK_FILE, Lock, UserConfig, cli_config};
 
 use crate::place::{Lab, Place, Test, ended, holds};
 
@@ -81,7 +81,7 @@ impl Stack {
         let serving = cache.serve(&self.lock()?, &mirror);
         ensure!(serving.notes.is_empty(), "{:?}", serving.notes);
         let config = self.place.home().join("pawl.tfrc");
-        fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served))?;
+        fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served, &UserConfig::default()))?;
         let mut init = self.place.program(self.tool, &["init", "-input=false", "-no-color", "-lockfile=readonly"]);
         // Where nothing is served, nothing is to be had.
         let (code, said) = ended(init.env("TF_CLI_CONFIG_FILE", config).env("HTTPS_PROXY", "http://127.0.0.1:9"))?;
@@ -119,7 +119,7 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     let serving = cache.serve(&stack.lock()?, &mirror);
     fs::write(&file, &other)?;
     let config = stack.place.home().join("pawl.tfrc");
-    fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served))?;
+    fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served, &UserConfig::default()))?;
     let (code, said) =
         ended(stack.place.program(tool, &["init", "-input=false", "-no-color"]).env("TF_CLI_CONFIG_FILE", config))?;
     ensure!(code == 1, "{said}");

@@ -28,6 +28,7 @@ mod reading;
 mod recovery;
 mod releases;
 mod restored;
+mod ssh;
 mod standby;
 mod stored;
 mod suite;
@@ -108,6 +109,7 @@ fn main() -> Result<ExitCode> {
         pruning::tests(),
         reading::tests(),
         restored::tests(),
+        ssh::tests(),
         stored::tests(),
         tools::tests(),
     ];

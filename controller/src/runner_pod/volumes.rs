@@ -29,16 +29,29 @@ fn is_name(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// The Secrets and ConfigMaps that the run refers to.
-fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, Keys>) {
-    fn add(to: &mut BTreeMap<String, Keys>, name: &str, key: &str) {
-        match to.entry(name.to_owned()).or_insert_with(|| Keys::Some(BTreeSet::new())) {
-            Keys::All => {}
-            Keys::Some(keys) => {
-                keys.insert(key.to_owned());
-            }
+fn add(to: &mut BTreeMap<String, Keys>, name: &str, key: &str) {
+    match to.entry(name.to_owned()).or_insert_with(|| Keys::Some(BTreeSet::new())) {
+        Keys::All => {}
+        Keys::Some(keys) => {
+            keys.insert(key.to_owned());
         }
     }
+}
+
+/// The Secrets with what `init` asks others with.
+fn credentials(run: &TerraformRun, secrets: &mut BTreeMap<String, Keys>) {
+    let credentials = &run.spec.credentials;
+    for git in &credentials.git {
+        secrets.insert(git.secret_ref.name.clone(), Keys::All);
+    }
+    let cli_config = credentials.cli_config.iter().map(|config| &config.secret_key_ref);
+    for key in credentials.registries.iter().map(|registry| &registry.secret_key_ref).chain(cli_config) {
+        add(secrets, &key.name, &key.key);
+    }
+}
+
+/// The Secrets and ConfigMaps that the run refers to.
+fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, Keys>) {
     let (mut secrets, mut config_maps) = (BTreeMap::new(), BTreeMap::new());
     let variables = run.spec.variables.iter().filter_map(|v| v.value_from.as_ref());
     let env = run.spec.env.iter().filter_map(|v| v.value_from.as_ref());
@@ -53,6 +66,7 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     if let Some(secret) = run.spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()) {
         secrets.insert(secret.name.clone(), Keys::All);
     }
+    credentials(run, &mut secrets);
     secrets.retain(|name, _| is_name(name));
     config_maps.retain(|name, _| is_name(name));
     (secrets, config_maps)
@@ -208,6 +222,23 @@ mod tests {
         assert!(secrets[1].items.is_none(), "the credentials of git are wanted whole");
         let mounts: Vec<_> = spec.containers[0].volume_mounts.clone().unwrap().into_iter().map(|m| m.mount_path).collect();
         assert!(mounts.contains(&"/pawl/secrets/db".into()) && mounts.contains(&"/pawl/configmaps/region".into()), "{mounts:?}");
+    }
+
+    #[test]
+    fn what_init_asks_others_with_is_mounted() {
+        let key = |name: &str, key: &str| serde_json::json!({"name": name, "key": key});
+        let mut run = testing::run();
+        run.spec.credentials = serde_json::from_value(serde_json::json!({
+            "git": [{"host": "h", "secretRef": {"name": "git"}}],
+            "registries": [{"host": "r", "secretKeyRef": key("tokens", "r")}],
+            "cliConfig": {"secretKeyRef": key("tokens", "rc")},
+        }))
+        .unwrap();
+        let secrets: Vec<_> = spec_of(&run).volumes.unwrap().into_iter().filter_map(|volume| volume.secret).collect();
+        let names: Vec<_> = secrets.iter().filter_map(|secret| secret.secret_name.as_deref()).collect();
+        assert_eq!(names, ["git", "tokens"]);
+        let keys: Vec<_> = secrets[1].items.clone().unwrap().into_iter().map(|item| item.key).collect();
+        assert!(secrets[0].items.is_none() && keys == ["r", "rc"], "{keys:?}");
     }
 
     #[test]

@@ -104,6 +104,11 @@ reasons! {
     SOURCE_UNAUTHORIZED SourceUnauthorized: Credentials,
         First("correct the Secret of spec.source.git.secretRef"),
         Only("clone the repository with your own credentials and run in the clone");
+    /// A host of git by ssh showed a key that is not the one that is known of it, or none is known.
+    HOST_KEY_NOT_KNOWN HostKeyNotKnown: Integrity,
+        First("compare the key that the message names with the one that the host's owner publishes, and put its line into known_hosts of \
+            the Secret that spec.source.git or spec.credentials.git names for that host"),
+        First("connect once with your own ssh, and compare the key that it shows with the one that the host's owner publishes");
     /// There is no such repository.
     REPOSITORY_NOT_FOUND RepositoryNotFound: Configuration, SPEC, NAMED;
     /// There is no such branch, tag or commit.

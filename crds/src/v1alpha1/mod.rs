@@ -4,6 +4,7 @@
 
 mod attempt;
 mod failure;
+mod credentials;
 mod phase;
 mod plan;
 mod policy;
@@ -15,6 +16,7 @@ mod values;
 
 pub use attempt::{Adopted, Attempt, Claim, Settled};
 pub use failure::{Changed, Diagnostic, Failure, FailureClass};
+pub use credentials::{CliConfig, Credentials, GitCredential, RegistryCredential};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};

@@ -23,8 +23,12 @@ pub struct Source {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// URL of the repository, `https://` or `http://`, without credentials; at most 2048 characters.
-    #[schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s@]+$"))]
+    /// URL of the repository: `https://` or `http://` without credentials, or `ssh://user@host/path` or `user@host:path`, which need a key
+    /// in `secretRef`; at most 2048 characters.
+    #[schemars(
+        length(min = 5, max = 2048),
+        regex(pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$")
+    )]
     pub url: String,
     /// Branch, tag or full commit id; the commit that was used is in `status.plan.revision`. Default: `HEAD`;
     /// at most 255 characters.
@@ -36,7 +40,8 @@ pub struct GitSource {
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
     /// Secret of the run's namespace with the credentials: `username` and `password`, or `bearerToken`, and `ca.crt` for a
-    /// private certificate authority (the keys that Flux and `kubernetes.io/basic-auth` use).
+    /// private certificate authority; for ssh `identity` (or `ssh-privatekey`), a private key without a passphrase, and `known_hosts`, besides
+    /// the public forges, whose keys are built in (the keys that Flux, `kubernetes.io/basic-auth` and `kubernetes.io/ssh-auth` use).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
 }

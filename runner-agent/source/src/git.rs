@@ -1,5 +1,5 @@
 //! Fetches a git repository with the `git` binary. Repository, revision and answers of the server are hostile input: nothing but
-//! http and https, no hooks, no prompts, no helpers, no submodules; credentials in the environment, for one host.
+//! http, https and, with a key, ssh; no hooks, no prompts, no helpers; credentials for the host that they are of.
 
 use std::{
     error::Error,
@@ -8,8 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use crds::text::clip;
+use crate::{
+    credentials::Login,
+    ssh,
+    url::{Transport, Url, is_commit, is_revision},
+    words::{Ended, FetchError, Refusal, refused},
+};
 
 /// How `git` is run.
 pub trait Git {
@@ -25,113 +29,15 @@ pub trait Git {
     ) -> impl Future<Output = Result<Ended, Self::Error>> + Send;
 }
 
-/// How a command of git ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Exit code; 128 and the signal's number when a signal ended it.
-    pub code: i32,
-    /// The signal that ended it.
-    pub signal: Option<i32>,
-    /// Whether whoever ran it told it to end.
-    pub told: bool,
-    /// The last lines that it printed, without secrets.
-    pub output: String,
-}
-
-/// Why a revision is not on disk.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError<E: Error + 'static> {
-    /// No such URL is fetched from.
-    #[error("the URL is not an http or https URL without credentials")]
-    IllegalUrl,
-    /// Git would read it as something else than a revision.
-    #[error("{} is not a branch, tag or commit", clip(.0, 100))]
-    IllegalRevision(String),
-    /// The credentials would be more than one header.
-    #[error("a credential holds a line break")]
-    LineBreak,
-    /// Git could not be run.
-    #[error("git was not run")]
-    NotRun(#[source] E),
-    /// Somebody else ended git.
-    #[error("git was ended by signal {0}")]
-    Killed(i32),
-    /// Git, or the server, did not give the revision.
-    #[error("{message}")]
-    Refused {
-        /// Of which kind.
-        refusal: Refusal,
-        /// The repository, what is wrong with it, and git's own words.
-        message: String,
-    },
-    /// What was checked out cannot be named.
-    #[error("the commit is not known: {}", clip(.0, 80))]
-    UnknownCommit(String),
-}
-
-/// Why git, or the server, did not give a revision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// It wants other credentials.
-    Unauthorized,
-    /// There is no repository.
-    NoRepository,
-    /// The repository has no such revision.
-    NoRevision,
-    /// The server's certificate is not trusted, it redirects elsewhere, or leads to a transport that is not allowed.
-    Invalid,
-    /// The disk is full.
-    DiskFull,
-    /// Anything else, which is most often the network, and worth a bounded number of tries.
-    Unreachable,
-}
-
-/// Who asks the server, by the keys that Flux and `kubernetes.io/basic-auth` use in a Secret.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Credentials {
-    /// `bearerToken`.
-    Bearer(String),
-    /// `username`, which may be empty, and `password`.
-    Basic(String, String),
-}
-
-impl Credentials {
-    /// The credentials of a Secret, of which `key` gives the values; none when it has neither token nor password. A line break at
-    /// the end of a value is no part of it.
-    pub fn of(key: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let key = |name| key(name).map(|value| value.trim_end_matches(['\n', '\r']).to_owned());
-        match (key("bearerToken"), key("username"), key("password")) {
-            (Some(token), _, _) => Some(Self::Bearer(token)),
-            (None, user, Some(password)) => Some(Self::Basic(user.unwrap_or_default(), password)),
-            (None, _, None) => None,
-        }
-    }
-
-    /// The texts that nobody may see.
-    pub fn secrets(&self) -> Vec<String> {
-        match self {
-            Self::Bearer(token) => vec![token.clone()],
-            Self::Basic(user, password) => vec![password.clone(), format!("{user}:{password}")],
-        }
-    }
-
-    fn header(&self) -> String {
-        match self {
-            Self::Bearer(token) => format!("Authorization: Bearer {token}"),
-            Self::Basic(user, password) => {
-                format!("Authorization: Basic {}", STANDARD.encode(format!("{user}:{password}")))
-            }
-        }
-    }
-}
-
-/// One revision of a repository, and what the server is asked with.
+/// One revision of a repository, and what servers are asked with.
 #[derive(Clone)]
 pub struct Repository {
-    url: String,
+    url: Url,
     revision: String,
-    header: Option<String>,
+    /// Headers by the origin that gets them.
+    headers: Vec<(String, String)>,
     authority: Option<PathBuf>,
+    ssh: Option<PathBuf>,
 }
 
 impl Repository {
@@ -140,27 +46,40 @@ impl Repository {
     /// # Errors
     /// When URL or revision are none that git is given.
     pub fn new<E: Error>(url: &str, revision: &str) -> Result<Self, FetchError<E>> {
-        if !is_legal_url(url) {
-            return Err(FetchError::IllegalUrl);
-        }
-        if !is_legal_revision(revision) {
+        let url = Url::parse(url).ok_or(FetchError::IllegalUrl)?;
+        if !is_revision(revision) {
             return Err(FetchError::IllegalRevision(revision.to_owned()));
         }
-        Ok(Self { url: url.to_owned(), revision: revision.to_owned(), header: None, authority: None })
+        Ok(Self { url, revision: revision.to_owned(), headers: Vec::new(), authority: None, ssh: None })
     }
 
-    /// Asks with credentials, that host alone.
+    /// Where it is.
+    pub const fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Asks with the credentials of HTTP that logins have, each host with its own alone. Of several for one host the first counts.
     ///
     /// # Errors
     /// When a line break stands within them.
-    pub fn with_credentials<E: Error>(mut self, credentials: &Credentials) -> Result<Self, FetchError<E>> {
-        // A password is encoded, so that only a token can break the header.
-        let header = credentials.header();
-        if header.contains(['\n', '\r', '\0']) {
-            return Err(FetchError::LineBreak);
+    pub fn with_logins<E: Error>(mut self, logins: &[Login]) -> Result<Self, FetchError<E>> {
+        for login in logins {
+            let Some(http) = &login.http else { continue };
+            if http.is_broken() {
+                return Err(FetchError::LineBreak);
+            }
+            if !self.headers.iter().any(|(origin, _)| *origin == login.origin) {
+                self.headers.push((login.origin.clone(), http.header()));
+            }
         }
-        self.header = Some(header);
         Ok(self)
+    }
+
+    /// Asks by ssh too, with the files that [`ssh::SshFiles`] made in a directory.
+    #[must_use]
+    pub fn with_ssh(mut self, dir: PathBuf) -> Self {
+        self.ssh = Some(dir);
+        self
     }
 
     /// Trusts the authorities of a file in PEM, in place of those of the system.
@@ -170,8 +89,8 @@ impl Repository {
         self
     }
 
-    /// Fetches the revision into an empty directory; the full id of the commit. `env` is what git is given besides what it needs here:
-    /// where it lives, and a proxy, if there is one.
+    /// Fetches the revision into an empty directory, with its submodules; the full id of the commit. `env` is what git is given besides
+    /// what it needs here: where it lives, and a proxy, if there is one.
     ///
     /// # Errors
     /// When the revision is not there afterwards. The directory may hold a part of it.
@@ -183,7 +102,7 @@ impl Repository {
     ) -> Result<String, FetchError<G::Error>> {
         env.extend(self.env());
         let run = async |args: &[&str]| git.run_git(args, &env, root).await.map_err(FetchError::NotRun);
-        let fail = |ended: &Ended| self.refused(ended);
+        let fail = |ended: &Ended| refused(self.url.as_str(), &self.revision, ended);
         let init = run(&["init", "--quiet", "--template=", "."]).await?;
         if init.code != 0 {
             return Err(fail(&init));
@@ -222,6 +141,21 @@ impl Repository {
                 fail(&checkout)
             });
         }
+        // Nobody is asked for submodules where the code has none.
+        if fs::symlink_metadata(root.join(".gitmodules")).is_ok_and(|meta| meta.is_file()) {
+            let told = run(&["config", "remote.origin.url", url]).await?;
+            let shallow = ["submodule", "--quiet", "update", "--init", "--recursive", "--depth=1"];
+            let mut ended = if told.code == 0 { run(&shallow).await? } else { told };
+            if ended.code != 0 && !ended.told && is_refused(&ended.output) {
+                // What is shallow stays so; a server that speaks an old protocol gives no commit but the heads of branches.
+                run(&["submodule", "--quiet", "deinit", "--force", "--all"]).await?;
+                let _ = fs::remove_dir_all(root.join(".git/modules"));
+                ended = run(&shallow[..5]).await?;
+            }
+            if ended.code != 0 {
+                return Err(refused(&format!("a submodule of {url}"), "as it names", &ended));
+            }
+        }
         // A detached head is the commit itself.
         let head = fs::read_to_string(root.join(".git/HEAD")).unwrap_or_default();
         let commit = head.trim().to_owned();
@@ -229,10 +163,12 @@ impl Repository {
     }
 
     fn env(&self) -> Vec<(OsString, OsString)> {
+        let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh { "always" } else { "never" };
         let mut config: Vec<(String, String)> = [
             ("protocol.allow", "never"),
             ("protocol.http.allow", "always"),
             ("protocol.https.allow", "always"),
+            ("protocol.ssh.allow", by_ssh),
             ("core.hooksPath", "/dev/null"),
             ("core.fsmonitor", "false"),
             ("credential.helper", ""),
@@ -247,10 +183,10 @@ impl Repository {
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
-        if let Some(header) = &self.header {
-            config.push((format!("http.{}.extraHeader", origin(&self.url)), header.clone()));
+        for (origin, header) in &self.headers {
+            config.push((format!("http.{origin}.extraHeader"), header.clone()));
             // Git would send the header to wherever the server redirects it.
-            config.push(("http.followRedirects".into(), "false".into()));
+            config.push((format!("http.{origin}.followRedirects"), "false".into()));
         }
         let fixed = [
             ("GIT_TERMINAL_PROMPT", "0"),
@@ -259,9 +195,11 @@ impl Repository {
             ("GIT_CONFIG_NOSYSTEM", "1"),
             ("GIT_CONFIG_GLOBAL", "/dev/null"),
             ("GIT_LFS_SKIP_SMUDGE", "1"),
+            ("GIT_SSH_VARIANT", "ssh"),
             ("LC_ALL", "C"),
         ];
         let mut env: Vec<(OsString, OsString)> = fixed.map(|(k, v)| (k.into(), v.into())).into();
+        env.extend(self.ssh.iter().map(|dir| ("GIT_SSH_COMMAND".into(), ssh::command(dir).into())));
         // By the name that goes before all others: the operator's authorities are inherited by it.
         env.extend(self.authority.iter().map(|file| ("GIT_SSL_CAINFO".into(), file.into())));
         env.push(("GIT_CONFIG_COUNT".into(), config.len().to_string().into()));
@@ -271,94 +209,6 @@ impl Repository {
         }
         env
     }
-
-    /// What git's words say. The first row of which a text is found decides.
-    fn refused<E: Error>(&self, ended: &Ended) -> FetchError<E> {
-        const ROWS: &[(&[&str], Refusal, &str)] = &[
-            (
-                &[
-                    "error: 401",
-                    "error: 403",
-                    "Authentication failed",
-                    "could not read Username",
-                    "could not read Password",
-                    "Access denied",
-                ],
-                Refusal::Unauthorized,
-                "wants other credentials",
-            ),
-            (
-                &["error: 404", "error: 410", "not found", "does not appear to be a git repository", "/info/refs not valid"],
-                Refusal::NoRepository,
-                "is not a repository",
-            ),
-            (
-                &[
-                    "couldn't find remote ref",
-                    "not our ref",
-                    "Remote branch",
-                    "reference is not a tree",
-                    "invalid refspec",
-                    "unadvertised object",
-                ],
-                Refusal::NoRevision,
-                "has no such revision",
-            ),
-            (
-                &["certificate", "SSL peer", "sslCAInfo", "CAfile"],
-                Refusal::Invalid,
-                "has a certificate that is not trusted (put its authority into ca.crt of the Secret)",
-            ),
-            (
-                &["error: 301", "error: 302", "error: 307", "error: 308", "unable to update url base from redirection"],
-                Refusal::Invalid,
-                "redirects elsewhere; name the final URL",
-            ),
-            (&["transport 'file' not allowed", "not allowed"], Refusal::Invalid, "leads to a transport that is not allowed"),
-            (&["No space left", "Disk quota exceeded"], Refusal::DiskFull, "does not fit on the pod's disk"),
-        ];
-        if let Ended { signal: Some(signal), told: false, .. } = ended {
-            return FetchError::Killed(*signal);
-        }
-        let text = &ended.output;
-        let line = text.lines().map(str::trim).filter(|l| !l.is_empty());
-        let line =
-            line.clone().find(|l| l.starts_with("fatal:")).or_else(|| line.clone().next_back()).unwrap_or("git said nothing");
-        let known = ROWS.iter().find(|row| row.0.iter().any(|needle| text.contains(needle)));
-        let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| (row.1, row.2));
-        let of = if refusal == Refusal::NoRevision { format!(" {}", self.revision) } else { String::new() };
-        let message = format!("{} {what}{of}: {}", clip(&self.url, 300), clip(line, 400));
-        FetchError::Refused { refusal, message }
-    }
-}
-
-/// `scheme://host:port/` of a URL.
-fn origin(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    format!("{scheme}://{host}/")
-}
-
-fn is_legal_url(url: &str) -> bool {
-    let legal = |c: char| c.is_ascii_graphic() && !matches!(c, '@' | '\\' | '"' | '\'' | '`' | '<' | '>' | '^' | '{' | '|' | '}');
-    let scheme = url.starts_with("https://") || url.starts_with("http://");
-    scheme && url.chars().all(legal) && !origin(url).ends_with(":///")
-}
-
-/// As `git check-ref-format`, and no refspec.
-fn is_legal_revision(revision: &str) -> bool {
-    let legal = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '^' | '~' | '?' | '*' | '[' | '\\');
-    !revision.is_empty()
-        && revision.chars().all(legal)
-        && !revision.starts_with(['-', '+', '/', '.'])
-        && !revision.ends_with(['/', '.'])
-        && !["..", "@{", "//", "/."].iter().any(|part| revision.contains(part))
-        && revision != "@"
-        && !format!("{revision}/").contains(".lock/")
-}
-
-fn is_commit(text: &str) -> bool {
-    matches!(text.len(), 40 | 64) && text.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 fn is_refused(text: &str) -> bool {
@@ -370,101 +220,71 @@ fn is_refused(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::Credentials;
     use std::{io, sync::Mutex};
 
     fn repository(url: &str, revision: &str) -> Repository {
         Repository::new::<io::Error>(url, revision).unwrap()
     }
 
-    #[test]
-    fn revisions_that_git_would_read_as_something_else_are_refused() {
-        for revision in ["main", "HEAD", "v1.2.3", "feature/a+b", "refs/pull/1/head", &"a".repeat(40)] {
-            assert!(is_legal_revision(revision), "{revision}");
-        }
-        for revision in [
-            "",
-            "-x",
-            "--upload-pack=touch /tmp/x",
-            "+main",
-            "main:refs/heads/x",
-            "a..b",
-            "a@{1}",
-            "a b",
-            "*",
-            "a.lock/b",
-            "^main",
-            "a~1",
-            "@",
-            ".hidden",
-            "a/.b",
-            "a\nb",
-        ] {
-            assert!(!is_legal_revision(revision), "{revision}");
-        }
+    fn login(origin: &str, http: Credentials) -> Login {
+        Login { origin: origin.into(), host: "h".into(), http: Some(http), identity: None, known_hosts: None }
     }
 
     #[test]
-    fn urls_are_http_without_credentials() {
-        for url in ["https://example.org/a.git", "http://10.0.0.1:8080/r"] {
-            assert!(is_legal_url(url), "{url}");
-        }
-        for url in ["ssh://h/x", "file:///etc", "https://u:p@h/x", "https://", "ext::sh -c x", "https://h/a b", "--upload-pack=x"]
-        {
-            assert!(!is_legal_url(url), "{url}");
-        }
-        assert_eq!(origin("http://h:1/a/b"), "http://h:1/");
+    fn what_git_would_take_for_something_else_is_refused() {
+        assert!(matches!(Repository::new::<io::Error>("file:///etc", "main"), Err(FetchError::IllegalUrl)));
+        assert!(matches!(Repository::new::<io::Error>("https://h/r", "-x"), Err(FetchError::IllegalRevision(_))));
     }
 
-    #[test]
-    fn words_of_git() {
-        let git = repository("http://h/r.git", "main");
-        let rows = [
-            ("fatal: unable to access 'http://h/r.git/': Could not resolve host: h", Refusal::Unreachable),
-            (
-                "fatal: unable to access 'http://h/r.git/': Failed to connect to h port 80: Connection refused",
-                Refusal::Unreachable,
-            ),
-            ("fatal: unable to access 'http://h/': The requested URL returned error: 503", Refusal::Unreachable),
-            ("fatal: could not read Username for 'http://h': terminal prompts disabled", Refusal::Unauthorized),
-            ("fatal: unable to access 'http://h/': The requested URL returned error: 403", Refusal::Unauthorized),
-            ("fatal: write error: No space left on device", Refusal::DiskFull),
-            ("fatal: repository 'http://h/r.git/' not found", Refusal::NoRepository),
-            ("fatal: couldn't find remote ref nope", Refusal::NoRevision),
-            (
-                "fatal: unable to access 'https://h/': server certificate verification failed. CAfile: none CRLfile: none",
-                Refusal::Invalid,
-            ),
-            ("fatal: unable to access 'https://h/': The requested URL returned error: 301", Refusal::Invalid),
-        ];
-        for (text, expected) in rows {
-            let ended = Ended { code: 128, output: text.to_owned(), ..Ended::default() };
-            let FetchError::<io::Error>::Refused { refusal, message } = git.refused(&ended) else { panic!("{text}") };
-            assert_eq!(refusal, expected, "{text}");
-            assert!(message.contains("http://h/r.git"), "{message}");
-        }
-        let killed = Ended { code: 137, signal: Some(9), ..Ended::default() };
-        assert!(matches!(git.refused::<io::Error>(&killed), FetchError::Killed(9)));
+    /// The configuration that git is given by its environment.
+    fn config(env: &[(OsString, OsString)]) -> Vec<(String, String)> {
+        let value = |name: String| {
+            let found = env.iter().find(|(key, _)| *key == *name);
+            found.map(|(_, value)| value.to_str().unwrap().to_owned())
+        };
+        let count: usize = value("GIT_CONFIG_COUNT".into()).unwrap().parse().unwrap();
+        let at = |i: usize| (value(format!("GIT_CONFIG_KEY_{i}")).unwrap(), value(format!("GIT_CONFIG_VALUE_{i}")).unwrap());
+        (0..count).map(at).collect()
     }
 
     #[test]
     fn credentials_are_those_of_one_host_and_one_header() {
-        let of = |pairs: &[(&str, &str)]| {
-            Credentials::of(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
-        };
-        assert!(of(&[("username", "u"), ("ca.crt", "x")]).is_none());
-        let basic = of(&[("username", "u\n"), ("password", "p\n")]).unwrap();
-        assert_eq!(basic.secrets(), ["p", "u:p"]);
-        let token = of(&[("bearerToken", "t"), ("password", "p")]).unwrap();
-        let git = |credentials| repository("https://h:1/r.git", "main").with_credentials::<io::Error>(credentials);
-        for (credentials, header) in [(&basic, "Authorization: Basic dTpw"), (&token, "Authorization: Bearer t")] {
-            let env = git(credentials).unwrap().env();
-            let value = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.to_str().unwrap());
-            assert_eq!(value("GIT_CONFIG_KEY_14"), Some("http.https://h:1/.extraHeader"));
-            assert_eq!((value("GIT_CONFIG_VALUE_14"), value("GIT_CONFIG_COUNT")), (Some(header), Some("16")));
-            assert_eq!(value("GIT_CONFIG_KEY_15"), Some("http.followRedirects"));
+        let token = |text: &str| Credentials::Bearer(text.into());
+        let logins = [
+            login("https://h:1/", token("t")),
+            login("https://h:1/", token("later")),
+            login("https://other/", Credentials::Basic("u".into(), "p".into())),
+        ];
+        let env = repository("https://h:1/r.git", "main").with_logins::<io::Error>(&logins).unwrap().env();
+        let config = config(&env);
+        let headers: Vec<_> = config.iter().filter(|(key, _)| key.ends_with("extraHeader")).collect();
+        assert_eq!(
+            headers,
+            [
+                &("http.https://h:1/.extraHeader".to_owned(), "Authorization: Bearer t".to_owned()),
+                &("http.https://other/.extraHeader".to_owned(), "Authorization: Basic dTpw".to_owned()),
+            ]
+        );
+        for origin in ["https://h:1/", "https://other/"] {
+            assert!(config.contains(&(format!("http.{origin}.followRedirects"), "false".into())));
         }
-        let broken = of(&[("bearerToken", "t\nX: y")]).unwrap();
-        assert!(matches!(git(&broken), Err(FetchError::LineBreak)));
+        let broken = repository("https://h/r.git", "main").with_logins(&[login("https://h/", token("t\nX: y"))]);
+        assert!(matches!(broken, Err(FetchError::<io::Error>::LineBreak)));
+    }
+
+    #[test]
+    fn ssh_is_asked_only_where_there_is_a_key() {
+        let allowed = |repository: &Repository| {
+            let config = config(&repository.env());
+            config.iter().find(|(key, _)| key == "protocol.ssh.allow").unwrap().1.clone()
+        };
+        let http = repository("https://h/r.git", "main");
+        assert_eq!(allowed(&http), "never");
+        let with = http.with_ssh("/keys".into());
+        assert_eq!(allowed(&with), "always");
+        let command = with.env().into_iter().find(|(name, _)| name == "GIT_SSH_COMMAND").unwrap().1;
+        assert_eq!(command, "ssh -F '/keys/config'");
     }
 
     /// Answers each command with the first row whose word it has, and keeps what it was asked.
@@ -503,5 +323,25 @@ mod tests {
         let (fetched, lines) = asked("main", &[("--depth=1", "fatal: couldn't find remote ref main")]).await;
         assert!(matches!(fetched, Err(FetchError::Refused { refusal: Refusal::NoRevision, .. })), "{lines:?}");
         assert_eq!(lines.len(), 2, "nothing else is asked");
+    }
+
+    #[tokio::test]
+    async fn submodules_are_fetched_where_the_code_has_some() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(".gitmodules"), "").unwrap();
+        let asked = async |answers: &[(&str, &str)]| {
+            let played = Played(answers, Mutex::default());
+            let fetched = repository("git@h:r.git", "main").fetch(&played, Vec::new(), dir.path()).await;
+            (fetched, played.1.into_inner().unwrap())
+        };
+        let (fetched, lines) = asked(&[]).await;
+        assert!(fetched.is_ok());
+        assert_eq!(lines[3], "config remote.origin.url git@h:r.git", "relative ones are relative to it");
+        assert_eq!(lines[4], "submodule --quiet update --init --recursive --depth=1");
+        let (fetched, lines) = asked(&[("recursive --depth", "fatal: remote error: not our ref c")]).await;
+        assert!(fetched.is_ok() && lines[6] == "submodule --quiet update --init --recursive", "{lines:?}");
+        let (fetched, _) = asked(&[("submodule --quiet", "fatal: transport 'file' not allowed")]).await;
+        let Err(FetchError::Refused { refusal: Refusal::Invalid, message }) = fetched else { panic!("{fetched:?}") };
+        assert!(message.starts_with("a submodule of git@h:r.git leads to a transport"), "{message}");
     }
 }

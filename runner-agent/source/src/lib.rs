@@ -6,10 +6,29 @@
 //! | module | holds |
 //! |---|---|
 //! | [`git`] | one revision of a repository, fetched with the `git` binary |
+//! | [`url`] | what git is given to fetch |
+//! | [`credentials`] | who asks a host |
+//! | [`identity`] | private keys |
+//! | [`ssh`] | the files that `ssh` is told of |
+//! | `forges` | keys of the hosts of public forges |
+//! | [`words`] | what git and ssh say when a revision is not there |
+//! | [`lfs`] | files that git holds only pointers to |
 //! | [`tree`] | inline files, the stack's directory, links that lead out |
 
+pub mod credentials;
+mod forges;
 pub mod git;
+pub mod identity;
+pub mod lfs;
+pub mod ssh;
 pub mod tree;
+pub mod url;
+pub mod words;
 
-pub use git::{Credentials, Ended, FetchError, Git, Refusal, Repository};
+pub use credentials::{Credentials, Login};
+pub use git::{Git, Repository};
+pub use identity::{Identity, IdentityError};
+pub use ssh::SshFiles;
 pub use tree::{TreeError, check_links, stack, write_inline};
+pub use url::{Transport, Url};
+pub use words::{Ended, FetchError, Refusal};

@@ -89,8 +89,9 @@ const ROWS: &[Row] = &[
     Row(
         Configuration,
         reason::INPUT_REQUIRED,
-        &["error asking for", "a terminal is required to read", "no tty present and no askpass", "host key verification failed"],
+        &["error asking for", "a terminal is required to read", "no tty present and no askpass"],
     ),
+    Row(Integrity, reason::HOST_KEY_NOT_KNOWN, &["host key verification failed"]),
     Row(
         Transient,
         reason::THROTTLED,

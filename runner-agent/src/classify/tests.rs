@@ -112,8 +112,8 @@ fn texts_of_the_field() {
         (
             "Failed to download module",
             "error downloading: ssh: Host key verification failed. fatal: Could not read from remote repository.",
-            Configuration,
-            reason::INPUT_REQUIRED,
+            Integrity,
+            reason::HOST_KEY_NOT_KNOWN,
         ),
         (
             "Failed to download module",

@@ -13,6 +13,7 @@ mod locked;
 mod managed;
 mod plan;
 mod plan_json;
+mod private;
 mod proven;
 mod providers;
 mod recover;
@@ -109,7 +110,7 @@ impl PhaseRunner {
     /// A command of the tool in the stack's directory.
     fn command(&self, shell: &Shell, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
         // Plan-time code may have changed it; it decides where provider binaries come from.
-        self.write_cli_config(&shell.served)?;
+        self.write_cli_config(shell)?;
         shell.tool.check()?;
         let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
         let env = shell.env.iter().cloned().chain(call.env).collect();

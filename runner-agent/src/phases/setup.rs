@@ -24,7 +24,7 @@ use crate::{
     plan_checksum::Facts,
     ports::{Notice, Notices, SetupReport},
     process::Bounds,
-    providers::{Served, cli_config},
+    providers::cli_config,
 };
 
 impl PhaseRunner {
@@ -79,6 +79,7 @@ impl PhaseRunner {
         }
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;
+        self.check_credentials(&spec.credentials)?;
         let root = settings.source_dir();
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
             _ if settings.folder.is_some() => {
@@ -87,7 +88,7 @@ impl PhaseRunner {
                 return self.prepare(run, cache, given, origin, notices).await;
             }
             (Some(git), None) => {
-                let commit = self.fetch_git(git, notices).await?;
+                let commit = self.fetch_git(git, &spec.credentials, notices).await?;
                 let short: String = commit.chars().take(7).collect();
                 (format!("git {short} of {}", git.revision), Some(commit), git.path.clone())
             }
@@ -103,6 +104,9 @@ impl PhaseRunner {
         source::check_links(&root)?;
         let stack = source::stack(&root, &path, &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        if spec.source.git.is_some() {
+            self.refuse_pointers(&root, &stack).await?;
+        }
         remove_own_dirs(&stack)?;
         inputs::write(&stack, spec, &given.variables)?;
         let managed = self.wants_managed_state(run, &stack);
@@ -155,7 +159,9 @@ impl PhaseRunner {
         let found = self.find_tool(&spec.tool, &origin, self.host.version_root(&origin.root), notices).await?;
         let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
         let tool = ProvenTool::of(found, self.host.remembers_tools())?;
-        let env = self.host.tool_env(&given.env);
+        // What the run says of the environment goes before.
+        let env = self.give_git(&spec.credentials)?.into_iter().chain(self.host.tool_env(&given.env)).collect();
+        let user_config = Arc::new(self.user_config(&spec.credentials)?);
         let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
         let found = &tool.found;
         let facts = Facts {
@@ -177,14 +183,17 @@ impl PhaseRunner {
             managed: origin.managed,
             as_plan: Arc::default(),
             served: Arc::default(),
+            user_config,
         };
+        // Nothing is taken from a cache where the run says itself where providers come from.
+        let cache = cache.filter(|_| !shell.user_config.installs);
         Ok((report, Prepared { run: run.clone(), shell, facts, inputs, cache }))
     }
 
     /// Writes the tool's CLI configuration: providers that are at hand come from there, all others from where they are.
-    pub(super) fn write_cli_config(&self, served: &[Served]) -> Result<(), Failure> {
+    pub(super) fn write_cli_config(&self, shell: &Shell) -> Result<(), Failure> {
         let Some(path) = self.host.cli_config() else { return Ok(()) };
-        let text = cli_config(&self.settings.providers, &self.provider_mirror(), served);
+        let text = cli_config(&self.settings.providers, &self.provider_mirror(), &shell.served, &shell.user_config);
         // In place of whatever stands there, be it a link.
         let fresh = path.with_extension("new");
         files::create(&fresh)

@@ -6,14 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ::source::{Credentials, Ended, FetchError, Git, Refusal, Repository, TreeError};
-use crds::{Failure, GitSource, InlineSource, Reason};
+use ::source::{Ended, FetchError, Git, Login, Refusal, Repository, SshFiles, TreeError};
+use crds::{Failure, GitSource, InlineSource, Reason, text::clip};
 
-use super::{PhaseRunner, inputs};
+use super::PhaseRunner;
 use crate::{
     classify::{internal, not_run},
     ports::{Notice, Notices},
     process::{Command, Role, RunError},
+    settings::nonce,
 };
 
 /// Writes inline files.
@@ -32,48 +33,83 @@ pub(super) fn check_links(root: &Path) -> Result<(), Failure> {
 }
 
 impl PhaseRunner {
-    /// Fetches one revision into the source directory; the full id of the commit.
-    pub(super) async fn fetch_git(&self, git: &GitSource, notices: &Notices) -> Result<String, Failure> {
+    /// Fetches one revision into the source directory; the full id of the commit. What it is fetched with is gone before anything else is
+    /// run.
+    pub(super) async fn fetch_git(
+        &self,
+        git: &GitSource,
+        credentials: &crds::Credentials,
+        notices: &Notices,
+    ) -> Result<String, Failure> {
         let mut repository = Repository::new(&git.url, &git.revision).map_err(|error| of_fetch(&error))?;
+        let logins = self.logins_of_source(git, credentials, repository.url())?;
+        repository = repository.with_logins(&logins).map_err(|error| of_fetch(&error))?;
         if let Some(secret) = &git.secret_ref {
-            repository = self.with_secret(repository, &secret.name)?;
+            repository = self.with_authority(repository, &secret.name)?;
+        }
+        let keys = logins.iter().any(|login| login.identity.is_some()).then(|| self.hold_keys(&logins)).transpose()?;
+        if let Some((dir, _)) = &keys {
+            repository = repository.with_ssh(dir.clone());
         }
         let mut env = self.settings.inherited.clone();
         env.push(("HOME".into(), self.settings.home().into()));
         let _ = notices.send(Notice::Started("source"));
         let result = repository.fetch(self, env, &self.settings.source_dir()).await;
         let _ = notices.send(Notice::Ended("source", i32::from(result.is_err())));
+        if let Some((_, keys)) = keys {
+            keys.remove().map_err(|error| internal("the private key of the source cannot be removed", &error))?;
+        }
         result.map_err(|error| of_fetch(&error))
     }
 
-    /// The same repository, asked with what a Secret holds.
-    fn with_secret(&self, mut repository: Repository, secret: &str) -> Result<Repository, Failure> {
-        let dir = self.settings.secrets.join(secret);
-        let no_secret = |message: String| Reason::SecretNotFound.failure(message);
-        if inputs::is_empty(&dir) {
-            return Err(no_secret(format!("Secret {secret} does not exist or is empty; source.git.secretRef wants it")));
+    /// Private keys where `ssh` reads them, until the fetch is over: in memory where the pod has such a place, so that no disk has them.
+    fn hold_keys(&self, logins: &[Login]) -> Result<(PathBuf, SshFiles), Failure> {
+        let name = format!(".pawl-{}", nonce());
+        let memory = self.settings.scratch.iter().find(|dir| dir.ends_with("shm")).map(|dir| dir.join(&name));
+        if let Some(dir) = memory
+            && let Ok(files) = SshFiles::create(&dir, logins)
+        {
+            return Ok((dir, files));
         }
-        let credentials = Credentials::of(|name| inputs::mounted(&dir, name));
-        let authority = Some(dir.join("ca.crt")).filter(|file| file.is_file());
-        if credentials.is_none() && authority.is_none() {
-            return Err(no_secret(format!("Secret {secret} has none of the keys username and password, bearerToken, ca.crt")));
+        let dir = self.settings.tmp().join(name);
+        let files = SshFiles::create(&dir, logins);
+        files.map(|files| (dir, files)).map_err(|error| internal("the private key of the source cannot be given to ssh", &error))
+    }
+
+    /// The same repository, with the authority that a Secret has.
+    fn with_authority(&self, repository: Repository, secret: &str) -> Result<Repository, Failure> {
+        let authority = self.settings.secrets.join(secret).join("ca.crt");
+        if !authority.is_file() {
+            return Ok(repository);
         }
-        if let Some(credentials) = credentials {
-            credentials.secrets().iter().for_each(|text| self.redactor.add(text));
-            repository = repository.with_credentials(&credentials).map_err(|error: FetchError<RunError>| match error {
-                FetchError::LineBreak => {
-                    Reason::SourceUnauthorized.failure(format!("Secret {secret} holds a line break within a credential"))
-                }
-                error => of_fetch(&error),
-            })?;
+        // Git is kept from the Secret as everybody is; an authority is no secret.
+        let copy = self.settings.home().join("ca.crt");
+        fs::copy(authority, &copy).map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
+        Ok(repository.with_authority(copy))
+    }
+
+    /// Refuses a stack of which files are pointers, whose contents are not here; those of other directories are only told of.
+    pub(super) async fn refuse_pointers(&self, root: &Path, stack: &Path) -> Result<(), Failure> {
+        let all = ::source::lfs::pointers(root);
+        let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|name| root.join(name).starts_with(stack));
+        let listed = |names: &[&String]| {
+            let first: Vec<_> = names.iter().take(5).map(|name| clip(name, 100)).collect();
+            let more = names.len().saturating_sub(first.len());
+            first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+        };
+        if !own.is_empty() {
+            let message = format!(
+                "git has only pointers to {}: their contents are with Git LFS, which Pawl does not fetch; nothing was planned. Keep what the                  stack reads in git itself, or have the stack fetch it",
+                listed(&own)
+            );
+            return Err(Reason::SourceInvalid.failure(message));
         }
-        if let Some(authority) = authority {
-            // Git is kept from the Secret as everybody is; an authority is no secret.
-            let copy = self.settings.home().join("ca.crt");
-            fs::copy(authority, &copy).map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
-            repository = repository.with_authority(copy);
+        if !others.is_empty() {
+            let text =
+                format!("pawl: outside of the stack, these are pointers of Git LFS, which is not fetched: {}", listed(&others));
+            self.log.line(&self.redactor.clean(&text)).await;
         }
-        Ok(repository)
+        Ok(())
     }
 }
 
@@ -101,8 +137,7 @@ fn of_fetch(error: &FetchError<RunError>) -> Failure {
     let reason = match error {
         FetchError::NotRun(error) => return not_run("git", error),
         FetchError::IllegalUrl => {
-            let message = "source.git.url is not an http or https URL without credentials";
-            return Reason::InvalidSpec.failure(message);
+            return Reason::InvalidSpec.failure(format!("source.git.url cannot be used: {error}"));
         }
         FetchError::IllegalRevision(_) => Reason::RevisionNotFound,
         FetchError::LineBreak => Reason::SourceUnauthorized,
@@ -110,6 +145,7 @@ fn of_fetch(error: &FetchError<RunError>) -> Failure {
         FetchError::UnknownCommit(_) => Reason::AgentFault,
         FetchError::Refused { refusal, .. } => match refusal {
             Refusal::Unauthorized => Reason::SourceUnauthorized,
+            Refusal::HostKey => Reason::HostKeyNotKnown,
             Refusal::NoRepository => Reason::RepositoryNotFound,
             Refusal::NoRevision => Reason::RevisionNotFound,
             Refusal::Invalid => Reason::SourceInvalid,
@@ -135,6 +171,7 @@ mod tests {
     use crds::{FailureClass, reason};
 
     use super::*;
+    use crate::phases::tests::{settings, work};
 
     #[test]
     fn an_error_of_the_source_is_a_failure_of_the_run_in_the_same_words() {
@@ -151,5 +188,46 @@ mod tests {
         let failure = of_tree(&TreeError::Io { what: "main.tf cannot be written".into(), error: full });
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::DISK_FULL));
         assert!(failure.message.starts_with("main.tf cannot be written: No space left"), "{}", failure.message);
+    }
+
+    #[test]
+    fn keys_are_held_in_memory_where_there_is_such_a_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = dir.path().join("shm");
+        let mut settings = settings(dir.path());
+        fs::create_dir_all(settings.tmp()).unwrap();
+        settings.scratch = vec![dir.path().join("tmp"), memory.clone()];
+        let work = work(settings);
+        let (place, files) = work.hold_keys(&[]).unwrap();
+        assert!(place.starts_with(work.settings.tmp()), "there is none: {}", place.display());
+        files.remove().unwrap();
+        fs::create_dir(&memory).unwrap();
+        let (place, files) = work.hold_keys(&[]).unwrap();
+        assert!(place.starts_with(&memory) && place.join("config").is_file());
+        // An attempt that is told to end drops it.
+        drop(files);
+        assert!(fs::read_dir(&memory).unwrap().next().is_none() && fs::read_dir(work.settings.tmp()).unwrap().next().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stack_of_pointers_is_refused_and_one_beside_them_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = work(settings(dir.path()));
+        let root = dir.path().join("src");
+        for (name, text) in [
+            (".gitattributes", "*.zip filter=lfs\n"),
+            ("net/main.tf", ""),
+            ("app/code.zip", "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 1\n"),
+        ] {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        assert!(work.refuse_pointers(&root, &root.join("net")).await.is_ok());
+        for stack in ["app", ""] {
+            let failure = work.refuse_pointers(&root, &root.join(stack)).await.unwrap_err();
+            assert_eq!(failure.reason, reason::SOURCE_INVALID);
+            assert!(failure.message.starts_with("git has only pointers to app/code.zip: "), "{}", failure.message);
+        }
     }
 }

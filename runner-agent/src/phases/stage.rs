@@ -13,7 +13,7 @@ use crate::{
     classify::internal,
     datastore::sealed_inputs::SealedInputs,
     plan_checksum::{Facts, Parts},
-    providers::Served,
+    providers::{Served, UserConfig},
 };
 
 /// What every command of the tool is run with.
@@ -29,6 +29,8 @@ pub(super) struct Shell {
     pub(super) as_plan: Arc<AtomicBool>,
     /// Providers in the run's mirror.
     pub(super) served: Arc<Vec<Served>>,
+    /// What the run adds to the tool's CLI configuration.
+    pub(super) user_config: Arc<UserConfig>,
 }
 
 /// What Setup made: the source is there, and the tool.

@@ -11,6 +11,7 @@
 //! | [`keep`] | how a package comes to be in the cache |
 //! | [`package`] | the files of a package, and that they are what they were |
 //! | [`prune`] | what goes when there is too much |
+//! | [`user_config`] | what a run adds to the tool's CLI configuration |
 
 pub mod cache;
 pub mod dirhash;
@@ -18,6 +19,7 @@ pub mod keep;
 pub mod lock;
 mod package;
 mod prune;
+pub mod user_config;
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
@@ -25,19 +27,29 @@ pub use cache::{Cache, Served, Serving};
 pub use dirhash::H1;
 pub use keep::Kept;
 pub use lock::{LOCK_FILE, Lock, Locked, Provider};
+pub use user_config::UserConfig;
 
 /// The tool's CLI configuration: what is served comes from the run's mirror; of the other providers those that an image's mirror
 /// has, laid out `HOST/NAMESPACE/NAME/…`, from there; all others from where they are. What is served is locked to the one version
-/// that is in the run's mirror, so that nobody needs to be asked for others.
-pub fn cli_config(image: &Path, mirror: &Path, served: &[Served]) -> String {
+/// that is in the run's mirror, so that nobody needs to be asked for others. A run that says itself where providers come from has them
+/// from there.
+pub fn cli_config(image: &Path, mirror: &Path, served: &[Served], own: &UserConfig) -> String {
+    let mut text = if own.leaves_checkpoint() { String::from("disable_checkpoint = true\n") } else { String::new() };
+    if !own.installs {
+        text.push_str(&installation(image, mirror, served));
+    }
+    text.push_str(own.text());
+    text
+}
+
+fn installation(image: &Path, mirror: &Path, served: &[Served]) -> String {
     let served: BTreeSet<String> = served.iter().map(|served| served.provider.to_string()).collect();
     let image_has: BTreeSet<String> = in_mirror(image).into_iter().filter(|name| !served.contains(name)).collect();
     let list = |names: &mut dyn Iterator<Item = &String>| names.map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-    let mut text = String::from("disable_checkpoint = true\n");
     if served.is_empty() && image_has.is_empty() {
-        return text;
+        return String::new();
     }
-    text.push_str("provider_installation {\n");
+    let mut text = String::from("provider_installation {\n");
     for (path, names) in [(mirror, &served), (image, &image_has)].iter().filter(|(_, names)| !names.is_empty()) {
         let (path, names) = (path.display(), list(&mut names.iter()));
         let _ = write!(text, "  filesystem_mirror {{\n    path    = \"{path}\"\n    include = [{names}]\n  }}\n");
@@ -80,6 +92,8 @@ mod tests {
     fn providers_at_hand_come_from_where_they_are() {
         let dir = tempfile::tempdir().unwrap();
         let mirror = Path::new("/run/mirror");
+        let cli_config =
+            |image: &Path, mirror: &Path, served: &[Served]| cli_config(image, mirror, served, &UserConfig::default());
         assert_eq!(cli_config(dir.path(), mirror, &[]), "disable_checkpoint = true\n");
         for name in ["random", "time"] {
             fs::create_dir_all(dir.path().join("registry.opentofu.org/hashicorp").join(name).join("0.13.1/linux_amd64")).unwrap();
@@ -99,5 +113,17 @@ mod tests {
         let blocks = block("/run/mirror", time) + &block(&image, random);
         assert_eq!(cli_config(dir.path(), mirror, std::slice::from_ref(&served)), text(&blocks, &both));
         assert_eq!(cli_config(Path::new("/not-there"), mirror, &[served]), text(&block("/run/mirror", time), time));
+    }
+
+    #[test]
+    fn a_run_may_say_where_providers_come_from() {
+        let (none, mirror) = (Path::new("/not-there"), Path::new("/run/mirror"));
+        let served = [Served::of_test("registry.opentofu.org/hashicorp/time", "0.12.0")];
+        let own = "provider_installation {\n  network_mirror {\n    url = \"https://m/\"\n  }\n}\n";
+        let config = UserConfig::of(&[], Some(own)).unwrap();
+        assert_eq!(cli_config(none, mirror, &served, &config), format!("disable_checkpoint = true\n{own}"));
+        let token = UserConfig::of(&[("r".to_owned(), "t".to_owned())], None).unwrap();
+        let text = cli_config(none, mirror, &served, &token);
+        assert!(text.contains("filesystem_mirror") && text.ends_with("credentials \"r\" {\n  token = \"t\"\n}\n"), "{text}");
     }
 }

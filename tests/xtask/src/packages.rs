@@ -22,6 +22,7 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/bin/nsenter"], "util-linux"),
     (&["/usr/bin/mmdebstrap"], "mmdebstrap"),
     (&["/usr/bin/git"], "git"),
+    (&["/usr/bin/ssh"], "openssh-client"),
     (&["/etc/ssl/certs/ca-certificates.crt"], "ca-certificates"),
 ];
 
@@ -88,4 +89,28 @@ pub fn base_archive(cache: &Cache) -> Result<PathBuf> {
         step.done();
     }
     Ok(archive)
+}
+
+/// The files of packages that are not installed, below one directory of the cache.
+pub fn unpacked(cache: &Cache, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let directory = cache.path(format!("packages/{name}-{}", cache::key(packages)));
+    let _lock = cache::Lock::wait(&cache.path("packages/unpack.lock"))?;
+    if !directory.exists() {
+        let step = report::step("packages", format!("fetching {}", packages.join(" ")));
+        Cache::install(&directory, |temporary| {
+            let archives = temporary.join("archives");
+            cache::create_dir(&archives)?;
+            let download =
+                || run(Command::new("apt-get").args(["-q", "download"]).args(packages).current_dir(&archives)).map(drop);
+            // A fresh machine has no list of packages.
+            download().or_else(|_| apt(&["update"]).and_then(|()| download()))?;
+            for entry in std::fs::read_dir(&archives)? {
+                run(Command::new("dpkg-deb").arg("-x").arg(entry?.path()).arg(temporary))?;
+            }
+            cache::remove(&archives)
+        })
+        .with_context(|| format!("cannot fetch the Debian packages {}; is the network there?", packages.join(" ")))?;
+        step.done();
+    }
+    Ok(directory)
 }

@@ -1,0 +1,190 @@
+//! What git is given to fetch: a URL, and a revision of what is there. Both are hostile input.
+
+/// How a repository is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// `http://` or `https://`.
+    Http,
+    /// `ssh://`, or `user@host:path` as scp writes it.
+    Ssh,
+}
+
+/// A URL that git is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    text: String,
+    transport: Transport,
+    host: String,
+}
+
+impl Url {
+    /// Reads a URL: `http` or `https` without credentials, or ssh. None for whatever else git would take.
+    pub fn parse(text: &str) -> Option<Self> {
+        let legal = |c: char| c.is_ascii_graphic() && !matches!(c, '\\' | '"' | '\'' | '`' | '<' | '>' | '^' | '{' | '|' | '}');
+        if !text.chars().all(legal) {
+            return None;
+        }
+        let (transport, authority) = if let Some(rest) = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")) {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            // A user or a password would stand in statuses and logs.
+            if rest.contains('@') {
+                return None;
+            }
+            (Transport::Http, authority)
+        } else if let Some(rest) = text.strip_prefix("ssh://") {
+            let (authority, path) = rest.split_once('/')?;
+            if path.is_empty() {
+                return None;
+            }
+            (Transport::Ssh, without_user(authority)?)
+        } else {
+            let (place, path) = text.split_once(':')?;
+            // Without a user it could be any word that git takes for a helper: `ext::…`.
+            if !place.contains('@') || path.is_empty() || path.starts_with([':', '-']) || place.contains('/') {
+                return None;
+            }
+            (Transport::Ssh, without_user(place)?)
+        };
+        let host = host(authority)?;
+        Some(Self { text: text.to_owned(), transport, host: host.to_owned() })
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// How it is reached.
+    pub const fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// The host as it was written, without a port.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// `scheme://host:port/` of a URL of HTTP.
+    pub fn origin(&self) -> String {
+        let (scheme, rest) = self.text.split_once("://").unwrap_or(("https", &self.text));
+        format!("{scheme}://{}/", rest.split(['/', '?', '#']).next().unwrap_or_default())
+    }
+}
+
+/// What is behind `user@`, which no program may take for an option.
+fn without_user(authority: &str) -> Option<&str> {
+    let Some((user, rest)) = authority.split_once('@') else { return Some(authority) };
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '+' | '~');
+    (!user.is_empty() && !user.starts_with('-') && user.chars().all(legal)).then_some(rest)
+}
+
+/// The host of `host`, `host:port`, `[address]` or `[address]:port`.
+fn host(authority: &str) -> Option<&str> {
+    let (host, port, legal): (_, _, fn(char) -> bool) = if let Some(rest) = authority.strip_prefix('[') {
+        let (host, after) = rest.split_once(']')?;
+        let port = if after.is_empty() { None } else { Some(after.strip_prefix(':')?) };
+        (host, port, |c| c.is_ascii_hexdigit() || matches!(c, ':' | '.'))
+    } else {
+        let (host, port) = authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)));
+        (host, port, |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+    };
+    if host.is_empty() || host.starts_with('-') || !host.chars().all(legal) {
+        return None;
+    }
+    port.is_none_or(|port| !port.is_empty() && port.len() <= 5 && port.chars().all(|c| c.is_ascii_digit())).then_some(host)
+}
+
+/// Whether git reads it as a revision: as `git check-ref-format`, and no refspec.
+pub(crate) fn is_revision(revision: &str) -> bool {
+    let legal = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '^' | '~' | '?' | '*' | '[' | '\\');
+    !revision.is_empty()
+        && revision.chars().all(legal)
+        && !revision.starts_with(['-', '+', '/', '.'])
+        && !revision.ends_with(['/', '.'])
+        && !["..", "@{", "//", "/."].iter().any(|part| revision.contains(part))
+        && revision != "@"
+        && !format!("{revision}/").contains(".lock/")
+}
+
+/// Whether it is the full id of a commit.
+pub(crate) fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_that_git_would_read_as_something_else_are_refused() {
+        for revision in ["main", "HEAD", "v1.2.3", "feature/a+b", "refs/pull/1/head", &"a".repeat(40)] {
+            assert!(is_revision(revision), "{revision}");
+        }
+        for revision in [
+            "",
+            "-x",
+            "--upload-pack=touch /tmp/x",
+            "+main",
+            "main:refs/heads/x",
+            "a..b",
+            "a@{1}",
+            "a b",
+            "*",
+            "a.lock/b",
+            "^main",
+            "a~1",
+            "@",
+            ".hidden",
+            "a/.b",
+            "a\nb",
+        ] {
+            assert!(!is_revision(revision), "{revision}");
+        }
+    }
+
+    #[test]
+    fn urls_are_http_without_credentials_or_ssh() {
+        let rows = [
+            ("https://example.org/a.git", Transport::Http, "example.org"),
+            ("http://10.0.0.1:8080/r", Transport::Http, "10.0.0.1"),
+            ("ssh://git@Git.Example.org/team/r.git", Transport::Ssh, "Git.Example.org"),
+            ("ssh://git.example.org:2222/~/r", Transport::Ssh, "git.example.org"),
+            ("ssh://git@[fd00::1]:22/r", Transport::Ssh, "fd00::1"),
+            ("git@github.com:org/r.git", Transport::Ssh, "github.com"),
+            ("org-1@ssh.dev.azure.com:v3/org/project/r", Transport::Ssh, "ssh.dev.azure.com"),
+        ];
+        for (text, transport, host) in rows {
+            let url = Url::parse(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!((url.transport(), url.host(), url.as_str()), (transport, host, text));
+        }
+        assert_eq!(Url::parse("http://h:1/a/b").unwrap().origin(), "http://h:1/");
+        for text in [
+            "file:///etc",
+            "/etc",
+            "h:path",
+            "https://u:p@h/x",
+            "https://",
+            "https://h:x/r",
+            "ext::sh -c x",
+            "git@ext::sh",
+            "https://h/a b",
+            "--upload-pack=x",
+            "ssh://h",
+            "ssh://h/",
+            "ssh:///path",
+            "ssh://-oProxyCommand=x/r",
+            "ssh://git@-oProxyCommand=x/r",
+            "ssh://-x@h/r",
+            "ssh://git:password@h/r",
+            "-oProxyCommand=x@h:r",
+            "git@-oProxyCommand=x:r",
+            "git@h:-x",
+            "git@h:",
+            "git@h/a:b",
+            "git@$(x):r",
+            "git@h:a'b",
+        ] {
+            assert!(Url::parse(text).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What the words of git and ssh say: why a revision is not on disk.
+
+use std::error::Error;
+
+use crds::text::clip;
+
+use crate::ssh::{CHANGED, HostKey, REFUSED};
+
+/// How a command of git ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Exit code; 128 and the signal's number when a signal ended it.
+    pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether whoever ran it told it to end.
+    pub told: bool,
+    /// The last lines that it printed, without secrets.
+    pub output: String,
+}
+
+/// Why a revision is not on disk.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError<E: Error + 'static> {
+    /// No such URL is fetched from.
+    #[error("the URL is neither http or https without credentials, nor ssh (ssh://user@host/path or user@host:path)")]
+    IllegalUrl,
+    /// Git would read it as something else than a revision.
+    #[error("{} is not a branch, tag or commit", clip(.0, 100))]
+    IllegalRevision(String),
+    /// The credentials would be more than one header.
+    #[error("a credential holds a line break")]
+    LineBreak,
+    /// Git could not be run.
+    #[error("git was not run")]
+    NotRun(#[source] E),
+    /// Somebody else ended git.
+    #[error("git was ended by signal {0}")]
+    Killed(i32),
+    /// Git, or the server, did not give the revision.
+    #[error("{message}")]
+    Refused {
+        /// Of which kind.
+        refusal: Refusal,
+        /// The repository, what is wrong with it, and git's own words.
+        message: String,
+    },
+    /// What was checked out cannot be named.
+    #[error("the commit is not known: {}", clip(.0, 80))]
+    UnknownCommit(String),
+}
+
+/// Why git, or the server, did not give a revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It wants other credentials.
+    Unauthorized,
+    /// The host has another key than is known of it, or none is known.
+    HostKey,
+    /// There is no repository.
+    NoRepository,
+    /// The repository has no such revision.
+    NoRevision,
+    /// The server's certificate is not trusted, it redirects elsewhere, or leads to a transport that is not allowed.
+    Invalid,
+    /// The disk is full.
+    DiskFull,
+    /// Anything else, which is most often the network, and worth a bounded number of tries.
+    Unreachable,
+}
+
+/// Texts of which one stands in what git printed, what they say, and how it is said of the repository.
+type Row = (&'static [&'static str], Refusal, &'static str);
+
+/// The first row of which a text is found decides.
+const ROWS: &[Row] = &[
+    (
+        &["No user exists for uid"],
+        Refusal::Invalid,
+        "cannot be fetched by ssh: it runs as no user without a name in /etc/passwd, and the image has one for 65532",
+    ),
+    (
+        &["Unable to negotiate", "Load key "],
+        Refusal::Unauthorized,
+        "cannot be asked with this key: ssh and the server have no algorithm in common that is still thought safe, or the key is damaged",
+    ),
+    (
+        &[
+            "error: 401",
+            "error: 403",
+            "Authentication failed",
+            "could not read Username",
+            "could not read Password",
+            "Access denied",
+            "Permission denied (",
+            "Too many authentication failures",
+        ],
+        Refusal::Unauthorized,
+        "wants other credentials",
+    ),
+    (
+        &[
+            "error: 404",
+            "error: 410",
+            "not found",
+            "could not be found",
+            "does not appear to be a git repository",
+            "/info/refs not valid",
+        ],
+        Refusal::NoRepository,
+        "is not a repository",
+    ),
+    (
+        &[
+            "couldn't find remote ref",
+            "not our ref",
+            "Remote branch",
+            "reference is not a tree",
+            "invalid refspec",
+            "unadvertised object",
+            "did not contain",
+        ],
+        Refusal::NoRevision,
+        "has no such revision",
+    ),
+    (
+        &["certificate", "SSL peer", "sslCAInfo", "CAfile"],
+        Refusal::Invalid,
+        "has a certificate that is not trusted (put its authority into ca.crt of the Secret)",
+    ),
+    (
+        &["error: 301", "error: 302", "error: 307", "error: 308", "unable to update url base from redirection"],
+        Refusal::Invalid,
+        "redirects elsewhere; name the final URL",
+    ),
+    (&["No url found for submodule"], Refusal::Invalid, "has a submodule without a URL in .gitmodules"),
+    (&["transport 'file' not allowed", "not allowed"], Refusal::Invalid, "leads to a transport that is not allowed"),
+    (&["No space left", "Disk quota exceeded"], Refusal::DiskFull, "does not fit on the pod's disk"),
+];
+
+/// What git says last when ssh has said the reason already.
+const AFTER_SSH: &str = "fatal: Could not read from remote repository";
+
+/// What git's words say of a repository, or what else was asked for; `revision` is what was wanted of it.
+pub(crate) fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<E> {
+    if let Ended { signal: Some(signal), told: false, .. } = ended {
+        return FetchError::Killed(*signal);
+    }
+    let (text, of) = (&ended.output, clip(of, 300));
+    if text.contains(REFUSED) {
+        return FetchError::Refused { refusal: Refusal::HostKey, message: host_key(text, &of) };
+    }
+    let known = ROWS.iter().find(|row| row.0.iter().any(|needle| text.contains(needle)));
+    let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| (row.1, row.2));
+    let revision = if refusal == Refusal::NoRevision { format!(" {revision}") } else { String::new() };
+    let message = format!("{of} {what}{revision}: {}", clip(telling(text), 400));
+    FetchError::Refused { refusal, message }
+}
+
+/// The line that says most: of git the first that is fatal; of ssh, behind which git has nothing to add, the last.
+fn telling(text: &str) -> &str {
+    let told = |line: &&str| !line.is_empty() && !line.starts_with("pawl: host key ");
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(told).take_while(|line| !line.starts_with(AFTER_SSH)).collect();
+    let fatal = lines.iter().find(|line| line.starts_with("fatal:"));
+    let nothing = if text.contains(AFTER_SSH) { AFTER_SSH } else { "git said nothing" };
+    fatal.or(lines.last()).copied().unwrap_or(nothing)
+}
+
+fn host_key(text: &str, of: &str) -> String {
+    let changed = text.contains(CHANGED);
+    let Some(HostKey { host, fingerprint, line }) = HostKey::refused(text) else {
+        return format!("{of} cannot be asked: its host has a key that known_hosts refuses; nothing was sent to it");
+    };
+    let (is, then) = if changed {
+        (
+            format!("{host} has the key {fingerprint}, and another one is known of it"),
+            "in place of the one that is there (somebody may be in between)",
+        )
+    } else {
+        (format!("no key is known of {host}, which has {fingerprint}"), "")
+    };
+    let then = if then.is_empty() { String::new() } else { format!(" {then}") };
+    format!(
+        "{of} cannot be asked: {is}; nothing was sent to it. If whoever runs that host says that this fingerprint is right, put this line into \
+         known_hosts of the Secret{then}: {line}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn of(text: &str) -> (Refusal, String) {
+        let ended = Ended { code: 128, output: text.to_owned(), ..Ended::default() };
+        match refused::<io::Error>("http://h/r.git", "main", &ended) {
+            FetchError::Refused { refusal, message } => (refusal, message),
+            other => panic!("{text}: {other}"),
+        }
+    }
+
+    #[test]
+    fn words_of_git() {
+        let rows = [
+            ("fatal: unable to access 'http://h/r.git/': Could not resolve host: h", Refusal::Unreachable),
+            (
+                "fatal: unable to access 'http://h/r.git/': Failed to connect to h port 80: Connection refused",
+                Refusal::Unreachable,
+            ),
+            ("fatal: unable to access 'http://h/': The requested URL returned error: 503", Refusal::Unreachable),
+            ("fatal: could not read Username for 'http://h': terminal prompts disabled", Refusal::Unauthorized),
+            ("fatal: unable to access 'http://h/': The requested URL returned error: 403", Refusal::Unauthorized),
+            ("fatal: write error: No space left on device", Refusal::DiskFull),
+            ("fatal: repository 'http://h/r.git/' not found", Refusal::NoRepository),
+            ("fatal: couldn't find remote ref nope", Refusal::NoRevision),
+            (
+                "fatal: unable to access 'https://h/': server certificate verification failed. CAfile: none CRLfile: none",
+                Refusal::Invalid,
+            ),
+            ("fatal: unable to access 'https://h/': The requested URL returned error: 301", Refusal::Invalid),
+        ];
+        for (text, expected) in rows {
+            let (refusal, message) = of(text);
+            assert_eq!(refusal, expected, "{text}");
+            assert!(message.contains("http://h/r.git") && message.contains(text), "{message}");
+        }
+        let killed = Ended { code: 137, signal: Some(9), ..Ended::default() };
+        assert!(matches!(refused::<io::Error>("u", "main", &killed), FetchError::Killed(9)));
+    }
+
+    #[test]
+    fn words_of_ssh() {
+        let end = "fatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\n\
+            and the repository exists.";
+        let rows = [
+            ("git@h: Permission denied (publickey).", Refusal::Unauthorized),
+            ("No user exists for uid 4242", Refusal::Invalid),
+            ("ERROR: Repository not found.", Refusal::NoRepository),
+            ("fatal: '~/none.git' does not appear to be a git repository", Refusal::NoRepository),
+            ("ssh: connect to host h port 22: Connection timed out", Refusal::Unreachable),
+            ("ssh: Could not resolve hostname h: Name or service not known", Refusal::Unreachable),
+        ];
+        for (text, expected) in rows {
+            let (refusal, message) = of(&format!("pawl: host key h ssh-ed25519 SHA256:x AAAA\n{text}\n{end}"));
+            assert_eq!(refusal, expected, "{text}");
+            assert!(message.ends_with(text), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_another_is_named_with_its_fingerprint_and_its_line() {
+        let shown = "pawl: host key h NONE NONE NONE\npawl: host key h ssh-ed25519 SHA256:abc AAAA\n";
+        let (refusal, message) = of(&format!("{shown}No ED25519 host key is known for h\n{REFUSED}.\n"));
+        assert_eq!(refusal, Refusal::HostKey);
+        assert!(message.contains("no key is known of h, which has SHA256:abc; nothing was sent"), "{message}");
+        assert!(message.ends_with("known_hosts of the Secret: h ssh-ed25519 AAAA"), "{message}");
+        let (_, message) = of(&format!("{shown}@ WARNING: {CHANGED}! @\n{REFUSED}.\n"));
+        assert!(message.contains("h has the key SHA256:abc, and another one is known of it"), "{message}");
+        assert!(message.contains("in place of the one"), "{message}");
+        assert!(of(&format!("{REFUSED}.\n")).1.contains("a key that known_hosts refuses"));
+    }
+}

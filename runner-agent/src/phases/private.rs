@@ -1,0 +1,319 @@
+//! What `init` asks others with, as the run says it: credentials of git servers and registries, each for its host alone. Code of the stack can
+//! read all of it, so none of what the agent alone has is there.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use ::source::{Credentials, Login, SshFiles, Transport, Url};
+use crds::{Failure, GitSource, KeyRef, Reason};
+
+use super::{PhaseRunner, inputs};
+use crate::{classify::internal, files, providers::UserConfig};
+
+impl PhaseRunner {
+    /// What the source is fetched with: that of its own Secret first, and what the run has for the hosts of submodules.
+    pub(super) fn logins_of_source(
+        &self,
+        git: &GitSource,
+        credentials: &crds::Credentials,
+        url: &Url,
+    ) -> Result<Vec<Login>, Failure> {
+        let mut logins = Vec::new();
+        if let Some(secret) = &git.secret_ref {
+            let origin = match url.transport() {
+                Transport::Http => url.origin(),
+                Transport::Ssh => format!("https://{}/", url.host()),
+            };
+            let login = self.login(&secret.name, &origin, url.host(), "source.git.secretRef", Reason::SourceUnauthorized)?;
+            let has_authority = self.settings.secrets.join(&secret.name).join("ca.crt").is_file();
+            if login.is_empty() && !has_authority {
+                return Err(none_of(&secret.name, "identity, username and password, bearerToken, ca.crt"));
+            }
+            logins.push(login);
+        }
+        logins.extend(self.logins(credentials)?);
+        let has_key = |login: &Login| login.identity.is_some() && login.host.eq_ignore_ascii_case(url.host());
+        if url.transport() == Transport::Ssh && !logins.iter().any(has_key) {
+            let message = format!(
+                "source.git.url is by ssh, and no Secret has a private key for {}: name one with the key `identity` in source.git.secretRef",
+                url.host()
+            );
+            return Err(Reason::SecretNotFound.failure(message));
+        }
+        Ok(logins)
+    }
+
+    /// Reads what the run has for others, so that the first thing that is missing is named before anything is fetched.
+    pub(super) fn check_credentials(&self, credentials: &crds::Credentials) -> Result<(), Failure> {
+        if self.host.cli_config().is_some() {
+            self.logins(credentials)?;
+        }
+        self.user_config(credentials).map(drop)
+    }
+
+    /// What the run has for git servers.
+    fn logins(&self, credentials: &crds::Credentials) -> Result<Vec<Login>, Failure> {
+        let mut hosts = BTreeSet::new();
+        let mut logins = Vec::new();
+        for git in &credentials.git {
+            let origin = format!("https://{}/", git.host);
+            let Some(url) =
+                Url::parse(&origin).filter(|url| url.origin() == origin && hosts.insert(git.host.to_ascii_lowercase()))
+            else {
+                let message = format!("credentials.git names {}, which is no host or stands there twice", git.host);
+                return Err(Reason::InvalidSpec.failure(message));
+            };
+            let wanted = format!("credentials.git of {}", git.host);
+            let login = self.login(&git.secret_ref.name, &origin, url.host(), &wanted, Reason::Unauthorized)?;
+            if login.is_empty() {
+                return Err(none_of(&git.secret_ref.name, "identity, username and password, bearerToken"));
+            }
+            logins.push(login);
+        }
+        Ok(logins)
+    }
+
+    /// What a Secret has for a host; from here on nobody sees it.
+    fn login(&self, secret: &str, origin: &str, host: &str, wanted: &str, reason: Reason) -> Result<Login, Failure> {
+        let dir = self.settings.secrets.join(secret);
+        if inputs::is_empty(&dir) {
+            let message = format!("Secret {secret} does not exist or is empty; {wanted} wants it");
+            return Err(Reason::SecretNotFound.failure(message));
+        }
+        let login = Login::of(origin, host, |name| inputs::mounted(&dir, name))
+            .map_err(|error| reason.failure(format!("the private key of Secret {secret} {error}")))?;
+        login.secrets().iter().for_each(|text| self.redactor.add(text));
+        if login.http.as_ref().is_some_and(Credentials::is_broken) {
+            return Err(reason.failure(format!("Secret {secret} holds a line break within a credential")));
+        }
+        Ok(login)
+    }
+
+    /// Writes what the tool's own git asks with to where the tool reads it and nothing changes it; the environment that says where.
+    pub(super) fn give_git(&self, credentials: &crds::Credentials) -> Result<Vec<(OsString, OsString)>, Failure> {
+        // A person's git has that person's credentials.
+        if credentials.git.is_empty() || self.host.cli_config().is_none() {
+            return Ok(Vec::new());
+        }
+        let logins = self.logins(credentials)?;
+        let kept = &self.settings.kept;
+        let failed = |error: &dyn std::fmt::Display| internal("the credentials of git cannot be written", error);
+        let write = |name: &str, text: &str| -> Result<PathBuf, Failure> {
+            let path = kept.join(name);
+            files::create(&path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))?;
+            Ok(path)
+        };
+        // What the run puts into its home counts as well.
+        let mut config = "[include]\n\tpath = ~/.gitconfig\n".to_owned();
+        for (n, login) in logins.iter().enumerate() {
+            match &login.http {
+                Some(Credentials::Basic(user, password)) => {
+                    let file = write(&format!("git-login-{n}"), &format!("username={user}\npassword={password}\n"))?;
+                    config.push_str(&helper(&login.origin, &file));
+                }
+                Some(Credentials::Bearer(token)) => config.push_str(&header(&login.origin, token)),
+                None => {}
+            }
+        }
+        let mut env = vec![("GIT_CONFIG_GLOBAL".into(), write("gitconfig", &config)?.into())];
+        if logins.iter().any(|login| login.identity.is_some()) {
+            let dir = kept.join("ssh");
+            if dir.exists() {
+                fs::remove_dir_all(&dir).map_err(|error| failed(&error))?;
+            }
+            let dir = SshFiles::create(&dir, &logins).map_err(|error| failed(&error))?.keep();
+            env.push(("GIT_SSH_COMMAND".into(), ::source::ssh::command(&dir).into()));
+            env.push(("GIT_SSH_VARIANT".into(), "ssh".into()));
+        }
+        Ok(env)
+    }
+
+    /// What the run adds to the tool's CLI configuration.
+    pub(super) fn user_config(&self, credentials: &crds::Credentials) -> Result<UserConfig, Failure> {
+        if self.host.cli_config().is_none() {
+            return Ok(UserConfig::default());
+        }
+        let mut tokens = Vec::new();
+        for registry in &credentials.registries {
+            let wanted = format!("credentials.registries of {}", registry.host);
+            let token = self.secret(&registry.secret_key_ref, &wanted)?.trim_end_matches(['\n', '\r']).to_owned();
+            self.redactor.add(&token);
+            tokens.push((registry.host.clone(), token));
+        }
+        let own = credentials.cli_config.as_ref().map(|config| &config.secret_key_ref);
+        let own = own.map(|key| self.secret(key, "credentials.cliConfig")).transpose()?;
+        let config = UserConfig::of(&tokens, own.as_deref()).map_err(|error| {
+            let place = credentials.cli_config.as_ref().filter(|_| own.is_some()).map(|config| &config.secret_key_ref);
+            let place = place.map(|key| format!(" (Secret {}, key {})", key.name, key.key)).unwrap_or_default();
+            Reason::InvalidSpec.failure(format!("the CLI configuration of the run{place} cannot be used: {error}"))
+        })?;
+        config.secrets.iter().for_each(|text| self.redactor.add(text));
+        Ok(config)
+    }
+
+    fn secret(&self, key: &KeyRef, wanted: &str) -> Result<String, Failure> {
+        inputs::mounted(&self.settings.secrets.join(&key.name), &key.key).ok_or_else(|| {
+            let message = format!("Secret {} does not exist or has no key {}; {wanted} wants it", key.name, key.key);
+            Reason::SecretNotFound.failure(message)
+        })
+    }
+}
+
+fn none_of(secret: &str, keys: &str) -> Failure {
+    Reason::SecretNotFound.failure(format!("Secret {secret} has none of the keys {keys}"))
+}
+
+/// A value as git's configuration has it.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Answers git when it asks for that host. Git asks again for each host that it is redirected to, and is told nothing there.
+fn helper(origin: &str, file: &Path) -> String {
+    let place = file.display().to_string().replace('\'', r"'\''");
+    let script = format!("!f() {{ test \"$1\" != get || cat '{place}'; }}; f");
+    format!("[credential {}]\n\thelper =\n\thelper = {}\n", quoted(origin.trim_end_matches('/')), quoted(&script))
+}
+
+/// A header for that host. Git would send it to wherever it is redirected.
+fn header(origin: &str, token: &str) -> String {
+    let mut text = String::new();
+    let header = quoted(&format!("Authorization: Bearer {token}"));
+    let _ = write!(text, "[http {}]\n\textraHeader = {header}\n\tfollowRedirects = false\n", quoted(origin));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::phases::tests::{settings, work};
+
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----";
+
+    fn world(secrets: &[(&str, &str)]) -> (tempfile::TempDir, PhaseRunner) {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = settings(dir.path());
+        fs::create_dir_all(&settings.kept).unwrap();
+        for (path, text) in secrets {
+            let path = settings.secrets.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        (dir, work(settings))
+    }
+
+    fn credentials(json: serde_json::Value) -> crds::Credentials {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn git_of_the_tool_asks_each_host_with_its_own() {
+        let (_dir, work) = world(&[
+            ("a/username", "robot"),
+            ("a/password", "p'a\"s\\s"),
+            ("b/bearerToken", "tok-en"),
+            ("c/identity", KEY),
+            ("c/known_hosts", "c.example.org ssh-ed25519 AAAA"),
+        ]);
+        let git = [("a.example.org:8443", "a"), ("b.example.org", "b"), ("c.example.org", "c")];
+        let git: Vec<_> = git.map(|(host, name)| json!({"host": host, "secretRef": {"name": name}})).into();
+        let env = work.give_git(&credentials(json!({"git": git}))).unwrap();
+        let value = |name: &str| env.iter().find(|(key, _)| key == name).unwrap().1.clone().into_string().unwrap();
+        let config = fs::read_to_string(value("GIT_CONFIG_GLOBAL")).unwrap();
+        let kept = work.settings.kept.display();
+        assert!(config.contains("[credential \"https://a.example.org:8443\"]\n\thelper =\n"), "{config}");
+        assert!(
+            config.contains("[http \"https://b.example.org/\"]\n\textraHeader = \"Authorization: Bearer tok-en\""),
+            "{config}"
+        );
+        assert!(!config.contains("c.example.org") && !config.contains("p'a"), "{config}");
+        let login = work.settings.kept.join("git-login-0");
+        assert_eq!(fs::read_to_string(&login).unwrap(), "username=robot\npassword=p'a\"s\\s\n");
+        assert_eq!(fs::metadata(&login).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(value("GIT_SSH_COMMAND"), format!("ssh -F '{kept}/ssh/config'"));
+        let ssh = fs::read_to_string(work.settings.kept.join("ssh/config")).unwrap();
+        assert!(ssh.starts_with("Host c.example.org\n"), "{ssh}");
+        assert_eq!(work.redactor.redact("is tok-en"), "is (sensitive value)");
+        // A pod that restores the plan writes it all again.
+        assert!(work.give_git(&credentials(json!({"git": git}))).is_ok());
+        assert!(work.give_git(&crds::Credentials::default()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_a_secret_lacks_is_said_before_anything_is_asked() {
+        let (_dir, work) = world(&[
+            ("empty/..data", ""),
+            ("other/x", "y"),
+            ("locked/identity", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----"),
+            ("broken/username", "u\nhost=evil"),
+            ("broken/password", "p"),
+        ]);
+        let of = |host: &str, secret: &str| {
+            work.give_git(&credentials(json!({"git": [{"host": host, "secretRef": {"name": secret}}]}))).unwrap_err()
+        };
+        let rows = [
+            ("gone", Reason::SecretNotFound, "Secret gone does not exist or is empty; credentials.git of h wants it"),
+            ("empty", Reason::SecretNotFound, "does not exist or is empty"),
+            ("other", Reason::SecretNotFound, "has none of the keys identity, username and password, bearerToken"),
+            ("locked", Reason::Unauthorized, "the private key of Secret locked is a private key with a passphrase"),
+            ("broken", Reason::Unauthorized, "Secret broken holds a line break"),
+        ];
+        for (secret, reason, text) in rows {
+            let failure = of("h", secret);
+            assert!(failure.reason == reason && failure.message.contains(text), "{secret}: {failure:?}");
+        }
+        assert_eq!(of("h/../x", "other").reason, Reason::InvalidSpec.as_str());
+    }
+
+    #[test]
+    fn the_source_by_ssh_wants_a_key_for_its_host() {
+        let (_dir, work) = world(&[("git/identity", KEY), ("web/password", "pass")]);
+        let git = |secret: Option<&str>| GitSource {
+            url: "git@git.example.org:team/r.git".into(),
+            revision: "main".into(),
+            path: ".".into(),
+            secret_ref: secret.map(|name| crds::SecretName { name: name.into() }),
+        };
+        let of = |secret: Option<&str>, more: serde_json::Value| {
+            let git = git(secret);
+            work.logins_of_source(&git, &credentials(more), &Url::parse(&git.url).unwrap())
+        };
+        assert_eq!(of(Some("git"), json!({})).unwrap().len(), 1);
+        let elsewhere = json!({"git": [{"host": "git.example.org", "secretRef": {"name": "git"}}]});
+        assert_eq!(of(None, elsewhere.clone()).unwrap().len(), 1);
+        assert_eq!(of(Some("web"), elsewhere).unwrap().len(), 2);
+        for failure in [of(None, json!({})), of(Some("web"), json!({}))].map(|found| found.err().unwrap()) {
+            assert_eq!(failure.reason, Reason::SecretNotFound.as_str());
+            assert!(failure.message.contains("no Secret has a private key for git.example.org"), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn the_configuration_of_the_tool_has_the_tokens_of_the_run() {
+        let (_dir, work) = world(&[("r/token", "abcdef\n"), ("r/bad", "plugin_cache_dir = \"/x\"")]);
+        let key = |key: &str| json!({"name": "r", "key": key});
+        let registries = json!([{"host": "r.example.org", "secretKeyRef": key("token")}]);
+        let config = work.user_config(&credentials(json!({"registries": registries}))).unwrap();
+        assert_eq!(config.text(), "credentials \"r.example.org\" {\n  token = \"abcdef\"\n}\n");
+        assert_eq!(work.redactor.redact("abcdef"), "(sensitive value)");
+        let failure = work.user_config(&credentials(json!({"cliConfig": {"secretKeyRef": key("bad")}}))).unwrap_err();
+        assert_eq!(failure.reason, Reason::InvalidSpec.as_str());
+        assert!(
+            failure.message.contains("(Secret r, key bad) cannot be used: plugin_cache_dir is refused"),
+            "{}",
+            failure.message
+        );
+        let failure = work.user_config(&credentials(json!({"cliConfig": {"secretKeyRef": key("gone")}}))).unwrap_err();
+        assert!(failure.message.contains("has no key gone; credentials.cliConfig wants it"), "{}", failure.message);
+    }
+}

@@ -1,0 +1,123 @@
+//! What a run gives its tool to ask others with: real git, asked as the tool asks it, and the tool's CLI configuration.
+
+use std::{fs, path::Path};
+
+use crate::common::start;
+use crds::{FailureClass, RunResult, reason};
+use runner_agent::settings::Settings;
+use serde_json::{Value, json};
+
+fn secret(settings: &Settings, path: &str, text: &str) {
+    let path = settings.secrets.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn credentials() -> Value {
+    let git = [("a.example.org", "a"), ("b.example.org:8443", "b"), ("c.example.org", "c")];
+    let git: Vec<_> = git.map(|(host, name)| json!({"host": host, "secretRef": {"name": name}})).into();
+    let key = |key: &str| json!({"name": "registry", "key": key});
+    json!({"git": git, "registries": [{"host": "r.example.org", "secretKeyRef": key("token")}], "cliConfig": {"secretKeyRef": key("rc")}})
+}
+
+/// What the tool writes down at `init`, in files beside its ledger.
+const ASK: &str = r#"
+ask() { printf 'protocol=https\nhost=%s\n\n' "$1" | GIT_TERMINAL_PROMPT=0 git credential fill 2>/dev/null | grep password= || echo nothing; }
+for host in a.example.org other.example.org a.example.org.evil.com a.example.org:444; do echo "$host $(ask $host)" >> $LEDGER.asked; done
+for url in https://b.example.org:8443/m.git https://b.example.org/m.git http://b.example.org:8443/m.git https://other.example.org/m.git; do
+  echo "$url $(git config --get-urlmatch http.extraHeader $url || echo nothing)" >> $LEDGER.asked
+done
+echo "redirects $(git config --get-urlmatch http.followRedirects https://b.example.org:8443/m.git)" >> $LEDGER.asked
+cat "$TF_CLI_CONFIG_FILE" > $LEDGER.rc
+eval "$GIT_SSH_COMMAND -G c.example.org" | grep -iE '^(identityfile|stricthostkeychecking)' > $LEDGER.ssh
+eval "$GIT_SSH_COMMAND -G other.example.org" | grep -i '^identityfile' >> $LEDGER.ssh
+echo "for an argument: hunter-token"
+"#;
+
+#[tokio::test]
+async fn each_host_is_asked_with_its_own_and_no_other_is() {
+    let _one = crate::ONE.lock().await;
+    let rc = "credentials \"app.example.org\" {\n  token = \"hunter-token\"\n}\n";
+    let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    // As in a pod, Secrets lie elsewhere than what the code works with.
+    let secrets = tempfile::tempdir().unwrap();
+    let mut a = start(&json!({"credentials": credentials()}), &[("INIT", ASK)], |s, _| {
+        s.secrets = secrets.path().join("secrets");
+        for (path, text) in [
+            ("a/username", "robot"),
+            ("a/password", "a-word"),
+            ("b/bearerToken", "b-token"),
+            ("c/identity", key),
+            ("registry/token", "r-token\n"),
+            ("registry/rc", rc),
+        ] {
+            secret(s, path, text);
+        }
+    });
+    assert_eq!(a.end().await, 0, "{}", a.log());
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    let read = |name: &str| fs::read_to_string(a.dir.path().join(name)).unwrap();
+    let asked = read("ledger.asked");
+    let wanted = [
+        "a.example.org password=a-word",
+        "other.example.org nothing",
+        "a.example.org.evil.com nothing",
+        "a.example.org:444 nothing",
+        "https://b.example.org:8443/m.git Authorization: Bearer b-token",
+        "https://b.example.org/m.git nothing",
+        "http://b.example.org:8443/m.git nothing",
+        "https://other.example.org/m.git nothing",
+        "redirects false",
+    ];
+    assert_eq!(asked.lines().collect::<Vec<_>>(), wanted);
+    let config = read("ledger.rc");
+    assert!(config.contains("disable_checkpoint = true\n") && config.contains(rc), "{config}");
+    assert!(config.contains("credentials \"r.example.org\" {\n  token = \"r-token\"\n}\n"), "{config}");
+    let ssh = read("ledger.ssh");
+    assert!(ssh.contains("stricthostkeychecking true"), "{ssh}");
+    assert_eq!(ssh.lines().filter(|line| line.ends_with("identity-2")).count(), 1, "of c.example.org alone: {ssh}");
+    for seen in [a.log(), a.api.state.lock().unwrap().object["status"].to_string()] {
+        for word in ["hunter-token", "a-word", "b-token", "r-token"] {
+            assert!(!seen.contains(word), "{word} in {seen}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_given_is_said_before_the_tool_starts() {
+    let _one = crate::ONE.lock().await;
+    let rows: [(&str, &str, FailureClass, &str, &str); 3] = [
+        (
+            "registry/rc",
+            "plugin_cache_dir = \"/x\"",
+            FailureClass::Configuration,
+            reason::INVALID_SPEC,
+            "plugin_cache_dir is refused",
+        ),
+        ("c/identity", "ssh-ed25519 AAAA", FailureClass::Credentials, reason::UNAUTHORIZED, "Secret c is no private key"),
+        ("a/password", "", FailureClass::Configuration, reason::SECRET_NOT_FOUND, "Secret a has none of the keys"),
+    ];
+    for (path, text, class, reason, message) in rows {
+        let good: [(&str, &str); 5] = [
+            ("a/password", "a-word"),
+            ("b/bearerToken", "b-token"),
+            ("c/identity", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"),
+            ("registry/token", "r-token"),
+            ("registry/rc", ""),
+        ];
+        let mut a = start(&json!({"credentials": credentials()}), &[], |s, _| {
+            for (path, text) in good.into_iter().chain([(path, text)]) {
+                secret(s, path, text);
+            }
+            if text.is_empty() {
+                let gone: &Path = &s.secrets.join(path);
+                fs::rename(gone, gone.with_extension("other")).unwrap();
+            }
+        });
+        assert_eq!(a.end().await, 1, "{path}: {}", a.log());
+        let failure = a.api.status().failure.unwrap();
+        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{path}: {}", failure.message);
+        assert!(failure.message.contains(message), "{path}: {}", failure.message);
+        assert!(a.ledger().is_empty(), "{path}: the tool ran");
+    }
+}

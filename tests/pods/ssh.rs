@@ -1,0 +1,102 @@
+//! Sources and modules by ssh, from a real sshd, as the guide has it.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{FailureClass, Phase, reason};
+use serde_json::{Value, json};
+use tests::{
+    guide,
+    servers::{repo::Change, ssh::SshServer},
+};
+
+use crate::suite::{SOON, Scene, Test, holds, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("ssh::a_source_with_submodules_and_modules", as_the_guide_says), Test::new("ssh::what_is_refused", refused)]
+}
+
+/// The repository that the guide names.
+const REPOSITORY: &str = "git@git.example.com:platform/stacks.git";
+
+/// A server that pods reach, and where its repositories are.
+async fn server(scene: &Scene) -> Result<(SshServer, tempfile::TempDir)> {
+    let (ip, repos) = (IpAddr::V4(scene.suite.cluster.host()), tempfile::tempdir()?);
+    let root = repos.path().to_owned();
+    let server = tokio::task::spawn_blocking(move || SshServer::start(ip, &root)).await??;
+    Ok((server, repos))
+}
+
+async fn as_the_guide_says(scene: Scene) -> Result<()> {
+    let (server, _repos) = server(&scene).await?;
+    let part = "resource \"terraform_data\" \"part\" {}\n";
+    let own = server.create("platform/own")?.commit("main", &[("main.tf", part)])?;
+    server.create("platform/module")?.commit("main", &[("main.tf", part)])?;
+    // Nothing that ssh was told of is there any more when code of the stack runs.
+    let main = "module \"own\" {\n  source = \"./own\"\n}\n\nresource \"terraform_data\" \"seen\" {\n  lifecycle {\n    precondition {\n      \
+        condition     = length(fileset(\"/dev/shm\", \"**\")) == 0\n      error_message = \"something lies there\"\n    }\n  }\n}\n";
+    let far = format!("module \"far\" {{\n  source = \"git::{}\"\n}}\n", server.url("platform/module"));
+    server.create("platform/stacks")?.commit_changes(
+        "main",
+        &[
+            Change::File("network/main.tf", main.as_bytes()),
+            Change::File("service/main.tf", far.as_bytes()),
+            Change::File(".gitmodules", b"[submodule \"own\"]\n\tpath = network/own\n\turl = ../own.git\n"),
+            Change::Submodule("network/own", &own),
+        ],
+    )?;
+    let dir = tempfile::tempdir()?;
+    std::fs::write(dir.path().join("id_ed25519"), server.key("identity")?)?;
+    std::fs::write(dir.path().join("known_hosts"), server.known_hosts()?)?;
+    let namespaced = |text: String| text.replace("-n prod", &format!("-n {}", scene.namespace));
+    let paste = format!("set -e; cd '{}'\n{}", dir.path().display(), namespaced(guide::block("ssh secret")?));
+    let output = scene.paste(&paste)?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+
+    let host = scene.suite.cluster.host().to_string();
+    for (name, block, summary) in [("network", "ssh.yaml", "+2"), ("service", "modules.yaml", "+1")] {
+        let manifest = guide::block(block)?
+            .replace("namespace: prod", &format!("namespace: {}", scene.namespace))
+            .replace(&format!("generateName: {name}-"), &format!("name: {name}"))
+            .replace(REPOSITORY, &server.url("platform/stacks"))
+            .replace("git.example.com", &host);
+        std::fs::write(dir.path().join(block), manifest)?;
+        scene.kubectl(&["create", "-f", &dir.path().join(block).display().to_string()])?;
+        let plan = scene.phase(name, Phase::AwaitingApproval).await?.plan.context("no plan")?;
+        ensure!(plan.summary.starts_with(summary), "{plan:?}");
+        ensure!(!serde_json::to_string(&scene.get(name).await?)?.contains("PRIVATE KEY"), "the run holds a key");
+    }
+    Ok(())
+}
+
+async fn refused(scene: Scene) -> Result<()> {
+    let (server, _repos) = server(&scene).await?;
+    server.create("stacks")?.commit("main", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
+    let secret = |name: &str, key: &str, known: Option<String>| -> Result<()> {
+        let identity = format!("--from-literal=identity={}", server.key(key)?);
+        let known = known.map(|known| format!("--from-literal=known_hosts={known}"));
+        let args = ["create", "secret", "generic", name, &identity].into_iter().chain(known.as_deref());
+        scene.kubectl(&args.collect::<Vec<_>>()).map(drop)
+    };
+    secret("unknown", "identity", None)?;
+    secret("changed", "identity", Some(server.other_known_hosts()?))?;
+    secret("stranger", "other", Some(server.known_hosts()?))?;
+    secret("locked", "locked", Some(server.known_hosts()?))?;
+    let rows: [(&str, FailureClass, &str, String); 4] = [
+        ("unknown", FailureClass::Integrity, reason::HOST_KEY_NOT_KNOWN, server.known_hosts()?),
+        ("changed", FailureClass::Integrity, reason::HOST_KEY_NOT_KNOWN, server.fingerprint()?),
+        ("stranger", FailureClass::Credentials, reason::SOURCE_UNAUTHORIZED, "Permission denied".to_owned()),
+        ("locked", FailureClass::Credentials, reason::SOURCE_UNAUTHORIZED, "with a passphrase".to_owned()),
+    ];
+    let spec = |secret: &str| -> Value {
+        json!({"source": {"git": {"url": server.url("stacks"), "revision": "main", "secretRef": {"name": secret}}}, "operation": "Plan"})
+    };
+    for (name, ..) in &rows {
+        scene.create(name, spec(name)).await?;
+    }
+    for (name, class, reason, text) in &rows {
+        scene.fails(name, *class, reason, SOON).await?;
+        holds(&scene.status(name).await?.failure.context("no failure")?.message, text)?;
+    }
+    Ok(())
+}
