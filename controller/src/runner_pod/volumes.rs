@@ -50,6 +50,9 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
             add(&mut config_maps, &key.name, &key.key);
         }
     }
+    for key in run.spec.hooks.iter().filter_map(|hook| hook.config_map_key_ref.as_ref()) {
+        add(&mut config_maps, &key.name, &key.key);
+    }
     if let Some(secret) = run.spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()) {
         secrets.insert(secret.name.clone(), Keys::All);
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{names, text::clip};
 
 use super::{
+    hooks::{Hook, HookWhen, OnFailure},
     phase::{Phase, RunResult},
     policy::{Approval, ApprovalMode, Retry, Timeouts},
     runner::Runner,
@@ -171,6 +172,10 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub env: Vec<EnvVar>,
+    /// Scripts around the phases, in the order in which those of one moment run; at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub hooks: Vec<Hook>,
     /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover: Option<Recover>,
@@ -208,6 +213,8 @@ impl TerraformRun {
             ("spec.operation", self.spec.operation == Operation::Unknown),
             ("spec.approval.mode", self.spec.approval.mode == ApprovalMode::Unknown),
             ("spec.tool.name", self.spec.tool.name == Some(ToolName::Unknown)),
+            ("spec.hooks.when", self.spec.hooks.iter().any(|hook| hook.when == HookWhen::Unknown)),
+            ("spec.hooks.onFailure", self.spec.hooks.iter().any(|hook| hook.on_failure == OnFailure::Unknown)),
         ];
         words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
     }

@@ -62,7 +62,13 @@ impl Stall {
 pub(super) const fn works(state: State) -> bool {
     matches!(
         state,
-        State::Setup(_) | State::Restoring | State::Init(_) | State::Planning(_) | State::Applying | State::Interrupting { .. }
+        State::Setup(_)
+            | State::Restoring
+            | State::Init(_)
+            | State::Planning(_)
+            | State::Preparing
+            | State::Applying
+            | State::Interrupting { .. }
     )
 }
 

@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
-    Adopted, Approval, Changed, Claim, Failure, FailureClass, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
-    TerraformRunStatus,
+    Adopted, Approval, Changed, Claim, FailedHook, Failure, FailureClass, HookWhen, Journal, Phase, PlanStatus, Progress,
+    RunResult, StateLock, Step, TerraformRunStatus,
     fields::{self, Origin},
-    names, reason, whole_seconds,
+    names, reason,
+    text::clip,
+    whole_seconds,
 };
 use jiff::Timestamp;
 
@@ -39,6 +41,10 @@ pub(super) struct StatusView {
     stalled: Option<(Timestamp, Option<Ends>)>,
     /// For how long nothing had happened when the command was told to end.
     stalled_for: Duration,
+    /// The hook that runs.
+    hook: Option<(String, HookWhen)>,
+    /// The end is decided, and what fails now are hooks behind it.
+    ended: bool,
 }
 
 impl StatusView {
@@ -56,6 +62,8 @@ impl StatusView {
             inline: false,
             stalled: None,
             stalled_for: Duration::ZERO,
+            hook: None,
+            ended: false,
         }
     }
 
@@ -363,6 +371,55 @@ impl StatusView {
         }
     }
 
+    /// What the run says while the hooks at its end run, and before it says how it ended.
+    pub(super) fn hooks_follow(&mut self, ending: Ending) {
+        if ending == Ending::Applied {
+            self.status.message = Some(format!("applied {}; the hooks after it run", self.summary()));
+        }
+    }
+
+    pub(super) fn hook_started(&mut self, name: &str, when: HookWhen, now: Timestamp) {
+        self.hook = Some((name.to_owned(), when));
+        self.step_started(&format!("hook {name}"), now);
+    }
+
+    pub(super) fn hook_ended(&mut self, name: &str, now: Timestamp, code: i32) {
+        self.hook = None;
+        self.step_ended(&format!("hook {name}"), now, code);
+    }
+
+    /// A hook failed, and ends nothing: the run is said to be no worse for it.
+    pub(super) fn hook_failed(&mut self, failed: FailedHook, now: Timestamp) {
+        self.history("Hook", &failed.message, now);
+        if self.ended {
+            let message = self.status.message.take().unwrap_or_default();
+            self.status.message = Some(format!("{}; {}", clip(&message, 700), clip(&failed.message, 300)));
+            self.status.next_step.get_or_insert_with(|| self.settings.commands().logs());
+        }
+        self.status.failed_hook = Some(failed);
+    }
+
+    /// The hooks at the end are not run, since the result could not be left where it outlives the pod.
+    pub(super) fn hooks_left_out(&mut self, now: Timestamp) {
+        let when = if self.status.result == Some(RunResult::Destroyed) { HookWhen::AfterDestroy } else { HookWhen::AfterApply };
+        let message = "the hooks at the end were not run: the result could not be left with the datastore before".to_owned();
+        self.hook_failed(FailedHook { name: String::new(), when, message }, now);
+    }
+
+    /// One that still runs was stopped.
+    pub(super) fn hooks_over(&mut self, now: Timestamp) {
+        if let Some((name, when)) = self.hook.take() {
+            self.step_ended(&format!("hook {name}"), now, 137);
+            let message = format!("hook {name} ({}) did not end in time, and was killed", when.as_str());
+            self.hook_failed(FailedHook { name, when, message }, now);
+        }
+    }
+
+    /// How the run ended.
+    pub(super) const fn result(&self) -> Option<RunResult> {
+        self.status.result
+    }
+
     /// What became of the objects of the apply.
     pub(super) fn journal(&mut self, journal: Journal) {
         self.status.journal = Some(journal);
@@ -391,6 +448,9 @@ impl StatusView {
     /// The end, or the end of the attempt when there is no result.
     pub(super) fn end(&mut self, ending: Ending, result: Option<RunResult>, why: &str, changed: Changed, now: Timestamp) {
         self.stalled = None;
+        self.ended = true;
+        // One of a phase that was stopped.
+        self.hook = None;
         let commands = self.settings.commands();
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let claimed = phase == Phase::Apply;

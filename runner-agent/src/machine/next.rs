@@ -45,10 +45,14 @@ pub fn next(state: &State, event: &E) -> Step {
         State::Awaiting => awaiting(event),
         State::Verifying(mode) => verifying(mode, event),
         State::Claiming(mode, stop) => claiming(mode, stop, event),
+        State::Preparing => preparing(event),
+        State::VerifyingAgain => verifying_again(event),
         State::Stopping { stop, killed } => stopping(stop, killed, event),
         State::Applying => applying(event),
         State::Interrupting { stop, stage } => interrupting(stop, stage, event),
-        State::Ending(_) => ending(state, event),
+        State::Ending(end) => ending(end, event),
+        State::Finishing(end) => finishing(end, event),
+        State::Reporting(_) => reporting(state, event),
         State::Ended => stay(state),
     }
 }
@@ -88,7 +92,9 @@ fn adopting(event: E) -> Step {
         E::Write(Write::AdoptedPlan) => (State::Restoring, vec![Effect::RunRestore]),
         // Nothing is adopted yet: what a person wants of the run now is the controller's to carry out.
         E::Write(Write::AdoptionRefused) | E::Stop(_) => leave(),
-        E::Write(Write::Recorded | Write::ClaimGranted | Write::ClaimRefused | Write::Reported)
+        E::Write(
+            Write::Recorded | Write::ClaimGranted { .. } | Write::ClaimRefused | Write::Delivered { .. } | Write::Reported,
+        )
         | E::Task(_)
         | E::Permission(_)
         | E::Timer(_) => stay(State::Adopting),
@@ -108,6 +114,7 @@ fn working(state: State, event: E, done: Task, then: impl FnOnce() -> Step) -> S
             | Task::PlanDone { .. }
             | Task::ManifestMatched
             | Task::ManifestDiffers
+            | Task::HooksDone
             | Task::ApplyDone,
         )
         | E::Write(_)
@@ -141,8 +148,9 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
             Write::Adopted(_)
             | Write::AdoptedPlan
             | Write::AdoptionRefused
-            | Write::ClaimGranted
+            | Write::ClaimGranted { .. }
             | Write::ClaimRefused
+            | Write::Delivered { .. }
             | Write::Reported,
         )
         | E::Task(_)
@@ -192,7 +200,7 @@ fn verifying(mode: Mode, event: E) -> Step {
         // Expiry counts until an approval is recorded.
         E::Timer(_)
         | E::Permission(Permission::Approved | Permission::Leased | Permission::Queued)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ApplyDone)
+        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
         | E::Write(_) => stay(state),
     }
 }
@@ -200,8 +208,9 @@ fn verifying(mode: Mode, event: E) -> Step {
 fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
     let state = State::Claiming(mode, stop);
     match event {
-        E::Write(Write::ClaimGranted) => match stop {
+        E::Write(Write::ClaimGranted { hooks }) => match stop {
             // A denial or a deletion that came while the claim was on its way came too late.
+            None | Some(Stop::Denied | Stop::Deleted) if hooks => (State::Preparing, vec![Effect::RunHooksBefore]),
             None | Some(Stop::Denied | Stop::Deleted) => (State::Applying, vec![Effect::RunApply]),
             Some(Stop::Cancelled) => end(Ending::Failed(Cause::Cancelled)),
             Some(Stop::Terminated) => end(Ending::Failed(Cause::Terminated)),
@@ -221,7 +230,14 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
         }
         // A withdrawal is in the claim's own tests.
         E::Permission(_)
-        | E::Write(Write::Adopted(_) | Write::AdoptedPlan | Write::AdoptionRefused | Write::Recorded | Write::Reported)
+        | E::Write(
+            Write::Adopted(_)
+            | Write::AdoptedPlan
+            | Write::AdoptionRefused
+            | Write::Recorded
+            | Write::Delivered { .. }
+            | Write::Reported,
+        )
         | E::Task(_)
         | E::Timer(_) => stay(state),
     }
@@ -239,10 +255,50 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
             }
         }
         E::Stop(later) => (State::Stopping { stop: stop.and(later), killed }, vec![]),
-        E::Task(Task::ManifestMatched | Task::ManifestDiffers | Task::ApplyDone)
+        E::Task(Task::ManifestMatched | Task::ManifestDiffers | Task::HooksDone | Task::ApplyDone)
         | E::Timer(Timer::Expired | Timer::HoldOver)
         | E::Write(_)
         | E::Permission(_) => stay(state),
+    }
+}
+
+/// Hooks before the apply run, behind the claim. What is claimed is never retried, nor Canceled.
+fn preparing(event: E) -> Step {
+    match event {
+        E::Task(Task::HooksDone) => (State::VerifyingAgain, vec![Effect::KillOthers, Effect::VerifyAgain]),
+        E::Task(Task::StepFailed { .. }) => end(Ending::Failed(Cause::Step)),
+        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => {
+            (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt])
+        }
+        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::ApplyDone,
+        )
+        | E::Write(_)
+        | E::Permission(_)
+        | E::Timer(_) => stay(State::Preparing),
+    }
+}
+
+/// Nothing runs, and nothing was applied.
+fn verifying_again(event: E) -> Step {
+    match event {
+        E::Task(Task::ManifestMatched) => (State::Applying, vec![Effect::RunApply]),
+        E::Task(Task::ManifestDiffers) => end(Ending::Failed(Cause::Mismatch)),
+        E::Task(Task::StepFailed { .. }) => end(Ending::Failed(Cause::Step)),
+        E::Stop(Stop::Terminated) => end(Ending::Failed(Cause::Terminated)),
+        E::Stop(Stop::Cancelled) => end(Ending::Failed(Cause::Cancelled)),
+        E::Stop(Stop::Deadline) => end(Ending::Failed(Cause::Deadline)),
+        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
+        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
+        | E::Write(_)
+        | E::Permission(_)
+        | E::Timer(_) => stay(State::VerifyingAgain),
     }
 }
 
@@ -255,7 +311,14 @@ fn applying(event: E) -> Step {
         }
         // Behind the claim the API no longer matters, a denial comes too late, and a deletion waits.
         E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ManifestMatched | Task::ManifestDiffers)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::HooksDone,
+        )
         | E::Write(_)
         | E::Permission(_)
         | E::Timer(_) => stay(State::Applying),
@@ -273,7 +336,8 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
     };
     match event {
         E::Task(Task::ApplyDone) => end(Ending::Applied),
-        E::Task(Task::StepFailed { .. }) => failed(),
+        // Behind hooks that were told to end nothing is applied, however they ended.
+        E::Task(Task::StepFailed { .. } | Task::HooksDone) => failed(),
         E::Timer(Timer::GraceOver) => match stage {
             Stage::Asked => (State::Interrupting { stop, stage: Stage::ProvidersKilled }, vec![Effect::KillProviders]),
             Stage::ProvidersKilled => (State::Interrupting { stop, stage: Stage::ToolKilled }, vec![Effect::KillTool]),
@@ -288,7 +352,40 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
     }
 }
 
-fn ending(state: State, event: E) -> Step {
+fn ending(end: Ending, event: E) -> Step {
+    match event {
+        E::Write(Write::Delivered { hooks: true }) => (State::Finishing(end), vec![Effect::RunHooksAfter(end)]),
+        E::Write(Write::Delivered { hooks: false }) => (State::Reporting(end), vec![Effect::Report]),
+        E::Write(_) | E::Stop(_) | E::Timer(_) | E::Task(_) | E::Permission(_) => reporting(State::Ending(end), event),
+    }
+}
+
+/// What the run has come to stands outside of the pod, and no hook changes it. They have their time, and that of a pod that is told to
+/// end.
+fn finishing(end: Ending, event: E) -> Step {
+    match event {
+        E::Task(Task::HooksDone | Task::StepFailed { .. }) => (State::Reporting(end), vec![Effect::Report]),
+        E::Stop(Stop::Deadline | Stop::Cancelled) | E::Timer(Timer::GraceOver) => {
+            (State::Reporting(end), vec![Effect::KillTool, Effect::Report])
+        }
+        E::Stop(Stop::Fenced) => leave(),
+        E::Stop(Stop::Terminated | Stop::Denied | Stop::Deleted)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::ApplyDone,
+        )
+        | E::Timer(Timer::Expired | Timer::HoldOver)
+        | E::Write(_)
+        | E::Permission(_) => stay(State::Finishing(end)),
+    }
+}
+
+/// The end is on its way to the run.
+fn reporting(state: State, event: E) -> Step {
     match event {
         E::Write(Write::Reported) | E::Stop(Stop::Fenced) | E::Timer(Timer::GraceOver) => leave(),
         E::Write(
@@ -296,8 +393,9 @@ fn ending(state: State, event: E) -> Step {
             | Write::AdoptedPlan
             | Write::AdoptionRefused
             | Write::Recorded
-            | Write::ClaimGranted
-            | Write::ClaimRefused,
+            | Write::ClaimGranted { .. }
+            | Write::ClaimRefused
+            | Write::Delivered { .. },
         )
         | E::Stop(Stop::Terminated | Stop::Deadline | Stop::Cancelled | Stop::Denied | Stop::Deleted)
         | E::Timer(Timer::Expired | Timer::HoldOver)

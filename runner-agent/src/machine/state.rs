@@ -92,6 +92,10 @@ pub enum State {
     Verifying(Mode),
     /// The claim is being acknowledged; a stop that comes meanwhile is kept until its outcome is known.
     Claiming(Mode, Option<Stop>),
+    /// The plan is claimed, and hooks before the apply run.
+    Preparing,
+    /// They have ended, and the manifest is computed once more.
+    VerifyingAgain,
     /// A command before the claim was told to end.
     Stopping {
         /// Why.
@@ -101,15 +105,19 @@ pub enum State {
     },
     /// `apply` runs.
     Applying,
-    /// `apply` was told to end.
+    /// `apply` was told to end, or a hook before it.
     Interrupting {
         /// Why.
         stop: Stop,
         /// How hard.
         stage: Stage,
     },
-    /// The end is being delivered.
+    /// The end is being delivered; where hooks follow, to where it outlives the pod.
     Ending(Ending),
+    /// It stands there, and hooks run.
+    Finishing(Ending),
+    /// They are over, and the end is being delivered to the run.
+    Reporting(Ending),
     /// Nothing is left to do.
     Ended,
 }
@@ -130,16 +138,20 @@ impl State {
             Self::Awaiting => "Awaiting",
             Self::Verifying(_) => "Verifying",
             Self::Claiming(..) => "Claiming",
+            Self::Preparing => "Preparing",
+            Self::VerifyingAgain => "VerifyingAgain",
             Self::Stopping { .. } => "Stopping",
             Self::Applying => "Applying",
             Self::Interrupting { .. } => "Interrupting",
             Self::Ending(_) => "Ending",
+            Self::Finishing(_) => "Finishing",
+            Self::Reporting(_) => "Reporting",
             Self::Ended => "Ended",
         }
     }
 
     /// Whether the plan is claimed by this process, as far as it knows.
     pub const fn is_claimed(&self) -> bool {
-        matches!(self, Self::Applying | Self::Interrupting { .. })
+        matches!(self, Self::Preparing | Self::VerifyingAgain | Self::Applying | Self::Interrupting { .. })
     }
 }

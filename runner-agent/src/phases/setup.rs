@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, Operation, Reason, TerraformRun};
+use crds::{Failure, HookWhen, Operation, Reason, TerraformRun};
 
 pub(super) use super::empty_home::make_empty;
 use super::{
@@ -79,10 +79,13 @@ impl PodWork {
         }
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;
+        self.fix_hooks(run, &given.env)?;
+        self.run_hooks(HookWhen::BeforeSetup, None, &Vec::new(), notices).await?;
         let root = settings.source_dir();
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
             _ if settings.folder.is_some() => {
                 let source = "folder".to_owned();
+                self.fix_hooks_of_source(&root, &root)?;
                 let origin = Origin { source, revision: None, stack: root.clone(), root, managed: false, pinned: None };
                 return self.prepare(run, cache, given, origin, notices).await;
             }
@@ -103,6 +106,7 @@ impl PodWork {
         source::check_links(&root)?;
         let stack = source::stack(&root, &path, &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
         inputs::write(&stack, spec, &given.variables)?;
         let managed = self.wants_managed_state(run, &stack);
@@ -133,6 +137,7 @@ impl PodWork {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
         }
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
         let root = settings.source_dir();
         let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());
         let stack = source::stack(&root, path, "the plan's folder")?;
@@ -175,6 +180,7 @@ impl PodWork {
             .to_owned(),
             variables: given.variable_origins,
             env: given.env_origins,
+            hooks: self.hook_facts(),
             ..Facts::default()
         };
         let shell = Shell {
