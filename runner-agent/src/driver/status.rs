@@ -410,7 +410,7 @@ impl StatusView {
     pub(super) fn hooks_over(&mut self, now: Timestamp) {
         if let Some((name, when)) = self.hook.take() {
             self.step_ended(&format!("hook {name}"), now, 137);
-            let message = format!("hook {name} ({}) did not end in time, and was killed", when.as_str());
+            let message = format!("hook {name} ({}) did not end, and was stopped", when.as_str());
             self.hook_failed(FailedHook { name, when, message }, now);
         }
     }
