@@ -142,6 +142,16 @@ fn shape(root: &mut Value) {
         "description": spec["backend"]["properties"]["config"]["description"],
         "type": "object", "default": {}, "x-kubernetes-preserve-unknown-fields": true,
     });
+    spec["hooks"]["items"]["x-kubernetes-validations"] = rules(&[
+        (
+            "[has(self.inline), has(self.configMapKeyRef), has(self.path)].filter(x, x).size() == 1",
+            "exactly one of inline, configMapKeyRef and path",
+        ),
+        ("!has(self.path) || self.when != 'BeforeSetup'", "there is no file of the source before Setup"),
+        ("!has(self.path) || !self.path.startsWith('/')", "path is relative to the stack's directory"),
+    ]);
+    spec["hooks"]["x-kubernetes-list-type"] = "map".into();
+    spec["hooks"]["x-kubernetes-list-map-keys"] = json!(["name"]);
     spec["timeouts"]["x-kubernetes-validations"] = rules(&[(
         "[self.start, self.setup, self.init, self.plan, self.apply].all(t, duration(t) >= duration('1s') && duration(t) <= duration('24h'))",
         "a timeout is at least 1s and at most 24h",

@@ -191,6 +191,12 @@ pub const FIELDS: &[Field] = &[
             }
         }),
     field!(unconfined, "unconfined", Agent, Always),
+    field!(failed_hook, "failedHook", Agent, Never).texts(|s, visit| {
+        if let Some(hook) = &mut s.failed_hook {
+            visit(&mut hook.name, 24, Known);
+            visit(&mut hook.message, 512, Printed);
+        }
+    }),
 ];
 
 fn reset<T: Default>(value: &mut T) {
@@ -381,7 +387,7 @@ mod tests {
         let mut left = Vec::new();
         walk("", &serde_json::to_value(&status).unwrap(), &mut left);
         left.sort_unstable();
-        let known = "failure.diagnostics.severity failure.reason nextStep plan.bundle plan.checksum plan.platform plan.revision \
+        let known = "failedHook.name failure.diagnostics.severity failure.reason nextStep plan.bundle plan.checksum plan.platform plan.revision \
                      plan.stateKey plan.summary plan.tool stateLock.created stateLock.id stateLock.operation stateLock.who steps.name";
         assert_eq!(left.join(" "), known);
     }

@@ -41,6 +41,10 @@ enum Done {
     Plan(StepResult<PlanReport>),
     Verified(StepResult<Verified>),
     Claimed(Outcome),
+    HooksBefore(StepResult<()>),
+    /// Whether the end stands where it outlives the pod.
+    Delivered(bool),
+    HooksAfter,
     Applied(StepResult<ApplyReport>),
     /// Whether it stands in the API.
     Progress(bool),
@@ -187,7 +191,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     fn entered(&mut self, before: State) {
         self.listens(before);
         match self.state {
-            State::Stopping { killed: false, .. } | State::Interrupting { stage: Stage::Asked, .. } => {
+            State::Stopping { killed: false, .. }
+            | State::HoldingBack { killed: false, .. }
+            | State::Interrupting { stage: Stage::Asked, .. } => {
                 self.told_at = Some(Instant::now());
             }
             State::Claiming(_, Some(_)) => {
@@ -220,6 +226,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
             State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
+            // The hooks before the apply have a part of its time.
+            State::Preparing | State::Applying if matches!(before, State::Claiming(..)) => self.begin_phase(),
+            State::Finishing(_) => self.phase_since = Instant::now(),
             State::Adopting
             | State::Setup(_)
             | State::Restoring
@@ -231,9 +240,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             | State::Verifying(_)
             | State::Claiming(..)
             | State::Stopping { .. }
+            | State::Preparing
+            | State::HoldingBack { .. }
+            | State::VerifyingAgain
             | State::Applying
             | State::Interrupting { .. }
             | State::Ending(_)
+            | State::Reporting(_)
             | State::Ended => {}
         }
         // What was being verified for an approval that is gone is of no interest any more.
@@ -292,12 +305,24 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.view.applied(&report);
                 Event::Task(Task::ApplyDone)
             }
-            Done::Setup(Err(f)) | Done::Init(Err(f)) | Done::Plan(Err(f)) | Done::Verified(Err(f)) | Done::Applied(Err(f)) => {
+            Done::HooksBefore(Ok(())) | Done::HooksAfter => Event::Task(Task::HooksDone),
+            Done::Delivered(hooks) => {
+                if !hooks {
+                    self.view.hooks_left_out(now);
+                }
+                Event::Write(Write::Delivered { hooks })
+            }
+            Done::Setup(Err(f))
+            | Done::Init(Err(f))
+            | Done::Plan(Err(f))
+            | Done::Verified(Err(f))
+            | Done::HooksBefore(Err(f))
+            | Done::Applied(Err(f)) => {
                 let retried = f.class.is_retried();
                 self.view.failed(f);
                 Event::Task(Task::StepFailed { retried })
             }
-            Done::Claimed(Outcome::Landed(_)) => Event::Write(Write::ClaimGranted),
+            Done::Claimed(Outcome::Landed(_)) => Event::Write(Write::ClaimGranted { hooks: self.work.has_hooks_before() }),
             Done::Claimed(Outcome::Refused(run)) => {
                 self.view.unclaim();
                 // Why it was refused, first.
@@ -315,7 +340,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 fault.changes = self.work.changed();
                 self.view.failed(fault);
                 match self.state {
-                    State::Ending(_) => Event::Write(Write::Reported),
+                    State::Ending(_) | State::Reporting(_) => Event::Write(Write::Reported),
                     State::Adopting => Event::Write(Write::AdoptionRefused),
                     // A writer that has a fault leaves it open what stands in the API.
                     State::RecordingInit(_) | State::RecordingPlan(_) | State::RecordingResult(_) | State::Claiming(..) => {
@@ -328,9 +353,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     | State::Leasing
                     | State::Awaiting
                     | State::Verifying(_)
+                    | State::Preparing
+                    | State::HoldingBack { .. }
+                    | State::VerifyingAgain
                     | State::Stopping { .. }
                     | State::Applying
                     | State::Interrupting { .. }
+                    | State::Finishing(_)
                     | State::Ended => Event::Task(Task::StepFailed { retried: false }),
                 }
             }
@@ -390,6 +419,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Notice::Happened => {}
             Notice::Started(name) => self.view.step_started(name, self.clock.now()),
             Notice::Ended(name, code) => self.view.step_ended(name, self.clock.now(), code),
+            Notice::HookStarted(name, when) => self.view.hook_started(&name, when, self.clock.now()),
+            Notice::HookEnded(name, code) => self.view.hook_ended(&name, self.clock.now(), code),
+            Notice::HookFailed(failed) => self.view.hook_failed(failed, self.clock.now()),
             Notice::Progress(progress) => {
                 self.view.progress(progress);
                 self.progress_due = true;

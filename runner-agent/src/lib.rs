@@ -10,6 +10,7 @@
 //! | [`ports`] | what the driver needs from the world |
 //! | [`api`] | reading, watching and writing the run |
 //! | [`files`] | files of the agent's own, and what a tool left |
+//! | [`hooks`] | scripts around the phases, as they were fixed at Setup |
 //! | [`phases`] | setup, init, plan, apply |
 //! | [`backend`] | where the state is kept |
 //! | [`tool`] | finding the tool |
@@ -29,6 +30,7 @@ pub mod classify;
 pub mod datastore;
 pub mod driver;
 pub mod files;
+pub mod hooks;
 pub mod host;
 pub mod local;
 pub mod machine;

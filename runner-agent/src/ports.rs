@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crds::{Changes, Claim, Failure, Progress, StateLock, TerraformRun, clock::ServerClock, termination::TerminationMessage};
+use crds::{
+    Changes, Claim, FailedHook, Failure, HookWhen, Progress, RunResult, StateLock, TerraformRun, clock::ServerClock,
+    termination::TerminationMessage,
+};
 use futures::Stream;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -61,6 +64,12 @@ pub enum Notice {
     Ended(&'static str, i32),
     /// The tool said something else than that it still waits. Told at most once a second.
     Happened,
+    /// A hook was started.
+    HookStarted(String, HookWhen),
+    /// A hook ended.
+    HookEnded(String, i32),
+    /// A hook failed, and the run goes on.
+    HookFailed(FailedHook),
     /// How far the tool is.
     Progress(Progress),
     /// What became of the objects of an apply that did not end well.
@@ -149,6 +158,19 @@ pub trait Work: Send + Sync + 'static {
     fn plan(&self, notices: Notices) -> impl Future<Output = Result<PlanReport, Failure>> + Send;
     /// Computes the checksum again from the bytes on disk, and proves that a claim of it can be recorded where it would be.
     fn verify(&self) -> impl Future<Output = Result<Verified, Failure>> + Send;
+    /// Whether hooks run between the claim and the apply.
+    fn has_hooks_before(&self) -> bool {
+        false
+    }
+    /// Records the claim where it outlives the pod, and runs the hooks before the apply. They run once: nothing is applied when this
+    /// fails.
+    fn hooks_before(&self, _claim: Claim, _notices: Notices) -> impl Future<Output = Result<(), Failure>> + Send {
+        async { Ok(()) }
+    }
+    /// Computes the checksum once more behind these hooks, of which nothing runs any more.
+    fn verify_again(&self) -> impl Future<Output = Result<Verified, Failure>> + Send {
+        self.verify()
+    }
     /// Applies the plan file, which this process claimed.
     fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
     /// Sends the one SIGINT to what runs, and starts nothing any more.
@@ -163,8 +185,17 @@ pub trait Work: Send + Sync + 'static {
     fn kill_others(&self) -> impl Future<Output = bool> + Send;
     /// What the last apply changed, as far as it was seen; for an apply whose end was not seen.
     fn changed(&self) -> crds::Changed;
-    /// Leaves the result of a claimed run where it outlives the pod.
-    fn deliver(&self, message: TerminationMessage) -> impl Future<Output = ()> + Send;
+    /// Leaves the result of a claimed run where it outlives the pod, if there is such a place. Whether it is there.
+    fn deliver(&self, message: TerminationMessage) -> impl Future<Output = bool> + Send;
+    /// Whether hooks run at the end of an attempt, which has applied or not.
+    fn has_hooks_after(&self, _applied: bool) -> bool {
+        false
+    }
+    /// Runs the hooks at the end of an attempt, whatever was stopped before; `result` is how its run ended, if it did. Those that fail
+    /// are told.
+    fn hooks_after(&self, _applied: bool, _result: Option<RunResult>, _notices: Notices) -> impl Future<Output = ()> + Send {
+        async {}
+    }
     /// A text without secrets.
     fn redact(&self, text: &str) -> String;
     /// Writes a line to the log.

@@ -10,6 +10,7 @@ mod attempt;
 mod common;
 mod credentials;
 mod files;
+mod hooks;
 mod output;
 mod planted;
 mod providers;

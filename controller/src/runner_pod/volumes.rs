@@ -63,6 +63,9 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
             add(&mut config_maps, &key.name, &key.key);
         }
     }
+    for key in run.spec.hooks.iter().filter_map(|hook| hook.config_map_key_ref.as_ref()) {
+        add(&mut config_maps, &key.name, &key.key);
+    }
     if let Some(secret) = run.spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()) {
         secrets.insert(secret.name.clone(), Keys::All);
     }
@@ -239,6 +242,13 @@ mod tests {
         assert_eq!(names, ["git", "tokens"]);
         let keys: Vec<_> = secrets[1].items.clone().unwrap().into_iter().map(|item| item.key).collect();
         assert!(secrets[0].items.is_none() && keys == ["r", "rc"], "{keys:?}");
+    fn scripts_of_hooks_are_mounted_by_their_keys() {
+        let mut run = testing::run();
+        let hook = serde_json::json!({"name": "a", "when": "Always", "configMapKeyRef": {"name": "scripts", "key": "a.sh"}});
+        run.spec.hooks = vec![serde_json::from_value(hook).unwrap()];
+        let map = spec_of(&run).volumes.unwrap().into_iter().find_map(|v| v.config_map).unwrap();
+        let keys: Vec<_> = map.items.unwrap().into_iter().map(|item| item.key).collect();
+        assert_eq!((map.name.as_str(), map.optional, keys), ("scripts", Some(true), vec!["a.sh".to_owned()]));
     }
 
     #[test]

@@ -134,6 +134,15 @@ reasons! {
     VARIABLE_INVALID VariableInvalid: Configuration,
         Only("create a run with spec.variables as the message asks for them (a spec never changes)"),
         First("correct the value that the message names, where it is given: --var, --var-file, a .tfvars file or TF_VAR_…");
+    // Hooks.
+    /// A hook cannot be run as it is, or hands over what it may not.
+    HOOK_INVALID HookInvalid: Configuration,
+        First("correct the hook that the message names (an inline one in a new run)"),
+        First("correct the hook that the message names");
+    /// A hook failed.
+    HOOK_FAILED HookFailed: Configuration,
+        First("see in the log what the hook printed, and correct what it says"),
+        First("see in the log what the hook printed, and correct what it says");
     // Tool.
     /// No version of the tool that satisfies the request is to be had.
     TOOL_NOT_FOUND ToolNotFound: Configuration,

@@ -5,6 +5,7 @@
 mod attempt;
 mod failure;
 mod credentials;
+mod hooks;
 mod phase;
 mod plan;
 mod policy;
@@ -17,6 +18,7 @@ mod values;
 pub use attempt::{Adopted, Attempt, Claim, Settled};
 pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use credentials::{CliConfig, Credentials, GitCredential, RegistryCredential};
+pub use hooks::{FailedHook, Hook, HookWhen, OnFailure};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};

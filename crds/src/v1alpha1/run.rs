@@ -9,6 +9,7 @@ use crate::{names, text::clip};
 
 use super::{
     credentials::Credentials,
+    hooks::{Hook, HookWhen, OnFailure},
     phase::{Phase, RunResult},
     policy::{Approval, ApprovalMode, Retry, Timeouts},
     runner::Runner,
@@ -195,6 +196,10 @@ pub struct TerraformRunSpec {
     /// What `init` asks registries and git servers with.
     #[serde(default, skip_serializing_if = "Credentials::is_empty")]
     pub credentials: Credentials,
+    /// Scripts around the phases, in the order in which those of one moment run; at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub hooks: Vec<Hook>,
     /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover: Option<Recover>,
@@ -237,6 +242,8 @@ impl TerraformRun {
             ("spec.operation", self.spec.operation == Operation::Unknown),
             ("spec.approval.mode", self.spec.approval.mode == ApprovalMode::Unknown),
             ("spec.tool.name", self.spec.tool.name == Some(ToolName::Unknown)),
+            ("spec.hooks.when", self.spec.hooks.iter().any(|hook| hook.when == HookWhen::Unknown)),
+            ("spec.hooks.onFailure", self.spec.hooks.iter().any(|hook| hook.on_failure == OnFailure::Unknown)),
         ];
         words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
     }

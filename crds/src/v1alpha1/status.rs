@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     attempt::{Adopted, Attempt, Claim, Settled},
     failure::Failure,
+    hooks::FailedHook,
     phase::{Phase, RunResult},
     plan::PlanStatus,
 };
@@ -71,6 +72,9 @@ pub struct TerraformRunStatus {
     /// What went wrong: of the run when it has ended, otherwise of the newest attempt; while its pod does not start, why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// The last hook that failed without ending the run: one after the apply or at the end, or one that lets its phase go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_hook: Option<FailedHook>,
     /// What became of the objects of an apply that did not end well; of the open attempt's pod, otherwise the controller's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<Journal>,
@@ -220,7 +224,7 @@ pub struct StateLease {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// `source`, `init`, `workspace`, `plan`, `show`, `apply`, `force-unlock`.
+    /// `source`, `init`, `workspace`, `plan`, `show`, `apply`, `force-unlock`, or `hook` and the name of one.
     #[schemars(length(max = 32))]
     pub name: String,
     /// The attempt it belongs to.

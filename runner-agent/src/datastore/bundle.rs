@@ -19,6 +19,7 @@ use crds::datastore::hex_digest;
 use super::sealed_inputs::SealedInputs;
 use crate::{
     files::{self, Scratch},
+    hooks::Hook,
     plan_checksum::{Parts, is_data_of_copy},
 };
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,9 @@ pub struct Head {
     /// What the plan took from Secrets and ConfigMaps.
     #[serde(default)]
     pub inputs: SealedInputs,
+    /// The hooks, with the scripts that they had when the plan was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
     /// What the plan was made with and of, part by part: for words alone.
     #[serde(default)]
     pub parts: Option<Parts>,
@@ -66,6 +70,8 @@ pub struct ToolHead {
 
 /// The layout that is written.
 const LAYOUT: u32 = 1;
+/// The largest head, in bytes: escaped in JSON, a byte of a script has up to six.
+const MAX_HEAD: u64 = 8 << 20;
 const HEAD: &str = "head.json";
 const PLAN: &str = "plan";
 const SOURCE: &str = "source";
@@ -175,7 +181,7 @@ pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Resul
         let foreign = || BundleError::Foreign(path.display().to_string());
         if path == Path::new(HEAD) {
             let mut text = Vec::new();
-            entry.by_ref().take(64 << 10).read_to_end(&mut text)?;
+            entry.by_ref().take(MAX_HEAD).read_to_end(&mut text)?;
             head = Some(serde_json::from_slice::<Head>(&text).map_err(|error| BundleError::Foreign(error.to_string()))?);
         } else if path == Path::new(PLAN) {
             io::copy(&mut entry, &mut File::create_new(plan)?)?;
@@ -248,6 +254,7 @@ mod tests {
             stack: "live/a".into(),
             managed: true,
             inputs: SealedInputs::default(),
+            hooks: Vec::new(),
             parts: Some(Parts::default()),
         }
     }
@@ -320,11 +327,15 @@ mod tests {
         assert_eq!(of(dir.path()), counted);
         let (plan, file) = (back.path().join("in"), Scratch::create(back.path()).unwrap());
         fs::write(&plan, "the plan").unwrap();
-        let digest = pack(&head(), &plan, dir.path(), &file).unwrap();
+        // Of the largest script, whose bytes are the longest in JSON.
+        let script = "\u{1}".repeat(crate::hooks::MAX_SCRIPT);
+        let hook = Hook { name: "late".into(), when: crds::HookWhen::BeforeApply, continues: false, script };
+        let head = Head { hooks: vec![hook; 4], ..head() };
+        let digest = pack(&head, &plan, dir.path(), &file).unwrap();
         assert_eq!(digest, file.digest().unwrap());
         let restored = back.path().join("source");
         fs::create_dir(&restored).unwrap();
-        assert_eq!(unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(), head());
+        assert_eq!(unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(), head);
         assert_eq!(fs::read_to_string(back.path().join("out")).unwrap(), "the plan");
         // The providers' directory itself is not counted, so the digests are those of the manifest.
         assert_eq!(of(&restored), counted);

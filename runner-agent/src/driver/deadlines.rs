@@ -47,13 +47,21 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             State::Claiming(_, Some(_)) => {
                 Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::Stop(Stop::Deadline)))
             }
-            State::Stopping { killed, .. } => {
+            State::Stopping { killed, .. } | State::HoldingBack { killed, .. } => {
                 let first = STOP_GRACE.min(grace.saturating_sub(reserve / 2));
                 told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
             }
-            State::Applying => phase(timeouts.apply.0),
+            State::Preparing | State::VerifyingAgain | State::Applying => phase(timeouts.apply.0),
             State::Interrupting { stage, .. } => told(interrupted(stage, grace)),
-            State::Ending(_) => self.terminated_at.map(|at| (at + ending(grace), Event::Timer(Timer::GraceOver))),
+            // Anew: what is left of the phase may be nothing. A pod that is told to end leaves them all of its grace but the reserve.
+            State::Finishing(_) => {
+                let limit = if self.view.claimed().is_some() { timeouts.apply.0 } else { timeouts.setup.0 };
+                let told = self.terminated_at.map(|at| (at + grace.saturating_sub(reserve), Event::Timer(Timer::GraceOver)));
+                phase(limit).into_iter().chain(told).min_by_key(|(at, _)| *at)
+            }
+            State::Ending(_) | State::Reporting(_) => {
+                self.terminated_at.map(|at| (at + ending(grace), Event::Timer(Timer::GraceOver)))
+            }
             State::Ended => None,
         }
     }

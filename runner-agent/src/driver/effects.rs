@@ -1,6 +1,6 @@
 //! What the machine orders, carried out.
 
-use crds::{Adopted, ApprovalMode, Changes, Claim, Operation, Phase, RunResult, pod_env, whole_seconds};
+use crds::{Adopted, ApprovalMode, Changes, Claim, Operation, Phase, RunResult, pod_env, termination::TerminationMessage, whole_seconds};
 use tokio::time::Instant;
 
 use super::{Done, Driver, requests::Requests};
@@ -83,8 +83,17 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.start(async move { Done::Verified(work.verify().await) });
             }
             Effect::Claim => self.claim(),
+            Effect::RunHooksBefore => {
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                if let Some(claim) = self.view.claimed() {
+                    self.start(async move { Done::HooksBefore(work.hooks_before(claim, notices).await) });
+                }
+            }
+            Effect::VerifyAgain => {
+                let work = self.work.clone();
+                self.start(async move { Done::Verified(work.verify_again().await) });
+            }
             Effect::RunApply => {
-                self.begin_phase();
                 let (work, notices) = (self.work.clone(), self.notices.0.clone());
                 if let Some(claim) = self.view.claimed() {
                     self.start(async move { Done::Applied(work.apply(claim, notices).await) });
@@ -94,6 +103,20 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Effect::KillProviders => self.work.kill_providers(),
             Effect::KillTool => self.work.kill_tool(),
             Effect::End(ending) => self.end(ending),
+            Effect::RunHooksAfter(ending) => {
+                let (work, notices) = (self.work.clone(), self.notices.0.clone());
+                let (applied, result) = (ending == Ending::Applied, self.view.result());
+                self.start(async move {
+                    work.hooks_after(applied, result, notices).await;
+                    Done::HooksAfter
+                });
+            }
+            Effect::Report => {
+                self.abandon();
+                self.view.hooks_over(self.clock.now());
+                let message = self.leave_message();
+                self.report(message, false);
+            }
             Effect::Exit => {
                 self.abandon();
                 self.work.kill_tool();
@@ -196,7 +219,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
     }
 
-    /// Delivers the end: to the termination message first, then to the run.
+    /// Delivers the end: to the termination message first, then to the datastore and to the run, or, where hooks follow, not to the run
+    /// yet.
     fn end(&mut self, ending: Ending) {
         self.abandon();
         let result = match ending {
@@ -212,15 +236,44 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Ending::Released | Ending::Queued | Ending::Attempt(_) => None,
         };
         let reason = self.requests.words(ending);
+        let hooks = self.work.has_hooks_after(ending == Ending::Applied);
+        if hooks {
+            // What the run says until they are over; the end itself is in the message and with the datastore first.
+            self.view.hooks_follow(result);
+            self.write_progress();
+        }
         self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
-        let status = self.view.status(|text| self.work.redact(text));
-        let text = status.message.clone().unwrap_or_default();
-        let message = termination::message(&self.settings, result, &text, status.failure.clone());
-        termination::write(&self.settings.termination_log, &message);
         let without = if self.view.is_released(ending) { 0 } else { pod_env::EXIT_NO_RESULT };
         self.exit = result.map_or(without, pod_env::pod_exit_code);
+        let message = self.leave_message();
+        if hooks {
+            let (work, delivers) = (self.work.clone(), self.delivers(&message));
+            self.start(async move { Done::Delivered(!delivers || work.deliver(message).await) });
+        } else {
+            let delivers = self.delivers(&message);
+            self.report(message, delivers);
+        }
+    }
+
+    /// Leaves the end where the kubelet reads it.
+    fn leave_message(&self) -> TerminationMessage {
+        let status = self.view.status(|text| self.work.redact(text));
+        let text = status.message.clone().unwrap_or_default();
+        let message = termination::message(&self.settings, status.result, &text, status.failure.clone());
+        termination::write(&self.settings.termination_log, &message);
+        message
+    }
+
+    /// Whether the result is left with the datastore: that of a claimed run, for which there is no other proof should the API be away.
+    fn delivers(&self, message: &TerminationMessage) -> bool {
+        self.view.claimed().is_some() && message.result.is_some()
+    }
+
+    /// Delivers the end to the run, and to the datastore where it is not yet.
+    fn report(&mut self, message: TerminationMessage, delivers: bool) {
+        let status = self.view.status(|text| self.work.redact(text));
+        let text = status.message.clone().unwrap_or_default();
         let (writer, work) = (self.writer.clone(), self.work.clone());
-        let claimed = self.view.claimed().is_some();
         self.start(async move {
             let log = async {
                 work.log(&format!("pawl: {text}")).await;
@@ -230,7 +283,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             };
             // A second way for the result of what was claimed, should the first one fail.
             let deliver = async {
-                if claimed && message.result.is_some() {
+                if delivers {
                     work.deliver(message).await;
                 }
             };

@@ -1,11 +1,13 @@
 //! The agent's copy of the status: what it says while it works, and at the end.
 
 mod end;
+mod hooks;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
-    Adopted, Approval, Claim, Failure, Journal, Phase, PlanStatus, Progress, StateLock, Step, TerraformRunStatus,
+    Adopted, Approval, Claim, Failure, HookWhen, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
+    TerraformRunStatus,
     fields::{self, Origin},
     names, whole_seconds,
 };
@@ -39,6 +41,10 @@ pub(super) struct StatusView {
     stalled: Option<(Timestamp, Option<Ends>)>,
     /// For how long nothing had happened when the command was told to end.
     stalled_for: Duration,
+    /// The hook that runs.
+    hook: Option<(String, HookWhen)>,
+    /// The end is decided, and what fails now are hooks behind it.
+    ended: bool,
 }
 
 impl StatusView {
@@ -56,6 +62,8 @@ impl StatusView {
             inline: false,
             stalled: None,
             stalled_for: Duration::ZERO,
+            hook: None,
+            ended: false,
         }
     }
 
@@ -350,6 +358,11 @@ impl StatusView {
             step.finished_at = Some(whole_seconds(at));
             step.exit_code = Some(code);
         }
+    }
+
+    /// How the run ended.
+    pub(super) const fn result(&self) -> Option<RunResult> {
+        self.status.result
     }
 
     /// What became of the objects of the apply.

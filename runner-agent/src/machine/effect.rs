@@ -65,6 +65,10 @@ pub enum Effect {
     VerifyManifest,
     /// Write the claim.
     Claim,
+    /// Record the claim where it outlives the pod, and run the hooks before the apply.
+    RunHooksBefore,
+    /// Compute the manifest once more, behind those hooks.
+    VerifyAgain,
     /// Run `apply`.
     RunApply,
     /// Send the one SIGINT.
@@ -73,8 +77,12 @@ pub enum Effect {
     KillProviders,
     /// Kill the tool.
     KillTool,
-    /// Deliver the end.
+    /// Deliver the end; where hooks follow, to where it outlives the pod.
     End(Ending),
+    /// Run the hooks at the end.
+    RunHooksAfter(Ending),
+    /// Deliver the end to the run.
+    Report,
     /// Leave.
     Exit,
 }

@@ -29,9 +29,17 @@ pub enum Write {
     /// The write that was ordered last is acknowledged.
     Recorded,
     /// The claim is in the API, with the nonce of this process.
-    ClaimGranted,
+    ClaimGranted {
+        /// Whether hooks run before the apply.
+        hooks: bool,
+    },
     /// The claim is not in the API.
     ClaimRefused,
+    /// The end has been left where it outlives the pod, or could not be: then no hook runs.
+    Delivered {
+        /// Whether hooks run.
+        hooks: bool,
+    },
     /// The end is delivered, or cannot be.
     Reported,
 }
@@ -54,6 +62,8 @@ pub enum Task {
     ManifestMatched,
     /// What is on disk is something else.
     ManifestDiffers,
+    /// The hooks are done that were ordered.
+    HooksDone,
     /// `apply` ended well.
     ApplyDone,
     /// A step failed.

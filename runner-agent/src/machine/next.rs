@@ -50,10 +50,15 @@ pub fn next(state: &State, event: &E) -> Step {
         State::Awaiting => awaiting(event),
         State::Verifying(mode) => verifying(mode, event),
         State::Claiming(mode, stop) => claiming(mode, stop, event),
+        State::Preparing => preparing(event),
+        State::HoldingBack { stop, killed } => holding_back(stop, killed, event),
+        State::VerifyingAgain => verifying_again(event),
         State::Stopping { stop, killed } => stopping(stop, killed, event),
         State::Applying => applying(event),
         State::Interrupting { stop, stage } => interrupting(stop, stage, event),
-        State::Ending(_) => ending(state, event),
+        State::Ending(end) => ending(end, event),
+        State::Finishing(end) => finishing(end, event),
+        State::Reporting(_) => reporting(state, event),
         State::Ended => stay(state),
     }
 }
@@ -75,6 +80,20 @@ fn failed(retried: bool) -> Step {
     end(if retried { Ending::Attempt(Cause::Step) } else { Ending::Failed(Cause::Step) })
 }
 
+/// How what was claimed ends before its apply begins: it is never retried, nor Canceled.
+fn not_applied(cause: Cause) -> Step {
+    end(Ending::Failed(cause))
+}
+
+/// What a stop behind the claim is a failure of.
+fn cause(stop: Stop) -> Cause {
+    match stop {
+        Stop::Deadline => Cause::Deadline,
+        Stop::Cancelled => Cause::Cancelled,
+        Stop::Terminated | Stop::Denied | Stop::Deleted | Stop::Fenced => Cause::Terminated,
+    }
+}
+
 /// How a stop ends an attempt that has no claim.
 fn stopped(stop: Stop) -> Step {
     match stop {
@@ -93,7 +112,9 @@ fn adopting(event: E) -> Step {
         E::Write(Write::AdoptedPlan) => (State::Restoring, vec![Effect::RunRestore]),
         // Nothing is adopted yet: what a person wants of the run now is the controller's to carry out.
         E::Write(Write::AdoptionRefused) | E::Stop(_) => leave(),
-        E::Write(Write::Recorded | Write::ClaimGranted | Write::ClaimRefused | Write::Reported)
+        E::Write(
+            Write::Recorded | Write::ClaimGranted { .. } | Write::ClaimRefused | Write::Delivered { .. } | Write::Reported,
+        )
         | E::Task(_)
         | E::Permission(_)
         | E::Timer(_) => stay(State::Adopting),
@@ -113,6 +134,7 @@ fn working(state: State, event: E, done: Task, then: impl FnOnce() -> Step) -> S
             | Task::PlanDone { .. }
             | Task::ManifestMatched
             | Task::ManifestDiffers
+            | Task::HooksDone
             | Task::ApplyDone,
         )
         | E::Write(_)
@@ -148,8 +170,9 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
             Write::Adopted(_)
             | Write::AdoptedPlan
             | Write::AdoptionRefused
-            | Write::ClaimGranted
+            | Write::ClaimGranted { .. }
             | Write::ClaimRefused
+            | Write::Delivered { .. }
             | Write::Reported,
         )
         | E::Task(_)
@@ -199,7 +222,7 @@ fn verifying(mode: Mode, event: E) -> Step {
         // Expiry counts until an approval is recorded.
         E::Timer(_)
         | E::Permission(Permission::Approved | Permission::Leased | Permission::Queued)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ApplyDone)
+        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
         | E::Write(_) => stay(state),
     }
 }
@@ -207,8 +230,9 @@ fn verifying(mode: Mode, event: E) -> Step {
 fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
     let state = State::Claiming(mode, stop);
     match event {
-        E::Write(Write::ClaimGranted) => match stop {
+        E::Write(Write::ClaimGranted { hooks }) => match stop {
             // A denial or a deletion that came while the claim was on its way came too late.
+            None | Some(Stop::Denied | Stop::Deleted) if hooks => (State::Preparing, vec![Effect::RunHooksBefore]),
             None | Some(Stop::Denied | Stop::Deleted) => (State::Applying, vec![Effect::RunApply]),
             Some(Stop::Cancelled) => end(Ending::Failed(Cause::Cancelled)),
             Some(Stop::Terminated) => end(Ending::Failed(Cause::Terminated)),
@@ -228,7 +252,14 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
         }
         // A withdrawal is in the claim's own tests.
         E::Permission(_)
-        | E::Write(Write::Adopted(_) | Write::AdoptedPlan | Write::AdoptionRefused | Write::Recorded | Write::Reported)
+        | E::Write(
+            Write::Adopted(_)
+            | Write::AdoptedPlan
+            | Write::AdoptionRefused
+            | Write::Recorded
+            | Write::Delivered { .. }
+            | Write::Reported,
+        )
         | E::Task(_)
         | E::Timer(_) => stay(state),
     }
@@ -246,10 +277,76 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
             }
         }
         E::Stop(later) => (State::Stopping { stop: stop.and(later), killed }, vec![]),
-        E::Task(Task::ManifestMatched | Task::ManifestDiffers | Task::ApplyDone)
+        E::Task(Task::ManifestMatched | Task::ManifestDiffers | Task::HooksDone | Task::ApplyDone)
         | E::Timer(Timer::Expired | Timer::HoldOver)
         | E::Write(_)
         | E::Permission(_) => stay(state),
+    }
+}
+
+/// Hooks before the apply run, behind the claim.
+fn preparing(event: E) -> Step {
+    match event {
+        E::Task(Task::HooksDone) => (State::VerifyingAgain, vec![Effect::KillOthers, Effect::VerifyAgain]),
+        E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
+        E::Stop(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => {
+            (State::HoldingBack { stop, killed: false }, vec![Effect::Interrupt])
+        }
+        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::ApplyDone,
+        )
+        | E::Write(_)
+        | E::Permission(_)
+        | E::Timer(_) => stay(State::Preparing),
+    }
+}
+
+/// Hooks before the apply were told to end. However they do, nothing is applied.
+fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
+    match event {
+        E::Task(Task::HooksDone | Task::StepFailed { .. }) => not_applied(cause(stop)),
+        E::Timer(Timer::GraceOver) => {
+            if killed {
+                not_applied(cause(stop))
+            } else {
+                (State::HoldingBack { stop, killed: true }, vec![Effect::KillTool])
+            }
+        }
+        E::Stop(_)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::ApplyDone,
+        )
+        | E::Timer(Timer::Expired | Timer::HoldOver)
+        | E::Write(_)
+        | E::Permission(_) => stay(State::HoldingBack { stop, killed }),
+    }
+}
+
+/// Nothing runs, and nothing was applied.
+fn verifying_again(event: E) -> Step {
+    match event {
+        E::Task(Task::ManifestMatched) => (State::Applying, vec![Effect::RunApply]),
+        E::Task(Task::ManifestDiffers) => not_applied(Cause::Mismatch),
+        E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
+        E::Stop(Stop::Terminated) => not_applied(Cause::Terminated),
+        E::Stop(Stop::Cancelled) => not_applied(Cause::Cancelled),
+        E::Stop(Stop::Deadline) => not_applied(Cause::Deadline),
+        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
+        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
+        | E::Write(_)
+        | E::Permission(_)
+        | E::Timer(_) => stay(State::VerifyingAgain),
     }
 }
 
@@ -262,7 +359,14 @@ fn applying(event: E) -> Step {
         }
         // Behind the claim the API no longer matters, a denial comes too late, and a deletion waits.
         E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ManifestMatched | Task::ManifestDiffers)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::HooksDone,
+        )
         | E::Write(_)
         | E::Permission(_)
         | E::Timer(_) => stay(State::Applying),
@@ -271,13 +375,7 @@ fn applying(event: E) -> Step {
 
 fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
     let state = State::Interrupting { stop, stage };
-    let failed = || {
-        end(Ending::Failed(match stop {
-            Stop::Deadline => Cause::Deadline,
-            Stop::Cancelled => Cause::Cancelled,
-            Stop::Terminated | Stop::Denied | Stop::Deleted | Stop::Fenced => Cause::Terminated,
-        }))
-    };
+    let failed = || end(Ending::Failed(cause(stop)));
     match event {
         E::Task(Task::ApplyDone) => end(Ending::Applied),
         E::Task(Task::StepFailed { .. }) => failed(),
@@ -288,14 +386,54 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
         },
         // One signal is all a tool gets.
         E::Stop(_)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ManifestMatched | Task::ManifestDiffers)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::HooksDone,
+        )
         | E::Timer(Timer::Expired | Timer::HoldOver)
         | E::Write(_)
         | E::Permission(_) => stay(state),
     }
 }
 
-fn ending(state: State, event: E) -> Step {
+fn ending(end: Ending, event: E) -> Step {
+    match event {
+        E::Write(Write::Delivered { hooks: true }) => (State::Finishing(end), vec![Effect::RunHooksAfter(end)]),
+        E::Write(Write::Delivered { hooks: false }) => (State::Reporting(end), vec![Effect::Report]),
+        E::Write(_) | E::Stop(_) | E::Timer(_) | E::Task(_) | E::Permission(_) => reporting(State::Ending(end), event),
+    }
+}
+
+/// What the run has come to stands outside of the pod, and no hook changes it. They have their time, and that of a pod that is told to
+/// end.
+fn finishing(end: Ending, event: E) -> Step {
+    match event {
+        E::Task(Task::HooksDone | Task::StepFailed { .. }) => (State::Reporting(end), vec![Effect::Report]),
+        E::Stop(Stop::Deadline | Stop::Cancelled) | E::Timer(Timer::GraceOver) => {
+            (State::Reporting(end), vec![Effect::KillTool, Effect::Report])
+        }
+        E::Stop(Stop::Fenced) => leave(),
+        E::Stop(Stop::Terminated | Stop::Denied | Stop::Deleted)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::ApplyDone,
+        )
+        | E::Timer(Timer::Expired | Timer::HoldOver)
+        | E::Write(_)
+        | E::Permission(_) => stay(State::Finishing(end)),
+    }
+}
+
+/// The end is on its way to the run.
+fn reporting(state: State, event: E) -> Step {
     match event {
         E::Write(Write::Reported) | E::Stop(Stop::Fenced) | E::Timer(Timer::GraceOver) => leave(),
         E::Write(
@@ -303,8 +441,9 @@ fn ending(state: State, event: E) -> Step {
             | Write::AdoptedPlan
             | Write::AdoptionRefused
             | Write::Recorded
-            | Write::ClaimGranted
-            | Write::ClaimRefused,
+            | Write::ClaimGranted { .. }
+            | Write::ClaimRefused
+            | Write::Delivered { .. },
         )
         | E::Stop(Stop::Terminated | Stop::Deadline | Stop::Cancelled | Stop::Denied | Stop::Deleted)
         | E::Timer(Timer::Expired | Timer::HoldOver)

@@ -92,6 +92,17 @@ pub enum State {
     Verifying(Mode),
     /// The claim is being acknowledged; a stop that comes meanwhile is kept until its outcome is known.
     Claiming(Mode, Option<Stop>),
+    /// The plan is claimed, and hooks before the apply run.
+    Preparing,
+    /// They were told to end: nothing is applied.
+    HoldingBack {
+        /// Why.
+        stop: Stop,
+        /// Whether they were killed.
+        killed: bool,
+    },
+    /// They have ended, and the manifest is computed once more.
+    VerifyingAgain,
     /// A command before the claim was told to end.
     Stopping {
         /// Why.
@@ -108,8 +119,12 @@ pub enum State {
         /// How hard.
         stage: Stage,
     },
-    /// The end is being delivered.
+    /// The end is being delivered; where hooks follow, to where it outlives the pod.
     Ending(Ending),
+    /// It stands there, and hooks run.
+    Finishing(Ending),
+    /// They are over, and the end is being delivered to the run.
+    Reporting(Ending),
     /// Nothing is left to do.
     Ended,
 }
@@ -130,16 +145,24 @@ impl State {
             Self::Awaiting => "Awaiting",
             Self::Verifying(_) => "Verifying",
             Self::Claiming(..) => "Claiming",
+            Self::Preparing => "Preparing",
+            Self::HoldingBack { .. } => "HoldingBack",
+            Self::VerifyingAgain => "VerifyingAgain",
             Self::Stopping { .. } => "Stopping",
             Self::Applying => "Applying",
             Self::Interrupting { .. } => "Interrupting",
             Self::Ending(_) => "Ending",
+            Self::Finishing(_) => "Finishing",
+            Self::Reporting(_) => "Reporting",
             Self::Ended => "Ended",
         }
     }
 
     /// Whether the plan is claimed by this process, as far as it knows.
     pub const fn is_claimed(&self) -> bool {
-        matches!(self, Self::Applying | Self::Interrupting { .. })
+        matches!(
+            self,
+            Self::Preparing | Self::HoldingBack { .. } | Self::VerifyingAgain | Self::Applying | Self::Interrupting { .. }
+        )
     }
 }

@@ -18,10 +18,13 @@ fn terms() -> Vec<Terms> {
 
 fn events() -> Vec<Event> {
     let mut events: Vec<_> = terms().into_iter().map(|terms| Event::Write(Write::Adopted(terms))).collect();
-    let writes = [Write::AdoptedPlan, Write::AdoptionRefused, Write::Recorded, Write::ClaimGranted, Write::ClaimRefused];
+    let writes = [Write::AdoptedPlan, Write::AdoptionRefused, Write::Recorded, Write::ClaimRefused];
     events.extend(writes.map(Event::Write));
+    for hooks in [false, true] {
+        events.extend([Write::ClaimGranted { hooks }, Write::Delivered { hooks }].map(Event::Write));
+    }
     events.push(Event::Write(Write::Reported));
-    let tasks = [Task::SetupDone, Task::InitDone, Task::ManifestMatched, Task::ManifestDiffers, Task::ApplyDone];
+    let tasks = [Task::SetupDone, Task::InitDone, Task::ManifestMatched, Task::ManifestDiffers, Task::HooksDone, Task::ApplyDone];
     events.extend(tasks.map(Event::Task));
     for yes in [true, false] {
         let plans = [true, false].map(|harmless| Task::PlanDone { changes: yes, harmless });
@@ -41,7 +44,14 @@ const fn is_listed(event: Event) {
     match event {
         Event::Stop(Stop::Terminated | Stop::Deadline | Stop::Cancelled | Stop::Denied | Stop::Deleted | Stop::Fenced)
         | Event::Write(
-            W::Adopted(_) | W::AdoptedPlan | W::AdoptionRefused | W::Recorded | W::ClaimGranted | W::ClaimRefused | W::Reported,
+            W::Adopted(_)
+            | W::AdoptedPlan
+            | W::AdoptionRefused
+            | W::Recorded
+            | W::ClaimGranted { .. }
+            | W::ClaimRefused
+            | W::Delivered { .. }
+            | W::Reported,
         )
         | Event::Task(
             T::SetupDone
@@ -49,6 +59,7 @@ const fn is_listed(event: Event) {
             | T::PlanDone { .. }
             | T::ManifestMatched
             | T::ManifestDiffers
+            | T::HooksDone
             | T::ApplyDone
             | T::StepFailed { .. },
         )
@@ -58,7 +69,16 @@ const fn is_listed(event: Event) {
 }
 
 fn states() -> Vec<State> {
-    let mut states = vec![State::Adopting, State::Restoring, State::Leasing, State::Awaiting, State::Applying, State::Ended];
+    let mut states = vec![
+        State::Adopting,
+        State::Restoring,
+        State::Leasing,
+        State::Awaiting,
+        State::Preparing,
+        State::VerifyingAgain,
+        State::Applying,
+        State::Ended,
+    ];
     for t in terms() {
         states.extend([State::Setup(t), State::RecordingInit(t), State::Init(t), State::RecordingPlan(t), State::Planning(t)]);
     }
@@ -68,23 +88,22 @@ fn states() -> Vec<State> {
     }
     for stop in STOPS {
         states.extend([false, true].map(|killed| State::Stopping { stop, killed }));
+        states.extend([false, true].map(|killed| State::HoldingBack { stop, killed }));
         states.extend([Stage::Asked, Stage::ProvidersKilled, Stage::ToolKilled].map(|stage| State::Interrupting { stop, stage }));
     }
-    states.extend(
-        [
-            Ending::NoChanges,
-            Ending::Planned,
-            Ending::Applied,
-            Ending::Rejected,
-            Ending::Canceled,
-            Ending::Deleted,
-            Ending::Expired,
-            Ending::Released,
-            Ending::Queued,
-        ]
-        .map(State::Ending),
-    );
-    states.extend(CAUSES.iter().flat_map(|c| [State::Ending(Ending::Failed(*c)), State::Ending(Ending::Attempt(*c))]));
+    let mut endings = vec![
+        Ending::NoChanges,
+        Ending::Planned,
+        Ending::Applied,
+        Ending::Rejected,
+        Ending::Canceled,
+        Ending::Deleted,
+        Ending::Expired,
+        Ending::Released,
+        Ending::Queued,
+    ];
+    endings.extend(CAUSES.iter().flat_map(|c| [Ending::Failed(*c), Ending::Attempt(*c)]));
+    states.extend(endings.into_iter().flat_map(|end| [State::Ending(end), State::Finishing(end), State::Reporting(end)]));
     states
 }
 
@@ -95,14 +114,22 @@ fn every_pair_is_answered_and_the_end_is_final() {
             let (after, effects) = next(&state, &event);
             let runs = effects.iter().filter(|e| matches!(e, Effect::RunApply)).count();
             assert!(
-                runs == 0 || matches!((state, event), (State::Claiming(..), Event::Write(Write::ClaimGranted))),
+                runs == 0
+                    || matches!(
+                        (state, event),
+                        (State::Claiming(..), Event::Write(Write::ClaimGranted { hooks: false }))
+                            | (State::VerifyingAgain, Event::Task(Task::ManifestMatched))
+                    ),
                 "{state:?} {event:?}"
             );
             assert_eq!(effects.contains(&Effect::Exit), after == State::Ended && state != State::Ended, "{state:?} {event:?}");
             if state == State::Ended {
                 assert_eq!((after, effects), (State::Ended, vec![]));
-            } else if let (State::Ending(_), true) = (state, after != State::Ended) {
-                assert_eq!(after, state, "{event:?}");
+            } else if let State::Ending(end) | State::Finishing(end) | State::Reporting(end) = state {
+                // What was decided stays, whatever a hook does.
+                let then = [State::Ending(end), State::Finishing(end), State::Reporting(end), State::Ended];
+                let at = then.iter().position(|one| *one == state);
+                assert!(then.iter().position(|one| *one == after) >= at, "{state:?} {event:?} {after:?}");
             }
             // Behind the claim no end may promise that nothing was applied.
             if let (true, State::Ending(end)) = (state.is_claimed(), after) {
@@ -124,14 +151,16 @@ struct Trace {
     stop_seen: bool,
     unapproved: bool,
     leased: bool,
+    hooks_before: u8,
+    hooks_after: u8,
 }
 
 fn step(trace: Trace, event: Event) -> Trace {
     let mut t = trace;
     let before = t.state;
     match event {
-        Event::Task(Task::ManifestMatched) => t.matched = matches!(before, State::Verifying(_)),
-        Event::Write(Write::ClaimGranted) if t.claims_out => t.granted = true,
+        Event::Task(Task::ManifestMatched) => t.matched |= matches!(before, State::Verifying(_) | State::VerifyingAgain),
+        Event::Write(Write::ClaimGranted { .. }) if t.claims_out => t.granted = true,
         Event::Permission(Permission::Withdrawn) => t.unapproved = true,
         Event::Permission(Permission::Approved) => t.unapproved = false,
         Event::Permission(Permission::Leased) => t.leased |= before == State::Leasing,
@@ -161,10 +190,21 @@ fn step(trace: Trace, event: Event) -> Trace {
             }
             Effect::RunApply => {
                 assert!(t.granted, "apply without a claim: {trace:?} {event:?}");
+                assert!(t.matched, "apply of what nobody looked at behind the hooks: {trace:?} {event:?}");
                 t.applies += 1;
             }
+            Effect::RunHooksBefore => {
+                assert!(t.granted && t.applies == 0, "hooks before the apply out of turn: {trace:?} {event:?}");
+                t.hooks_before += 1;
+                t.matched = false;
+            }
+            Effect::RunHooksAfter(end) => {
+                assert!(matches!(before, State::Ending(_)), "hooks before the end stands elsewhere: {trace:?} {event:?}");
+                assert!(t.applies == 1 || end != Ending::Applied, "{trace:?} {event:?}");
+                t.hooks_after += 1;
+            }
             Effect::Interrupt => t.interrupts += 1,
-            Effect::VerifyManifest => t.matched = false,
+            Effect::VerifyManifest | Effect::VerifyAgain => t.matched = false,
             Effect::Adopt
             | Effect::RunSetup
             | Effect::RunRestore
@@ -175,9 +215,11 @@ fn step(trace: Trace, event: Event) -> Trace {
             | Effect::KillProviders
             | Effect::KillTool
             | Effect::End(_)
+            | Effect::Report
             | Effect::Exit => {}
         }
     }
+    assert!(t.hooks_before <= 1 && t.hooks_after <= 1, "hooks twice: {trace:?} {event:?}");
     assert!(t.applies <= 1, "two applies: {trace:?} {event:?}");
     assert!(t.interrupts <= 1, "two interrupts: {trace:?} {event:?}");
     t
@@ -195,6 +237,8 @@ fn explore() -> BTreeMap<Trace, BTreeSet<Trace>> {
         stop_seen: false,
         unapproved: false,
         leased: false,
+        hooks_before: 0,
+        hooks_after: 0,
     };
     let mut graph = BTreeMap::new();
     let mut queue = VecDeque::from([first]);
@@ -232,9 +276,12 @@ fn every_accepted_stop_leads_to_an_end() {
         let mut steps = 0;
         while state != State::Ended {
             let event = match state {
-                State::Stopping { .. } | State::Interrupting { .. } => Event::Timer(Timer::GraceOver),
-                State::Claiming(..) | State::Applying => Event::Stop(Stop::Deadline),
-                State::Ending(_) => Event::Write(Write::Reported),
+                State::Stopping { .. } | State::HoldingBack { .. } | State::Interrupting { .. } => Event::Timer(Timer::GraceOver),
+                State::Claiming(..) | State::Preparing | State::VerifyingAgain | State::Applying | State::Finishing(_) => {
+                    Event::Stop(Stop::Deadline)
+                }
+                State::Ending(_) => Event::Write(Write::Delivered { hooks: true }),
+                State::Reporting(_) => Event::Write(Write::Reported),
                 other => panic!("a stop was seen and the attempt goes on in {other:?}"),
             };
             state = next(&state, &event).0;
@@ -290,6 +337,7 @@ fn table() -> String {
             .replace("Some(Terminated)", "stop")
             .replace("retried: ", "retried=")
             .replace("changes: ", "changes=")
+            .replace("hooks: ", "hooks=")
     };
     let rows = [
         State::Adopting,
@@ -309,6 +357,10 @@ fn table() -> String {
         State::Claiming(Mode::Manual, None),
         State::Claiming(Mode::Manual, Some(Stop::Terminated)),
         State::Claiming(Mode::Manual, Some(Stop::Deleted)),
+        State::Preparing,
+        State::HoldingBack { stop: Stop::Terminated, killed: false },
+        State::HoldingBack { stop: Stop::Terminated, killed: true },
+        State::VerifyingAgain,
         State::Stopping { stop: Stop::Terminated, killed: false },
         State::Stopping { stop: Stop::Terminated, killed: true },
         State::Applying,
@@ -316,6 +368,8 @@ fn table() -> String {
         State::Interrupting { stop: Stop::Terminated, stage: Stage::ProvidersKilled },
         State::Interrupting { stop: Stop::Terminated, stage: Stage::ToolKilled },
         State::Ending(Ending::Applied),
+        State::Finishing(Ending::Applied),
+        State::Reporting(Ending::Applied),
         State::Ended,
     ];
     let mut text = String::from("| state | event | next | effects |\n|---|---|---|---|\n");

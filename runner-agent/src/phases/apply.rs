@@ -22,7 +22,10 @@ pub(super) fn rescued(stack: &Path, ran_in: Option<PathBuf>) -> PathBuf {
 
 impl PhaseRunner {
     pub(super) async fn run_apply(&self, planned: &Planned, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
-        self.record_claim(claim).await?;
+        // It is recorded before the hooks that run before the apply.
+        if !self.has_hooks_before_apply() {
+            self.record_claim(claim).await?;
+        }
         let file = OsString::from(self.settings.plan_file());
         let shell = &planned.shell;
         let mut journal = Some(self.open_journal(planned));

@@ -118,6 +118,8 @@ fn unmarked(text: &str) -> &str {
 pub enum Render {
     /// Messages of events.
     Messages,
+    /// All lines as they are: no event is read from what is no tool.
+    Lines,
     /// Nothing.
     Nothing,
 }
@@ -245,6 +247,12 @@ impl Events {
         self
     }
 
+    /// What is printed is no tool's.
+    pub(super) fn of_a_script(mut self) -> Self {
+        self.render = Render::Lines;
+        self
+    }
+
     /// What was said, for the classification of a failure.
     pub fn said(&mut self) -> Said {
         self.said.tail = self.tail.drain(..).collect();
@@ -301,7 +309,7 @@ impl Events {
             self.clean(line)
         };
         self.keep(&clean);
-        if self.render == Render::Messages || source == Source::Err {
+        if self.render != Render::Nothing || source == Source::Err {
             self.put(line, &clean);
         }
     }
@@ -414,6 +422,7 @@ impl Sink for Events {
         // An event is an object with a type, or at least a message (`init -json` of OpenTofu has such lines); anything else is
         // shown as it is.
         if source == Source::Out
+            && self.render != Render::Lines
             && line.starts_with('{')
             && let Ok(event) = serde_json::from_str::<Line>(line)
             && !(event.kind.is_empty() && event.message.is_empty())

@@ -36,6 +36,11 @@ const REFUSED: &[&str] = &[
 ];
 const REFUSED_PREFIXES: &[&str] = &["PAWL_", "TF_CLI_ARGS", "LD_"];
 
+/// Whether a name of the environment is not a run's to set, nor a hook's.
+pub(super) fn is_refused(name: &str) -> bool {
+    REFUSED.contains(&name) || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Names of values with their origins, for the manifest, and the values themselves.
 #[derive(Debug, Default)]
 pub(super) struct Inputs {
@@ -68,7 +73,7 @@ pub(super) fn gather(spec: &TerraformRunSpec, settings: &Settings, redactor: &Re
     }
     for variable in &spec.env {
         let name = &variable.name;
-        if REFUSED.contains(&name.as_str()) || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        if is_refused(name) {
             return Err(invalid(format!("env {name} is refused: it would steer the tool or the agent itself")));
         }
         let (value, origin) = match (&variable.value, &variable.value_from) {

@@ -6,6 +6,7 @@ mod diagnostic;
 mod disk;
 mod empty_home;
 mod events;
+mod hooks;
 mod init;
 mod inputs;
 mod journal;
@@ -35,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{Changed, Claim, Failure, Reason, TerraformRun, termination::TerminationMessage};
+use crds::{Changed, Claim, Failure, HookWhen, Reason, RunResult, TerraformRun, termination::TerminationMessage};
 
 use crate::{
     classify, files,
@@ -74,6 +75,8 @@ pub struct PhaseRunner {
     changed: Mutex<Changed>,
     /// The lock that may be released.
     release: Mutex<Option<locked::Release>>,
+    /// The hooks, and what they handed over.
+    hooks: Mutex<hooks::Fixed>,
 }
 
 impl PhaseRunner {
@@ -89,6 +92,7 @@ impl PhaseRunner {
             stage: Mutex::default(),
             changed: Mutex::default(),
             release: Mutex::default(),
+            hooks: Mutex::default(),
         }
     }
 
@@ -113,7 +117,8 @@ impl PhaseRunner {
         self.write_cli_config(shell)?;
         shell.tool.check()?;
         let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
-        let env = shell.env.iter().cloned().chain(call.env).collect();
+        let handed = self.handed_over().into_iter().map(|(name, value)| (name.into(), value.into()));
+        let env = shell.env.iter().cloned().chain(handed).chain(call.env).collect();
         let tool = &shell.tool.found;
         Ok(Command { program: tool.binary.clone(), args: call.args, env, dir: shell.stack.clone(), role: tool.role() })
     }
@@ -167,7 +172,9 @@ impl PhaseRunner {
     async fn run_restore(&self, run: &Arc<TerraformRun>, notices: &Notices) -> Result<(SetupReport, Planned), Failure> {
         let (report, prepared) = self.run_setup_of_restored(run, notices).await?;
         let mut made = Initialised::of(&prepared, prepared.shell.clone());
+        self.run_hooks_again(&made.shell, notices).await?;
         self.know_backend(&mut made)?;
+        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices).await?;
         let plan = run.status.as_ref().and_then(|status| status.plan.as_ref());
         let operations = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
         Ok((report, Planned::of(made, None, operations)))
@@ -227,6 +234,7 @@ impl Work for PhaseRunner {
         let (report, prepared) = self.whose_disk(self.run_setup(&run, cache, &notices).await).await?;
         let prepared = Arc::new(prepared);
         self.enter(Stage::Prepared(prepared.clone()));
+        self.run_hooks(HookWhen::AfterSetup, Some(&prepared.shell), &Vec::new(), &notices).await?;
         self.check_variables(&prepared)?;
         for note in &prepared.shell.tool.found.notes {
             self.log.line(&format!("pawl: {note}")).await;
@@ -252,17 +260,23 @@ impl Work for PhaseRunner {
         let prepared = self.stage().prepared()?;
         self.log.enter("init").await;
         let mut shell = prepared.shell.clone();
+        self.run_hooks(HookWhen::BeforeInit, Some(&shell), &Vec::new(), &notices).await?;
         let cached = self.serve_providers(prepared.cache.clone(), &mut shell).await;
         let (report, made) = self.whose_disk(self.run_init(&prepared, shell, &notices).await).await?;
         self.keep_providers(cached, &made.shell.stack).await;
-        self.enter(Stage::Initialised(Arc::new(made)));
+        let made = Arc::new(made);
+        self.enter(Stage::Initialised(made.clone()));
+        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), &notices).await?;
         Ok(report)
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
         let initialised = self.stage().initialised()?;
         self.log.enter("plan").await;
+        let handed = self.handed_over().len();
+        self.run_hooks(HookWhen::BeforePlan, Some(&initialised.shell), &Vec::new(), &notices).await?;
         let (report, planned) = self.whose_disk(self.run_plan(&initialised, &notices).await).await?;
+        self.take_back(handed);
         self.enter(Stage::Planned(Arc::new(planned)));
         Ok(report)
     }
@@ -276,14 +290,34 @@ impl Work for PhaseRunner {
         Ok(Verified { checksum, differs })
     }
 
+    fn has_hooks_before(&self) -> bool {
+        self.has_hooks_before_apply()
+    }
+
+    async fn hooks_before(&self, claim: Claim, notices: Notices) -> Result<(), Failure> {
+        self.run_hooks_before(&claim, &notices).await
+    }
+
+    async fn verify_again(&self) -> Result<Verified, Failure> {
+        self.verify_behind_hooks().await
+    }
+
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
         let planned = self.stage().planned()?;
         self.log.enter("apply").await;
         self.run_apply(&planned, &claim, &notices).await
     }
 
-    async fn deliver(&self, message: TerminationMessage) {
-        self.deliver_result(&message).await;
+    async fn deliver(&self, message: TerminationMessage) -> bool {
+        self.deliver_result(&message).await
+    }
+
+    fn has_hooks_after(&self, applied: bool) -> bool {
+        self.has_hooks_at_the_end(applied)
+    }
+
+    async fn hooks_after(&self, applied: bool, result: Option<RunResult>, notices: Notices) {
+        self.run_hooks_at_the_end(applied, result, &notices).await;
     }
 
     fn interrupt(&self) {

@@ -67,6 +67,7 @@ impl PhaseRunner {
         // Whatever plan-time code left running must not touch what is about to be measured.
         self.kill_others().await;
         self.keep_plan().await?;
+        self.hooks_after_plan(shell, exit.code == 2, notices).await?;
         self.keeps_its_providers(&shell.stack)?;
         let reading = self.read_plan_file(shell, ran_in.as_deref(), recovery.as_ref(), notices);
         let printing = self.print_plan(shell, ran_in.as_deref(), notices);

@@ -118,6 +118,7 @@ impl PhaseRunner {
             stack,
             managed: *managed,
             inputs: made.inputs.clone(),
+            hooks: self.fixed_hooks().to_vec(),
             parts: Some(parts.clone()),
         };
         let to = file.clone();
@@ -169,12 +170,14 @@ impl PhaseRunner {
         recorded.map_err(|trouble| unclaimed("the claim could not be recorded, so nothing was applied", &trouble))
     }
 
-    /// Leaves the result of a claimed run with the datastore.
-    pub(super) async fn deliver_result(&self, message: &TerminationMessage) {
-        let Some(remote) = &self.remote else { return };
-        if let Err(trouble) = retry_for(END_PATIENCE, || remote.client.result(message)).await {
-            self.missing("the result", &trouble).await;
+    /// Leaves the result of a claimed run with the datastore, where there is one. Whether it is there.
+    pub(super) async fn deliver_result(&self, message: &TerminationMessage) -> bool {
+        let Some(remote) = &self.remote else { return true };
+        let delivered = retry_for(END_PATIENCE, || remote.client.result(message)).await;
+        if let Err(trouble) = &delivered {
+            self.missing("the result", trouble).await;
         }
+        delivered.is_ok()
     }
 
     /// Leaves the state that the tool could not save with the datastore; where it is then.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use crds::{Failure, Reason, TerraformRun, datastore::ObjectKind};
+use crds::{Failure, HookWhen, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{
     Initialised, PhaseRunner, Planned, inputs, source,
@@ -68,6 +68,7 @@ impl PhaseRunner {
             );
             return Err(Reason::InputsChanged.failure(message));
         }
+        self.restore_hooks(run, &given.env, head.hooks.clone());
         // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
@@ -86,6 +87,7 @@ impl PhaseRunner {
         };
         let (report, prepared) = self.prepare(run, cache, given, origin, notices).await?;
         let mut shell = prepared.shell.clone();
+        self.run_hooks_again(&shell, notices).await?;
         let mut args = vec!["init", "-input=false", "-no-color", "-get=false", "-lockfile=readonly"];
         if shell.tool.found.has_init_json() && !shell.is_terragrunt() {
             args.push("-json");
@@ -96,6 +98,7 @@ impl PhaseRunner {
         self.keep_providers(cached, &shell.stack).await;
         let mut made = Initialised::of(&prepared, shell);
         self.know_backend(&mut made)?;
+        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices).await?;
         Ok((report, Planned::of(made, head.parts, plan.counts.operations())))
     }
 }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, Reason, TerraformRun};
+use crds::{Failure, HookWhen, Reason, TerraformRun};
 
 pub(super) use super::empty_home::make_empty;
 use super::{
@@ -80,10 +80,13 @@ impl PhaseRunner {
         // What is missing is said before anything is fetched.
         let given = inputs::gather(spec, settings, &self.redactor)?;
         self.check_credentials(&spec.credentials)?;
+        self.fix_hooks(run, &given.env)?;
+        self.run_hooks(HookWhen::BeforeSetup, None, &Vec::new(), notices).await?;
         let root = settings.source_dir();
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
             _ if settings.folder.is_some() => {
                 let source = "folder".to_owned();
+                self.fix_hooks_of_source(&root, &root)?;
                 let origin = Origin { source, revision: None, stack: root.clone(), root, managed: false, pinned: None };
                 return self.prepare(run, cache, given, origin, notices).await;
             }
@@ -107,6 +110,7 @@ impl PhaseRunner {
         if spec.source.git.is_some() {
             self.refuse_pointers(&root, &stack).await?;
         }
+        self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
         inputs::write(&stack, spec, &given.variables)?;
         let managed = self.wants_managed_state(run, &stack);
@@ -137,6 +141,7 @@ impl PhaseRunner {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
         }
         let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
         let root = settings.source_dir();
         let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());
         let stack = source::stack(&root, path, "the plan's folder")?;
@@ -174,6 +179,7 @@ impl PhaseRunner {
             operation: spec.operation.as_str().to_owned(),
             variables: given.variable_origins,
             env: given.env_origins,
+            hooks: self.hook_facts(),
             ..Facts::default()
         };
         let shell = Shell {

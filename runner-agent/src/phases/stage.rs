@@ -126,14 +126,19 @@ impl Stage {
         }
     }
 
+    /// What commands are run with, once it is known.
+    pub(super) fn shell(&self) -> Option<&Shell> {
+        match self {
+            Self::New | Self::Begun => None,
+            Self::Prepared(made) => Some(&made.shell),
+            Self::Initialised(made) => Some(&made.shell),
+            Self::Planned(made) => Some(&made.shell),
+        }
+    }
+
     /// The stack's directory; empty before it is known.
     pub(super) fn stack(&self) -> &Path {
-        match self {
-            Self::New | Self::Begun => Path::new(""),
-            Self::Prepared(made) => &made.shell.stack,
-            Self::Initialised(made) => &made.shell.stack,
-            Self::Planned(made) => &made.shell.stack,
-        }
+        self.shell().map_or(Path::new(""), |shell| &shell.stack)
     }
 }
 

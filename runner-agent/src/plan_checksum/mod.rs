@@ -41,6 +41,8 @@ pub struct Facts {
     pub variables: Vec<(String, String)>,
     /// Names and origins of environment variables.
     pub env: Vec<(String, String)>,
+    /// The hooks in their order: when each runs, its name, what its failure does, and the digest of its script.
+    pub hooks: Vec<String>,
 }
 
 /// Digests of files, as they are now.
@@ -77,6 +79,7 @@ const PARTS: &[(&str, &str)] = &[
     ("operation", "what the run does"),
     ("variables", "which variables are given, or from where"),
     ("env", "which environment variables are given, or from where"),
+    ("hooks", "the hooks (their scripts, or when they run)"),
     ("runUID", "the run"),
 ];
 const LOCK: &str = "lockFile";
@@ -123,6 +126,10 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
     if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
         tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
     }
+    // What a run does not use has no key: a plan of an older agent keeps its checksum.
+    if !facts.hooks.is_empty() {
+        manifest["hooks"] = json!(facts.hooks);
+    }
     manifest
 }
 
@@ -153,6 +160,7 @@ mod tests {
             operation: "Apply".into(),
             variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
             env: Vec::new(),
+            ..Facts::default()
         };
         let digests = Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None };
         assert_eq!(checksum(&facts, &digests), "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422");
@@ -169,7 +177,7 @@ mod tests {
             checksum(&f, &Digests { work: "x".into(), ..d.clone() }),
             checksum(&f, &Digests { tool: "x".into(), ..d.clone() }),
         ];
-        let changes: [fn(&mut Facts); 10] = [
+        let changes: [fn(&mut Facts); 11] = [
             |f| f.run_uid.push('x'),
             |f| f.tool.push('x'),
             |f| f.tool_version.push('x'),
@@ -180,6 +188,7 @@ mod tests {
             |f| f.operation.push('x'),
             |f| f.variables[0].1.push('x'),
             |f| f.env.push(("x".into(), "value".into())),
+            |f| f.hooks.push("Always x Fail sha256:1".into()),
         ];
         for change in changes {
             let mut changed = facts();
@@ -195,14 +204,17 @@ mod tests {
 
     #[test]
     fn what_changed_is_named() {
-        let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
+        let (f, d) = (
+            Facts { hooks: vec!["x".into()], ..facts() },
+            Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None },
+        );
         let of = |digests: &Digests| Parts::of(&f, &d).changed(&Parts::of(&f, digests));
         assert!(of(&d).is_empty());
         assert!(of(&Digests { work: "x".into(), ..d.clone() })[0].starts_with("the code"));
         let lock = of(&Digests { work: "x".into(), lock: Some("l".into()), ..d.clone() });
         assert_eq!(lock, ["the lock file .terraform.lock.hcl, and perhaps more of the code"]);
         assert_eq!(of(&Digests { plan: "x".into(), tool: "x".into(), ..d.clone() }).len(), 2);
-        let other = Facts { workspace: "prod".into(), ..facts() };
+        let other = Facts { workspace: "prod".into(), ..f.clone() };
         assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
         // Each part of the checksum has its words, the version of the manifest apart, which another version of the agent alone has.
         let parts = Parts::of(&f, &d);

@@ -78,6 +78,17 @@ pub enum Source {
     Err,
 }
 
+/// What a command is started in spite of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InSpite {
+    /// Nothing.
+    None,
+    /// The attempt is being stopped.
+    Stop,
+    /// It is being stopped, and what ran was killed.
+    Kill,
+}
+
 impl Children {
     /// From now on all commands are kept within these bounds. Once for all.
     ///
@@ -105,7 +116,7 @@ impl Children {
         self.table().tracked.iter().map(|(pid, tracked)| (*pid, tracked.role.clone())).collect()
     }
 
-    fn spawn(&self, command: &Command, out: Stdio, last: bool) -> Result<(Child, i32), RunError> {
+    fn spawn(&self, command: &Command, out: Stdio, spite: InSpite) -> Result<(Child, i32), RunError> {
         let mut tokio_command = tokio::process::Command::new(&command.program);
         tokio_command
             .args(&command.args)
@@ -118,7 +129,7 @@ impl Children {
             .process_group(0);
         // Under one lock with the reaper's look, so that a command that ends at once is not taken for a stranger.
         let mut table = self.table();
-        if table.killed || table.stopped && !last {
+        if table.killed && spite != InSpite::Kill || table.stopped && spite == InSpite::None {
             return Err(RunError::Stopped);
         }
         let child = match self.confined.get() {
@@ -147,14 +158,14 @@ impl Children {
     /// Runs a command to its end, giving its output chunk by chunk and line by line to `sink`, which is awaited after each
     /// chunk. Output is read until 5 s after the end, whoever still holds the pipe.
     pub async fn run(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::piped(), false)?;
+        let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::None)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), out, err, sink).await
     }
 
     /// Like [`Self::run`] with standard output going into a pipe of the caller's.
     pub async fn run_into(&self, command: &Command, out: std::io::PipeWriter, sink: &mut impl Sink) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::from(out), false)?;
+        let (mut child, pid) = self.spawn(command, Stdio::from(out), InSpite::None)?;
         let err = child.stderr.take();
         self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), None, err, sink).await
     }
@@ -166,10 +177,17 @@ impl Children {
         out: std::io::PipeWriter,
         sink: &mut impl Sink,
     ) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::from(out), true)?;
+        let (mut child, pid) = self.spawn(command, Stdio::from(out), InSpite::Stop)?;
         let err = child.stderr.take();
         // Nor is what it starts told to end.
         self.watch(&mut child, (pid, false), None, err, sink).await
+    }
+
+    /// Like [`Self::run`] for what comes when all else has ended: it is started also when what ran was killed.
+    pub async fn run_at_the_end(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
+        let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::Kill)?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        self.watch(&mut child, (pid, false), out, err, sink).await
     }
 
     async fn watch(

@@ -86,7 +86,7 @@ impl Commands {
     }
 
     /// The line that shows the log.
-    fn logs(&self) -> String {
+    pub fn logs(&self) -> String {
         match self {
             Self::Cluster { namespace, run } => names::logs_command(namespace, run),
             Self::Folder { record, .. } => format!("cat {}", record.join("log").display()),

@@ -152,7 +152,9 @@ impl Work for Played {
         Changed::None
     }
 
-    async fn deliver(&self, _message: TerminationMessage) {}
+    async fn deliver(&self, _message: TerminationMessage) -> bool {
+        true
+    }
 
     fn redact(&self, text: &str) -> String {
         text.to_owned()

@@ -47,6 +47,9 @@ impl StatusView {
         now: Timestamp,
     ) {
         self.stalled = None;
+        self.ended = true;
+        // One of a phase that was stopped.
+        self.hook = None;
         let commands = self.settings.commands();
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let claimed = phase == Phase::Apply;

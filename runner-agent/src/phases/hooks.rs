@@ -1,0 +1,402 @@
+//! Hooks: their scripts are fixed at Setup, and each runs as a step of its phase, with the tool's environment and what it may do.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
+
+use super::{PhaseRunner, Shell, guard, inputs};
+use crate::{
+    classify::{internal, not_run},
+    files,
+    hooks::{self, Hook, MAX_SCRIPT, MAX_SCRIPTS, MAX_VALUES},
+    ports::{Notice, Notices, Verified},
+    process::{Command, Role, RunError, kill_others},
+};
+
+/// How long what a hook left may take to be gone once it is killed.
+const GONE: std::time::Duration = std::time::Duration::from_secs(5);
+/// The hooks of a plan that waits in a folder.
+const KEPT: &str = "hooks.json";
+/// The largest file of that name, in bytes.
+const MAX_KEPT: u64 = 8 << 20;
+
+/// The hooks of an attempt from Setup on.
+#[derive(Debug, Default)]
+pub(super) struct Fixed {
+    run: Arc<TerraformRun>,
+    hooks: Arc<Vec<Hook>>,
+    /// The environment of commands, for hooks before the stack is there.
+    env: Vec<(OsString, OsString)>,
+    /// What hooks handed over: names of the environment, and values that may be secret.
+    values: Vec<(String, String)>,
+    /// The plan is one of an earlier process.
+    restores: bool,
+}
+
+/// Facts for hooks besides those that all have.
+pub(super) type More = Vec<(&'static str, OsString)>;
+
+impl PhaseRunner {
+    /// The hooks, as far as they are fixed.
+    pub(super) fn fixed_hooks(&self) -> Arc<Vec<Hook>> {
+        guard(&self.hooks).hooks.clone()
+    }
+
+    /// What hooks have handed over so far, for commands that follow.
+    pub(super) fn handed_over(&self) -> Vec<(String, String)> {
+        guard(&self.hooks).values.clone()
+    }
+
+    /// Takes back what was handed over beyond the first so many values: that of hooks around the plan ends with it, since a pod that
+    /// restores the plan does not have it either.
+    pub(super) fn take_back(&self, first: usize) {
+        guard(&self.hooks).values.truncate(first);
+    }
+
+    /// What stands in the manifest for hooks.
+    pub(super) fn hook_facts(&self) -> Vec<String> {
+        self.fixed_hooks().iter().map(Hook::fact).collect()
+    }
+
+    fn has_hook(&self, when: HookWhen) -> bool {
+        self.fixed_hooks().iter().any(|hook| hook.when == when)
+    }
+
+    /// Before or after the apply of this run, which may destroy.
+    fn around_apply(&self, before: bool) -> HookWhen {
+        let destroys = guard(&self.hooks).run.spec.operation == Operation::Destroy;
+        match (destroys, before) {
+            (false, true) => HookWhen::BeforeApply,
+            (false, false) => HookWhen::AfterApply,
+            (true, true) => HookWhen::BeforeDestroy,
+            (true, false) => HookWhen::AfterDestroy,
+        }
+    }
+
+    /// Fixes the scripts that are there before the source is.
+    pub(super) fn fix_hooks(&self, run: &Arc<TerraformRun>, env: &[(String, String)]) -> Result<(), Failure> {
+        if run.spec.hooks.is_empty() {
+            return Ok(());
+        }
+        let env = self.host.tool_env(env);
+        let own = run.spec.hooks.iter().filter(|hook| hook.path.is_none());
+        let hooks = own.map(|hook| self.own_script(hook, &env)).collect::<Result<_, _>>()?;
+        *guard(&self.hooks) = Fixed { run: run.clone(), hooks: Arc::new(hooks), env, ..Fixed::default() };
+        Ok(())
+    }
+
+    /// Fixes those of the source besides. From here on all bytes stand.
+    pub(super) fn fix_hooks_of_source(&self, stack: &Path, root: &Path) -> Result<(), Failure> {
+        let (run, known, env) = {
+            let fixed = guard(&self.hooks);
+            (fixed.run.clone(), fixed.hooks.clone(), fixed.env.clone())
+        };
+        if run.spec.hooks.is_empty() {
+            return Ok(());
+        }
+        let mut known = known.iter().cloned();
+        let mut hooks = Vec::new();
+        for spec in &run.spec.hooks {
+            match &spec.path {
+                Some(path) => hooks.push(self.fixed(spec, self.script_of_source(spec, path, stack, root)?, &env)?),
+                None => hooks.extend(known.next()),
+            }
+        }
+        let size: usize = hooks.iter().map(|hook: &Hook| hook.script.len()).sum();
+        if size > MAX_SCRIPTS {
+            let text = format!("the hooks have {size} bytes in all, more than {} KiB", MAX_SCRIPTS >> 10);
+            return Err(Reason::HookInvalid.failure(text));
+        }
+        if self.host.keeps_disk() {
+            self.keep_hooks(&hooks).map_err(|error| internal("the hooks cannot be kept", &error))?;
+        }
+        guard(&self.hooks).hooks = Arc::new(hooks);
+        Ok(())
+    }
+
+    /// Goes on with the hooks of a plan that an earlier process made.
+    pub(super) fn restore_hooks(&self, run: &Arc<TerraformRun>, env: &[(String, String)], hooks: Vec<Hook>) {
+        if !hooks.is_empty() {
+            let env = self.host.tool_env(env);
+            *guard(&self.hooks) = Fixed { run: run.clone(), hooks: Arc::new(hooks), env, restores: true, values: Vec::new() };
+        }
+    }
+
+    /// Those that lie beside a plan in a folder.
+    pub(super) fn kept_hooks(&self, run: &TerraformRun) -> Result<Vec<Hook>, Failure> {
+        if run.spec.hooks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let read = files::left(&self.settings.kept.join(KEPT), MAX_KEPT).and_then(io::read_to_string);
+        let missing = |error: &dyn std::fmt::Display| {
+            Reason::StoredPlanMissing.failure(format!("the hooks that the plan was made with cannot be read: {error}"))
+        };
+        serde_json::from_str(&read.map_err(|error| missing(&error))?).map_err(|error| missing(&error))
+    }
+
+    fn keep_hooks(&self, hooks: &[Hook]) -> io::Result<()> {
+        files::create(&self.settings.kept.join(KEPT))?.write_all(serde_json::to_string(hooks)?.as_bytes())
+    }
+
+    /// A script that is in the run or in a ConfigMap.
+    fn own_script(&self, spec: &crds::Hook, env: &[(OsString, OsString)]) -> Result<Hook, Failure> {
+        let name = &spec.name;
+        let bytes = match (&spec.inline, &spec.config_map_key_ref) {
+            (Some(text), None) => text.clone().into_bytes(),
+            (None, Some(key)) => {
+                let missing = |what: &str| {
+                    let text = format!("ConfigMap {} {what}; hook {name} wants {}/{}", key.name, key.name, key.key);
+                    Reason::ConfigMapNotFound.failure(text)
+                };
+                let object = self.settings.config_maps.join(&key.name);
+                if inputs::is_empty(&object) {
+                    return Err(missing("does not exist or is empty"));
+                }
+                let is_plain = !key.key.contains('/') && key.key != "." && key.key != "..";
+                let file = Some(object.join(&key.key)).filter(|file| is_plain && file.is_file());
+                let file = file.ok_or_else(|| missing(&format!("has no key {}", key.key)))?;
+                read(&file).map_err(|error| internal(&format!("the script of hook {name} cannot be read"), &error))?
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                let text = format!("hook {name} needs exactly one of inline, configMapKeyRef and path");
+                return Err(Reason::InvalidSpec.failure(text));
+            }
+        };
+        self.fixed(spec, bytes, env)
+    }
+
+    /// A script that is a file of the source.
+    fn script_of_source(&self, spec: &crds::Hook, path: &str, stack: &Path, root: &Path) -> Result<Vec<u8>, Failure> {
+        let name = &spec.name;
+        if spec.inline.is_some() || spec.config_map_key_ref.is_some() || spec.when == HookWhen::BeforeSetup {
+            let text = format!("hook {name} needs exactly one of inline, configMapKeyRef and path, and no path before Setup");
+            return Err(Reason::InvalidSpec.failure(text));
+        }
+        let invalid = |what: &str| Reason::HookInvalid.failure(format!("hook {name}: {path} {what}"));
+        let top = self.host.version_root(root);
+        let top = top.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        let file = stack.join(path).canonicalize().map_err(|_| invalid("is not in the source"))?;
+        if !file.starts_with(&top) {
+            return Err(invalid("leads out of the source"));
+        }
+        if !file.is_file() {
+            return Err(invalid("is no regular file"));
+        }
+        read(&file).map_err(|error| internal(&format!("the script of hook {name} cannot be read"), &error))
+    }
+
+    /// The hook with its bytes, which something can run.
+    fn fixed(&self, spec: &crds::Hook, bytes: Vec<u8>, env: &[(OsString, OsString)]) -> Result<Hook, Failure> {
+        let hook = Hook::of(spec, bytes).map_err(|text| Reason::HookInvalid.failure(text))?;
+        let (program, argument) = hook.interpreter();
+        let missing = |what: &str| {
+            let text = format!("hook {}: its #! line wants {what}, which is not there", hook.name);
+            Err(Reason::HookInvalid.failure(text))
+        };
+        // What is made below the work directory by hooks before it is there later.
+        if !Path::new(program).starts_with(&self.settings.work) && !Path::new(program).is_file() {
+            return missing(program);
+        }
+        let is_word = |word: &&str| !word.starts_with('-') && !word.contains(['=', ' ', '/']);
+        if let ("/usr/bin/env", Some(word)) = (program, argument.filter(is_word)) {
+            let path = env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
+            if !env::split_paths(&path).any(|dir| dir.join(word).is_file()) {
+                return missing(word);
+            }
+        }
+        Ok(hook)
+    }
+
+    /// Runs the hooks of a moment one after the other. The first that fails ends it, unless it lets its phase go on.
+    pub(super) async fn run_hooks(
+        &self,
+        when: HookWhen,
+        shell: Option<&Shell>,
+        more: &More,
+        notices: &Notices,
+    ) -> Result<(), Failure> {
+        for hook in self.fixed_hooks().iter().filter(|hook| hook.when == when) {
+            if let Err(failure) = self.run_hook(hook, shell, more, notices).await {
+                if !hook.continues || self.children.is_stopped() {
+                    return Err(failure);
+                }
+                self.pass_over(hook, failure, notices).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs those before `init` once more, for what they hand over and leave outside of the source.
+    pub(super) async fn run_hooks_again(&self, shell: &Shell, notices: &Notices) -> Result<(), Failure> {
+        self.run_hooks(HookWhen::BeforeSetup, None, &More::new(), notices).await?;
+        self.run_hooks(HookWhen::AfterSetup, Some(shell), &More::new(), notices).await?;
+        self.run_hooks(HookWhen::BeforeInit, Some(shell), &More::new(), notices).await
+    }
+
+    /// A failure that ends nothing.
+    async fn pass_over(&self, hook: &Hook, failure: Failure, notices: &Notices) {
+        self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await;
+        let failed = FailedHook { name: hook.name.clone(), when: hook.when, message: failure.message };
+        let _ = notices.send(Notice::HookFailed(failed));
+    }
+
+    async fn run_hook(&self, hook: &Hook, shell: Option<&Shell>, more: &More, notices: &Notices) -> Result<(), Failure> {
+        let (name, when) = (&hook.name, hook.when.as_str());
+        let named = |what: &str| format!("hook {name} ({when}) {what}");
+        let out = self.settings.tmp().join("hook-values");
+        let command =
+            self.hook_command(hook, shell, more, &out).map_err(|error| internal(&named("cannot be written"), &error))?;
+        self.log.line(&format!("pawl: hook {name}, {when}")).await;
+        let _ = notices.send(Notice::HookStarted(name.clone(), hook.when));
+        let mut events = self.events(&command.dir, notices).of_a_script();
+        let exit = match hook.when {
+            HookWhen::Always | HookWhen::AfterApply | HookWhen::AfterDestroy => {
+                self.children.run_at_the_end(&command, &mut events).await
+            }
+            _ => self.children.run(&command, &mut events).await,
+        };
+        let _ = notices.send(Notice::HookEnded(name.clone(), exit.as_ref().map_or(-1, |exit| exit.code)));
+        let exit = exit.map_err(|error| match error {
+            RunError::Spawn(error) => Reason::HookInvalid.failure(named(&format!("cannot be started: {error}"))),
+            error => not_run(&format!("hook {name}"), &error),
+        })?;
+        let values = files::left(&out, MAX_VALUES as u64).and_then(io::read_to_string);
+        let _ = fs::remove_file(&out);
+        let text =
+            values.map_err(|error| Reason::HookInvalid.failure(named(&format!("hands over what cannot be read: {error}"))))?;
+        // Masked whatever else is wrong with them: the hook may have printed them too.
+        text.lines().filter_map(|line| line.split_once('=')).for_each(|(_, value)| self.redactor.add(value));
+        if exit.code != 0 {
+            let how = exit
+                .signal
+                .map_or_else(|| format!("failed with {}", exit.code), |signal| format!("was killed by signal {signal}"));
+            let last = events.said().tail.iter().rev().find(|line| !line.trim().is_empty()).map(|line| format!(": {line}"));
+            return Err(Reason::HookFailed.failure(self.redactor.clean(&named(&format!("{how}{}", last.unwrap_or_default())))));
+        }
+        let values = hooks::values(&text, hook.when, inputs::is_refused);
+        let values = values.map_err(|error| Reason::HookInvalid.failure(named(&format!("failed: {error}"))))?;
+        guard(&self.hooks).values.extend(values);
+        Ok(())
+    }
+
+    /// Writes the script where code of the stack cannot change it, and the empty file for what it hands over.
+    fn hook_command(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: &Path) -> io::Result<Command> {
+        let settings = &self.settings;
+        let dir = settings.kept.join("hooks");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let script = dir.join(&hook.name);
+        files::create(&script)?.write_all(hook.script.as_bytes())?;
+        files::create(out)?;
+        let (program, argument) = hook.interpreter();
+        let args = argument.map(OsString::from).into_iter().chain([script.into()]).collect();
+        let dir = shell.map_or_else(|| settings.home(), |shell| shell.stack.clone());
+        // A person's folder has no home of its own.
+        let dir = if dir.is_dir() { dir } else { settings.work.clone() };
+        let env = self.hook_env(hook, shell, more, out);
+        Ok(Command { program: program.into(), args, env, dir, role: Role::Other })
+    }
+
+    /// The tool's environment, what hooks handed over, the tool on the path, and what a hook is told.
+    fn hook_env(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: &Path) -> Vec<(OsString, OsString)> {
+        let (settings, fixed) = (&self.settings, guard(&self.hooks));
+        let mut env = shell.map_or_else(|| fixed.env.clone(), |shell| shell.env.clone());
+        env.extend(fixed.values.iter().map(|(name, value)| (name.into(), value.into())));
+        if let Some(shell) = shell {
+            let dirs = shell.tool.found.all().filter_map(|tool| tool.binary.parent().map(PathBuf::from));
+            let path = env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
+            let all: Vec<_> = dirs.chain(env::split_paths(&path)).collect();
+            env.push(("PATH".into(), env::join_paths(all).unwrap_or(path)));
+            env.push(("PAWL_STACK_DIR".into(), shell.stack.clone().into()));
+        }
+        let spec = &fixed.run.spec;
+        let operation = format!("{:?}", spec.operation);
+        let facts: [(&str, OsString); 11] = [
+            ("PAWL_HOOK", hook.name.clone().into()),
+            ("PAWL_HOOK_WHEN", hook.when.as_str().into()),
+            ("PAWL_HOOK_VALUES", out.into()),
+            ("PAWL_HOOK_RESTORES", fixed.restores.to_string().into()),
+            ("PAWL_NAMESPACE", settings.namespace.clone().into()),
+            ("PAWL_RUN", settings.run.clone().into()),
+            ("PAWL_RUN_UID", settings.run_uid.clone().into()),
+            ("PAWL_ATTEMPT", settings.attempt.to_string().into()),
+            ("PAWL_OPERATION", operation.into()),
+            ("PAWL_WORKSPACE", spec.workspace.clone().into()),
+            ("PAWL_SOURCE_DIR", settings.source_dir().into()),
+        ];
+        env.extend(facts.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.into(), value)));
+        env
+    }
+
+    /// Those after the plan end before anything of it is measured, as does what they leave running.
+    pub(super) async fn hooks_after_plan(&self, shell: &Shell, changes: bool, notices: &Notices) -> Result<(), Failure> {
+        if !self.has_hook(HookWhen::AfterPlan) {
+            return Ok(());
+        }
+        let more = vec![("PAWL_PLAN_FILE", self.settings.plan_file().into()), ("PAWL_PLAN_CHANGES", changes.to_string().into())];
+        self.run_hooks(HookWhen::AfterPlan, Some(shell), &more, notices).await?;
+        kill_others(&self.children, GONE).await;
+        Ok(())
+    }
+
+    pub(super) fn has_hooks_before_apply(&self) -> bool {
+        self.has_hook(self.around_apply(true))
+    }
+
+    /// Records the claim, so that these hooks run once whatever becomes of the cluster, and runs them.
+    pub(super) async fn run_hooks_before(&self, claim: &Claim, notices: &Notices) -> Result<(), Failure> {
+        let planned = self.stage().planned()?;
+        self.log.enter("apply").await;
+        self.record_claim(claim).await?;
+        let more =
+            vec![("PAWL_PLAN_FILE", self.settings.plan_file().into()), ("PAWL_PLAN_CHECKSUM", claim.checksum.clone().into())];
+        self.run_hooks(self.around_apply(true), Some(&planned.shell), &more, notices).await
+    }
+
+    /// What is on disk behind these hooks, none of which left anything that could still change it.
+    pub(super) async fn verify_behind_hooks(&self) -> Result<Verified, Failure> {
+        let planned = self.stage().planned()?;
+        if !kill_others(&self.children, GONE).await {
+            let text = "what the hooks before the apply left does not end; nothing was applied";
+            return Err(Reason::HookFailed.failure(text));
+        }
+        let (checksum, found) = self.checksum(&planned.shell, &planned.facts).await?;
+        let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();
+        Ok(Verified { checksum, differs })
+    }
+
+    pub(super) fn has_hooks_at_the_end(&self, applied: bool) -> bool {
+        self.has_hook(HookWhen::Always) || applied && self.has_hook(self.around_apply(false))
+    }
+
+    /// Each of them runs, whatever became of those before.
+    pub(super) async fn run_hooks_at_the_end(&self, applied: bool, result: Option<RunResult>, notices: &Notices) {
+        let shell = self.stage().shell().cloned();
+        let result = result.map_or("", RunResult::as_str);
+        let plan = shell.is_some().then(|| self.settings.plan_file()).filter(|file| file.is_file());
+        let plan = plan.map(|file| ("PAWL_PLAN_FILE", file.into()));
+        let more: More = plan.into_iter().chain([("PAWL_RESULT", result.into())]).collect();
+        let after = applied.then(|| self.around_apply(false));
+        for when in after.into_iter().chain([HookWhen::Always]) {
+            for hook in self.fixed_hooks().iter().filter(|hook| hook.when == when) {
+                if let Err(failure) = self.run_hook(hook, shell.as_ref(), &more, notices).await {
+                    self.pass_over(hook, failure, notices).await;
+                }
+            }
+        }
+    }
+}
+
+/// The bytes of a script; of one that is too large as many as show it.
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(file)?.take(MAX_SCRIPT as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,269 @@
+//! Hooks: when each runs, what it gets and hands over, and what its failure does.
+
+use std::fs;
+
+use crds::{Changed, FailureClass, HookWhen, Phase, RunResult, names, reason};
+use serde_json::{Value, json};
+
+use crate::common::{Attempt, GATE, start};
+
+/// What a hook does here unless a test says otherwise: it writes down when it ran.
+const TELL: &str = r#"echo "$PAWL_HOOK_WHEN" >> "$LEDGER""#;
+
+fn hook(when: &str, script: &str) -> Value {
+    json!({"name": when.to_lowercase(), "when": when, "inline": format!("{TELL}\n{script}")})
+}
+
+fn hooks(all: &[(&str, &str)]) -> Value {
+    json!({"hooks": all.iter().map(|(when, script)| hook(when, script)).collect::<Vec<_>>()})
+}
+
+fn with(mut spec: Value, name: &str, value: Value) -> Value {
+    spec[name] = value;
+    spec
+}
+
+/// What ran, hooks and commands of the tool.
+fn ran(a: &Attempt) -> String {
+    a.ledger().join(" ")
+}
+
+#[tokio::test]
+async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
+    let _one = crate::ONE.lock().await;
+    let hand = r#"echo TOKEN=hunter22-x > "$PAWL_HOOK_VALUES""#;
+    let spec = hooks(&[
+        ("BeforeSetup", "[ -z \"$PAWL_STACK_DIR\" ] && touch \"$HOME/made\""),
+        ("AfterSetup", "[ -e main.tf ] && [ -e \"$HOME/made\" ] && command -v tofu"),
+        ("BeforeInit", hand),
+        ("AfterInit", "[ -e .terraform.lock.hcl ]"),
+        ("BeforePlan", r#"echo "the token is $TOKEN"; echo TF_VAR_a=b > "$PAWL_HOOK_VALUES""#),
+        (
+            "AfterPlan",
+            "[ \"$PAWL_PLAN_CHANGES $TF_VAR_a\" = 'true b' ] && grep -q plan \"$PAWL_PLAN_FILE\" && echo made > by-a-hook",
+        ),
+        ("BeforeApply", "case $PAWL_PLAN_CHECKSUM in sha256:*) echo LATE=1 > \"$PAWL_HOOK_VALUES\";; *) exit 9;; esac"),
+        ("AfterApply", "[ \"$PAWL_RESULT $LATE\" = 'Applied 1' ]"),
+        ("BeforeDestroy", ""),
+        ("AfterDestroy", ""),
+        ("Always", "[ \"$PAWL_RESULT\" = Applied ]"),
+    ]);
+    let apply = r#"echo "apply has $TOKEN $TF_VAR_a$LATE" | sed 's/hunter22/seen/' >> "$LEDGER"; [ -e by-a-hook ] || echo lost >> "$LEDGER""#;
+    let mut a = start(&spec, &[("PLAN", r#"echo "plan has $TF_VAR_a" >> "$LEDGER""#), ("BEFORE_APPLY", apply)], |_, _| {});
+    assert_eq!(a.end().await, 0, "{:#?}\n{}", a.api.status(), a.log());
+    let status = a.api.status();
+    assert_eq!((status.result, &status.failed_hook, &status.failure), (Some(RunResult::Applied), &None, &None));
+    assert_eq!(
+        ran(&a),
+        "BeforeSetup AfterSetup BeforeInit init AfterInit BeforePlan plan plan has b AfterPlan show show BeforeApply apply apply has \
+         seen-x 1 AfterApply Always"
+    );
+    let steps: Vec<_> = status.steps.iter().map(|step| step.name.as_str()).collect();
+    let wanted =
+        ["beforesetup", "aftersetup", "beforeinit", "", "afterinit", "beforeplan", "", "afterplan", "", "beforeapply", ""];
+    let wanted = wanted.iter().map(|name| if name.is_empty() { String::new() } else { format!("hook {name}") });
+    for (step, wanted) in steps.iter().zip(wanted) {
+        assert!(wanted.is_empty() && !step.starts_with("hook ") || *step == wanted, "{steps:?}");
+    }
+    assert!(status.steps.iter().all(|step| step.finished_at.is_some() && step.exit_code.is_some()));
+    assert!(a.log().contains("the token is (sensitive value)") && !a.log().contains("hunter22"), "{}", a.log());
+    let all = serde_json::to_string(&*a.api.state.lock().unwrap().writes).unwrap();
+    assert!(!all.contains("hunter22"), "{all}");
+}
+
+#[tokio::test]
+async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_either() {
+    let _one = crate::ONE.lock().await;
+    let all = hooks(&[
+        ("BeforeApply", ""),
+        ("AfterApply", ""),
+        ("BeforeDestroy", ""),
+        ("AfterDestroy", ""),
+        ("Always", "echo \"$PAWL_RESULT\" >> \"$LEDGER\""),
+    ]);
+    for (spec, env, wanted) in [
+        (
+            with(all.clone(), "operation", json!("Destroy")),
+            vec![],
+            "init plan show show BeforeDestroy apply AfterDestroy Always Destroyed",
+        ),
+        (all.clone(), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], "init plan show show Always NoChanges"),
+        (with(all.clone(), "operation", json!("Plan")), vec![], "init plan show show Always Planned"),
+        (all.clone(), vec![("INIT", "exit 1")], "init Always Failed"),
+    ] {
+        let mut a = start(&spec, &env, |_, _| {});
+        a.end().await;
+        assert_eq!(ran(&a), wanted, "{:#?}", a.api.status());
+        assert!(a.api.status().failed_hook.is_none());
+    }
+}
+
+#[tokio::test]
+async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
+    let _one = crate::ONE.lock().await;
+    for (when, wanted) in [
+        ("BeforeSetup", "BeforeSetup"),
+        ("AfterSetup", "AfterSetup"),
+        ("BeforeInit", "BeforeInit"),
+        ("AfterInit", "init AfterInit"),
+        ("BeforePlan", "init BeforePlan"),
+        ("AfterPlan", "init plan AfterPlan"),
+        ("BeforeApply", "init plan show show BeforeApply"),
+    ] {
+        let mut spec = hooks(&[(when, "echo it is not to be; exit 3")]);
+        let mut a = start(&spec, &[], |_, _| {});
+        assert_eq!(a.end().await, 1, "{when}");
+        let status = a.api.status();
+        let failure = status.failure.unwrap();
+        let said = format!("hook {} ({when}) failed with 3: it is not to be", when.to_lowercase());
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::HOOK_FAILED), "{when}");
+        assert_eq!((failure.message, failure.changes), (said.clone(), Changed::None));
+        assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), when == "BeforeApply"));
+        assert!(status.next_step.unwrap().starts_with("see in the log what the hook printed"));
+        assert_eq!(ran(&a), wanted);
+
+        spec["hooks"][0]["onFailure"] = json!("Continue");
+        let mut a = start(&spec, &[], |_, _| {});
+        assert_eq!(a.end().await, 0, "{when}");
+        let status = a.api.status();
+        let failed = status.failed_hook.unwrap();
+        assert_eq!((failed.message, failed.when.as_str()), (said, when));
+        assert!(status.failure.is_none() && status.history.iter().any(|line| line.contains("  Hook  ")), "{:#?}", status.history);
+        assert_eq!((a.ran(when), a.ran("apply")), (1, 1));
+    }
+}
+
+/// One after the apply takes nothing back: what was applied stands elsewhere before it begins.
+#[tokio::test]
+async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&hooks(&[("AfterApply", &format!("{GATE}\nexit 4")), ("Always", "")]), &[], |_, _| {});
+    a.until_ran("AfterApply").await;
+    let said = "applied +1 ~0 -0; the hooks after it run";
+    a.api.until("a word of the hooks", |s| s.message.as_deref() == Some(said)).await;
+    assert_eq!((a.api.status().phase, a.api.status().result), (Some(Phase::Apply), None));
+    assert_eq!(a.message().unwrap().result, Some(RunResult::Applied));
+    a.open();
+    assert_eq!(a.end().await, 0);
+    let status = a.api.status();
+    assert_eq!((status.phase, status.result), (Some(Phase::Succeeded), Some(RunResult::Applied)));
+    assert!(status.failure.is_none());
+    let failed = status.failed_hook.unwrap();
+    assert_eq!((failed.when, failed.message.as_str()), (HookWhen::AfterApply, "hook afterapply (AfterApply) failed with 4"));
+    assert_eq!(status.message.as_deref(), Some("applied +1 ~0 -0; hook afterapply (AfterApply) failed with 4"));
+    assert!(status.next_step.unwrap().contains("logs"));
+    assert_eq!(a.ran("Always"), 1, "whatever became of the one before");
+    assert_eq!(a.message().unwrap().result, Some(RunResult::Applied));
+}
+
+#[tokio::test]
+async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&hooks(&[("AfterApply", "while :; do sleep 0.05; done")]), &[], |_, _| {});
+    a.until_ran("AfterApply").await;
+    a.api.annotate(names::CANCEL, "enough");
+    assert_eq!(a.end().await, 0);
+    let status = a.api.status();
+    assert_eq!(status.result, Some(RunResult::Applied));
+    assert_eq!(status.failed_hook.unwrap().message, "hook afterapply (AfterApply) did not end, and was stopped");
+    assert!(status.steps.last().unwrap().finished_at.is_some());
+}
+
+#[tokio::test]
+async fn who_cancels_before_the_apply_has_nothing_applied() {
+    let _one = crate::ONE.lock().await;
+    let hang = "trap 'echo told >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
+    let mut a = start(&hooks(&[("BeforeApply", hang), ("Always", "")]), &[], |_, _| {});
+    a.until_ran("ready").await;
+    a.api.annotate(names::CANCEL, "no");
+    assert_eq!(a.end().await, 1);
+    let status = a.api.status();
+    let failure = status.failure.unwrap();
+    assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::None));
+    assert_eq!((status.result, a.ran("told"), a.ran("apply")), (Some(RunResult::Failed), 1, 0));
+    assert_eq!(a.ran("Always"), 1, "also of a run that was stopped");
+}
+
+#[tokio::test]
+async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[], |_, _| {});
+    assert_eq!(a.end().await, 1);
+    let status = a.api.status();
+    let failure = status.failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::CHECKSUM_MISMATCH));
+    assert!(failure.message.contains("the code") && failure.changes == Changed::None, "{}", failure.message);
+    assert_eq!((status.result, a.ran("apply")), (Some(RunResult::Failed), 0));
+    assert!(status.claim.is_some(), "it was claimed, and is not claimed again");
+}
+
+/// Code of the stack writes where it can; what a hook does was fixed before it ran.
+#[tokio::test]
+async fn a_script_is_what_it_was_at_setup() {
+    let _one = crate::ONE.lock().await;
+    let files = json!({"inline": {"files": {"main.tf": "", "scripts/late.sh": "#!/bin/sh\necho early >> \"$LEDGER\"\n"}}});
+    let hooks = json!([{"name": "late", "when": "BeforeApply", "path": "scripts/late.sh"}]);
+    let spec = with(with(json!({}), "hooks", hooks), "source", files);
+    let change = r#"echo 'echo evil >> "$LEDGER"' > scripts/late.sh; find "$PWD/../.." -path '*hooks/late*' -exec sh -c 'echo "echo evil" > {}' \;"#;
+    let mut a = start(&spec, &[("PLAN", change)], |_, _| {});
+    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    assert_eq!(ran(&a), "init plan show show early apply");
+}
+
+#[tokio::test]
+async fn what_cannot_run_is_named_before_the_tool_starts() {
+    let _one = crate::ONE.lock().await;
+    let of_map = |key: &str| json!({"configMapKeyRef": {"name": "scripts", "key": key}});
+    let rows = [
+        (json!({"inline": "#!/opt/none\n"}), reason::HOOK_INVALID, "hook x: its #! line wants /opt/none, which is not there"),
+        (
+            json!({"inline": "#!/usr/bin/env no-such-thing\n"}),
+            reason::HOOK_INVALID,
+            "hook x: its #! line wants no-such-thing, which is not there",
+        ),
+        (of_map("latin"), reason::HOOK_INVALID, "hook x is not UTF-8 text"),
+        (of_map("huge"), reason::HOOK_INVALID, "hook x has more than 256 KiB"),
+        (of_map("none"), reason::CONFIG_MAP_NOT_FOUND, "ConfigMap scripts has no key none; hook x wants scripts/none"),
+        (
+            json!({"configMapKeyRef": {"name": "gone", "key": "k"}}),
+            reason::CONFIG_MAP_NOT_FOUND,
+            "ConfigMap gone does not exist or is empty; hook x wants gone/k",
+        ),
+        (json!({"path": "none.sh"}), reason::HOOK_INVALID, "hook x: none.sh is not in the source"),
+        (json!({"path": "../../../ledger"}), reason::HOOK_INVALID, "hook x: ../../../ledger is not in the source"),
+        (json!({"path": ".."}), reason::HOOK_INVALID, "hook x: .. leads out of the source"),
+        (json!({}), reason::INVALID_SPEC, "hook x needs exactly one of inline, configMapKeyRef and path"),
+    ];
+    for (source, reason, message) in rows {
+        let mut hook = json!({"name": "x", "when": "AfterPlan"});
+        hook.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        let mut a = start(&json!({"hooks": [hook]}), &[], |settings, _| {
+            let dir = settings.config_maps.join("scripts");
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("latin"), b"echo \xe9\n").unwrap();
+            fs::write(dir.join("huge"), vec![b'#'; 5 << 20]).unwrap();
+        });
+        assert_eq!(a.end().await, 1, "{message}");
+        let failure = a.api.status().failure.unwrap();
+        assert_eq!((failure.reason.as_str(), failure.message.as_str()), (reason, message));
+        assert!(a.ledger().is_empty(), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
+    let _one = crate::ONE.lock().await;
+    for (when, value, said) in [
+        ("BeforeInit", "TF_CLI_ARGS_plan=-destroy", "it hands over TF_CLI_ARGS_plan, which would steer"),
+        ("BeforeInit", "LD_PRELOAD=/evil.so", "it hands over LD_PRELOAD, which would steer"),
+        ("AfterPlan", "TF_VAR_a=1", "it hands over TF_VAR_a, but a variable of the stack counts only before the plan"),
+        ("BeforePlan", "hunter22 without a name", "line 1 of what it hands over is not NAME=value"),
+    ] {
+        let mut a = start(&hooks(&[(when, &format!("echo '{value}' > \"$PAWL_HOOK_VALUES\""))]), &[], |_, _| {});
+        assert_eq!(a.end().await, 1, "{value}");
+        let failure = a.api.status().failure.unwrap();
+        assert_eq!(failure.reason, reason::HOOK_INVALID);
+        assert!(failure.message.contains(said) && !failure.message.contains("hunter22"), "{}", failure.message);
+        assert_eq!(a.ran("apply"), 0);
+    }
+}
