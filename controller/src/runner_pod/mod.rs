@@ -243,7 +243,8 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     let (mut secrets, mut config_maps) = (BTreeMap::new(), BTreeMap::new());
     let variables = run.spec.variables.iter().filter_map(|v| v.value_from.as_ref());
     let env = run.spec.env.iter().filter_map(|v| v.value_from.as_ref());
-    for ValueFrom { secret_key_ref, config_map_key_ref } in variables.chain(env) {
+    // Outputs of other stacks are with the datastore.
+    for ValueFrom { secret_key_ref, config_map_key_ref, output_of: _ } in variables.chain(env) {
         if let Some(key) = secret_key_ref {
             add(&mut secrets, &key.name, &key.key);
         }
@@ -441,7 +442,7 @@ mod tests {
     #[test]
     fn secrets_are_mounted_optional_and_by_the_keys_that_are_named() {
         let key = |name: &str, key: &str| KeyRef { name: name.into(), key: key.into() };
-        let secret = |at| Some(ValueFrom { secret_key_ref: Some(at), config_map_key_ref: None });
+        let secret = |at| Some(ValueFrom { secret_key_ref: Some(at), ..ValueFrom::default() });
         let mut run = testing::run();
         run.spec.source = Source {
             git: Some(GitSource {
@@ -458,7 +459,7 @@ mod tests {
             variable("b", secret(key("db", "user"))),
             variable("c", secret(key("git", "username"))),
             variable("d", secret(key("../etc", "x"))),
-            variable("e", Some(ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key("region", "name")) })),
+            variable("e", Some(ValueFrom { config_map_key_ref: Some(key("region", "name")), ..ValueFrom::default() })),
         ];
         let spec = spec_of(&run);
         let volumes = spec.volumes.unwrap();

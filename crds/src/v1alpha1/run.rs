@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{names, text::clip};
 
 use super::{
+    outputs::{OnDestroy, Outputs},
     phase::{Phase, RunResult},
     policy::{Approval, ApprovalMode, Retry, Timeouts},
     runner::Runner,
@@ -171,6 +172,9 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub env: Vec<EnvVar>,
+    /// What is published of the stack's outputs after an apply, and where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Outputs>,
     /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover: Option<Recover>,
@@ -208,6 +212,7 @@ impl TerraformRun {
             ("spec.operation", self.spec.operation == Operation::Unknown),
             ("spec.approval.mode", self.spec.approval.mode == ApprovalMode::Unknown),
             ("spec.tool.name", self.spec.tool.name == Some(ToolName::Unknown)),
+            ("spec.outputs.onDestroy", self.spec.outputs.as_ref().is_some_and(|o| o.on_destroy == OnDestroy::Unknown)),
         ];
         words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
     }
@@ -240,7 +245,7 @@ mod tests {
 
     fn run(change: impl FnOnce(&mut Value)) -> TerraformRun {
         let mut run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": "a"},
-            "spec": {"source": {"inline": {"files": {}}}, "approval": {"mode": "Manual"}, "tool": {"name": "OpenTofu"}},
+            "spec": {"source": {"inline": {"files": {}}}, "approval": {"mode": "Manual"}, "tool": {"name": "OpenTofu"}, "outputs": {}},
             "status": {"phase": "Plan"}});
         change(&mut run);
         serde_json::from_value(run).unwrap()
@@ -249,7 +254,14 @@ mod tests {
     #[test]
     fn a_run_with_words_of_a_newer_version_is_read_and_says_where_they_are() {
         assert_eq!(run(|_| ()).unknown_word(), None);
-        for pointer in ["/status/phase", "/status/result", "/spec/operation", "/spec/approval/mode", "/spec/tool/name"] {
+        for pointer in [
+            "/status/phase",
+            "/status/result",
+            "/spec/operation",
+            "/spec/approval/mode",
+            "/spec/tool/name",
+            "/spec/outputs/onDestroy",
+        ] {
             let (parent, field) = pointer.rsplit_once('/').unwrap();
             let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
             assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));

@@ -11,7 +11,10 @@ use k8s_openapi::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::phase::{Phase, RunResult};
+use super::{
+    outputs::OutputsStatus,
+    phase::{Phase, RunResult},
+};
 
 /// Where a run is and how it went.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -69,6 +72,9 @@ pub struct TerraformRunStatus {
     /// What became of the objects of an apply that did not end well; of the open attempt's pod, otherwise the controller's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<Journal>,
+    /// What became of the outputs that `spec.outputs` asks for; none before the end of a run that publishes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<OutputsStatus>,
     /// Who holds the lock of the state, when that keeps this run waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_lock: Option<StateLock>,
