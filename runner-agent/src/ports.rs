@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crds::{Changes, Claim, Failure, Progress, StateLock, TerraformRun, clock::ServerClock, termination::TerminationMessage};
+use crds::{
+    Changes, Claim, Failure, OutputsStatus, Progress, StateLock, TerraformRun, clock::ServerClock,
+    termination::TerminationMessage,
+};
 use futures::Stream;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -165,6 +168,11 @@ pub trait Work: Send + Sync + 'static {
     fn changed(&self) -> crds::Changed;
     /// Leaves the result of a claimed run where it outlives the pod.
     fn deliver(&self, message: TerminationMessage) -> impl Future<Output = ()> + Send;
+    /// Publishes the outputs of a run that ended with success, as its spec asks for it; what became of them. None when it asks for
+    /// nothing.
+    fn publish(&self, _claimed: bool) -> impl Future<Output = Option<OutputsStatus>> + Send {
+        async { None }
+    }
     /// A text without secrets.
     fn redact(&self, text: &str) -> String;
     /// Writes a line to the log.

@@ -2,6 +2,7 @@
 //! truth: the ConfigMaps and Secrets are made from it, and made again when others change them.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -46,7 +47,7 @@ struct Record {
     /// The run.
     run: String,
     /// What other stacks may take.
-    outputs: std::collections::BTreeMap<String, Output>,
+    outputs: BTreeMap<String, Output>,
     /// The objects as they are to be.
     objects: Vec<Published>,
     /// Objects that are not to be any more.
@@ -123,7 +124,7 @@ impl Publisher {
         }
         let destroyed = run.operation == Operation::Destroy;
         if destroyed && wanted.on_destroy == OnDestroy::Keep {
-            return Ok(said(Reason::Published, "what was published stays, as asked".to_owned()));
+            return Ok(said(Reason::Published, "what was published stays, as asked"));
         }
         let mut record = Record {
             namespace_uid: namespace_uid.to_owned(),
@@ -147,7 +148,7 @@ impl Publisher {
             match record.objects.iter_mut().find(|object| object.is(&old)) {
                 Some(object) => object.uid = object.uid.take().or(old.uid),
                 // One that was never written is another's, or none.
-                None if old.uid.is_some() => record.former.push(Published { data: Default::default(), ..old }),
+                None if old.uid.is_some() => record.former.push(Published { data: BTreeMap::new(), ..old }),
                 None => {}
             }
         }
@@ -161,7 +162,7 @@ impl Publisher {
                 let all: Vec<_> = refused.iter().map(|Refusal(_, text)| text.as_str()).collect();
                 said(*reason, all.join("; "))
             }
-            None if destroyed => said(Reason::Published, "what was published is deleted with the stack".to_owned()),
+            None if destroyed => said(Reason::Published, "what was published is deleted with the stack"),
             None => said(Reason::Published, in_words(&record.objects) + &left_out(&left)),
         };
         if wanted.status && !destroyed {
@@ -306,8 +307,8 @@ impl Publisher {
     }
 }
 
-fn said(reason: Reason, message: String) -> OutputsStatus {
-    OutputsStatus { reason: reason.as_str().to_owned(), message: clip(&message, 512), ..OutputsStatus::default() }
+fn said(reason: Reason, message: impl AsRef<str>) -> OutputsStatus {
+    OutputsStatus { reason: reason.as_str().to_owned(), message: clip(message.as_ref(), 512), ..OutputsStatus::default() }
 }
 
 /// `ConfigMap net (2 keys), Secret net (1 key)`.

@@ -215,7 +215,17 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.exit = result.map_or(without, pod_env::pod_exit_code);
         let (writer, work) = (self.writer.clone(), self.work.clone());
         let claimed = self.view.claimed().is_some();
+        let succeeded = matches!(result, Some(RunResult::Applied | RunResult::Destroyed | RunResult::NoChanges));
+        let publishes = succeeded && self.run.as_ref().is_some_and(|run| run.spec.outputs.is_some());
         self.start(async move {
+            let mut status = status;
+            if publishes {
+                // A pod that dies from here on has applied all the same.
+                if claimed {
+                    work.deliver(message.clone()).await;
+                }
+                status.outputs = work.publish(claimed).await;
+            }
             let log = async {
                 work.log(&format!("pawl: {text}")).await;
                 if let Some(failure) = &status.failure {
@@ -224,7 +234,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             };
             // A second way for the result of what was claimed, should the first one fail.
             let deliver = async {
-                if claimed && message.result.is_some() {
+                if claimed && !publishes && message.result.is_some() {
                     work.deliver(message).await;
                 }
             };

@@ -11,6 +11,7 @@ mod inputs;
 mod journal;
 mod locked;
 mod managed;
+mod outputs;
 mod plan;
 mod plan_json;
 mod proven;
@@ -34,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{Changed, Claim, Failure, Reason, TerraformRun, termination::TerminationMessage};
+use crds::{Changed, Claim, Failure, OutputsStatus, Reason, TerraformRun, termination::TerminationMessage};
 
 use crate::{
     classify, files,
@@ -73,6 +74,8 @@ pub struct PodWork {
     changed: Mutex<Changed>,
     /// The lock that may be released.
     release: Mutex<Option<locked::Release>>,
+    /// Outputs of other stacks, as the plan was made with them.
+    taken: Mutex<outputs::TakenOutputs>,
 }
 
 impl PodWork {
@@ -88,6 +91,7 @@ impl PodWork {
             stage: Mutex::default(),
             changed: Mutex::default(),
             release: Mutex::default(),
+            taken: Mutex::default(),
         }
     }
 
@@ -269,6 +273,7 @@ impl Work for PodWork {
     async fn verify(&self) -> Result<Verified, Failure> {
         let planned = self.stage().planned()?;
         self.empty_home().await?;
+        self.compare_outputs(&planned.run).await?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();
@@ -279,6 +284,10 @@ impl Work for PodWork {
         let planned = self.stage().planned()?;
         self.log.enter("apply").await;
         self.run_apply(&planned, &claim, &notices).await
+    }
+
+    async fn publish(&self, claimed: bool) -> Option<OutputsStatus> {
+        self.publish_outputs(claimed).await
     }
 
     async fn deliver(&self, message: TerminationMessage) {

@@ -78,7 +78,7 @@ impl PodWork {
             return Err(Reason::InvalidSpec.failure(message));
         }
         // What is missing is said before anything is fetched.
-        let given = inputs::gather(spec, settings, &self.redactor)?;
+        let given = inputs::gather(spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
         let root = settings.source_dir();
         let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
             _ if settings.folder.is_some() => {
@@ -132,7 +132,7 @@ impl PodWork {
         for dir in [settings.home(), settings.tmp()] {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
         }
-        let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        let given = inputs::gather(&run.spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
         let root = settings.source_dir();
         let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());
         let stack = source::stack(&root, path, "the plan's folder")?;
