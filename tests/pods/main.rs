@@ -22,6 +22,7 @@ mod nodes;
 mod operations;
 mod outages;
 mod output;
+mod outputs;
 mod peers;
 mod pruning;
 mod reading;
