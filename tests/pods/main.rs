@@ -86,6 +86,7 @@ fn main() -> Result<ExitCode> {
     // The longest first, so that the end does not wait for one of them.
     let together = [
         output::tests(),
+        outputs::tests(),
         hangs::tests(),
         recovery::tests(),
         kills::tests(),
