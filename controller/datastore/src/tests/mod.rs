@@ -56,6 +56,9 @@ pub(super) const NAMESPACE_UID: &str = "55555555-5555";
 
 pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller";
 
+/// Objects with outputs by namespace, kind and name: whose they are, and their data.
+type Objects = BTreeMap<(String, String, String), (String, BTreeMap<String, String>)>;
+
 /// An API server that says what it was told to say.
 #[derive(Default)]
 pub(super) struct FakeCluster {
@@ -65,8 +68,8 @@ pub(super) struct FakeCluster {
     pub(super) namespaces: Mutex<HashMap<String, String>>,
     /// Secrets by name.
     pub(super) secrets: Mutex<HashMap<String, Entries>>,
-    /// Objects with outputs by namespace, kind and name: whose they are, and their data.
-    pub(super) objects: Mutex<BTreeMap<(String, String, String), (String, BTreeMap<String, String>)>>,
+    /// What was published.
+    pub(super) objects: Mutex<Objects>,
     /// The policy on them is not there.
     pub(super) unguarded: AtomicBool,
     pub(super) down: AtomicBool,
