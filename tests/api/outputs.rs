@@ -120,12 +120,12 @@ async fn creator(world: World) -> Result<()> {
     let both = asks(json!({"configMap": {"name": "net"}, "secret": {"name": "net"}}))?;
     refused("a ConfigMap", runs.create(&params, &map).await, "a ConfigMap needs the verb create")?;
     runs.create(&params, &asks(json!({"status": true}))?).await?;
-    let role = json!({"metadata": {"name": "maps"}, "rules": [
+    let role = json!({"metadata": {"name": "test-outputs"}, "rules": [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["net"], "verbs": ["create"]}]});
     Api::<k8s_openapi::api::rbac::v1::ClusterRole>::all(world.admin.clone())
         .create(&PostParams::default(), &serde_json::from_value(role)?)
         .await?;
-    world.bind(&namespace, "maps", &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"})).await?;
+    world.bind(&namespace, "test-outputs", &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"})).await?;
     let started = Instant::now();
     while runs.create(&params, &map).await.is_err() {
         ensure!(started.elapsed() < PATIENCE, "bob may not publish after {PATIENCE:?}");

@@ -1,6 +1,6 @@
 //! What the machine orders, carried out.
 
-use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, RunResult, pod_env, whole_seconds};
+use crds::{Adopted, ApprovalMode, Claim, Operation, Phase, Reason, RunResult, pod_env, whole_seconds};
 use tokio::time::Instant;
 
 use super::{Done, Driver, requests::Requests};
@@ -225,6 +225,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     work.deliver(message.clone()).await;
                 }
                 status.outputs = work.publish(claimed).await;
+                if let Some(outputs) = status.outputs.as_ref().filter(|outputs| outputs.reason != Reason::Published.as_str()) {
+                    status.message = Some(format!("{text}; its outputs are not published: {}", outputs.message));
+                }
             }
             let log = async {
                 work.log(&format!("pawl: {text}")).await;
