@@ -125,7 +125,9 @@ async fn creator(world: World) -> Result<()> {
     Api::<k8s_openapi::api::rbac::v1::ClusterRole>::all(world.admin.clone())
         .create(&PostParams::default(), &serde_json::from_value(role)?)
         .await?;
-    world.bind(&namespace, "test-outputs", &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"})).await?;
+    world
+        .bind(&namespace, "test-outputs", &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"}))
+        .await?;
     let started = Instant::now();
     while runs.create(&params, &map).await.is_err() {
         ensure!(started.elapsed() < PATIENCE, "bob may not publish after {PATIENCE:?}");

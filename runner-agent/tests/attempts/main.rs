@@ -10,6 +10,7 @@ mod attempt;
 mod common;
 mod files;
 mod output;
+mod outputs;
 mod planted;
 mod providers;
 mod quiet;
