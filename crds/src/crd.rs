@@ -127,8 +127,10 @@ fn shape(root: &mut Value) {
     )]);
     for list in ["variables", "env"] {
         let item = &mut spec[list]["items"];
-        item["properties"]["valueFrom"]["x-kubernetes-validations"] =
-            rules(&[("has(self.secretKeyRef) != has(self.configMapKeyRef)", "exactly one of secretKeyRef and configMapKeyRef")]);
+        item["properties"]["valueFrom"]["x-kubernetes-validations"] = rules(&[(
+            "[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.outputOf)].filter(x, x).size() == 1",
+            "exactly one of secretKeyRef, configMapKeyRef and outputOf",
+        )]);
         // CEL cannot see an untyped value, so the schema says it.
         item["oneOf"] = json!([{"required": ["value"]}, {"required": ["valueFrom"]}]);
         spec[list]["x-kubernetes-list-type"] = "map".into();

@@ -13,6 +13,8 @@
 //! | `GET recover` | the journal of the run that the caller's own `spec.recover` names; 409 [`NOT_ENDED`] while it works |
 //! | `PUT intent` | writes as `PUT claim` would, before there is a claim: that it can be recorded is proven; 409 [`ALREADY_CLAIMED`] |
 //! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
+//! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), behind the claim; without a body those of the managed state. Answers a [`crate::OutputsStatus`] |
+//! | `GET outputs` | the outputs of other stacks that the caller's own spec names, each as [`crate::outputs::Taken`] |
 //! | `GET state` | the newest state; 204 when there is none; 403 [`FORMER_NAMESPACE`], as for `PUT lock` |
 //! | `PUT state?lock=ID` | a new version of the state; 403 [`FORBIDDEN`] before the claim, 423 [`LOCKED`] without the lock |
 //! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |

@@ -197,6 +197,13 @@ pub const FIELDS: &[Field] = &[
             visit(&mut hook.message, 512, Printed);
         }
     }),
+    field!(outputs, "outputs", Agent, Never).texts(|s, visit| {
+        if let Some(outputs) = &mut s.outputs {
+            visit(&mut outputs.reason, 64, Known);
+            visit(&mut outputs.message, 512, Printed);
+            each(outputs.values.values_mut(), 256, Printed, visit);
+        }
+    }),
 ];
 
 fn reset<T: Default>(value: &mut T) {
@@ -387,7 +394,7 @@ mod tests {
         let mut left = Vec::new();
         walk("", &serde_json::to_value(&status).unwrap(), &mut left);
         left.sort_unstable();
-        let known = "failedHook.name failure.diagnostics.severity failure.reason nextStep plan.bundle plan.checksum plan.platform plan.revision \
+        let known = "failedHook.name failure.diagnostics.severity failure.reason nextStep outputs.reason plan.bundle plan.checksum plan.platform plan.revision \
                      plan.stateKey plan.summary plan.tool stateLock.created stateLock.id stateLock.operation stateLock.who steps.name";
         assert_eq!(left.join(" "), known);
     }

@@ -127,9 +127,12 @@ mod tests {
             assert_eq!(reasons.matches(&format!("| `{word}` | ")).count(), 1, "{word}");
         }
         let fields = fields();
-        for field in
-            ["source.git.url` | string, required", "operation` | `Plan`, `Apply`, `Destroy`, `RefreshOnly` ", "steps[].name", "approval.holdFor"]
-        {
+        for field in [
+            "source.git.url` | string, required",
+            "operation` | `Plan`, `Apply`, `Destroy`, `RefreshOnly` ",
+            "steps[].name",
+            "approval.holdFor",
+        ] {
             assert!(fields.contains(&format!("| `{field}")), "{field}");
         }
         for line in reasons.lines().chain(fields.lines()).filter(|line| line.starts_with("| `")) {

@@ -10,6 +10,7 @@
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
+//! | [`outputs`] | outputs of a state, and what of them goes where |
 //! | [`apply_log`] | what an apply did to each object, compared with a state |
 //! | [`backend`] | what is known of each type of backend |
 //! | [`state_key`] | which runs have the same state |
@@ -37,6 +38,7 @@ pub mod duration;
 pub mod fields;
 pub mod guide;
 pub mod names;
+pub mod outputs;
 pub mod pod_env;
 pub mod reason;
 pub mod state_key;

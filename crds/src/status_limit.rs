@@ -9,12 +9,13 @@ pub const MAX_STATUS_BYTES: usize = 16 * 1024;
 pub fn fit(status: &mut TerraformRunStatus) {
     clip_texts(status);
     // Each step gives something up only when the ones before were not enough.
-    let steps: [fn(&mut TerraformRunStatus); 11] = [
+    let steps: [fn(&mut TerraformRunStatus); 12] = [
         |s| shorten_changes(s, 25),
         |s| clip_details(s, 200),
         |s| shorten_journal(s, 10),
         |s| keep_last(&mut s.history, 16),
         |s| keep_last(&mut s.steps, 12),
+        |s| s.outputs.iter_mut().for_each(|outputs| outputs.values.clear()),
         |s| shorten_changes(s, 8),
         |s| s.failure.iter_mut().for_each(|f| f.diagnostics.truncate(1)),
         |s| clip_details(s, 60),

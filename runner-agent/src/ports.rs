@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use crds::{
-    Changes, Claim, FailedHook, Failure, HookWhen, Progress, RunResult, StateLock, TerraformRun, clock::ServerClock,
-    termination::TerminationMessage,
+    Changes, Claim, FailedHook, Failure, HookWhen, OutputsStatus, Progress, RunResult, StateLock, TerraformRun,
+    clock::ServerClock, termination::TerminationMessage,
 };
 use futures::Stream;
 use jiff::Timestamp;
@@ -195,6 +195,11 @@ pub trait Work: Send + Sync + 'static {
     /// are told.
     fn hooks_after(&self, _applied: bool, _result: Option<RunResult>, _notices: Notices) -> impl Future<Output = ()> + Send {
         async {}
+    }
+    /// Publishes the outputs of a run that ended with success, as its spec asks for it; what became of them. None when it asks for
+    /// nothing.
+    fn publish(&self, _claimed: bool) -> impl Future<Output = Option<OutputsStatus>> + Send {
+        async { None }
     }
     /// A text without secrets.
     fn redact(&self, text: &str) -> String;

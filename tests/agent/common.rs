@@ -280,6 +280,8 @@ plan)
   exit "${PLAN_EXIT:-2}" ;;
 show)
   if [ "$2" = -json ]; then echo "${PLAN_JSON:-$DEFAULT_JSON}"; else echo "Terraform will perform the following actions:"; fi ;;
+state)
+  eval "$STATE" ;;
 apply)
   eval "$BEFORE_APPLY"
   echo '{"@message":"a.b: Creating...","type":"apply_start","hook":{"resource":{"addr":"a.b"},"action":"create"}}'

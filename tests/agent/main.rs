@@ -12,6 +12,7 @@ mod credentials;
 mod files;
 mod hooks;
 mod output;
+mod outputs;
 mod planted;
 mod providers;
 mod quiet;

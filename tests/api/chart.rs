@@ -11,6 +11,7 @@ use crate::world::{Test, World};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("chart::the_datastore_is_restricted_and_asks_for_little", false, datastore),
+        Test::new("chart::the_datastore_writes_outputs_where_it_is_bound", false, outputs),
         Test::new("chart::the_network_policy_lets_in_runners_and_controller", false, network_policy),
         Test::new("chart::what_is_there_already_is_used", false, existing),
         Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
@@ -107,6 +108,33 @@ async fn datastore(_: World) -> Result<()> {
     let binding = get(&all, "RoleBinding", "pawl-datastore-pawl-system")?;
     ensure!(binding["metadata"]["namespace"] == "kube-system");
     ensure!(binding["roleRef"]["name"] == "extension-apiserver-authentication-reader");
+    Ok(())
+}
+
+async fn outputs(_: World) -> Result<()> {
+    let all = render(&[])?;
+    let written = json!([{"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["create", "patch", "delete"]}]);
+    ensure!(get(&all, "ClusterRole", "pawl-datastore-outputs")?["rules"] == written, "it reads none");
+    get(&all, "ClusterRoleBinding", "pawl-datastore-outputs")?;
+    let policy = get(&all, "ValidatingAdmissionPolicy", "pawl-outputs")?.to_string();
+    ensure!(policy.contains("'system:serviceaccount:pawl-system:pawl-datastore'") && policy.contains("pawl-datastore-keyring"));
+    ensure!(arguments(get(&all, "Deployment", "pawl-datastore")?).contains(&"--outputs-policy=pawl-outputs"));
+    let bound = |all: &[Value]| {
+        let bindings = all.iter().filter(|o| o["kind"] == "RoleBinding" && o["metadata"]["name"] == "pawl-datastore-outputs");
+        bindings.map(|o| o["metadata"]["namespace"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    for (values, namespaces) in [
+        (vec!["outputs.namespaces=[\"a\"]", "watchNamespaces=[\"a\",\"b\"]"], vec!["a"]),
+        (vec!["watchNamespaces=[\"a\",\"b\"]"], vec!["a", "b"]),
+    ] {
+        let all = render(&values)?;
+        ensure!(bound(&all) == namespaces && find(&all, "ClusterRoleBinding", "pawl-datastore-outputs").is_none());
+    }
+    for off in ["outputs.enabled=false", "datastore.enabled=false"] {
+        let all = render(&[off])?;
+        let names = ["pawl-outputs", "pawl-datastore-outputs"];
+        ensure!(all.iter().all(|object| names.iter().all(|name| object["metadata"]["name"] != *name)), "{off}");
+    }
     Ok(())
 }
 
@@ -357,7 +385,7 @@ async fn finite(_: World) -> Result<()> {
 
 /// `helm upgrade --reuse-values` knows nothing of what the earlier chart had not: here all that is newer than commit f19e30a.
 async fn reused(_: World) -> Result<()> {
-    let newer = ["runner.proxy", "runner.ca", "runner.ephemeralStorage", "runner.requireConfinement", "datastore.ca"];
+    let newer = ["outputs", "runner.proxy", "runner.ca", "runner.ephemeralStorage", "runner.requireConfinement", "datastore.ca"];
     let all = render(&newer.map(|value| format!("{value}=null")).each_ref().map(String::as_str))?;
     let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
     ensure!(arguments.contains(&"--runner-ephemeral-storage="), "nothing is requested that was not: {arguments:?}");

@@ -11,6 +11,7 @@ mod fences;
 mod leases;
 mod matrix;
 mod newer;
+mod outputs;
 mod policies;
 mod rig;
 mod upgrade;
@@ -37,6 +38,7 @@ fn main() -> Result<ExitCode> {
         busy::tests(),
         cel::tests(),
         policies::tests(),
+        outputs::tests(),
         fences::tests(),
         enforcement::tests(),
         leases::tests(),

@@ -23,6 +23,7 @@ mod nodes;
 mod operations;
 mod outages;
 mod output;
+mod outputs;
 mod peers;
 mod pruning;
 mod reading;
@@ -87,6 +88,7 @@ fn main() -> Result<ExitCode> {
     // The longest first, so that the end does not wait for one of them.
     let together = [
         output::tests(),
+        outputs::tests(),
         hangs::tests(),
         recovery::tests(),
         kills::tests(),

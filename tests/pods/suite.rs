@@ -95,6 +95,8 @@ impl Suite {
         let mut values = releases.values();
         let group = ["a", "b"].map(|word| sharing(&prefix, word));
         values.insert("sharedStates".to_owned(), json!([group]).to_string());
+        // What others change is repaired while a test waits.
+        values.insert("outputs".to_owned(), json!({"repairSeconds": 2}).to_string());
         cluster.install(&values).await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let git = GitServer::start(host, files.path()).await?;

@@ -11,7 +11,10 @@ use crds::datastore::{LOCKED, ObjectKind, Problem, StateId, UNAVAILABLE, WRONG_D
 use datastore::{
     auth::lookup::Lookup,
     blob::store::collect,
-    cluster::{CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView},
+    cluster::{
+        CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView,
+        publish::{Owner, Published},
+    },
     names::{LogKey, RunKey, StateKey, below, top},
     objects::{Objects, Wrote},
     settings::SecretName,
@@ -58,6 +61,15 @@ impl Cluster for Nobody {
     fn secret<'a>(&'a self, _: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
         Box::pin(async { Ok(None) })
     }
+    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn publish<'a>(&'a self, _: Owner<'a>, _: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
+        Box::pin(async { Ok(String::new()) })
+    }
+    fn withdraw<'a>(&'a self, _: &'a str, _: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(async { Ok(()) })
+    }
     fn fill<'a>(
         &'a self,
         _: &'a SecretName,
@@ -79,6 +91,8 @@ fn run() -> RunView {
         operation: crds::Operation::Apply,
         terminal: false,
         recovers: None,
+        outputs: None,
+        takes: Vec::new(),
         released: None,
         state: StateId { stack: "net".into(), workspace: "default".into() },
     }

@@ -7,21 +7,26 @@ use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 
 use crds::{
-    Claim,
+    Claim, OutputsStatus,
     apply_log::Replay,
     datastore::{HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Stored, attempt_path, hex_digest},
+    outputs::Taken,
     termination::TerminationMessage,
 };
 
 use crate::{
     connection::{self, Connection, Limits, Text},
-    error::{RequestError, parsed, read, sorted},
+    error::{RequestError, parsed, read, read_up_to, sorted},
 };
 
 /// An object of a gigabyte is read back before it is answered.
 const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(5)), whole: None, silence: Some(Duration::from_secs(120)) };
 /// How long a small request may take in all.
 const SMALL: Duration = Duration::from_secs(10);
+/// How long a request with outputs may take in all: the datastore writes objects before it answers.
+const PUBLISHING: Duration = Duration::from_secs(40);
+/// The most bytes of outputs that a run takes.
+const MAX_TAKEN: usize = 4 << 20;
 
 /// A body whose length and digest are known.
 pub struct Content {
@@ -125,6 +130,18 @@ impl Client {
             .timeout(SMALL)
             .body(body);
         answer(request).await.map(drop)
+    }
+
+    /// Publishes outputs, or without any those of the managed state; what became of them.
+    pub async fn publish(&self, outputs: Option<Bytes>) -> Result<OutputsStatus, RequestError> {
+        let request = self.own(Method::PUT, "outputs")?.timeout(PUBLISHING).body(outputs.unwrap_or_default());
+        parsed(&read(answer(request).await?).await?)
+    }
+
+    /// The outputs of other stacks that this run's own spec names.
+    pub async fn outputs(&self) -> Result<Vec<Taken>, RequestError> {
+        let response = answer(self.own(Method::GET, "outputs")?.timeout(PUBLISHING)).await?;
+        parsed(&read_up_to(response, MAX_TAKEN).await?)
     }
 
     /// The newest state; none before the first.

@@ -85,12 +85,17 @@ pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError>
 }
 
 /// The body of an answer.
-pub(crate) async fn read(mut response: Response) -> Result<Vec<u8>, RequestError> {
+pub(crate) async fn read(response: Response) -> Result<Vec<u8>, RequestError> {
+    read_up_to(response, MAX_ANSWER).await
+}
+
+/// The body of an answer of at most so many bytes.
+pub(crate) async fn read_up_to(mut response: Response, most: usize) -> Result<Vec<u8>, RequestError> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {
         body.extend_from_slice(&piece);
-        if body.len() > MAX_ANSWER {
-            return Err(RequestError::unanswered(format!("an answer of more than {MAX_ANSWER} bytes")));
+        if body.len() > most {
+            return Err(RequestError::unanswered(format!("an answer of more than {most} bytes")));
         }
     }
     Ok(body)

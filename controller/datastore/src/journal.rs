@@ -81,14 +81,20 @@ async fn managed_state(service: &Service, run: &RunKey) -> Result<StateFacts, Pr
     let (_, key) = state_of(service, run).await?;
     match service.states.get(&key, None).await? {
         None => Ok(StateFacts::default()),
-        Some((_, content)) => read_state(content).await,
+        Some((_, content)) => read_state(content, state::read).await,
     }
 }
 
 /// Reads a state as it comes: it may be large, and little of it is kept.
-async fn read_state(mut content: ByteStream) -> Result<StateFacts, Problem> {
+///
+/// # Errors
+/// Those of the content; `NotFound` for one that is no state which can be read.
+pub async fn read_state<T: Send + 'static>(
+    mut content: ByteStream,
+    read: fn(Pieces) -> Result<T, state::StateError>,
+) -> Result<T, Problem> {
     let (pieces, waiting) = mpsc::channel(2);
-    let reading = tokio::task::spawn_blocking(move || state::read(Pieces { waiting, piece: Bytes::new() }));
+    let reading = tokio::task::spawn_blocking(move || read(Pieces { waiting, piece: Bytes::new() }));
     let mut failed = None;
     while let Some(piece) = content.next().await {
         match piece {
@@ -115,7 +121,7 @@ async fn read_state(mut content: ByteStream) -> Result<StateFacts, Problem> {
 }
 
 /// Pieces of a stream, read by a thread.
-struct Pieces {
+pub struct Pieces {
     waiting: mpsc::Receiver<io::Result<Bytes>>,
     piece: Bytes,
 }

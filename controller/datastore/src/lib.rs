@@ -14,6 +14,7 @@
 //! | [`blob`] | bytes; records and blobs that are sealed; whether the keys are those of the store | yes |
 //! | [`objects`] | what is kept of runs: objects, [logs](objects::log), [claims](objects::claim) | through `blob` |
 //! | [`state`] | managed states: versions, locks | through `blob` |
+//! | [`outputs`] | published outputs: their records, and the ConfigMaps and Secrets that hold them | through `blob` and `cluster` |
 //! | [`journal`] | journals, compared and read by the runs that recover | through the others |
 //! | [`gc`] | what runs left that are gone | yes |
 //! | [`metrics`], [`problem`] | what is counted; what is no success | no |
@@ -29,6 +30,7 @@ pub mod journal;
 pub mod metrics;
 pub mod names;
 pub mod objects;
+pub mod outputs;
 pub mod problem;
 pub mod serve;
 pub mod service;
@@ -73,7 +75,8 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let config = files.config(None)?;
     let (stop, stopped) = watch::channel(false);
     let sealed = Sealed::new(store, Arc::new(Keys::waiting(&settings.keys)));
-    let service = Arc::new(Service::new(sealed, cluster, settings.controller_account.clone(), stopped.clone()));
+    let service = Service::new(sealed, cluster, settings.controller_account.clone(), stopped.clone());
+    let service = Arc::new(service.publishing(settings.outputs_policy.clone()));
     service.unfit.send_replace(Some(problem::problem(UNAVAILABLE, "the keys are being looked at")));
     tokio::spawn(settle(service.clone(), settings.keys_secret.clone()));
     let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;
@@ -81,6 +84,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let paths = (settings.tls_cert.clone(), settings.tls_key.clone());
     tokio::spawn(tls::refresh(service.clone(), paths, !settings.no_read_api, files, configs));
     tokio::spawn(gc::run(service.clone(), Duration::from_secs(settings.sweep_interval)));
+    tokio::spawn(outputs::run(service.outputs.clone(), Duration::from_secs(settings.outputs_interval)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
     // The kubelet's questions come here as well: connections that wait for a transfer take no place of theirs.

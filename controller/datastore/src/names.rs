@@ -250,6 +250,11 @@ impl StateKey {
         Name::of(&["states", &self.namespace, &self.id.stack]).child(&format!("w-{}", self.id.workspace))
     }
 
+    /// What is published of its outputs.
+    pub fn outputs(&self) -> Name {
+        Name::of(&["outputs", &self.namespace, &self.id.stack]).child(&format!("w-{}", self.id.workspace))
+    }
+
     /// The numbered records.
     pub fn journal(&self) -> Name {
         self.prefix().child("journal")

@@ -19,6 +19,7 @@ use crate::{
     metrics::Metrics,
     names,
     objects::{Objects, log::Logs},
+    outputs::Publisher,
     problem::{problem, unavailable},
     state::States,
 };
@@ -42,6 +43,8 @@ pub struct Service {
     pub logs: Arc<Logs>,
     /// Managed states.
     pub states: States,
+    /// Published outputs.
+    pub outputs: Arc<Publisher>,
     /// Who a token is.
     pub tokens: Tokens,
     /// Runs.
@@ -97,6 +100,7 @@ impl Service {
             objects: Objects::new(sealed.clone()),
             logs: Arc::new(Logs::new(sealed.clone())),
             states: States::new(sealed.clone()),
+            outputs: Arc::new(Publisher::new(sealed.clone(), cluster.clone(), None)),
             tokens: Tokens::new(cluster.clone()),
             lookup: Lookup::new(cluster.clone()),
             cluster,
@@ -114,6 +118,13 @@ impl Service {
             probe: names::random(),
             sealed,
         }
+    }
+
+    /// The same that publishes outputs, within the bounds of the admission policy of that name.
+    #[must_use]
+    pub fn publishing(mut self, policy: Option<String>) -> Self {
+        self.outputs = Arc::new(Publisher::new(self.sealed.clone(), self.cluster.clone(), policy));
+        self
     }
 
     /// Lets a pod in, unless it has too many requests under way.

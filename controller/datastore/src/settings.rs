@@ -71,6 +71,13 @@ pub struct Settings {
     /// Seconds between two sweeps for what runs left that are gone.
     #[arg(long, env = "PAWL_DATASTORE_SWEEP_INTERVAL", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
     pub sweep_interval: u64,
+    /// Name of the admission policy that confines this process to objects with outputs. It is proven before any is written; without
+    /// it outputs are not published.
+    #[arg(long, env = "PAWL_DATASTORE_OUTPUTS_POLICY")]
+    pub outputs_policy: Option<String>,
+    /// Seconds between two looks at whether published outputs are as they were published; nothing is asked while there are none.
+    #[arg(long, env = "PAWL_DATASTORE_OUTPUTS_INTERVAL", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub outputs_interval: u64,
     /// Serve nothing to people through the API server.
     #[arg(long, env = "PAWL_DATASTORE_NO_READ_API")]
     pub no_read_api: bool,

@@ -55,7 +55,7 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     let (mut secrets, mut config_maps) = (BTreeMap::new(), BTreeMap::new());
     let variables = run.spec.variables.iter().filter_map(|v| v.value_from.as_ref());
     let env = run.spec.env.iter().filter_map(|v| v.value_from.as_ref());
-    for ValueFrom { secret_key_ref, config_map_key_ref } in variables.chain(env) {
+    for ValueFrom { secret_key_ref, config_map_key_ref, output_of: _ } in variables.chain(env) {
         if let Some(key) = secret_key_ref {
             add(&mut secrets, &key.name, &key.key);
         }

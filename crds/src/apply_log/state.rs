@@ -3,7 +3,10 @@
 
 use std::io::{BufRead as _, Read};
 
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::Value;
 
 use super::address::quoted;
@@ -98,24 +101,7 @@ struct Attributes {
 /// # Errors
 /// When it is no state that can be read.
 pub fn read(from: impl Read) -> Result<StateFacts, StateError> {
-    let mut from = std::io::BufReader::with_capacity(64 << 10, from);
-    // A tool may print warnings before it.
-    loop {
-        let next = from.fill_buf()?;
-        let Some(at) = next.iter().position(|b| *b == b'{') else {
-            let length = next.len();
-            if length == 0 {
-                return Ok(StateFacts::default());
-            }
-            from.consume(length);
-            continue;
-        };
-        from.consume(at);
-        break;
-    }
-    let file = File::deserialize(&mut serde_json::Deserializer::from_reader(&mut from))?;
-    // Whoever writes what follows, a line end at least, is not to find the pipe closed.
-    std::io::copy(&mut from, &mut std::io::sink())?;
+    let Some(file) = document::<File>(from)? else { return Ok(StateFacts::default()) };
     match file.version {
         Some(4) => {}
         _ if file.encrypted_data.is_some() => return Err(StateError::Encrypted),
@@ -124,6 +110,31 @@ pub fn read(from: impl Read) -> Result<StateFacts, StateError> {
     let resources = file.resources.unwrap_or_default();
     let managed = resources.into_iter().filter(|resource| resource.mode == "managed");
     Ok(StateFacts { serial: file.serial, objects: managed.flat_map(objects).collect() })
+}
+
+/// The document that stands in a text, behind what a tool may have printed before it; none in a text without one.
+///
+/// # Errors
+/// When it is cut off, or no JSON.
+pub(crate) fn document<T: DeserializeOwned>(from: impl Read) -> Result<Option<T>, StateError> {
+    let mut from = std::io::BufReader::with_capacity(64 << 10, from);
+    loop {
+        let next = from.fill_buf()?;
+        let Some(at) = next.iter().position(|b| *b == b'{') else {
+            let length = next.len();
+            if length == 0 {
+                return Ok(None);
+            }
+            from.consume(length);
+            continue;
+        };
+        from.consume(at);
+        break;
+    }
+    let document = T::deserialize(&mut serde_json::Deserializer::from_reader(&mut from))?;
+    // Whoever writes what follows, a line end at least, is not to find the pipe closed.
+    std::io::copy(&mut from, &mut std::io::sink())?;
+    Ok(Some(document))
 }
 
 fn objects(resource: Resource) -> impl Iterator<Item = Recorded> {

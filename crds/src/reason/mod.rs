@@ -126,6 +126,10 @@ reasons! {
     SERVICE_ACCOUNT_NOT_FOUND ServiceAccountNotFound: Configuration,
         First("create the ServiceAccount that the message names"),
         Never;
+    /// The other stack of the namespace publishes no such output.
+    OUTPUT_NOT_FOUND OutputNotFound: Configuration,
+        First("have a run of that stack publish the output: spec.outputs with a ConfigMap or a Secret"),
+        Never;
     /// A field of the spec makes no sense.
     INVALID_SPEC InvalidSpec: Configuration, SPEC, NAMED;
     /// A variable of the stack has no value.
@@ -309,10 +313,16 @@ reasons! {
         Never;
     /// A recovery run would create what may be there already, and nobody is asked.
     RECOVERY_UNCERTAIN RecoveryUncertain: Policy, Only("create the recovery run with approval.mode Manual"), Never;
-    /// A Secret or ConfigMap changed since the plan.
+    /// A Secret, a ConfigMap or an output of another stack changed since the plan.
     INPUTS_CHANGED InputsChanged: StalePlan, Again, Never;
     /// The object that was to be created exists already.
     ALREADY_EXISTS AlreadyExists: Configuration, ADOPT, ADOPT;
+    /// Outputs are published as `spec.outputs` says.
+    PUBLISHED Published;
+    /// Outputs are not published, for a reason that the message names.
+    NOT_PUBLISHED NotPublished;
+    /// An object that outputs were to be published to is not Pawl's, or holds those of another stack; it was left as it is.
+    FOREIGN_OBJECT ForeignObject;
     /// Nothing is held up.
     PROGRESSING Progressing;
 }

@@ -3,9 +3,10 @@
 //! Fields are only ever added to this version; a reader that meets an unknown value waits, it does not guess.
 
 mod attempt;
-mod failure;
 mod credentials;
+mod failure;
 mod hooks;
+mod outputs;
 mod phase;
 mod plan;
 mod policy;
@@ -16,9 +17,10 @@ mod status;
 mod values;
 
 pub use attempt::{Adopted, Attempt, Claim, Settled};
-pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use credentials::{CliConfig, Credentials, GitCredential, RegistryCredential};
+pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use hooks::{FailedHook, Hook, HookWhen, OnFailure};
+pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};

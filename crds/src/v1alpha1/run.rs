@@ -10,6 +10,7 @@ use crate::{names, text::clip};
 use super::{
     credentials::Credentials,
     hooks::{Hook, HookWhen, OnFailure},
+    outputs::{OnDestroy, Outputs},
     phase::{Phase, RunResult},
     policy::{Approval, ApprovalMode, Retry, Timeouts},
     runner::Runner,
@@ -200,6 +201,9 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub hooks: Vec<Hook>,
+    /// What is published of the stack's outputs after an apply, and where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Outputs>,
     /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover: Option<Recover>,
@@ -244,6 +248,7 @@ impl TerraformRun {
             ("spec.tool.name", self.spec.tool.name == Some(ToolName::Unknown)),
             ("spec.hooks.when", self.spec.hooks.iter().any(|hook| hook.when == HookWhen::Unknown)),
             ("spec.hooks.onFailure", self.spec.hooks.iter().any(|hook| hook.on_failure == OnFailure::Unknown)),
+            ("spec.outputs.onDestroy", self.spec.outputs.as_ref().is_some_and(|o| o.on_destroy == OnDestroy::Unknown)),
         ];
         words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
     }
@@ -276,7 +281,7 @@ mod tests {
 
     fn run(change: impl FnOnce(&mut Value)) -> TerraformRun {
         let mut run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": "a"},
-            "spec": {"source": {"inline": {"files": {}}}, "approval": {"mode": "Manual"}, "tool": {"name": "OpenTofu"}},
+            "spec": {"source": {"inline": {"files": {}}}, "approval": {"mode": "Manual"}, "tool": {"name": "OpenTofu"}, "outputs": {}},
             "status": {"phase": "Plan"}});
         change(&mut run);
         serde_json::from_value(run).unwrap()
@@ -285,7 +290,14 @@ mod tests {
     #[test]
     fn a_run_with_words_of_a_newer_version_is_read_and_says_where_they_are() {
         assert_eq!(run(|_| ()).unknown_word(), None);
-        for pointer in ["/status/phase", "/status/result", "/spec/operation", "/spec/approval/mode", "/spec/tool/name"] {
+        for pointer in [
+            "/status/phase",
+            "/status/result",
+            "/spec/operation",
+            "/spec/approval/mode",
+            "/spec/tool/name",
+            "/spec/outputs/onDestroy",
+        ] {
             let (parent, field) = pointer.rsplit_once('/').unwrap();
             let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
             assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));

@@ -15,6 +15,7 @@ use super::{
     attempt::{Adopted, Attempt, Claim, Settled},
     failure::Failure,
     hooks::FailedHook,
+    outputs::OutputsStatus,
     phase::{Phase, RunResult},
     plan::PlanStatus,
 };
@@ -78,6 +79,9 @@ pub struct TerraformRunStatus {
     /// What became of the objects of an apply that did not end well; of the open attempt's pod, otherwise the controller's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<Journal>,
+    /// What became of the outputs that `spec.outputs` asks for; none before the end of a run that publishes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<OutputsStatus>,
     /// Who holds the lock of the state, when that keeps this run waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_lock: Option<StateLock>,

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::outputs::OutputRef;
+
 /// The name of a Secret in the run's namespace.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -34,6 +36,9 @@ pub struct ValueFrom {
     /// A key of a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyRef>,
+    /// An output that another stack of the namespace publishes, with its type. When it changes, a plan made before is stale.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_of: Option<OutputRef>,
 }
 
 /// A variable of the stack. Exactly one of `value` and `valueFrom`.
@@ -46,7 +51,7 @@ pub struct Variable {
     /// Any JSON value; given to the tool in a `.auto.tfvars.json` file with its type intact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<serde_json::Value>,
-    /// A key of a Secret or ConfigMap; its text is given as a string.
+    /// A key of a Secret or ConfigMap, whose text is given as a string, or an output of another stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }
@@ -63,7 +68,7 @@ pub struct EnvVar {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32768))]
     pub value: Option<String>,
-    /// A key of a Secret or ConfigMap.
+    /// A key of a Secret or ConfigMap, or an output of another stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }

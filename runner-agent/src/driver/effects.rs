@@ -1,6 +1,9 @@
 //! What the machine orders, carried out.
 
-use crds::{Adopted, ApprovalMode, Changes, Claim, Operation, Phase, RunResult, pod_env, termination::TerminationMessage, whole_seconds};
+use crds::{
+    Adopted, ApprovalMode, Changes, Claim, Operation, Phase, Reason, RunResult, pod_env, termination::TerminationMessage,
+    whole_seconds,
+};
 use tokio::time::Instant;
 
 use super::{Done, Driver, requests::Requests};
@@ -273,8 +276,22 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     fn report(&mut self, message: TerminationMessage, delivers: bool) {
         let status = self.view.status(|text| self.work.redact(text));
         let text = status.message.clone().unwrap_or_default();
+        let claimed = self.view.claimed().is_some();
+        let succeeded = matches!(status.result, Some(RunResult::Applied | RunResult::Destroyed | RunResult::NoChanges));
+        let publishes = succeeded && self.run.as_ref().is_some_and(|run| run.spec.outputs.is_some());
         let (writer, work) = (self.writer.clone(), self.work.clone());
         self.start(async move {
+            let mut status = status;
+            if publishes {
+                // A pod that dies from here on has applied all the same.
+                if delivers {
+                    work.deliver(message.clone()).await;
+                }
+                status.outputs = work.publish(claimed).await;
+                if let Some(outputs) = status.outputs.as_ref().filter(|outputs| outputs.reason != Reason::Published.as_str()) {
+                    status.message = Some(format!("{text}; its outputs are not published: {}", outputs.message));
+                }
+            }
             let log = async {
                 work.log(&format!("pawl: {text}")).await;
                 if let Some(failure) = &status.failure {
@@ -283,7 +300,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             };
             // A second way for the result of what was claimed, should the first one fail.
             let deliver = async {
-                if delivers {
+                if delivers && !publishes {
                     work.deliver(message).await;
                 }
             };

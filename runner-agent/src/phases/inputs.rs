@@ -11,6 +11,7 @@ use std::{
 use crds::{Failure, Reason, TerraformRunSpec, ValueFrom};
 use serde_json::{Map, Value, json};
 
+use super::outputs::{self, TakenOutputs};
 use crate::{
     classify::internal,
     files::{BACKEND_FILE, VARIABLES_FILE},
@@ -48,21 +49,32 @@ pub(super) struct Inputs {
     pub(super) variable_origins: Vec<(String, String)>,
     pub(super) env: Vec<(String, String)>,
     pub(super) env_origins: Vec<(String, String)>,
-    /// Values of Secrets and ConfigMaps, by what wants them: `variable db_password`.
+    /// Values of Secrets, ConfigMaps and other stacks, by what wants them: `variable db_password`.
     pub(super) taken: BTreeMap<String, String>,
 }
 
 /// Gathers all values, so that the first thing that is missing is named before anything is fetched.
-pub(super) fn gather(spec: &TerraformRunSpec, settings: &Settings, redactor: &Redactor) -> Result<Inputs, Failure> {
+pub(super) fn gather(
+    spec: &TerraformRunSpec,
+    settings: &Settings,
+    outputs: &TakenOutputs,
+    redactor: &Redactor,
+) -> Result<Inputs, Failure> {
     let mut inputs = Inputs::default();
     for variable in &spec.variables {
         let (value, origin) = match (&variable.value, &variable.value_from) {
             (Some(value), None) => (value.clone(), "value".to_owned()),
             (None, Some(from)) => {
                 let wanted = format!("variable {}", variable.name);
-                let (text, origin) = read(from, settings, redactor, &wanted)?;
-                inputs.taken.insert(wanted, text.clone());
-                (Value::String(text), origin)
+                if let Some(of) = &from.output_of {
+                    let (value, origin) = outputs::value(outputs, of, redactor, &wanted)?;
+                    inputs.taken.insert(wanted, value.to_string());
+                    (value, origin)
+                } else {
+                    let (text, origin) = read(from, settings, redactor, &wanted)?;
+                    inputs.taken.insert(wanted, text.clone());
+                    (Value::String(text), origin)
+                }
             }
             (Some(_), Some(_)) | (None, None) => {
                 return Err(invalid(format!("variable {} needs exactly one of value and valueFrom", variable.name)));
@@ -80,7 +92,13 @@ pub(super) fn gather(spec: &TerraformRunSpec, settings: &Settings, redactor: &Re
             (Some(value), None) => (value.clone(), "value".to_owned()),
             (None, Some(from)) => {
                 let wanted = format!("env {name}");
-                let found = read(from, settings, redactor, &wanted)?;
+                let found = match &from.output_of {
+                    Some(of) => {
+                        let (value, origin) = outputs::value(outputs, of, redactor, &wanted)?;
+                        (crds::outputs::text(&value), origin)
+                    }
+                    None => read(from, settings, redactor, &wanted)?,
+                };
                 inputs.taken.insert(wanted, found.0.clone());
                 found
             }
@@ -106,7 +124,7 @@ fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str
         (Some(key), None) => (key, &settings.secrets, "Secret", Reason::SecretNotFound, true),
         (None, Some(key)) => (key, &settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound, false),
         (Some(_), Some(_)) | (None, None) => {
-            return Err(invalid(format!("{wanted} needs exactly one of secretKeyRef and configMapKeyRef")));
+            return Err(invalid(format!("{wanted} needs exactly one of secretKeyRef, configMapKeyRef and outputOf")));
         }
     };
     let object = dir.join(&key.name);
@@ -202,6 +220,7 @@ mod tests {
                 "env": [{"name": "REGION", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "region"}}}],
             })),
             &settings,
+            &TakenOutputs::new(),
             &redactor,
         )
         .unwrap();
@@ -245,7 +264,7 @@ mod tests {
             ),
         ];
         for (json, reason, message) in rows {
-            let failure = gather(&spec(&json), &settings, &Redactor::default()).unwrap_err();
+            let failure = gather(&spec(&json), &settings, &TakenOutputs::new(), &Redactor::default()).unwrap_err();
             let said = (failure.class, failure.reason.as_str(), failure.message.as_str());
             assert_eq!(said, (FailureClass::Configuration, reason, message));
         }

@@ -110,9 +110,18 @@ impl PhaseRunner {
     /// The objects of the state as it is now, read by the tool, which has the credentials for it. Also when the tool was told to end:
     /// it only reads.
     pub(super) async fn read_state(&self, shell: &Shell) -> Result<StateFacts, String> {
+        self.pull_state(shell, state::read).await
+    }
+
+    /// What is read from the state as it is now.
+    pub(super) async fn pull_state<T: Send + 'static>(
+        &self,
+        shell: &Shell,
+        read: fn(std::io::PipeReader) -> Result<T, state::StateError>,
+    ) -> Result<T, String> {
         let command = self.command(shell, ["state", "pull"]).map_err(|failure| failure.message)?;
         let (reader, writer) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
-        let facts = tokio::task::spawn_blocking(move || state::read(reader));
+        let found = tokio::task::spawn_blocking(move || read(reader));
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
         let mut events = self.events(&shell.stack, &notices).quiet();
         let exit = self.children.run_into_last(&command, writer, &mut events).await;
@@ -120,7 +129,7 @@ impl PhaseRunner {
         if exit.code != 0 {
             return Err(classify::failure("state pull", exit, &events.said()).message);
         }
-        facts.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        found.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 }
 

@@ -12,6 +12,7 @@ mod inputs;
 mod journal;
 mod locked;
 mod managed;
+mod outputs;
 mod plan;
 mod plan_json;
 mod private;
@@ -36,7 +37,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{Changed, Claim, Failure, HookWhen, Reason, RunResult, TerraformRun, termination::TerminationMessage};
+use crds::{Changed, Claim, Failure, HookWhen, OutputsStatus, Reason, RunResult, TerraformRun, termination::TerminationMessage};
 
 use crate::{
     classify, files,
@@ -77,6 +78,8 @@ pub struct PhaseRunner {
     release: Mutex<Option<locked::Release>>,
     /// The hooks, and what they handed over.
     hooks: Mutex<hooks::Fixed>,
+    /// Outputs of other stacks, as the plan was made with them.
+    taken: Mutex<outputs::TakenOutputs>,
 }
 
 impl PhaseRunner {
@@ -93,6 +96,7 @@ impl PhaseRunner {
             changed: Mutex::default(),
             release: Mutex::default(),
             hooks: Mutex::default(),
+            taken: Mutex::default(),
         }
     }
 
@@ -284,6 +288,7 @@ impl Work for PhaseRunner {
     async fn verify(&self) -> Result<Verified, Failure> {
         let planned = self.stage().planned()?;
         self.empty_home().await?;
+        self.compare_outputs(&planned.run).await?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();
@@ -318,6 +323,10 @@ impl Work for PhaseRunner {
 
     async fn hooks_after(&self, applied: bool, result: Option<RunResult>, notices: Notices) {
         self.run_hooks_at_the_end(applied, result, &notices).await;
+    }
+
+    async fn publish(&self, claimed: bool) -> Option<OutputsStatus> {
+        self.publish_outputs(claimed).await
     }
 
     fn interrupt(&self) {

@@ -36,7 +36,7 @@ impl PhaseRunner {
             return Err(Reason::StoredPlanMissing.failure("the plan is not with any datastore"));
         };
         self.make_places([settings.source_dir()])?;
-        let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        let given = inputs::gather(&run.spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
         let taken = retry_for(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
         let file = match taken {
             Ok(file) => file,
@@ -62,7 +62,7 @@ impl PhaseRunner {
         let changed = head.inputs.changed(&given.taken);
         if !changed.is_empty() && !run.spec.approval.allow_rotation {
             let message = format!(
-                "{} changed since the plan, in the Secret or ConfigMap it comes from; plan again, or allow it by \
+                "{} changed since the plan, in the Secret, ConfigMap or stack it comes from; plan again, or allow it by \
                  spec.approval.allowRotation",
                 changed.join(", ")
             );

@@ -78,7 +78,7 @@ impl PhaseRunner {
             return Err(Reason::InvalidSpec.failure(message));
         }
         // What is missing is said before anything is fetched.
-        let given = inputs::gather(spec, settings, &self.redactor)?;
+        let given = inputs::gather(spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
         self.check_credentials(&spec.credentials)?;
         self.fix_hooks(run, &given.env)?;
         self.run_hooks(HookWhen::BeforeSetup, None, &Vec::new(), notices).await?;
@@ -140,7 +140,7 @@ impl PhaseRunner {
         for dir in [settings.home(), settings.tmp()] {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
         }
-        let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        let given = inputs::gather(&run.spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
         self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
         let root = settings.source_dir();
         let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());

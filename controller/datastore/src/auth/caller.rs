@@ -27,6 +27,10 @@ pub enum Ask {
     Intent,
     /// Record the claim.
     Claim,
+    /// Publish outputs.
+    Publish,
+    /// Read the outputs of other stacks that its own spec names.
+    Outputs,
     /// Read the state.
     ReadState,
     /// Write the state; behind the claim only.
@@ -48,6 +52,8 @@ impl Ask {
             Self::Recover => "recover",
             Self::Intent => "intent",
             Self::Claim => "claim",
+            Self::Publish => "publish_outputs",
+            Self::Outputs => "read_outputs",
             Self::ReadState => "read_state",
             Self::WriteState => "write_state",
             Self::Lock => "lock",
@@ -60,10 +66,16 @@ impl Ask {
         match self {
             Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
             Self::Log(stream) => matches!(stream.as_bytes(), b"apply" | b"journal"),
-            Self::ReadState | Self::WriteState | Self::Unlock => true,
-            Self::Get(_) | Self::Recover | Self::Intent | Self::Claim | Self::Lock => false,
+            Self::Publish | Self::ReadState | Self::WriteState | Self::Unlock => true,
+            Self::Get(_) | Self::Recover | Self::Intent | Self::Claim | Self::Outputs | Self::Lock => false,
         }
     }
+}
+
+/// Whether the process of that nonce in `pod` has claimed the plan of its run's newest attempt.
+pub fn holds_claim(run: &RunView, pod: &PodIdentity, nonce: &str) -> bool {
+    let newest = run.newest();
+    run.claim.as_ref().is_some_and(|claim| claim.attempt == newest && claim.pod_uid == pod.uid && claim.nonce == nonce)
 }
 
 /// Decides whether `pod`, in the process of that nonce, may do so with `attempt` of the run.
@@ -101,8 +113,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     if adopted.is_none_or(|adopted| adopted.pod_uid != pod.uid || adopted.nonce != nonce) {
         return forbidden("the attempt was not adopted by this process");
     }
-    let claimed =
-        run.claim.as_ref().is_some_and(|claim| claim.attempt == *newest && claim.pod_uid == pod.uid && claim.nonce == nonce);
+    let claimed = holds_claim(run, pod, nonce);
     let late = claimed && ask.is_proof();
     if !(*open || late) {
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
@@ -110,6 +121,9 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     // Whatever runs in the pod before the claim, nobody approved it; and of a run that only plans nobody ever will.
     if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
         return forbidden("a state is written behind the claim of its run, and never by a run that only plans");
+    }
+    if ask == Ask::Publish && !claimed && run.operation != Operation::Apply {
+        return forbidden("only a run that applies publishes outputs that its plan did not change");
     }
     Ok(())
 }
@@ -136,6 +150,8 @@ pub(crate) mod tests {
             terminal: false,
             state: StateId { stack: "net".into(), workspace: "default".into() },
             recovers: None,
+            outputs: None,
+            takes: Vec::new(),
             released: None,
             uid,
         }
@@ -156,7 +172,7 @@ pub(crate) mod tests {
         PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
     }
 
-    const ALL: [Ask; 15] = [
+    const ALL: [Ask; 17] = [
         Ask::Put(ObjectKind::Bundle),
         Ask::Put(ObjectKind::Result),
         Ask::Put(ObjectKind::ErroredState),
@@ -168,6 +184,8 @@ pub(crate) mod tests {
         Ask::Recover,
         Ask::Intent,
         Ask::Claim,
+        Ask::Publish,
+        Ask::Outputs,
         Ask::ReadState,
         Ask::WriteState,
         Ask::Lock,
@@ -207,6 +225,15 @@ pub(crate) mod tests {
             assert_eq!(write(&RunView { operation: Operation::Plan, ..claimed.clone() }), FORBIDDEN);
             assert_eq!(write(&RunView { operation: Operation::Destroy, ..claimed }), "");
         }
+    }
+
+    #[test]
+    fn outputs_are_published_behind_the_claim_and_before_it_by_a_run_that_applies() {
+        let publish = |run: &RunView| reason(decide(run, &pod(run, 2), 2, NONCE, Ask::Publish));
+        let destroys = RunView { operation: Operation::Destroy, ..view(2, true) };
+        assert_eq!((publish(&view(2, true)), publish(&destroys)), ("", FORBIDDEN));
+        assert_eq!(publish(&RunView { operation: Operation::Plan, ..view(2, true) }), FORBIDDEN);
+        assert_eq!(publish(&RunView { claim: Some(claim(2)), ..destroys }), "");
     }
 
     #[test]
@@ -254,8 +281,8 @@ pub(crate) mod tests {
             let proof = match ask {
                 Ask::Put(kind) => kind != ObjectKind::Bundle,
                 Ask::Log(stream) => stream != "plan",
-                Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
-                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Claim | Ask::Lock => false,
+                Ask::Publish | Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
+                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Claim | Ask::Outputs | Ask::Lock => false,
             };
             assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
             assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");

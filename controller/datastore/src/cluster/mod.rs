@@ -1,6 +1,7 @@
 //! What the datastore asks of the API server, behind a trait, so that tests can stand in for it.
 
 pub mod call;
+pub mod publish;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,7 +19,7 @@ use kube::{
 use serde_json::json;
 
 use crds::{
-    Adopted, Claim, Operation, TerraformRun,
+    Adopted, Claim, Operation, OutputRef, Outputs, TerraformRun, ValueFrom,
     clock::ServerClock,
     datastore::{AUDIENCE, StateId},
 };
@@ -27,6 +28,7 @@ use crate::settings::SecretName;
 
 pub use call::CallError;
 use call::{call, call_opt};
+use publish::{Owner, Published};
 
 /// Owns the fields that [`Cluster::fill`] writes.
 const MANAGER: &str = "pawl-datastore";
@@ -74,6 +76,10 @@ pub struct RunView {
     pub state: StateId,
     /// The run whose journal it may read.
     pub recovers: Option<String>,
+    /// What of its stack's outputs is to be published.
+    pub outputs: Option<Outputs>,
+    /// Outputs of other stacks that it takes.
+    pub takes: Vec<OutputRef>,
     /// ID of the lock that the controller says was left by an ended process of ours, and that this run may release.
     pub released: Option<String>,
 }
@@ -93,6 +99,8 @@ impl RunView {
             operation: run.spec.operation,
             state: StateId::of(&name, &run.spec),
             released: run.status.as_ref().and_then(|status| status.lock_release.as_ref()).map(|release| release.id.clone()),
+            outputs: run.spec.outputs.clone(),
+            takes: takes(run),
             recovers: run.spec.recover.as_ref().map(|recover| recover.from_run.clone()),
             name,
         }
@@ -107,6 +115,16 @@ impl RunView {
     pub fn is_open(&self) -> bool {
         self.attempt.as_ref().is_some_and(|(.., open)| *open)
     }
+}
+
+/// The outputs of other stacks that a run takes, each once.
+fn takes(run: &TerraformRun) -> Vec<OutputRef> {
+    let variables = run.spec.variables.iter().map(|variable| &variable.value_from);
+    let all = variables.chain(run.spec.env.iter().map(|variable| &variable.value_from));
+    let mut found: Vec<_> = all.flatten().filter_map(|from: &ValueFrom| from.output_of.clone()).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 /// How the API server proves itself when it passes requests on, and which headers say for whom.
@@ -147,6 +165,12 @@ pub trait Cluster: Send + Sync + 'static {
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>>;
     /// Reads a Secret of the datastore's own; none when there is none.
     fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>>;
+    /// That the admission policy refuses an object that is none with outputs: an error with its refusal. Nothing is written.
+    fn probe<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<(), CallError>>;
+    /// Makes an object with outputs what it is to be; its UID.
+    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>>;
+    /// Deletes an object with outputs that this process wrote; one that is gone, or another by now, is deleted already.
+    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>>;
     /// Adds entries to a Secret that is still as it was read; false when somebody else was ahead.
     fn fill<'a>(
         &'a self,
@@ -233,6 +257,18 @@ impl Cluster for Kube {
                 data: secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect(),
             }))
         })
+    }
+
+    fn probe<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(publish::probe(&self.0, namespace))
+    }
+
+    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
+        Box::pin(publish::publish(&self.0, owner, object))
+    }
+
+    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(publish::withdraw(&self.0, namespace, object))
     }
 
     fn fill<'a>(

@@ -6,7 +6,10 @@ use axum::{
     response::Response,
 };
 
-use crds::datastore::{FORBIDDEN, HEADER_DIGEST, HEADER_NONCE, ObjectKind, Problem, Stored};
+use crds::{
+    datastore::{FORBIDDEN, HEADER_DIGEST, HEADER_NONCE, ObjectKind, Problem, Stored},
+    outputs::StateOutputs,
+};
 
 use crate::{
     auth::caller::{self, Ask},
@@ -126,6 +129,27 @@ async fn carry_out(
             let said = body.collect().await?;
             let said = serde_json::from_slice(&said).map_err(|_| invalid("the body is no claim"))?;
             Ok(problem::json(created(claim::put(&service.sealed, &key, run, said).await?), &run.claim))
+        }
+        Ask::Publish => {
+            let _permit = service.transfer(ObjectKind::Plan).await?;
+            let said = body.collect().await?;
+            let namespace = service.lookup.namespace(run).await?;
+            let found = if said.is_empty() {
+                // Whatever runs in the pod before the claim, nobody approved it: it says nothing of the values.
+                match service.states.get_for(&state()?, &namespace).await? {
+                    None => StateOutputs::default(),
+                    Some((_, content)) => journal::read_state(content, StateOutputs::read).await?,
+                }
+            } else if caller::holds_claim(run, pod, nonce) {
+                StateOutputs::read(&*said).map_err(|error| invalid(error.to_string()))?
+            } else {
+                return Err(problem(FORBIDDEN, "outputs that a pod read itself are published behind the claim of its run"));
+            };
+            Ok(problem::json(StatusCode::OK, &service.outputs.publish(run, &namespace, found).await?))
+        }
+        Ask::Outputs => {
+            let namespace = service.lookup.namespace(run).await?;
+            Ok(problem::json(StatusCode::OK, &service.outputs.taken(run, &namespace).await?))
         }
         Ask::ReadState => match service.states.get_for(&state()?, &service.lookup.namespace(run).await?).await? {
             None => Ok(empty(StatusCode::NO_CONTENT)),

@@ -110,7 +110,7 @@ const PROBES: [Row<Route>; 3] = [
 ];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
-const OF_ATTEMPT: [Row<Route>; 11] = [
+const OF_ATTEMPT: [Row<Route>; 13] = [
     ("PUT", "/objects/{kind}", |asked| asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)),
     ("GET", "/objects/{kind}", |asked| asked.of_pod(Ask::Get(asked.kind()?), Wants::Nothing)),
     ("GET", "/objects/{kind}/digest", |asked| asked.of_pod(Ask::Digest(asked.kind()?), Wants::Nothing)),
@@ -118,6 +118,8 @@ const OF_ATTEMPT: [Row<Route>; 11] = [
     ("GET", "/recover", |asked| asked.of_pod(Ask::Recover, Wants::Nothing)),
     ("PUT", "/intent", |asked| asked.of_pod(Ask::Intent, Wants::Nothing)),
     ("PUT", "/claim", |asked| asked.of_pod(Ask::Claim, Wants::Nothing)),
+    ("PUT", "/outputs", |asked| asked.of_pod(Ask::Publish, Wants::Nothing)),
+    ("GET", "/outputs", |asked| asked.of_pod(Ask::Outputs, Wants::Nothing)),
     ("GET", "/state", |asked| asked.of_pod(Ask::ReadState, Wants::Nothing)),
     ("PUT", "/state", |asked| asked.of_pod(Ask::WriteState, Wants::Lock)),
     ("PUT", "/lock", |asked| asked.of_pod(Ask::Lock, Wants::Nothing)),
@@ -254,8 +256,9 @@ pub const fn limit(ask: Ask) -> u64 {
         Ask::Put(kind) => kind.limit(),
         Ask::Log(_) => MAX_APPEND,
         Ask::Claim | Ask::Lock => crds::datastore::MAX_SMALL,
+        Ask::Publish => crds::outputs::MAX_OUTPUTS,
         Ask::WriteState => crds::datastore::MAX_STATE,
-        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::ReadState | Ask::Unlock => 0,
+        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Outputs | Ask::ReadState | Ask::Unlock => 0,
     }
 }
 

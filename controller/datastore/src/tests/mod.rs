@@ -8,6 +8,7 @@ mod kill;
 mod logs;
 mod memory;
 mod objects;
+mod outputs;
 mod reading;
 mod retention;
 mod states;
@@ -41,7 +42,10 @@ use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_di
 use crate::{
     auth::caller::tests::{NONCE, claim, pod, view},
     blob::{sealed::Sealed, store::Store},
-    cluster::{CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView},
+    cluster::{
+        CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView,
+        publish::{Owner, Published},
+    },
     crypt::keys::Keys,
     service::{CommonName, Service},
     settings::SecretName,
@@ -52,6 +56,9 @@ pub(super) const NAMESPACE_UID: &str = "55555555-5555";
 
 pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller";
 
+/// Objects with outputs by namespace, kind and name: whose they are, and their data.
+type Objects = BTreeMap<(String, String, String), (String, BTreeMap<String, String>)>;
+
 /// An API server that says what it was told to say.
 #[derive(Default)]
 pub(super) struct FakeCluster {
@@ -61,9 +68,20 @@ pub(super) struct FakeCluster {
     pub(super) namespaces: Mutex<HashMap<String, String>>,
     /// Secrets by name.
     pub(super) secrets: Mutex<HashMap<String, Entries>>,
+    /// What was published.
+    pub(super) objects: Mutex<Objects>,
+    /// The policy on them is not there.
+    pub(super) unguarded: AtomicBool,
     pub(super) down: AtomicBool,
     pub(super) reviews: AtomicUsize,
     pub(super) reads: AtomicUsize,
+}
+
+/// A refusal of the policy on objects with outputs.
+fn denied(why: &str) -> CallError {
+    let message = format!("ValidatingAdmissionPolicy 'pawl-outputs' with binding 'pawl-outputs' denied request: {why}");
+    let status = kube::core::Status { code: 403, message, ..kube::core::Status::default() };
+    CallError::Refused { what: "test", status: Box::new(status) }
 }
 
 impl FakeCluster {
@@ -119,6 +137,37 @@ impl Cluster for FakeCluster {
             tokio::task::yield_now().await;
             self.answer(found)
         })
+    }
+
+    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+        let answer = if self.unguarded.load(Ordering::Relaxed) { Ok(()) } else { Err(denied("a probe")) };
+        Box::pin(async move {
+            self.answer(())?;
+            answer
+        })
+    }
+
+    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
+        let mut objects = self.objects.lock().unwrap();
+        let key = (owner.namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
+        let answer = match objects.get(&key) {
+            // As the policy has it: another's, or none of ours.
+            Some((of, _)) if of != owner.of => Err(denied("no object with outputs of this stack")),
+            _ => self.answer("object-1".to_owned()),
+        };
+        if answer.is_ok() {
+            objects.insert(key, (owner.of.to_owned(), object.data.clone()));
+        }
+        Box::pin(async move { answer })
+    }
+
+    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
+        let answer = self.answer(());
+        if answer.is_ok() {
+            let key = (namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
+            self.objects.lock().unwrap().remove(&key);
+        }
+        Box::pin(async move { answer })
     }
 
     fn fill<'a>(
@@ -259,7 +308,8 @@ impl Lab {
 
 fn service(folder: &Path, keys: &Path, cluster: &Arc<FakeCluster>) -> (Arc<Service>, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
-    (Arc::new(Service::new(open(folder, keys), cluster.clone(), CONTROLLER.into(), stopped)), stop)
+    let service = Service::new(open(folder, keys), cluster.clone(), CONTROLLER.into(), stopped);
+    (Arc::new(service.publishing(Some("pawl-outputs".into()))), stop)
 }
 
 /// Sends a request by a connection whose client's certificate has that common name.

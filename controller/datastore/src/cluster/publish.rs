@@ -1,0 +1,196 @@
+//! Objects that hold published outputs. This process may create, patch and delete such objects and read none: it applies each whole
+//! (server-side apply) and is answered with what it wrote. An admission policy keeps it from all others.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crds::{names, outputs};
+
+use super::{CallError, MANAGER, call::call};
+
+/// The kind of an object with outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// For outputs that everybody may read who reads ConfigMaps.
+    ConfigMap,
+    /// For all.
+    Secret,
+}
+
+impl Kind {
+    /// The word of the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+}
+
+/// An object with outputs, as it is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// Its keys and their values.
+    pub data: BTreeMap<String, String>,
+    /// UID of the object that was written last; none before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+impl Published {
+    /// Whether both are of one kind and name.
+    pub fn is(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.name == other.name
+    }
+}
+
+/// Whose outputs an object holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a> {
+    /// Namespace of stack and object.
+    pub namespace: &'a str,
+    /// `STACK/WORKSPACE`.
+    pub of: &'a str,
+    /// The run that published them.
+    pub by: &'a str,
+}
+
+fn manifest(owner: Owner<'_>, object: &Published) -> Value {
+    let mut manifest = json!({
+        "apiVersion": "v1", "kind": object.kind.as_str(),
+        "metadata": {
+            "name": object.name, "namespace": owner.namespace,
+            "labels": {names::LABEL_MANAGED_BY: names::MANAGED_BY, outputs::LABEL: "true"},
+            "annotations": {outputs::OF: owner.of, outputs::BY: owner.by},
+        },
+    });
+    match object.kind {
+        Kind::ConfigMap => manifest["data"] = json!(object.data),
+        Kind::Secret => {
+            let data: Map<_, _> =
+                object.data.iter().map(|(key, value)| (key.clone(), BASE64_STANDARD.encode(value).into())).collect();
+            manifest["type"] = outputs::SECRET_TYPE.into();
+            manifest["data"] = data.into();
+        }
+    }
+    manifest
+}
+
+/// Takes away what others added: it would be taken for an output.
+fn without_others(object: &Published, data: Vec<String>, binary: Vec<String>) -> Option<Value> {
+    let none = |keys: Vec<String>, own: bool| -> Map<String, Value> {
+        keys.into_iter().filter(|key| !own || !object.data.contains_key(key)).map(|key| (key, Value::Null)).collect()
+    };
+    let (data, binary) = (none(data, true), none(binary, false));
+    let mut patch = Map::new();
+    for (field, keys) in [("data", data), ("binaryData", binary)] {
+        if !keys.is_empty() {
+            patch.insert(field.into(), keys.into());
+        }
+    }
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+pub(super) async fn publish(client: &Client, owner: Owner<'_>, object: &Published) -> Result<String, CallError> {
+    let what = "publish outputs";
+    let params = PatchParams::apply(MANAGER).force();
+    let more = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+    let manifest = Patch::Apply(manifest(owner, object));
+    let keys = |keys: Option<Vec<String>>| keys.unwrap_or_default();
+    let (uid, added) = match object.kind {
+        Kind::ConfigMap => {
+            let api: Api<ConfigMap> = Api::namespaced(client.clone(), owner.namespace);
+            let there = call(what, api.patch(&object.name, &params, &manifest)).await?;
+            let (data, binary) =
+                (there.data.map(|d| d.into_keys().collect()), there.binary_data.map(|d| d.into_keys().collect()));
+            let added = without_others(object, keys(data), keys(binary));
+            if let Some(patch) = &added {
+                call(what, api.patch(&object.name, &more, &Patch::Merge(patch))).await?;
+            }
+            (there.metadata.uid, added.is_some())
+        }
+        Kind::Secret => {
+            let api: Api<Secret> = Api::namespaced(client.clone(), owner.namespace);
+            let there = call(what, api.patch(&object.name, &params, &manifest)).await?;
+            let added = without_others(object, keys(there.data.map(|d| d.into_keys().collect())), Vec::new());
+            if let Some(patch) = &added {
+                call(what, api.patch(&object.name, &more, &Patch::Merge(patch))).await?;
+            }
+            (there.metadata.uid, added.is_some())
+        }
+    };
+    if added {
+        tracing::info!(namespace = owner.namespace, name = object.name, "keys that others had added to outputs were removed");
+    }
+    Ok(uid.unwrap_or_default())
+}
+
+pub(super) async fn withdraw(client: &Client, namespace: &str, object: &Published) -> Result<(), CallError> {
+    let preconditions = Preconditions { uid: object.uid.clone(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let what = "delete outputs";
+    let deleted = match object.kind {
+        Kind::ConfigMap => {
+            call(what, Api::<ConfigMap>::namespaced(client.clone(), namespace).delete(&object.name, &params)).await.map(drop)
+        }
+        Kind::Secret => {
+            call(what, Api::<Secret>::namespaced(client.clone(), namespace).delete(&object.name, &params)).await.map(drop)
+        }
+    };
+    match deleted {
+        // Gone, or another object by now.
+        Err(error) if matches!(error.code(), 404 | 409) => Ok(()),
+        other => other,
+    }
+}
+
+/// A ConfigMap that is none of ours: only the policy refuses it.
+pub(super) async fn probe(client: &Client, namespace: &str) -> Result<(), CallError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let metadata = ObjectMeta { generate_name: Some("pawl-outputs-probe-".into()), ..ObjectMeta::default() };
+    let params = PostParams { dry_run: true, field_manager: Some(MANAGER.into()) };
+    let probe = ConfigMap { metadata, ..ConfigMap::default() };
+    call("prove the policy on outputs", api.create(&params, &probe)).await.map(|there| drop(there.name_any()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(kind: Kind) -> Published {
+        Published { kind, name: "net".into(), data: BTreeMap::from([("id".into(), "vpc-1".into())]), uid: None }
+    }
+
+    #[test]
+    fn an_object_says_whose_it_is() {
+        let owner = Owner { namespace: "team", of: "net/default", by: "net-1" };
+        let secret = manifest(owner, &object(Kind::Secret));
+        assert_eq!((&secret["type"], &secret["data"]["id"]), (&json!("pawl.run/outputs"), &json!("dnBjLTE=")));
+        let map = manifest(owner, &object(Kind::ConfigMap));
+        assert_eq!((&map["data"]["id"], map.get("type")), (&json!("vpc-1"), None));
+        for manifest in [secret, map] {
+            assert_eq!(manifest["metadata"]["annotations"]["pawl.run/outputs-of"], "net/default");
+            assert_eq!(manifest["metadata"]["labels"]["pawl.run/outputs"], "true");
+        }
+    }
+
+    #[test]
+    fn what_others_added_is_taken_away() {
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
+        assert_eq!(without_others(&object(Kind::ConfigMap), keys(&["id"]), keys(&[])), None);
+        let patch = without_others(&object(Kind::ConfigMap), keys(&["id", "x"]), keys(&["id"]));
+        assert_eq!(patch, Some(json!({"data": {"x": null}, "binaryData": {"id": null}})));
+    }
+}

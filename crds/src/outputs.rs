@@ -1,0 +1,267 @@
+//! Outputs of a state, and what of them goes where.
+
+use std::{collections::BTreeMap, io::Read};
+
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde_json::Value;
+
+use crate::{
+    OutputItem, OutputRef, Outputs, OutputsObject,
+    apply_log::state::{StateError, document},
+    text::clip,
+};
+
+/// The type of the Secrets that hold published outputs.
+pub const SECRET_TYPE: &str = "pawl.run/outputs";
+/// Label of the objects that hold published outputs; its value is `true`.
+pub const LABEL: &str = "pawl.run/outputs";
+/// Annotation of such an object: `STACK/WORKSPACE` whose outputs it holds.
+pub const OF: &str = "pawl.run/outputs-of";
+/// Annotation of such an object: the run that published them last.
+pub const BY: &str = "pawl.run/outputs-by";
+
+/// The most bytes of outputs on their way to the datastore, and of those that a run takes.
+pub const MAX_OUTPUTS: u64 = 2 << 20;
+/// The most bytes of an object's data; the API server takes 1 MiB with everything.
+const MAX_OBJECT: usize = 900_000;
+/// The most values in a status, the longest of them in characters, and the most bytes of all.
+const SHOWN: (usize, usize, usize) = (32, 256, 4096);
+
+/// The format of the tools' states.
+const FORMAT: u64 = 4;
+
+/// An output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Its value.
+    pub value: Value,
+    /// Whether it is only for those who may read Secrets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sensitive: bool,
+}
+
+/// The outputs of a state, and which state that is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateOutputs {
+    /// The format of the state.
+    #[serde(default)]
+    version: u64,
+    /// The tool's id of all states that follow from one.
+    #[serde(default)]
+    pub lineage: String,
+    /// The tool's number of the state.
+    #[serde(default)]
+    pub serial: u64,
+    /// By name.
+    #[serde(default)]
+    pub outputs: BTreeMap<String, Output>,
+    #[serde(default, skip_serializing)]
+    encrypted_data: Option<Ignored>,
+}
+
+/// Something that is passed over as it is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ignored;
+
+impl<'de> Deserialize<'de> for Ignored {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(from).map(|_| Self)
+    }
+}
+
+impl StateOutputs {
+    /// Reads them from a state, as `state pull` prints it and a backend keeps it. Nothing at all is the state before the first.
+    ///
+    /// # Errors
+    /// When it is no state that can be read.
+    pub fn read(from: impl Read) -> Result<Self, StateError> {
+        let Some(found) = document::<Self>(from)? else { return Ok(Self { version: FORMAT, ..Self::default() }) };
+        match found.version {
+            FORMAT => Ok(found),
+            _ if found.encrypted_data.is_some() => Err(StateError::Encrypted),
+            other => Err(StateError::Version(other)),
+        }
+    }
+}
+
+/// A value as it stands in an object and in a status: a string as it is, any other as JSON.
+pub fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The keys of an object and their values, and what was left out of it, in words.
+pub fn data(
+    outputs: &BTreeMap<String, Output>,
+    object: &OutputsObject,
+    takes_sensitive: bool,
+) -> (BTreeMap<String, String>, Vec<String>) {
+    let all: Vec<OutputItem>;
+    let items = if object.items.is_empty() {
+        let shown = outputs.iter().filter(|(_, output)| takes_sensitive || !output.sensitive);
+        all = shown.map(|(name, _)| OutputItem { output: name.clone(), key: None }).collect();
+        &all
+    } else {
+        &object.items
+    };
+    let (mut data, mut left, mut size) = (BTreeMap::new(), Vec::new(), 0);
+    for item in items {
+        let name = &item.output;
+        let Some(output) = outputs.get(name) else {
+            left.push(format!("{name}, which the stack does not have"));
+            continue;
+        };
+        if output.sensitive && !takes_sensitive {
+            left.push(format!("{name}, which is sensitive, from the ConfigMap"));
+            continue;
+        }
+        // The tools take letters of every language.
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        if !item.key().bytes().all(legal) {
+            left.push(format!("{name}, which is no key: give it one"));
+            continue;
+        }
+        let value = text(&output.value);
+        size += item.key().len() + value.len();
+        if size > MAX_OBJECT {
+            left.push(format!("{name}, for which {} has no room", object.name));
+            size -= item.key().len() + value.len();
+            continue;
+        }
+        data.insert(item.key().to_owned(), value);
+    }
+    (data, left)
+}
+
+/// The outputs that are published to an object, which others may take.
+pub fn published(outputs: &BTreeMap<String, Output>, wanted: &Outputs) -> BTreeMap<String, Output> {
+    let in_object = |object: &Option<OutputsObject>, name: &str, takes: bool| {
+        object
+            .as_ref()
+            .is_some_and(|object| takes && (object.items.is_empty() || object.items.iter().any(|item| item.output == name)))
+    };
+    let chosen = |name: &str, output: &Output| {
+        in_object(&wanted.config_map, name, !output.sensitive) || in_object(&wanted.secret, name, true)
+    };
+    outputs.iter().filter(|(name, output)| chosen(name, output)).map(|(name, output)| (name.clone(), output.clone())).collect()
+}
+
+/// What a status shows: of the outputs that are not sensitive those that are short enough, and how many are not.
+pub fn shown(outputs: &BTreeMap<String, Output>) -> (BTreeMap<String, String>, usize) {
+    let (count, longest, bytes) = SHOWN;
+    let (mut values, mut left, mut size) = (BTreeMap::new(), 0, 0);
+    for (name, output) in outputs.iter().filter(|(_, output)| !output.sensitive) {
+        let value = text(&output.value);
+        let fits = values.len() < count && value.chars().count() <= longest && size + name.len() + value.len() <= bytes;
+        if fits {
+            size += name.len() + value.len();
+            values.insert(name.clone(), value);
+        } else {
+            left += 1;
+        }
+    }
+    (values, left)
+}
+
+/// What was left out, as the end of a sentence; nothing when nothing was.
+pub fn left_out(left: &[String]) -> String {
+    if left.is_empty() { String::new() } else { clip(&format!("; left out: {}", left.join("; ")), 300) }
+}
+
+/// An output that a run takes, as the datastore has it now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Which.
+    pub of: OutputRef,
+    /// None when nobody publishes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Output>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn outputs(of: &Value) -> BTreeMap<String, Output> {
+        serde_json::from_value(of.clone()).unwrap()
+    }
+
+    fn some() -> BTreeMap<String, Output> {
+        outputs(&json!({
+            "id": {"value": "vpc-1", "type": "string"}, "zones": {"value": ["a", "b"], "type": ["list", "string"]},
+            "password": {"value": "hunter22", "type": "string", "sensitive": true},
+        }))
+    }
+
+    fn object(items: &[(&str, Option<&str>)]) -> OutputsObject {
+        let items = items.iter().map(|(output, key)| OutputItem { output: (*output).into(), key: key.map(Into::into) });
+        OutputsObject { name: "net".into(), items: items.collect() }
+    }
+
+    #[test]
+    fn they_are_read_from_a_state_and_nothing_else_of_it() {
+        let state = json!({"version": 4, "serial": 7, "lineage": "l", "outputs": {"a": {"value": {"b": 1}, "type": ["object", {}]},
+            "s": {"value": "x", "type": "string", "sensitive": true}}, "resources": [{"mode": "managed"}]});
+        let read = StateOutputs::read(
+            format!(
+                "a warning
+{state}
+"
+            )
+            .as_bytes(),
+        )
+        .unwrap();
+        assert_eq!((read.serial, read.lineage.as_str(), read.outputs.len()), (7, "l", 2));
+        assert!(read.outputs["s"].sensitive && read.outputs["a"].value == json!({"b": 1}));
+        let sent = serde_json::to_vec(&read).unwrap();
+        assert_eq!(StateOutputs::read(sent.as_slice()).unwrap(), read, "the agent sends what the datastore reads");
+        assert!(StateOutputs::read(b"".as_slice()).unwrap().outputs.is_empty());
+        assert!(StateOutputs::read(br#"{"version": 3}"#.as_slice()).is_err());
+        let sealed = StateOutputs::read(br#"{"serial": 1, "lineage": "l", "encrypted_data": "x"}"#.as_slice());
+        assert!(matches!(sealed, Err(StateError::Encrypted)));
+    }
+
+    #[test]
+    fn a_sensitive_output_gets_into_a_secret_only() {
+        let (map, left) = data(&some(), &object(&[]), false);
+        assert_eq!(
+            (map, left.is_empty()),
+            ([("id", "vpc-1"), ("zones", r#"["a","b"]"#)].map(|(k, v)| (k.into(), v.into())).into(), true)
+        );
+        let (map, left) = data(&some(), &object(&[("password", None), ("gone", None)]), false);
+        assert!(map.is_empty());
+        assert_eq!(
+            left_out(&left),
+            "; left out: password, which is sensitive, from the ConfigMap; gone, which the stack does not have"
+        );
+        let (secret, left) = data(&some(), &object(&[("password", Some("PGPASSWORD"))]), true);
+        assert_eq!((secret["PGPASSWORD"].as_str(), left_out(&left)), ("hunter22", String::new()));
+        assert_eq!(shown(&some()).0.keys().collect::<Vec<_>>(), ["id", "zones"]);
+    }
+
+    #[test]
+    fn only_what_is_published_can_be_taken() {
+        let names = |config_map: Option<OutputsObject>, secret: Option<OutputsObject>| {
+            let found = published(&some(), &Outputs { config_map, secret, ..Outputs::default() });
+            found.into_keys().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(Some(object(&[])), None), "id zones");
+        assert_eq!(names(Some(object(&[("id", None), ("password", None)])), None), "id");
+        assert_eq!(names(Some(object(&[("id", None)])), Some(object(&[("password", Some("x"))]))), "id password");
+        assert_eq!((names(None, Some(object(&[]))).as_str(), names(None, None).as_str()), ("id password zones", ""));
+    }
+
+    #[test]
+    fn what_is_long_is_left_out() {
+        let large = |count: usize, length: usize| {
+            (0..count).map(|n| (format!("o{n}"), Output { value: "x".repeat(length).into(), sensitive: false })).collect()
+        };
+        let (values, left) = shown(&large(40, 10));
+        assert_eq!((values.len(), left), (32, 8));
+        assert_eq!((shown(&large(1, 257)).1, shown(&large(20, 256)).0.len()), (1, 15));
+        let (data, left) = data(&large(3, 400_000), &object(&[]), false);
+        assert_eq!((data.len(), left), (2, vec!["o2, for which net has no room".to_owned()]));
+        let (_, left) = super::data(&large(1, 1), &object(&[("größe", None)]), false);
+        assert_eq!(left.len(), 1);
+    }
+}

@@ -1,0 +1,222 @@
+//! Outputs: those of this stack, published when it is applied, and those of other stacks, taken as inputs. Both go by the datastore.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crds::{
+    EnvVar, Failure, Operation, OutputRef, OutputsStatus, Reason, TerraformRun, ValueFrom, Variable,
+    datastore::NOT_FOUND,
+    outputs::{Output, StateOutputs, shown},
+    text::clip,
+};
+use serde_json::Value;
+
+use super::{PhaseRunner, Planned, guard};
+use crate::{
+    datastore::{failure, retry_for},
+    report::redact::Redactor,
+};
+
+/// How long the datastore may be away when outputs of other stacks are read.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long publishing is tried for, behind the apply.
+const PUBLISHING: Duration = Duration::from_secs(30);
+/// How long the tool may take to show the state.
+const PULLING: Duration = Duration::from_secs(120);
+
+/// Outputs of other stacks, as they are published; none for one that is not.
+pub(super) type TakenOutputs = BTreeMap<OutputRef, Option<Output>>;
+
+/// The value of an output of another stack, and where it is from.
+pub(super) fn value(taken: &TakenOutputs, of: &OutputRef, redactor: &Redactor, wanted: &str) -> Result<(Value, String), Failure> {
+    let OutputRef { stack, workspace, name } = of;
+    let Some(output) = taken.get(of).and_then(Option::as_ref) else {
+        let message = format!(
+            "stack {stack} (workspace {workspace}) of this namespace publishes no output {name}, which {wanted} wants; a run of \
+             that stack publishes it with spec.outputs, when it applies"
+        );
+        return Err(Reason::OutputNotFound.failure(message));
+    };
+    if output.sensitive {
+        mask(&output.value, redactor);
+    }
+    Ok((output.value.clone(), format!("output {stack}/{workspace}/{name}")))
+}
+
+/// Every text of a sensitive value is masked.
+fn mask(value: &Value, redactor: &Redactor) {
+    match value {
+        Value::String(text) => redactor.add(text),
+        Value::Number(number) => redactor.add(&number.to_string()),
+        Value::Array(items) => items.iter().for_each(|item| mask(item, redactor)),
+        Value::Object(fields) => fields.values().for_each(|field| mask(field, redactor)),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// Whether a run takes outputs of other stacks.
+fn takes(run: &TerraformRun) -> bool {
+    let is_output = |from: &Option<ValueFrom>| from.as_ref().is_some_and(|from| from.output_of.is_some());
+    let in_env = |variable: &EnvVar| is_output(&variable.value_from);
+    run.spec.variables.iter().any(|variable: &Variable| is_output(&variable.value_from)) || run.spec.env.iter().any(in_env)
+}
+
+impl PhaseRunner {
+    /// The outputs of other stacks that the run takes, as they are published now.
+    pub(super) async fn take_outputs(&self, run: &TerraformRun) -> Result<TakenOutputs, Failure> {
+        let taken = self.outputs_now(run).await?;
+        guard(&self.taken).clone_from(&taken);
+        Ok(taken)
+    }
+
+    async fn outputs_now(&self, run: &TerraformRun) -> Result<TakenOutputs, Failure> {
+        if !takes(run) {
+            return Ok(TakenOutputs::new());
+        }
+        let Some(remote) = &self.remote else {
+            return Err(Reason::InvalidSpec.failure("valueFrom.outputOf needs a datastore, which has what other stacks publish"));
+        };
+        let found = retry_for(PATIENCE, || remote.client.outputs()).await;
+        let found = found.map_err(|trouble| failure("the outputs of other stacks could not be read", &trouble))?;
+        Ok(found.into_iter().map(|taken| (taken.of, taken.output)).collect())
+    }
+
+    /// Refuses a plan that was made with outputs of other stacks which are others by now.
+    pub(super) async fn compare_outputs(&self, run: &TerraformRun) -> Result<(), Failure> {
+        if run.spec.approval.allow_rotation {
+            return Ok(());
+        }
+        let now = self.outputs_now(run).await?;
+        let before = guard(&self.taken).clone();
+        let values = |taken: &TakenOutputs, of: &OutputRef| taken.get(of).cloned().flatten().map(|output| output.value);
+        let changed = before.keys().filter(|of| values(&before, of) != values(&now, of));
+        let changed: Vec<_> = changed.map(|of| format!("{} of stack {}", of.name, of.stack)).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "changed since the plan: output {}; plan again, or allow it by spec.approval.allowRotation",
+            changed.join(", output ")
+        );
+        Err(Reason::InputsChanged.failure(message))
+    }
+
+    /// Publishes the outputs of the state, as the run's spec asks for it.
+    pub(super) async fn publish_outputs(&self, claimed: bool) -> Option<OutputsStatus> {
+        let planned = self.stage().planned().ok()?;
+        planned.run.spec.outputs.as_ref()?;
+        // There was nothing to destroy, and nobody approved that anything goes.
+        if planned.run.spec.operation != Operation::Apply && !claimed {
+            return None;
+        }
+        let mut status = match self.published(&planned, claimed).await {
+            Ok(status) => status,
+            Err(why) => {
+                OutputsStatus { reason: Reason::NotPublished.as_str().to_owned(), message: why, ..OutputsStatus::default() }
+            }
+        };
+        status.message = clip(&self.redactor.clean(&status.message), 512);
+        status.values.values_mut().for_each(|value| *value = self.redactor.clean(value));
+        self.log.line(&format!("pawl: outputs: {}: {}", status.reason, status.message)).await;
+        Some(status)
+    }
+
+    async fn published(&self, planned: &Planned, claimed: bool) -> Result<OutputsStatus, String> {
+        let Some(remote) = &self.remote else {
+            return self.shown(planned, claimed).await;
+        };
+        if planned.shell.managed {
+            let published = retry_for(PUBLISHING, || remote.client.publish(None)).await;
+            match published {
+                // The tool may have encrypted it.
+                Err(trouble) if claimed && trouble.is(NOT_FOUND) => {}
+                other => return other.map_err(|trouble| trouble.why()),
+            }
+        }
+        if !claimed {
+            return Err("nothing was applied, and the state is not with the datastore; the next apply publishes them".to_owned());
+        }
+        let found = self.pulled(planned).await?;
+        let body = bytes::Bytes::from(serde_json::to_vec(&found).map_err(|error| error.to_string())?);
+        retry_for(PUBLISHING, || remote.client.publish(Some(body.clone()))).await.map_err(|trouble| trouble.why())
+    }
+
+    /// Without a datastore only the status can show them.
+    async fn shown(&self, planned: &Planned, claimed: bool) -> Result<OutputsStatus, String> {
+        let wanted = planned.run.spec.outputs.clone().unwrap_or_default();
+        if wanted.config_map.is_some() || wanted.secret.is_some() {
+            return Err("there is no datastore, which would write the objects".to_owned());
+        }
+        if !claimed || planned.run.spec.operation == Operation::Destroy {
+            return Err("nothing was applied".to_owned());
+        }
+        let (values, _) = shown(&self.pulled(planned).await?.outputs);
+        let message = "in no object, as asked".to_owned();
+        Ok(OutputsStatus { reason: Reason::Published.as_str().to_owned(), message, values })
+    }
+
+    async fn pulled(&self, planned: &Planned) -> Result<StateOutputs, String> {
+        let pulled = tokio::time::timeout(PULLING, self.pull_state(&planned.shell, StateOutputs::read)).await;
+        pulled.unwrap_or_else(|_| Err(format!("the tool did not show the state within {} s", PULLING.as_secs())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::phases::tests::{settings, work};
+    use crds::reason;
+    use serde_json::json;
+
+    fn of(name: &str) -> OutputRef {
+        OutputRef { stack: "net".into(), workspace: "default".into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_value_keeps_its_type_and_a_sensitive_one_is_masked() {
+        let output = |value: Value, sensitive| Some(Output { value, sensitive });
+        let taken = TakenOutputs::from([
+            (of("zones"), output(json!(["a", "b"]), false)),
+            (of("db"), output(json!({"password": "hunter22", "port": 54321}), true)),
+            (of("gone"), None),
+        ]);
+        let redactor = Redactor::default();
+        let (zones, origin) = value(&taken, &of("zones"), &redactor, "variable zones").unwrap();
+        assert_eq!((zones, origin.as_str()), (json!(["a", "b"]), "output net/default/zones"));
+        value(&taken, &of("db"), &redactor, "variable db").unwrap();
+        assert_eq!(redactor.redact("hunter22 at 54321"), "(sensitive value) at (sensitive value)");
+        for name in ["gone", "never"] {
+            let failure = value(&taken, &of(name), &redactor, "variable x").unwrap_err();
+            assert_eq!(failure.reason, reason::OUTPUT_NOT_FOUND);
+            assert!(
+                failure.message.contains("publishes no output") && failure.message.contains("variable x"),
+                "{}",
+                failure.message
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plan_made_with_another_value_is_stale() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = work(settings(dir.path()));
+        // Now there is none: nobody asks the datastore for a run that takes none.
+        let mut run = TerraformRun::default();
+        assert!(work.compare_outputs(&run).await.is_ok());
+        guard(&work.taken).insert(of("id"), Some(Output { value: "vpc-1".into(), sensitive: false }));
+        let failure = work.compare_outputs(&run).await.unwrap_err();
+        assert_eq!(failure.reason, reason::INPUTS_CHANGED);
+        assert!(failure.message.starts_with("changed since the plan: output id of stack net;"), "{}", failure.message);
+        run.spec.approval.allow_rotation = true;
+        assert!(work.compare_outputs(&run).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn without_a_datastore_nothing_can_be_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let variable = json!({"name": "id", "valueFrom": {"outputOf": {"stack": "net", "name": "id"}}});
+        let mut run = TerraformRun::default();
+        run.spec.variables = vec![serde_json::from_value(variable).unwrap()];
+        let failure = work(settings(dir.path())).take_outputs(&run).await.unwrap_err();
+        assert_eq!(failure.reason, reason::INVALID_SPEC);
+    }
+}

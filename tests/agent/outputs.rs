@@ -1,0 +1,55 @@
+//! Outputs behind an apply: the result is delivered before they are read, and a run that applied has applied whatever becomes of them.
+
+use crds::{RunResult, reason};
+use serde_json::json;
+
+use crate::common::start_at;
+
+const STATE: &str = r#"{"version": 4, "serial": 2, "lineage": "l", "outputs": {"id": {"value": "vpc-1", "type": "string"},
+ "zones": {"value": ["a"], "type": ["list", "string"]}, "password": {"value": "hunter22", "type": "string", "sensitive": true}}}"#;
+
+#[tokio::test]
+async fn they_are_shown_when_the_result_is_delivered_and_what_is_sensitive_is_not() {
+    let _one = crate::ONE.lock().await;
+    let dir = tempfile::tempdir().unwrap();
+    let delivered = dir.path().join("termination-log").display().to_string();
+    let show = format!("grep -q Applied '{delivered}' && echo '{STATE}'");
+    let mut a = start_at(dir, &json!({"outputs": {"status": true}}), &[("STATE", &show)], |_, _| {});
+    assert_eq!(a.end().await, 0);
+    let status = a.api.status();
+    assert_eq!((status.result, a.ran("state")), (Some(RunResult::Applied), 1));
+    assert!(!format!("{status:?}{}", a.log()).contains("hunter22"));
+    let outputs = status.outputs.unwrap();
+    assert_eq!(outputs.reason, reason::PUBLISHED);
+    assert_eq!(json!(outputs.values), json!({"id": "vpc-1", "zones": "[\"a\"]"}));
+}
+
+#[tokio::test]
+async fn outputs_that_cannot_be_read_undo_no_apply() {
+    let _one = crate::ONE.lock().await;
+    for (more, says) in [
+        (json!({"outputs": {"status": true}}), "exit code 7"),
+        (json!({"outputs": {"configMap": {"name": "net"}}}), "there is no datastore"),
+    ] {
+        let mut a = start_at(tempfile::tempdir().unwrap(), &more, &[("STATE", "exit 7")], |_, _| {});
+        assert_eq!(a.end().await, 0);
+        let status = a.api.status();
+        assert_eq!((status.result, status.failure), (Some(RunResult::Applied), None));
+        assert_eq!(status.outputs.unwrap().reason, reason::NOT_PUBLISHED);
+        let message = status.message.unwrap();
+        assert!(message.starts_with("applied +1 ~0 -0; its outputs are not published: ") && message.contains(says), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_changes_nothing_or_only_plans_reads_none() {
+    let _one = crate::ONE.lock().await;
+    for (more, env) in [
+        (json!({"outputs": {"status": true}}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")]),
+        (json!({"outputs": {"status": true}, "operation": "Plan"}), vec![]),
+    ] {
+        let mut a = start_at(tempfile::tempdir().unwrap(), &more, &env, |_, _| {});
+        assert_eq!(a.end().await, 0);
+        assert_eq!(a.ran("state"), 0);
+    }
+}

@@ -1,0 +1,139 @@
+//! Objects with outputs: what the datastore's account may write, and who may ask for them.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::world::{PATIENCE, Test, World, refused, run};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("outputs::the_datastore_writes_objects_with_outputs_and_no_others", true, confined),
+        Test::new("outputs::the_datastore_reads_no_object", true, unread),
+        Test::new("outputs::whoever_creates_the_run_may_create_its_objects", true, creator),
+    ]
+}
+
+const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-datastore";
+const FOREIGN: &str = "only objects with outputs";
+
+/// The datastore, and a namespace in which its policy is in force: that is asked by what it must refuse.
+async fn datastore(world: &World) -> Result<(Client, String)> {
+    let namespace = world.namespace().await?;
+    let client = world.access.impersonate(ACCOUNT, &[]).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
+    let started = Instant::now();
+    loop {
+        let probe: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "probe"}}))?;
+        match maps.create(&PostParams { dry_run: true, ..PostParams::default() }, &probe).await {
+            Err(kube::Error::Api(status)) if status.message.contains("'pawl-outputs'") => return Ok((client, namespace)),
+            _ => ensure!(started.elapsed() < PATIENCE, "the policy is not in force after {PATIENCE:?}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+fn object(kind: &str, name: &str, of: &str) -> Value {
+    let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name,
+        "labels": {"app.kubernetes.io/managed-by": "pawl", "pawl.run/outputs": "true"},
+        "annotations": {"pawl.run/outputs-of": of}}, "data": {"id": "dnBjLTE="}});
+    if kind == "Secret" {
+        object["type"] = "pawl.run/outputs".into();
+    }
+    object
+}
+
+fn applied() -> PatchParams {
+    PatchParams::apply("pawl-datastore").force()
+}
+
+async fn confined(world: World) -> Result<()> {
+    let (client, namespace) = datastore(&world).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let theirs_maps: Api<ConfigMap> = Api::namespaced(world.admin.clone(), &namespace);
+    let theirs: Api<Secret> = Api::namespaced(world.admin.clone(), &namespace);
+    // Its own, as often as it likes.
+    for id in ["dnBjLTE=", "dnBjLTI="] {
+        let (mut map, mut secret) = (object("ConfigMap", "net", "net/default"), object("Secret", "net", "net/default"));
+        map["data"]["id"] = id.into();
+        secret["data"]["id"] = id.into();
+        maps.patch("net", &applied(), &Patch::Apply(&map)).await?;
+        secrets.patch("net", &applied(), &Patch::Apply(&secret)).await?;
+    }
+    let again = secrets.patch("net", &applied(), &Patch::Apply(&object("Secret", "net", "net/default"))).await?;
+    ensure!(again.type_.as_deref() == Some("pawl.run/outputs"));
+    // Those of another stack.
+    let other = object("ConfigMap", "net", "other/default");
+    refused("another stack's", maps.patch("net", &applied(), &Patch::Apply(&other)).await, "of another stack")?;
+    let other = object("Secret", "net", "other/default");
+    refused("another stack's", secrets.patch("net", &applied(), &Patch::Apply(&other)).await, "of another stack")?;
+    // Those of people.
+    let plain = json!({"metadata": {"name": "plain"}, "data": {"id": "eA=="}});
+    theirs_maps.create(&PostParams::default(), &serde_json::from_value(plain.clone())?).await?;
+    theirs.create(&PostParams::default(), &serde_json::from_value(plain)?).await?;
+    let map = object("ConfigMap", "plain", "net/default");
+    refused("a ConfigMap", maps.patch("plain", &applied(), &Patch::Apply(&map)).await, FOREIGN)?;
+    let secret = object("Secret", "plain", "net/default");
+    refused("its type", secrets.patch("plain", &applied(), &Patch::Apply(&secret)).await, "field is immutable")?;
+    let merged = Patch::Merge(json!({"data": {"id": "eQ=="}}));
+    refused("a Secret", secrets.patch("plain", &PatchParams::default(), &merged).await, FOREIGN)?;
+    // Not even by a patch that changes nothing and is only tried, whose answer would show it.
+    let nothing = Patch::Merge(json!({}));
+    let tried = PatchParams { dry_run: true, ..PatchParams::default() };
+    refused("an empty patch", secrets.patch("plain", &tried, &nothing).await, FOREIGN)?;
+    refused("a deletion", secrets.delete("plain", &DeleteParams::default()).await, FOREIGN)?;
+    refused("a deletion", maps.delete("plain", &DeleteParams::default()).await, FOREIGN)?;
+    // None of another type is made, and none of its own is let go.
+    let token = json!({"metadata": {"name": "token", "annotations": {"kubernetes.io/service-account.name": "default"},
+        "labels": {"app.kubernetes.io/managed-by": "pawl", "pawl.run/outputs": "true"}}, "type": "kubernetes.io/service-account-token"});
+    refused("a token", secrets.create(&PostParams::default(), &serde_json::from_value(token)?).await, FOREIGN)?;
+    let unlabelled = Patch::Merge(json!({"metadata": {"labels": null}}));
+    refused("its label", maps.patch("net", &PatchParams::default(), &unlabelled).await, FOREIGN)?;
+    maps.delete("net", &DeleteParams::default()).await?;
+    secrets.delete("net", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+async fn unread(world: World) -> Result<()> {
+    let (client, namespace) = datastore(&world).await?;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    refused("get", secrets.get("x").await, "cannot get resource")?;
+    refused("list", secrets.list(&ListParams::default()).await, "cannot list resource")?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
+    refused("get", maps.get("x").await, "cannot get resource")
+}
+
+async fn creator(world: World) -> Result<()> {
+    let (_, namespace) = datastore(&world).await?;
+    let bob = world.person("bob", &namespace, "pawl-author").await?;
+    let runs: Api<crds::TerraformRun> = Api::namespaced(bob, &namespace);
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    let asks = |outputs: Value| run("a", &json!({"outputs": outputs}));
+    let map = asks(json!({"configMap": {"name": "net"}}))?;
+    let both = asks(json!({"configMap": {"name": "net"}, "secret": {"name": "net"}}))?;
+    refused("a ConfigMap", runs.create(&params, &map).await, "a ConfigMap needs the verb create")?;
+    runs.create(&params, &asks(json!({"status": true}))?).await?;
+    let role = json!({"metadata": {"name": "test-outputs"}, "rules": [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["net"], "verbs": ["create"]}]});
+    Api::<k8s_openapi::api::rbac::v1::ClusterRole>::all(world.admin.clone())
+        .create(&PostParams::default(), &serde_json::from_value(role)?)
+        .await?;
+    world
+        .bind(&namespace, "test-outputs", &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"}))
+        .await?;
+    let started = Instant::now();
+    while runs.create(&params, &map).await.is_err() {
+        ensure!(started.elapsed() < PATIENCE, "bob may not publish after {PATIENCE:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    refused("a Secret", runs.create(&params, &both).await, "a Secret needs the verb create")?;
+    let other = asks(json!({"configMap": {"name": "other"}}))?;
+    refused("another name", runs.create(&params, &other).await, "a ConfigMap needs the verb create")
+}

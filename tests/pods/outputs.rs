@@ -1,0 +1,142 @@
+//! Outputs: published to a ConfigMap and a Secret, repaired, taken by another stack, and gone with theirs. The manifests are the guide's.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::{FailureClass, OutputsStatus, Phase, RunResult, TerraformRun, TerraformRunStatus, reason};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tests::guide;
+
+use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("outputs::they_are_published_repaired_and_gone_with_their_stack", published),
+        Test::new("outputs::a_plan_made_on_an_older_value_is_stale", taken),
+        Test::new("outputs::those_of_a_backend_are_read_by_the_tool", backend),
+    ]
+}
+
+/// Creates a run of the guide, with another spec merged over it.
+async fn create(scene: &Scene, file: &str, name: &str, more: Value) -> Result<()> {
+    let manifest: Value = serde_saphyr::from_str(&guide::block(file)?)?;
+    let mut spec = json!({"tool": {"name": "OpenTofu"}});
+    merge(&mut spec, manifest["spec"].clone());
+    merge(&mut spec, more);
+    let run = TerraformRun::new(name, serde_json::from_value(spec)?);
+    scene.runs().create(&PostParams::default(), &run).await?;
+    Ok(())
+}
+
+fn automatic() -> Value {
+    json!({"approval": {"mode": "Automatic"}})
+}
+
+fn said(status: &TerraformRunStatus) -> Result<OutputsStatus> {
+    status.outputs.clone().context("it says nothing of its outputs")
+}
+
+fn maps(scene: &Scene) -> Api<ConfigMap> {
+    Api::namespaced(scene.suite.client.clone(), &scene.namespace)
+}
+
+fn secrets(scene: &Scene) -> Api<Secret> {
+    Api::namespaced(scene.suite.client.clone(), &scene.namespace)
+}
+
+async fn map(scene: &Scene) -> Result<Option<Value>> {
+    Ok(maps(scene).get_opt("network").await?.map(|map| json!(map.data.unwrap_or_default())))
+}
+
+/// Waits until the ConfigMap is so.
+async fn becomes(scene: &Scene, wanted: &Value) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let found = map(scene).await?;
+        if found.as_ref() == Some(wanted) {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < SOON, "{found:?} does not become {wanted}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn published(scene: Scene) -> Result<()> {
+    // Somebody else has a Secret of that name.
+    let foreign = json!({"metadata": {"name": "network-db"}, "stringData": {"mine": "x"}});
+    secrets(&scene).create(&PostParams::default(), &serde_json::from_value(foreign)?).await?;
+    create(&scene, "network.yaml", "first", automatic()).await?;
+    let status = scene.ends_within("first", RunResult::Applied, LATER).await?;
+    let outputs = said(&status)?;
+    ensure!(outputs.reason == reason::FOREIGN_OBJECT, "{outputs:?}");
+    holds(&outputs.message, "Secret network-db was not made by Pawl")?;
+    ensure!(outputs.values["vpc_id"] == "vpc-1" && !format!("{status:?}").contains("correct horse"), "{outputs:?}");
+    let theirs = secrets(&scene).get("network-db").await?;
+    ensure!(theirs.data.unwrap_or_default().keys().eq(["mine"]), "it was left as it is");
+    let wanted = json!({"vpc_id": "vpc-1", "zones": "[\"a\",\"b\"]"});
+    ensure!(map(&scene).await? == Some(wanted.clone()), "{:?}", map(&scene).await?);
+
+    // What others change is repaired, and what could not be written is when its place is free.
+    let change = Patch::Merge(json!({"data": {"vpc_id": "forged", "more": "x"}}));
+    maps(&scene).patch("network", &PatchParams::default(), &change).await?;
+    becomes(&scene, &wanted).await?;
+    maps(&scene).delete("network", &DeleteParams::default()).await?;
+    secrets(&scene).delete("network-db", &DeleteParams::default()).await?;
+    becomes(&scene, &wanted).await?;
+    // Nothing has changed, and the state is managed: it is published all the same.
+    create(&scene, "network.yaml", "again", automatic()).await?;
+    let outputs = said(&scene.ends_within("again", RunResult::NoChanges, LATER).await?)?;
+    ensure!(outputs.reason == reason::PUBLISHED, "{outputs:?}");
+    ensure!(outputs.message == "ConfigMap network (2 keys), Secret network-db (1 key)", "{outputs:?}");
+    let printed = guide::block("read outputs")?.replace("-n prod", &format!("-n {}", scene.namespace));
+    let printed = scene.paste(&printed)?;
+    holds(&String::from_utf8_lossy(&printed.stdout), "correct horse")?;
+    ensure!(secrets(&scene).get("network-db").await?.type_.as_deref() == Some("pawl.run/outputs"));
+
+    create(&scene, "network.yaml", "gone", json!({"operation": "Destroy", "approval": {"mode": "Automatic"}})).await?;
+    scene.ends_within("gone", RunResult::Destroyed, LATER).await?;
+    ensure!(map(&scene).await?.is_none() && secrets(&scene).get_opt("network-db").await?.is_none());
+    Ok(())
+}
+
+async fn taken(scene: Scene) -> Result<()> {
+    create(&scene, "app.yaml", "early", json!({})).await?;
+    scene.fails("early", FailureClass::Configuration, reason::OUTPUT_NOT_FOUND, LATER).await?;
+    create(&scene, "network.yaml", "network", automatic()).await?;
+    scene.ends_within("network", RunResult::Applied, LATER).await?;
+    create(&scene, "app.yaml", "app", json!({})).await?;
+    let plan = scene.phase("app", Phase::AwaitingApproval).await?.plan.context("no plan")?;
+    ensure!(plan.counts.add == 2, "a list is a list: {plan:?}");
+    ensure!(scene.approve("app").await?.status.success());
+    scene.ends_within("app", RunResult::Applied, LATER).await?;
+
+    // Two plans wait, one in its pod and one without any; then the value changes.
+    create(&scene, "app.yaml", "held", json!({"stack": "held"})).await?;
+    create(&scene, "app.yaml", "parked", json!({"stack": "parked", "approval": {"holdFor": "1s"}})).await?;
+    scene.phase("held", Phase::AwaitingApproval).await?;
+    let newer = json!({"approval": {"mode": "Automatic"}, "variables": [{"name": "vpc", "value": "vpc-2"}]});
+    create(&scene, "network.yaml", "newer", newer).await?;
+    scene.ends_within("newer", RunResult::Applied, LATER).await?;
+    for name in ["held", "parked"] {
+        ensure!(scene.approve(name).await?.status.success());
+        let status = scene.fails(name, FailureClass::StalePlan, reason::INPUTS_CHANGED, LATER).await?;
+        holds(&format!("{:?}", status.failure), "vpc_id")?;
+    }
+    Ok(())
+}
+
+async fn backend(scene: Scene) -> Result<()> {
+    let more = |mode: &str| json!({"approval": {"mode": mode}, "backend": scene.backend("network")});
+    create(&scene, "network.yaml", "first", more("Automatic")).await?;
+    let outputs = said(&scene.ends_within("first", RunResult::Applied, LATER).await?)?;
+    ensure!(outputs.reason == reason::PUBLISHED, "{outputs:?}");
+    becomes(&scene, &json!({"vpc_id": "vpc-1", "zones": "[\"a\",\"b\"]"})).await?;
+    create(&scene, "network.yaml", "again", more("Automatic")).await?;
+    let outputs = said(&scene.ends_within("again", RunResult::NoChanges, LATER).await?)?;
+    holds(&outputs.message, "the next apply publishes them")
+}
