@@ -39,7 +39,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
             Ok(())
         }));
     }
-    if matches!(Toolset::at_hand(&[NEWER]), Ok(Some(_))) {
+    if matches!(Toolset::cached(&[NEWER]), Ok(Some(_))) {
         all.push(Test::new("compared::a_newer_opentofu_is_the_same", |lab| {
             let stacks = ["both-tools", "ephemeral", "for-terraform", "undeclared", "workspaces"];
             let folders = stacks.map(|stack| fixtures().join(stack)).to_vec();
