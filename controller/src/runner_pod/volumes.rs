@@ -242,6 +242,9 @@ mod tests {
         assert_eq!(names, ["git", "tokens"]);
         let keys: Vec<_> = secrets[1].items.clone().unwrap().into_iter().map(|item| item.key).collect();
         assert!(secrets[0].items.is_none() && keys == ["r", "rc"], "{keys:?}");
+    }
+
+    #[test]
     fn scripts_of_hooks_are_mounted_by_their_keys() {
         let mut run = testing::run();
         let hook = serde_json::json!({"name": "a", "when": "Always", "configMapKeyRef": {"name": "scripts", "key": "a.sh"}});
