@@ -2,6 +2,7 @@
 
 mod again;
 mod approval;
+mod archive;
 mod caches;
 mod cancel;
 mod deletion;
@@ -90,6 +91,7 @@ fn main() -> Result<ExitCode> {
         kills::tests(),
         again::tests(),
         approval::tests(),
+        archive::tests(),
         cancel::tests(),
         deletion::tests(),
         describe::tests(),

@@ -1,6 +1,7 @@
 //! The pod of an attempt: a pure function of run, attempt and settings.
 
 pub mod account;
+mod identity;
 mod network;
 pub mod status;
 pub mod tools;
@@ -19,7 +20,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crds::{Attempt, TerraformRun, ValueFrom, datastore, names, pod_env};
+use crds::{Attempt, Source, TerraformRun, ValueFrom, datastore, names, pod_env};
 use datastore_client::{RequestError, controller::Datastore};
 
 use crate::settings::Settings;
@@ -88,7 +89,7 @@ pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, da
     annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
     annotations.insert("kubectl.kubernetes.io/default-container".into(), pod_env::CONTAINER.into());
 
-    let (volumes, mounts) = volumes(run, datastore.is_some());
+    let (volumes, mounts) = volumes(run, attempt, datastore.is_some());
     let mut node_selector = runner.node_selector.clone();
     node_selector.extend(platform(run, attempt));
     let pull_secrets = runner.image_pull_secrets.iter().map(|s| s.name.clone());
@@ -254,12 +255,21 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     if let Some(secret) = run.spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()) {
         secrets.insert(secret.name.clone(), Keys::All);
     }
+    source_references(&run.spec.source, &mut secrets, &mut config_maps);
     secrets.retain(|name, _| is_name(name));
     config_maps.retain(|name, _| is_name(name));
     (secrets, config_maps)
 }
 
-fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
+/// The objects that the source is, or is fetched with.
+fn source_references(source: &Source, secrets: &mut BTreeMap<String, Keys>, config_maps: &mut BTreeMap<String, Keys>) {
+    let artifact = source.artifact.as_ref().and_then(|artifact| artifact.secret_ref.as_ref()).map(|secret| &secret.name);
+    let secret = source.secret_ref.as_ref().map(|object| &object.name);
+    secrets.extend(artifact.into_iter().chain(secret).map(|name| (name.clone(), Keys::All)));
+    config_maps.extend(source.config_map_ref.iter().map(|object| (object.name.clone(), Keys::All)));
+}
+
+fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
         name: name.into(),
         mount_path: path.into(),
@@ -281,11 +291,16 @@ fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount
             name: "datastore".into(),
             projected: Some(ProjectedVolumeSource {
                 default_mode: Some(FILE_MODE),
-                sources: Some(vec![token_of(Some(datastore::AUDIENCE))]),
+                sources: Some(vec![token_of("token".into(), Some(datastore::AUDIENCE))]),
             }),
             ..Volume::default()
         });
         mounts.push(mount("datastore", datastore::TOKEN_DIR, true));
+    }
+
+    if let Some(volume) = identity::volume(run, attempt) {
+        volumes.push(volume);
+        mounts.push(mount(identity::VOLUME, pod_env::IDENTITY_DIR, true));
     }
 
     let items = |keys: Keys| match keys {
@@ -325,10 +340,10 @@ fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount
 }
 
 /// A token of the pod's account: for the API server, or for the audience that is named.
-fn token_of(audience: Option<&str>) -> VolumeProjection {
+fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
     VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
-            path: "token".into(),
+            path,
             expiration_seconds: Some(TOKEN_SECONDS),
             audience: audience.map(Into::into),
         }),
@@ -360,7 +375,7 @@ fn token_volume() -> Volume {
         name: "token".into(),
         projected: Some(ProjectedVolumeSource {
             default_mode: Some(FILE_MODE),
-            sources: Some(vec![token_of(None), authority, namespace]),
+            sources: Some(vec![token_of("token".into(), None), authority, namespace]),
         }),
         ..Volume::default()
     }
@@ -378,7 +393,7 @@ fn some_map<K: Ord, V>(map: BTreeMap<K, V>) -> Option<BTreeMap<K, V>> {
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{GitSource, KeyRef, PlanStatus, SecretName, Source, TerraformRunStatus, Variable};
+    use crds::{GitSource, KeyRef, PlanStatus, SecretName, TerraformRunStatus, Variable};
 
     fn spec_of(run: &TerraformRun) -> PodSpec {
         built(run).spec.unwrap()
@@ -450,7 +465,7 @@ mod tests {
                 path: ".".into(),
                 secret_ref: Some(SecretName { name: "git".into() }),
             }),
-            inline: None,
+            ..Source::default()
         };
         let variable = |name: &str, value_from| Variable { name: name.into(), value: None, value_from };
         run.spec.variables = vec![
@@ -470,6 +485,30 @@ mod tests {
         assert!(secrets[1].items.is_none(), "the credentials of git are wanted whole");
         let mounts: Vec<_> = spec.containers[0].volume_mounts.clone().unwrap().into_iter().map(|m| m.mount_path).collect();
         assert!(mounts.contains(&"/pawl/secrets/db".into()) && mounts.contains(&"/pawl/configmaps/region".into()), "{mounts:?}");
+    }
+
+    #[test]
+    fn what_the_source_is_or_is_fetched_with_is_mounted_whole() {
+        let mounts = |source: serde_json::Value| {
+            let mut run = testing::run();
+            run.spec.source = serde_json::from_value(source).unwrap();
+            let key = KeyRef { name: "stack".into(), key: "k".into() };
+            let from = ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key) };
+            run.spec.variables = vec![Variable { name: "v".into(), value: None, value_from: Some(from) }];
+            let spec = spec_of(&run);
+            let whole = |volume: &Volume| {
+                volume.config_map.as_ref().is_some_and(|c| c.items.is_none())
+                    || volume.secret.as_ref().is_some_and(|s| s.items.is_none())
+            };
+            let whole: Vec<_> = spec.volumes.unwrap().into_iter().filter(whole).map(|volume| volume.name).collect();
+            let mounts = spec.containers[0].volume_mounts.clone().unwrap();
+            mounts.into_iter().filter(|mount| whole.contains(&mount.name)).map(|mount| mount.mount_path).collect::<Vec<_>>()
+        };
+        assert_eq!(mounts(serde_json::json!({"configMapRef": {"name": "stack"}})), ["/pawl/configmaps/stack"]);
+        assert_eq!(mounts(serde_json::json!({"secretRef": {"name": "stack"}})), ["/pawl/secrets/stack"]);
+        let artifact = serde_json::json!({"url": "https://h/a", "digest": "d", "secretRef": {"name": "flux"}});
+        assert_eq!(mounts(serde_json::json!({"artifact": artifact})), ["/pawl/secrets/flux"]);
+        assert!(mounts(serde_json::json!({"secretRef": {"name": "../x"}})).is_empty());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! Fields are only ever added to this version; a reader that meets an unknown value waits, it does not guess.
 
+mod credentials;
+mod identity;
 mod phase;
 mod policy;
 mod run;
@@ -10,11 +12,13 @@ mod source;
 mod status;
 mod values;
 
+pub use credentials::Credentials;
+pub use identity::{AwsIdentity, AzureIdentity, GcpIdentity, IdentityToken, VaultIdentity};
 pub use phase::{Phase, RunResult};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
-pub use source::{GitSource, InlineSource, Source};
+pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, Source};
 pub use status::{
     Adopted, ApprovalRecord, Attempt, Changed, Changes, Claim, Diagnostic, Failure, FailureClass, Journal, LockRelease,
     PlanStatus, Progress, Settled, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{names, text::clip};
 
 use super::{
+    credentials::Credentials,
     phase::{Phase, RunResult},
     policy::{Approval, ApprovalMode, Retry, Timeouts},
     runner::Runner,
@@ -171,6 +172,9 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub env: Vec<EnvVar>,
+    /// Credentials that Pawl makes out for the code: identities of the run's account at clouds and Vault.
+    #[serde(default, skip_serializing_if = "Credentials::is_empty")]
+    pub credentials: Credentials,
     /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover: Option<Recover>,

@@ -1,11 +1,14 @@
 //! The work of an attempt, phase by phase: build the command, run it, read what it says.
 
 mod apply;
+mod artifact;
 mod ca;
 mod diagnostic;
 mod disk;
 mod empty_home;
 mod events;
+mod fetch;
+mod identity;
 mod init;
 mod inputs;
 mod journal;
@@ -13,6 +16,7 @@ mod locked;
 mod managed;
 mod plan;
 mod plan_json;
+mod preflight;
 mod proven;
 mod providers;
 mod recover;

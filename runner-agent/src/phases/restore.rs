@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use crds::{Failure, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{
-    Initialised, Planned, PodWork, inputs, source,
+    Initialised, Planned, PodWork, source,
     tools::{Origin, Pinned},
 };
 use crate::{
@@ -36,7 +36,7 @@ impl PodWork {
             return Err(Reason::StoredPlanMissing.failure("the plan is not with any datastore"));
         };
         self.make_places([settings.source_dir()])?;
-        let given = inputs::gather(&run.spec, settings, &self.redactor)?;
+        let given = self.inputs(&run.spec, false)?;
         let taken = patiently(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
         let file = match taken {
             Ok(file) => file,

@@ -1,9 +1,11 @@
-//! Takes the one file that is wanted out of what a release is packed in.
+//! Takes the one file that is wanted out of what a release is packed in, or all files of a source.
 //!
 //! An archive is unpacked after its sum was proven, so that a hostile one has the signature of its project. That is no reason to let it
-//! write where it likes or fill the disk: a mirror may be verified by an operator's own key and repackage what it pleases.
+//! write where it likes or fill the disk: a mirror may be verified by an operator's own key and repackage what it pleases. That of a source
+//! has the digest that somebody wrote into a run, which says no more of it: [`tree`].
 
 mod tarball;
+pub mod tree;
 mod zipped;
 
 use std::{
@@ -122,6 +124,11 @@ impl Job<'_> {
         Error::integrity(format!("`{}` {found}", self.name))
     }
 
+    /// An error of an entry.
+    fn hostile(&self, entry: &[u8], why: impl fmt::Display) -> Error {
+        self.fault(format_args!("has an entry `{}`, {why}", beginning(entry)))
+    }
+
     /// An error of reading: what the operating system said is of the disk, and all else of the archive.
     fn unread(&self, what: impl fmt::Display, error: &io::Error) -> Error {
         match (error.raw_os_error(), error.kind()) {
@@ -149,25 +156,31 @@ impl Seen {
         if self.0.len() >= job.limits.entries {
             return Err(job.fault(format_args!("has more than {} entries", job.limits.entries)));
         }
-        let hostile = |why: &str| job.fault(format_args!("has an entry `{}`, {why}", beginning(name)));
-        let text = std::str::from_utf8(name).map_err(|_| hostile("whose name is no UTF-8"))?;
-        // What tar writes of a directory's content.
-        let text = text.strip_prefix("./").unwrap_or(text);
-        let text = text.strip_suffix('/').unwrap_or(text);
-        if text.starts_with('/') || text.contains('\\') || text.as_bytes().get(1) == Some(&b':') {
-            return Err(hostile("whose name is an absolute path"));
-        }
-        if text.split('/').any(|part| part == "..") {
-            return Err(hostile("whose name leads out of a directory"));
-        }
-        if text.contains(char::is_control) {
-            return Err(hostile("whose name has characters that cannot be seen"));
-        }
+        let text = legal(job, name)?;
         if !self.0.insert(text.to_owned()) {
-            return Err(hostile("which is there twice"));
+            return Err(job.hostile(name, "which is there twice"));
         }
         Ok(text == job.entry)
     }
+}
+
+/// The name of an entry, if it is one within the archive.
+fn legal<'a>(job: &Job<'_>, name: &'a [u8]) -> Result<&'a str> {
+    let hostile = |why: &str| job.hostile(name, why);
+    let text = std::str::from_utf8(name).map_err(|_| hostile("whose name is no UTF-8"))?;
+    // What tar writes of a directory's content.
+    let text = text.strip_prefix("./").unwrap_or(text);
+    let text = text.strip_suffix('/').unwrap_or(text);
+    if text.starts_with('/') || text.contains('\\') || text.as_bytes().get(1) == Some(&b':') {
+        return Err(hostile("whose name is an absolute path"));
+    }
+    if text.split('/').any(|part| part == "..") {
+        return Err(hostile("whose name leads out of a directory"));
+    }
+    if text.contains(char::is_control) {
+        return Err(hostile("whose name has characters that cannot be seen"));
+    }
+    Ok(text)
 }
 
 /// Where the entry goes.
