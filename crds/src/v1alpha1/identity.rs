@@ -3,8 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::credentials::Credentials;
-
 /// A role of AWS, taken by `AssumeRoleWithWebIdentity`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -95,18 +93,6 @@ pub struct IdentityToken {
     pub audience: String,
 }
 
-impl Credentials {
-    /// The tokens that the run's account needs, in the order of their fields.
-    pub fn tokens(&self) -> Vec<IdentityToken> {
-        let aws = self.aws.as_ref().map(|aws| ("aws", aws.audience.clone()));
-        let gcp = self.gcp.as_ref().map(|gcp| ("gcp", gcp.audience()));
-        let azure = self.azure.as_ref().map(|azure| ("azure", azure.audience.clone()));
-        let vault = self.vault.as_ref().map(|vault| ("vault", vault.audience.clone()));
-        let all = [aws, gcp, azure, vault].into_iter().flatten();
-        all.map(|(field, audience)| IdentityToken { field, audience }).collect()
-    }
-}
-
 impl GcpIdentity {
     /// Audience of the token.
     pub fn audience(&self) -> String {
@@ -125,31 +111,4 @@ fn azure_audience() -> String {
 
 fn vault_audience() -> String {
     "vault".into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn each_identity_has_a_token_of_its_own_audience() {
-        let pool = "projects/1/locations/global/workloadIdentityPools/p/providers/k";
-        let credentials: Credentials = serde_json::from_value(json!({
-            "aws": {"roleArn": "arn:aws:iam::111122223333:role/r"},
-            "gcp": {"workloadIdentityProvider": pool},
-            "azure": {"clientId": "c", "tenantId": "t"},
-            "vault": {"address": "https://vault", "audience": "v"},
-        }))
-        .unwrap();
-        let tokens: Vec<_> = credentials.tokens().into_iter().map(|token| (token.field, token.audience)).collect();
-        let wanted = [
-            ("aws", "sts.amazonaws.com".to_owned()),
-            ("gcp", format!("https://iam.googleapis.com/{pool}")),
-            ("azure", "api://AzureADTokenExchange".to_owned()),
-            ("vault", "v".to_owned()),
-        ];
-        assert_eq!(tokens, wanted);
-        assert!(Credentials::default().tokens().is_empty() && Credentials::default().is_empty());
-    }
 }

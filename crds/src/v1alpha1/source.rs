@@ -19,13 +19,13 @@ pub struct Source {
     pub inline: Option<InlineSource>,
     /// The files of a ConfigMap of the run's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map_ref: Option<ObjectSource>,
+    pub config_map_ref: Option<Box<ObjectSource>>,
     /// The files of a Secret of the run's namespace. They are code then, which the plan, its checksum and its bundle hold as any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret_ref: Option<ObjectSource>,
+    pub secret_ref: Option<Box<ObjectSource>>,
     /// An archive on a web server, as Flux's source-controller serves it. Needs `spec.stack`: no URL says which stack it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact: Option<ArtifactSource>,
+    pub artifact: Option<Box<ArtifactSource>>,
 }
 
 impl Source {

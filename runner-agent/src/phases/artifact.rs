@@ -7,8 +7,7 @@ use std::{
 
 use crds::{ArtifactSource, Failure, Reason};
 use tool_versions::{
-    Error, Kind, Limits,
-    archive::tree,
+    Error, Kind, Limits, archive,
     http::{Ask, Auth, Client, Rules, address::shown_text},
 };
 
@@ -64,8 +63,8 @@ impl PodWork {
                 .failure("ca.crt of the Secret of source.artifact.secretRef is no PEM with a certificate in it")
         })?;
         let kept = |error| internal("the artifact cannot be kept", &error);
-        let archive = Scratch::create(&self.settings.kept).map_err(kept)?;
-        let mut file = tokio::fs::File::from_std(archive.file().try_clone().map_err(kept)?);
+        let packed = Scratch::create(&self.settings.kept).map_err(kept)?;
+        let mut file = tokio::fs::File::from_std(packed.file().try_clone().map_err(kept)?);
         let ask = Ask { url: &artifact.url, what: "artifact", auth: &auth, cap: MOST, html: false };
         let mut told = 0;
         let mut progress = |bytes: u64, _: Option<u64>| {
@@ -77,7 +76,7 @@ impl PodWork {
         let at = shown_text(&artifact.url);
         client.download(ask, &mut file, &mut progress).await.map_err(|error| of_fetch(error, &at, secret))?;
         let (wanted, name, root) = (artifact.digest.clone(), at.clone(), root.to_owned());
-        let unpacked = tokio::task::spawn_blocking(move || unpack(&archive, &wanted, &name, &root));
+        let unpacked = tokio::task::spawn_blocking(move || unpack(&packed, &wanted, &name, &root));
         let count = unpacked.await.map_err(|error| internal("the artifact cannot be unpacked", &error))??;
         let _ = notices.send(Notice::Happened);
         let digest: String = artifact.digest.trim_start_matches("sha256:").chars().take(7).collect();
@@ -108,13 +107,13 @@ impl PodWork {
 }
 
 /// Compares an archive with its digest, and unpacks it after that; how many files it has.
-fn unpack(archive: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usize, Failure> {
-    let found = archive.digest().map_err(|error| internal("the artifact cannot be read", &error))?;
+fn unpack(packed: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usize, Failure> {
+    let found = packed.digest().map_err(|error| internal("the artifact cannot be read", &error))?;
     if found != wanted {
         let message = format!("what is at {name} has the digest {found}, and the run names {wanted}; nothing of it was unpacked");
         return Err(Reason::ArtifactMismatch.failure(message));
     }
-    let unpacked = tree::unpack(name, archive.file(), &LIMITS, Instant::now() + UNPACKING, root);
+    let unpacked = archive::unpack(name, packed.file(), &LIMITS, Instant::now() + UNPACKING, root);
     unpacked.map(|unpacked| unpacked.files).map_err(|error| match error.kind {
         Kind::Storage => on_disk(error),
         Kind::Configuration | Kind::Contradiction | Kind::Unavailable | Kind::Integrity => {

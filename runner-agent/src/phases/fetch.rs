@@ -157,7 +157,7 @@ mod tests {
                 let path = entry.unwrap().path();
                 assert!(!path.is_symlink(), "files, not links to what the kubelet replaces");
                 if path.is_dir() {
-                    dirs.push(path)
+                    dirs.push(path);
                 } else {
                     found.push(format!(
                         "{}={}",

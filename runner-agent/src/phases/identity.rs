@@ -1,6 +1,6 @@
 //! Workload identity: the environment in which SDKs of clouds and Vault look for a token of the run's account, and what they need besides.
 
-use std::{io::Write as _, path::Path};
+use std::{io::Write as _, path::PathBuf};
 
 use crds::{AwsIdentity, AzureIdentity, Credentials, Failure, GcpIdentity, Reason, TerraformRunSpec, VaultIdentity};
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ impl PodWork {
 }
 
 /// Where the file lies that Google's libraries read. Code of the stack cannot change it.
-fn gcp_file(settings: &Settings) -> std::path::PathBuf {
+fn gcp_file(settings: &Settings) -> PathBuf {
     settings.kept.join("gcp.json")
 }
 
@@ -60,7 +60,7 @@ fn token(settings: &Settings, field: &str) -> String {
 /// What the SDKs are told.
 fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> {
     let mut env: Vec<Variable> = Vec::new();
-    if let Some(AwsIdentity { role_arn, region, audience: _ }) = &credentials.aws {
+    if let Some(AwsIdentity { role_arn, region, audience: _ }) = credentials.aws.as_deref() {
         // Who looks through the events of the cloud finds the run.
         let session: String = format!("pawl-{}", settings.run).chars().take(SESSION).collect();
         env.extend([
@@ -70,11 +70,11 @@ fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> 
         ]);
         env.extend(region.clone().map(|region| ("aws", "AWS_REGION", region)));
     }
-    if let Some(GcpIdentity { project, .. }) = &credentials.gcp {
+    if let Some(GcpIdentity { project, .. }) = credentials.gcp.as_deref() {
         env.push(("gcp", "GOOGLE_APPLICATION_CREDENTIALS", gcp_file(settings).display().to_string()));
         env.extend(project.clone().map(|project| ("gcp", "GOOGLE_PROJECT", project)));
     }
-    if let Some(AzureIdentity { client_id, tenant_id, subscription_id, audience: _ }) = &credentials.azure {
+    if let Some(AzureIdentity { client_id, tenant_id, subscription_id, audience: _ }) = credentials.azure.as_deref() {
         // The first three are the SDK's, the others the provider's and the backend's.
         env.extend([
             ("azure", "AZURE_CLIENT_ID", client_id.clone()),
@@ -87,7 +87,7 @@ fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> 
         ]);
         env.extend(subscription_id.clone().map(|id| ("azure", "ARM_SUBSCRIPTION_ID", id)));
     }
-    if let Some(VaultIdentity { address, namespace, audience: _ }) = &credentials.vault {
+    if let Some(VaultIdentity { address, namespace, audience: _ }) = credentials.vault.as_deref() {
         env.push(("vault", "VAULT_ADDR", address.clone()));
         env.extend(namespace.clone().map(|namespace| ("vault", "VAULT_NAMESPACE", namespace)));
     }
@@ -108,11 +108,6 @@ fn external_account(gcp: &GcpIdentity, token: &str) -> Value {
         config["service_account_impersonation_url"] = url.into();
     }
     config
-}
-
-/// Whether the token of an identity is mounted.
-pub(super) fn has_token(settings: &Settings, field: &str) -> bool {
-    Path::new(&token(settings, field)).is_file()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crds::{Failure, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{identity, inputs};
+use super::inputs;
 use crate::settings::Settings;
 
 /// Names in the environment that are credentials, so that an empty one is a mistake.
@@ -50,7 +50,7 @@ pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool,
         found.source(spec, settings);
     }
     for token in spec.credentials.tokens() {
-        if !identity::has_token(settings, token.field) {
+        if inputs::mounted(&settings.identity.join(token.field), "token").is_none() {
             let message = format!(
                 "credentials.{} has no token in this pod: it needs runner.serviceAccountName, and a controller that knows the field",
                 token.field
@@ -95,8 +95,8 @@ impl Found {
     fn source(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
         let source = &spec.source;
         let (config_maps, secrets) = (&settings.config_maps, &settings.secrets);
-        self.files(source.config_map_ref.as_ref(), config_maps, "ConfigMap", Reason::ConfigMapNotFound, "source.configMapRef");
-        self.files(source.secret_ref.as_ref(), secrets, "Secret", Reason::SecretNotFound, "source.secretRef");
+        self.files(source.config_map_ref.as_deref(), config_maps, "ConfigMap", Reason::ConfigMapNotFound, "source.configMapRef");
+        self.files(source.secret_ref.as_deref(), secrets, "Secret", Reason::SecretNotFound, "source.secretRef");
         for (name, wanted) in source_secrets(spec) {
             let object = secrets.join(name);
             if inputs::is_empty(&object) {
@@ -216,7 +216,7 @@ mod tests {
         format!("{}.{}.c2lnbmF0dXJl", part(json!({"alg": "RS256"})), part(json!({"exp": end, "sub": "x"})))
     }
 
-    fn checked(files: &[(&str, &str)], spec: Value, fetches: bool) -> Result<(), (String, String)> {
+    fn checked(files: &[(&str, &str)], spec: &Value, fetches: bool) -> Result<(), (String, String)> {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = settings(dir.path());
         settings.identity = dir.path().join("identity");
@@ -258,7 +258,7 @@ mod tests {
             ("secrets/git/password", ""),
         ];
         assert_eq!(
-            checked(&files, spec.clone(), true),
+            checked(&files, &spec, true),
             fails(
                 Reason::SecretNotFound,
                 "Secret gone does not exist or is empty; variable p wants gone/k; and ConfigMap cm has no key k; variable c wants \
@@ -266,16 +266,16 @@ mod tests {
                  its key password; source.git.secretRef wants it"
             )
         );
-        let restored = checked(&files, spec, false).unwrap_err().1;
+        let restored = checked(&files, &spec, false).unwrap_err().1;
         assert!(!restored.contains("source.git"), "a plan that is there needs no source: {restored}");
-        assert_eq!(checked(&[], json!({}), true), Ok(()));
+        assert_eq!(checked(&[], &json!({}), true), Ok(()));
     }
 
     #[test]
     fn what_has_expired_is_named_and_not_shown() {
         let env = |name: &str, value: &str| json!({"env": [{"name": name, "value": value}]});
         let (past, future) = (token(NOW - 1), token(NOW + 60));
-        let said = checked(&[], env("TOKEN", &past), true);
+        let said = checked(&[], &env("TOKEN", &past), true);
         assert_eq!(said, fails(Reason::CredentialsExpired, "the token in env TOKEN expired at 2027-01-15T07:59:59Z"));
         for (name, value) in [
             ("TOKEN", future.as_str()),
@@ -284,12 +284,12 @@ mod tests {
             ("AWS_CREDENTIAL_EXPIRATION", "2027-01-15T09:00:00+00:00"),
             ("AWS_CREDENTIAL_EXPIRATION", "soon"),
         ] {
-            assert_eq!(checked(&[], env(name, value), true), Ok(()), "{name}={value}");
+            assert_eq!(checked(&[], &env(name, value), true), Ok(()), "{name}={value}");
         }
-        let said = checked(&[], env("AWS_CREDENTIAL_EXPIRATION", "2027-01-15T07:00:00+00:00"), true).unwrap_err();
+        let said = checked(&[], &env("AWS_CREDENTIAL_EXPIRATION", "2027-01-15T07:00:00+00:00"), true).unwrap_err();
         assert_eq!(said.0, Reason::CredentialsExpired);
         let artifact = json!({"artifact": {"url": "https://h/a", "digest": "d", "secretRef": {"name": "flux"}}});
-        let said = checked(&[("secrets/flux/bearerToken", &past)], json!({"source": artifact}), true).unwrap_err();
+        let said = checked(&[("secrets/flux/bearerToken", &past)], &json!({"source": artifact}), true).unwrap_err();
         assert_eq!(said.0, Reason::CredentialsExpired);
         assert!(said.1.contains("bearerToken of Secret flux") && !said.1.contains(&past), "{}", said.1);
     }
@@ -297,20 +297,20 @@ mod tests {
     #[test]
     fn an_identity_without_a_token_says_what_it_needs() {
         let aws = json!({"credentials": {"aws": {"roleArn": "arn:aws:iam::111122223333:role/r"}}});
-        let said = checked(&[], aws.clone(), true).unwrap_err();
+        let said = checked(&[], &aws, true).unwrap_err();
         assert_eq!(said.0, Reason::InvalidSpec);
         assert!(said.1.contains("runner.serviceAccountName"), "{}", said.1);
-        assert_eq!(checked(&[("identity/aws/token", &token(NOW + 60))], aws.clone(), true), Ok(()));
-        assert_eq!(checked(&[("identity/aws/token", &token(NOW - 60))], aws, true).unwrap_err().0, Reason::CredentialsExpired);
+        assert_eq!(checked(&[("identity/aws/token", &token(NOW + 60))], &aws, true), Ok(()));
+        assert_eq!(checked(&[("identity/aws/token", &token(NOW - 60))], &aws, true).unwrap_err().0, Reason::CredentialsExpired);
     }
 
     #[test]
     fn the_keys_of_a_source_are_looked_for() {
         let spec = json!({"source": {"configMapRef": {"name": "net", "items": [{"key": "a", "path": "a.tf"}, {"key": "b", "path": "b.tf"}]}}});
-        assert_eq!(checked(&[("configmaps/net/a", "x"), ("configmaps/net/b", "x")], spec.clone(), true), Ok(()));
-        let said = checked(&[("configmaps/net/a", "x")], spec.clone(), true);
+        assert_eq!(checked(&[("configmaps/net/a", "x"), ("configmaps/net/b", "x")], &spec, true), Ok(()));
+        let said = checked(&[("configmaps/net/a", "x")], &spec, true);
         assert_eq!(said, fails(Reason::ConfigMapNotFound, "ConfigMap net has no key b; source.configMapRef wants it"));
-        let said = checked(&[], spec, true);
+        let said = checked(&[], &spec, true);
         assert_eq!(
             said,
             fails(Reason::ConfigMapNotFound, "ConfigMap net does not exist or is empty; source.configMapRef wants it")

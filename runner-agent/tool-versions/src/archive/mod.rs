@@ -5,14 +5,19 @@
 //! has the digest that somebody wrote into a run, which says no more of it: [`tree`].
 
 mod tarball;
-pub mod tree;
+mod tree;
 mod zipped;
 
 use std::{
     collections::HashSet,
     fmt,
-    io::{self, Read, Seek, Write},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+    time::Instant,
 };
+
+use tree::Tree;
+pub use tree::Unpacked;
 
 use crate::{
     Error, Result,
@@ -109,6 +114,37 @@ pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Lim
         0 => Err(job.fault(format_args!("has `{entry}` with no bytes"))),
         size => Ok(Taken { size, digest: sink.into.digest() }),
     }
+}
+
+/// Unpacks an archive below `root`, an empty directory that nobody else writes to, before a point in time. `name` is that of the archive
+/// for messages; whether it is a `.tar.gz`, a `.tar` or a `.zip` is told by its first bytes.
+///
+/// Files become readable by all and writable by their owner, and executable when they were for anybody. Symbolic links that lead
+/// elsewhere within the archive are made; where they lead through each other their user has to look ([`Path::canonicalize`]).
+///
+/// An error of integrity is: an entry that is a hard link, device, pipe or anything else; that is set-user-id; that is there twice, or
+/// lies below a file or a link; whose name is no UTF-8, too long, absolute, leads out, or is that of git's directory; a link that is absolute
+/// or leads out; more, larger or more tightly packed files than `limits` allow, or more time; no file at all. An error of the disk is one of storage. What was
+/// written until then stays below `root` and is worth nothing.
+pub fn unpack(name: &str, mut archive: impl Read + Seek, limits: &Limits, until: Instant, root: &Path) -> Result<Unpacked> {
+    let mut first = [0; 512];
+    let read = (|| {
+        let length = archive.seek(SeekFrom::End(0))?;
+        archive.rewind()?;
+        let read = fill(&mut archive, &mut first)?;
+        archive.rewind().map(|()| (length, read))
+    })();
+    let (length, read) = read.map_err(|error| Error::storage(name, &error))?;
+    let job = Job { name, entry: "", limits };
+    let mut tree = Tree::new(&job, root, until, length);
+    match first.get(..read).unwrap_or_default() {
+        [0x1f, 0x8b, ..] => tarball::unpack(&job, archive, true, &mut tree)?,
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => zipped::unpack(&job, archive, &mut tree)?,
+        bytes if bytes.get(257..262) == Some(b"ustar") => tarball::unpack(&job, archive, false, &mut tree)?,
+        bytes if is_html(bytes) => return Err(job.fault("is a page of HTML")),
+        _ => return Err(job.fault("is neither a .tar.gz nor a .tar nor a .zip")),
+    }
+    tree.finish()
 }
 
 /// What is to be done.

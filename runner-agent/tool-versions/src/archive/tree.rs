@@ -6,14 +6,14 @@
 use std::{
     collections::HashMap,
     fs::{self, OpenOptions},
-    io::{Read, Seek, SeekFrom, Write},
+    io::{Read, Write},
     os::unix::fs::{OpenOptionsExt, symlink},
     path::Path,
     time::Instant,
 };
 
-use super::{Job, Limits, SLACK, fill, legal, tarball, zipped};
-use crate::{Error, Result, sums::is_html};
+use super::{Job, Limits, SLACK, fill, legal};
+use crate::{Error, Result};
 
 /// The longest name of an entry, in bytes: a quarter of what Linux takes, since the directory has a name as well.
 const LONGEST: usize = 1024;
@@ -29,37 +29,6 @@ pub struct Unpacked {
     pub files: usize,
     /// Their bytes.
     pub bytes: u64,
-}
-
-/// Unpacks an archive below `root`, an empty directory that nobody else writes to, before a point in time. `name` is that of the archive
-/// for messages; whether it is a `.tar.gz`, a `.tar` or a `.zip` is told by its first bytes.
-///
-/// Files become readable by all and writable by their owner, and executable when they were for anybody. Symbolic links that lead
-/// elsewhere within the archive are made; where they lead through each other their user has to look ([`Path::canonicalize`]).
-///
-/// An error of integrity is: an entry that is a hard link, device, pipe or anything else; that is set-user-id; that is there twice, or
-/// lies below a file or a link; whose name is no UTF-8, too long, absolute, leads out, or is that of git's directory; a link that is absolute
-/// or leads out; more, larger or more tightly packed files than `limits` allow, or more time; no file at all. An error of the disk is one of storage. What was
-/// written until then stays below `root` and is worth nothing.
-pub fn unpack(name: &str, mut archive: impl Read + Seek, limits: &Limits, until: Instant, root: &Path) -> Result<Unpacked> {
-    let mut first = [0; 512];
-    let read = (|| {
-        let length = archive.seek(SeekFrom::End(0))?;
-        archive.rewind()?;
-        let read = fill(&mut archive, &mut first)?;
-        archive.rewind().map(|()| (length, read))
-    })();
-    let (length, read) = read.map_err(|error| Error::storage(name, &error))?;
-    let job = Job { name, entry: "", limits };
-    let mut tree = Tree { job: &job, root, until, length, made: HashMap::new(), links: Vec::new(), files: 0, bytes: 0 };
-    match first.get(..read).unwrap_or_default() {
-        [0x1f, 0x8b, ..] => tarball::unpack(&job, archive, true, &mut tree)?,
-        [b'P', b'K', 3 | 5, 4 | 6, ..] => zipped::unpack(&job, archive, &mut tree)?,
-        bytes if bytes.get(257..262) == Some(b"ustar") => tarball::unpack(&job, archive, false, &mut tree)?,
-        bytes if is_html(bytes) => return Err(job.fault("is a page of HTML")),
-        _ => return Err(job.fault("is neither a .tar.gz nor a .tar nor a .zip")),
-    }
-    tree.finish()
 }
 
 /// What a name was used for.
@@ -85,7 +54,12 @@ pub(super) struct Tree<'a> {
     bytes: u64,
 }
 
-impl Tree<'_> {
+impl<'a> Tree<'a> {
+    /// Nothing yet, of an archive of so many bytes.
+    pub(super) fn new(job: &'a Job<'a>, root: &'a Path, until: Instant, length: u64) -> Self {
+        Self { job, root, until, length, made: HashMap::new(), links: Vec::new(), files: 0, bytes: 0 }
+    }
+
     /// An error when there is no more time.
     pub(super) fn is_in_time(&self) -> Result<()> {
         if Instant::now() <= self.until {
@@ -220,7 +194,8 @@ impl Tree<'_> {
             .map_err(|error| Error::storage(format_args!("{place} of {}", self.job.name), &error))
     }
 
-    fn finish(self) -> Result<Unpacked> {
+    /// Makes the links.
+    pub(super) fn finish(self) -> Result<Unpacked> {
         if self.files == 0 {
             return Err(self.job.fault("has no files"));
         }

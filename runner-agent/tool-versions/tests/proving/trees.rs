@@ -10,7 +10,7 @@ use std::{
 };
 
 use tar::EntryType;
-use tool_versions::{Error, Kind, Limits, archive::tree};
+use tool_versions::{Error, Kind, Limits, archive};
 use zip::CompressionMethod;
 
 use super::{
@@ -80,8 +80,8 @@ impl Place {
         self.0.path().join("root")
     }
 
-    fn unpack(&self, bytes: &[u8], limits: &Limits, within: Duration) -> Result<tree::Unpacked, Error> {
-        tree::unpack("x", Cursor::new(bytes), limits, Instant::now() + within, &self.root())
+    fn unpack(&self, bytes: &[u8], limits: &Limits, within: Duration) -> Result<archive::Unpacked, Error> {
+        archive::unpack("x", Cursor::new(bytes), limits, Instant::now() + within, &self.root())
     }
 
     /// What is below the root, with what it holds or where it leads.
@@ -286,7 +286,7 @@ fn bombs_do_not_go_off() {
     bad(&tar_of(&[Raw { kind: EntryType::GNULongName, ..Raw::file("x", &long) }]), &["description"]);
     // No time is left.
     let place = Place::new();
-    let unpacked = tree::unpack("x", Cursor::new(tar_of(&[Raw::file("a", b"a")])), &LIMITS, past(), &place.root());
+    let unpacked = archive::unpack("x", Cursor::new(tar_of(&[Raw::file("a", b"a")])), &LIMITS, past(), &place.root());
     failed(unpacked, Kind::Integrity, &["takes too long"]);
 }
 
