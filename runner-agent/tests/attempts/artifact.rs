@@ -134,7 +134,10 @@ async fn credentials_are_sent_to_the_host_they_are_for() {
     let _one = crate::ONE.lock().await;
     let server = Server::start(good()).await;
     let with = |path: &str| server.source(path, &json!({"path": "stacks/net", "secretRef": {"name": "flux"}}));
+    // Hidden from code, with what is made beside it later.
+    let secrets = tempfile::tempdir().unwrap();
     let given = |settings: &mut runner_agent::settings::Settings| {
+        secrets.path().join("all").clone_into(&mut settings.secrets);
         secret(&settings.secrets, "flux", &[("username", "u"), ("password", "hunter22\n")]);
     };
     let mut a = start(&with("/closed.tar"), &[], |settings, _| given(settings));
