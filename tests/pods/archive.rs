@@ -88,12 +88,10 @@ locals {
   padded  = format("%s%s", replace(replace(local.payload, "-", "+"), "_", "/"), substr("====", 0, (4 - length(local.payload) % 4) % 4))
   claims  = jsondecode(base64decode(local.padded))
 }
-output "seen" {
-  value = "aud=${join(",", local.claims.aud)} sub=${local.claims.sub}"
-}
 resource "terraform_data" "a" {
+  input = "aud=${join(",", local.claims.aud)} sub=${local.claims.sub}"
   provisioner "local-exec" {
-    command = "echo \"address=$VAULT_ADDR\"; test -r \"$AWS_WEB_IDENTITY_TOKEN_FILE\" && echo \"session=$AWS_ROLE_SESSION_NAME\""
+    command = "echo \"${self.input}\"; echo \"address=$VAULT_ADDR\"; test -r \"$AWS_WEB_IDENTITY_TOKEN_FILE\" && echo \"session=$AWS_ROLE_SESSION_NAME\""
   }
 }
 "#;
