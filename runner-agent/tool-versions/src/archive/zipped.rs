@@ -31,7 +31,7 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
     // Nothing comes before the first entry: what is read is what was summed, and no program that unpacks itself.
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let left = Cell::new(Some(DIRECTORIES));
-    let mut from = Budget { from: BufReader::new(archive), left: &left };
+    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES };
     let mut archive = ZipArchive::with_config(config, &mut from).map_err(fault)?;
     left.set(None);
     if archive.len() > job.limits.entries {
@@ -85,7 +85,7 @@ pub(super) fn unpack(job: &Job<'_>, archive: impl Read + Seek, tree: &mut Tree<'
     let fault = |error: ZipError| unread(job, "its directory", error);
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let left = Cell::new(Some(DIRECTORIES_OF_TREE));
-    let mut from = Budget { from: BufReader::new(archive), left: &left };
+    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES_OF_TREE };
     let mut archive = ZipArchive::with_config(config, &mut from).map_err(fault)?;
     left.set(None);
     if archive.len() > job.limits.entries {
@@ -161,6 +161,8 @@ fn unread(job: &Job<'_>, what: &str, error: ZipError) -> Error {
 struct Budget<'a, R> {
     from: R,
     left: &'a Cell<Option<u64>>,
+    /// How many there were at first.
+    most: u64,
 }
 
 impl<R: Read> Read for Budget<'_, R> {
@@ -168,7 +170,7 @@ impl<R: Read> Read for Budget<'_, R> {
         let read = self.from.read(into)?;
         if let Some(left) = self.left.get() {
             let left = left.checked_sub(read as u64);
-            self.left.set(Some(left.ok_or_else(|| io::Error::other("it is larger than any that is read"))?));
+            self.left.set(Some(left.ok_or_else(|| io::Error::other(format!("it has more than {} bytes", self.most)))?));
         }
         Ok(read)
     }
