@@ -28,7 +28,10 @@ pub(crate) fn run() -> TerraformRun {
     .unwrap();
     assert!(
         spec.source
-            == Source { git: None, inline: Some(InlineSource { files: BTreeMap::from([("main.tf".into(), String::new())]) }) }
+            == Source {
+                inline: Some(InlineSource { files: BTreeMap::from([("main.tf".into(), String::new())]) }),
+                ..Source::default()
+            }
     );
     TerraformRun {
         metadata: ObjectMeta {

@@ -106,8 +106,28 @@ fn rules(rules: &[(&str, &str)]) -> Value {
 /// What the derived schema cannot say.
 fn shape(root: &mut Value) {
     let spec = &mut root["properties"]["spec"]["properties"];
-    spec["source"]["x-kubernetes-validations"] =
-        rules(&[("[has(self.git), has(self.inline)].filter(x, x).size() == 1", "exactly one of git and inline")]);
+    spec["source"]["x-kubernetes-validations"] = rules(&[(
+        "[has(self.git), has(self.inline), has(self.configMapRef), has(self.secretRef), has(self.artifact)].filter(x, x).size() == 1",
+        "exactly one of git, inline, configMapRef, secretRef and artifact",
+    )]);
+    for object in ["configMapRef", "secretRef"] {
+        spec["source"]["properties"][object]["properties"]["items"]["x-kubernetes-validations"] = rules(&[(
+            "self.all(item, !item.path.startsWith('-') && !item.path.split('/').exists(part, part in ['.', '..', '.terraform', '.git']))
+                && self.all(item, self.exists_one(other, other.path == item.path))",
+            "paths are relative, stay inside the stack, and differ",
+        )]);
+    }
+    spec["source"]["properties"]["artifact"]["x-kubernetes-validations"] = rules(&[(
+        "!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
+        "path stays inside the archive",
+    )]);
+    for identity in ["aws", "gcp", "azure", "vault"] {
+        // Such a token would be another key to the run's own plans and states.
+        spec["credentials"]["properties"][identity]["x-kubernetes-validations"] = rules(&[(
+            "!has(self.audience) || !self.audience.startsWith('pawl')",
+            "audiences that begin with pawl are Pawl's own",
+        )]);
+    }
     let git = &mut spec["source"]["properties"]["git"];
     git["x-kubernetes-validations"] = rules(&[
         ("!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')", "path stays inside the repository"),
@@ -161,6 +181,13 @@ fn shape(root: &mut Value) {
     root["properties"]["spec"]["x-kubernetes-validations"] = rules(&[(
         "!has(self.runner.planServiceAccountName) || self.approval.mode == 'Manual'",
         "planServiceAccountName needs approval.mode Manual: what nobody approves is applied in the pod that made the plan",
+    ), (
+        "!has(self.source.artifact) || has(self.stack)",
+        "an artifact needs stack: no URL says which stack it holds, and so which state it has",
+    ), (
+        "!has(self.credentials) || has(self.runner.serviceAccountName)
+            || !(has(self.credentials.aws) || has(self.credentials.gcp) || has(self.credentials.azure) || has(self.credentials.vault))",
+        "credentials of aws, gcp, azure and vault need runner.serviceAccountName: they are the account's, and who uses it needs the verb use",
     )]);
     let spec = &mut root["properties"]["spec"]["properties"];
     spec["approval"]["x-kubernetes-validations"] = rules(&[

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use crate::digest::hex_digest;
-use crate::{TerraformRunSpec, names::short_hash};
+use crate::{Source, TerraformRunSpec, names::short_hash};
 
 /// Audience of the tokens.
 pub const AUDIENCE: &str = "pawl-datastore";
@@ -199,11 +199,14 @@ pub struct StateId {
 
 impl StateId {
     /// The state of a run of that name and spec. A git source has its repository and path, however the URL is written (scheme,
-    /// user, `.git`); an inline source has the run's name.
+    /// user, `.git`); a ConfigMap or Secret its name; an inline source, or an artifact that names none, the run's name.
     pub fn of(name: &str, spec: &TerraformRunSpec) -> Self {
-        let stack = spec.stack.clone().unwrap_or_else(|| match &spec.source.git {
-            Some(git) => git_stack(&git.url, &git.path),
-            None => name.to_owned(),
+        let Source { git, config_map_ref, secret_ref, .. } = &spec.source;
+        let stack = spec.stack.clone().unwrap_or_else(|| match (git, config_map_ref, secret_ref) {
+            (Some(git), ..) => git_stack(&git.url, &git.path),
+            (None, Some(object), _) => stack_name(&format!("configMap\n{}", object.name), &object.name),
+            (None, None, Some(object)) => stack_name(&format!("secret\n{}", object.name), &object.name),
+            (None, None, None) => name.to_owned(),
         });
         Self { stack, workspace: spec.workspace.clone() }
     }
@@ -230,7 +233,11 @@ fn git_stack(url: &str, path: &str) -> String {
     let path = path.join("/");
     let whole = format!("{}\n{repository}\n{path}", host.to_ascii_lowercase());
     let last = if path.is_empty() { repository } else { &path };
-    let last = last.rsplit('/').next().unwrap_or_default();
+    stack_name(&whole, last.rsplit('/').next().unwrap_or_default())
+}
+
+/// A word of what is at `last`, and a hash of the `whole`.
+fn stack_name(whole: &str, last: &str) -> String {
     let mut word: String =
         last.to_ascii_lowercase().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
     word = word.trim_matches('-').to_owned();
@@ -261,6 +268,24 @@ mod tests {
         assert_ne!(git_stack("https://git.example.com/team/infra", "live/app"), one);
         assert_ne!(git_stack("https://other.example.com/team/infra", "live/net"), one);
         assert!(git_stack("http://127.0.0.1:3000/infra", ".").starts_with("infra-"));
+    }
+
+    #[test]
+    fn sources_that_are_not_git_have_their_own_stacks() {
+        let of = |source: serde_json::Value| {
+            let spec = serde_json::from_value(serde_json::json!({"source": source})).unwrap();
+            StateId::of("run-1", &spec).stack
+        };
+        let object = serde_json::json!({"name": "net.app"});
+        let config_map = of(serde_json::json!({"configMapRef": object}));
+        let secret = of(serde_json::json!({"secretRef": object}));
+        assert!(
+            config_map.starts_with("netapp-") && secret.starts_with("netapp-") && config_map != secret,
+            "{config_map} {secret}"
+        );
+        assert_eq!(of(serde_json::json!({"inline": {"files": {}}})), "run-1");
+        let artifact = serde_json::json!({"url": "https://h/a", "digest": "sha256:x"});
+        assert_eq!(of(serde_json::json!({"artifact": artifact})), "run-1", "only a schema of before admits that");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub const CONFIG_MAPS_DIR: &str = "/pawl/configmaps";
 pub const CACHE_DIR: &str = "/pawl/cache";
 /// Credentials of mirrors, mounted optional: `MIRRORS_DIR/TOOL/KEY`, out of the code's reach.
 pub const MIRRORS_DIR: &str = "/pawl/mirrors";
+/// Tokens of the run's account for clouds and Vault: `IDENTITY_DIR/FIELD/token`, where code of the stack reads them.
+pub const IDENTITY_DIR: &str = "/pawl/identity";
 /// Token, certificate authority and namespace, where clients look for them.
 pub const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Where the kubelet reads the termination message.

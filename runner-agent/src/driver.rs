@@ -371,7 +371,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     fn adopted(&mut self, run: Arc<TerraformRun>) -> Event {
         let status = run.status.clone().unwrap_or_default();
         let approval = Approval { hold_for: Span(hold_for(&run)), ..run.spec.approval };
-        self.view.resume(status, approval, run.spec.source.inline.is_some(), self.clock.now());
+        self.view.resume(status, approval, run.spec.source.fixed_by(), self.clock.now());
         let version = run.metadata.resource_version.clone().unwrap_or_default();
         self.follower = Some(tokio::spawn(follow(self.api.clone(), self.settings.nonce.clone(), version, self.seen.0.clone())));
         self.look(Some(&Seen::Run(run.clone())));

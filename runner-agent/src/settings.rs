@@ -52,6 +52,8 @@ pub struct Settings {
     pub secrets: PathBuf,
     /// ConfigMaps, as `NAME/KEY`.
     pub config_maps: PathBuf,
+    /// Tokens of the run's account for clouds and Vault, as `FIELD/token`.
+    pub identity: PathBuf,
     /// Whether a node that cannot confine code of the stack is refused.
     pub require_confinement: bool,
     /// Where the termination message goes.
@@ -165,6 +167,7 @@ impl Settings {
             scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
             secrets: pod_env::SECRETS_DIR.into(),
             config_maps: pod_env::CONFIG_MAPS_DIR.into(),
+            identity: pod_env::IDENTITY_DIR.into(),
             require_confinement: std::env::var_os(pod_env::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
             termination_log: pod_env::TERMINATION_LOG.into(),
             ca,
@@ -201,6 +204,7 @@ impl Settings {
             scratch: Vec::new(),
             secrets: none(),
             config_maps: none(),
+            identity: none(),
             require_confinement: false,
             termination_log: work.join("end.json"),
             ca: None,

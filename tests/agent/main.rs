@@ -6,6 +6,7 @@
     reason = "a test that cannot go on ends here; what only one needs stands in it"
 )]
 
+mod artifact;
 mod attempt;
 mod common;
 mod credentials;

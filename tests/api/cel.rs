@@ -235,7 +235,34 @@ async fn creation(world: World) -> Result<()> {
         spec.as_object_mut().map(|s| extra.as_object().cloned().map(|e| s.extend(e)));
         spec
     };
+    let artifact = |url: &str, extra: Value| {
+        let mut spec = json!({"stack": "s", "source": {"artifact": {"url": url, "digest": sum('a')}}});
+        ::json_patch::merge(&mut spec, &extra);
+        spec
+    };
+    let item = |path: &str| json!({"source": {"configMapRef": {"name": "a", "items": [{"key": "k", "path": path}, {"key": "l", "path": "b"}]}}});
+    let vault = |spec: Value| {
+        let mut whole = with(json!({"credentials": {"vault": {"address": "https://v"}}, "runner": {"serviceAccountName": "a"}}));
+        ::json_patch::merge(&mut whole, &spec);
+        whole
+    };
     let cases: Vec<(&str, Value, bool)> = vec![
+        ("artifact", artifact("https://example.com/a@1/x.tgz?v=1", json!({})), true),
+        ("artifact of no stack", artifact("https://example.com/a", json!({"stack": null})), false),
+        ("artifact of no digest", artifact("https://example.com/a", json!({"source": {"artifact": {"digest": null}}})), false),
+        ("artifact of half a digest", artifact("https://h/a", json!({"source": {"artifact": {"digest": "sha256:aa"}}})), false),
+        ("artifact with credentials", artifact("https://me:secret@example.com/a", json!({})), false),
+        ("artifact of a file", artifact("file:///etc", json!({})), false),
+        ("artifact above", artifact("https://h/a", json!({"source": {"artifact": {"path": "a/.."}}})), false),
+        ("config map", item("modules/x/a.tf"), true),
+        ("config map above the stack", item("../a.tf"), false),
+        ("config map into a git directory", item("a/.git/config"), false),
+        ("config map twice in one place", item("b"), false),
+        ("secret and config map", json!({"source": {"configMapRef": {"name": "a"}, "secretRef": {"name": "a"}}}), false),
+        ("identity", vault(json!({})), true),
+        ("identity of nobody", vault(json!({"runner": {"serviceAccountName": null}})), false),
+        ("identity at the datastore", vault(json!({"credentials": {"vault": {"audience": "pawl-datastore"}}})), false),
+        ("role of no account", vault(json!({"credentials": {"aws": {"roleArn": "admin"}}})), false),
         ("git", git(json!({})), true),
         ("inline", inline("modules/a/main.tf"), true),
         ("no source", json!({"source": {}}), false),

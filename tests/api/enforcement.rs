@@ -27,9 +27,9 @@ async fn removed(_: World) -> Result<()> {
         missing(&world, policy).await.context(policy)?;
     }
     for looked_at in [true, false] {
-        forged(&world, looked_at).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
+        Box::pin(forged(&world, looked_at)).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
     }
-    created(&world).await
+    Box::pin(created(&world)).await
 }
 
 /// Takes the binding of a policy away.

@@ -2,6 +2,7 @@
 
 mod again;
 mod approval;
+mod archive;
 mod caches;
 mod cancel;
 mod deletion;
@@ -94,6 +95,7 @@ fn main() -> Result<ExitCode> {
         kills::tests(),
         again::tests(),
         approval::tests(),
+        archive::tests(),
         cancel::tests(),
         deletion::tests(),
         describe::tests(),

@@ -192,6 +192,7 @@ pub fn trim(run: &mut TerraformRun) {
     spec.source = crds::Source::default();
     spec.variables = Vec::new();
     spec.env = Vec::new();
+    spec.credentials = crds::Credentials::default();
     spec.backend = None;
     // Whoever decides on the cache has to see that he cannot.
     spec.tool = crds::Tool { name: spec.tool.name.filter(|name| *name == crds::ToolName::Unknown), version: None };

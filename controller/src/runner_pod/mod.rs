@@ -2,6 +2,7 @@
 
 pub mod account;
 mod environment;
+mod identity;
 pub mod status;
 pub mod tools;
 mod volumes;
@@ -82,7 +83,7 @@ pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, da
     annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
     annotations.insert("kubectl.kubernetes.io/default-container".into(), pod_env::CONTAINER.into());
 
-    let (volumes, mounts) = volumes::volumes(run, datastore.is_some());
+    let (volumes, mounts) = volumes::volumes(run, attempt, datastore.is_some());
     let mut node_selector = runner.node_selector.clone();
     node_selector.extend(platform(run, attempt));
     let pull_secrets = runner.image_pull_secrets.iter().map(|s| s.name.clone());

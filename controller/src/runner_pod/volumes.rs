@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{
     VolumeProjection,
 };
 
-use crds::{TerraformRun, ValueFrom, datastore, pod_env};
+use super::identity;
+use crds::{Attempt, Source, TerraformRun, ValueFrom, datastore, pod_env};
 
 /// Seconds until a token has to be renewed, which the kubelet does in good time.
 const TOKEN_SECONDS: i64 = 3600;
@@ -69,14 +70,23 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     if let Some(secret) = run.spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()) {
         secrets.insert(secret.name.clone(), Keys::All);
     }
+    source_references(&run.spec.source, &mut secrets, &mut config_maps);
     credentials(run, &mut secrets);
     secrets.retain(|name, _| is_name(name));
     config_maps.retain(|name, _| is_name(name));
     (secrets, config_maps)
 }
 
+/// The objects that the source is, or is fetched with.
+fn source_references(source: &Source, secrets: &mut BTreeMap<String, Keys>, config_maps: &mut BTreeMap<String, Keys>) {
+    let artifact = source.artifact.as_ref().and_then(|artifact| artifact.secret_ref.as_ref()).map(|secret| &secret.name);
+    let secret = source.secret_ref.as_ref().map(|object| &object.name);
+    secrets.extend(artifact.into_iter().chain(secret).map(|name| (name.clone(), Keys::All)));
+    config_maps.extend(source.config_map_ref.iter().map(|object| (object.name.clone(), Keys::All)));
+}
+
 /// The volumes of a run's pod, and where its container has them.
-pub(super) fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
+pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
         name: name.into(),
         mount_path: path.into(),
@@ -98,11 +108,16 @@ pub(super) fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<
             name: "datastore".into(),
             projected: Some(ProjectedVolumeSource {
                 default_mode: Some(FILE_MODE),
-                sources: Some(vec![token_of(Some(datastore::AUDIENCE))]),
+                sources: Some(vec![token_of("token".into(), Some(datastore::AUDIENCE))]),
             }),
             ..Volume::default()
         });
         mounts.push(mount("datastore", datastore::TOKEN_DIR, true));
+    }
+
+    if let Some(volume) = identity::volume(run, attempt) {
+        volumes.push(volume);
+        mounts.push(mount(identity::VOLUME, pod_env::IDENTITY_DIR, true));
     }
 
     let items = |keys: Keys| match keys {
@@ -142,10 +157,10 @@ pub(super) fn volumes(run: &TerraformRun, datastore: bool) -> (Vec<Volume>, Vec<
 }
 
 /// A token of the pod's account: for the API server, or for the audience that is named.
-fn token_of(audience: Option<&str>) -> VolumeProjection {
+pub(super) fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
     VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
-            path: "token".into(),
+            path,
             expiration_seconds: Some(TOKEN_SECONDS),
             audience: audience.map(Into::into),
         }),
@@ -177,7 +192,7 @@ fn token_volume() -> Volume {
         name: "token".into(),
         projected: Some(ProjectedVolumeSource {
             default_mode: Some(FILE_MODE),
-            sources: Some(vec![token_of(None), authority, namespace]),
+            sources: Some(vec![token_of("token".into(), None), authority, namespace]),
         }),
         ..Volume::default()
     }
@@ -205,7 +220,7 @@ mod tests {
                 path: ".".into(),
                 secret_ref: Some(SecretName { name: "git".into() }),
             }),
-            inline: None,
+            ..Source::default()
         };
         let variable = |name: &str, value_from| Variable { name: name.into(), value: None, value_from };
         run.spec.variables = vec![
@@ -252,6 +267,30 @@ mod tests {
         let map = spec_of(&run).volumes.unwrap().into_iter().find_map(|v| v.config_map).unwrap();
         let keys: Vec<_> = map.items.unwrap().into_iter().map(|item| item.key).collect();
         assert_eq!((map.name.as_str(), map.optional, keys), ("scripts", Some(true), vec!["a.sh".to_owned()]));
+    }
+
+    #[test]
+    fn what_the_source_is_or_is_fetched_with_is_mounted_whole() {
+        let mounts = |source: serde_json::Value| {
+            let mut run = testing::run();
+            run.spec.source = serde_json::from_value(source).unwrap();
+            let key = KeyRef { name: "stack".into(), key: "k".into() };
+            let from = ValueFrom { config_map_key_ref: Some(key), ..ValueFrom::default() };
+            run.spec.variables = vec![Variable { name: "v".into(), value: None, value_from: Some(from) }];
+            let spec = spec_of(&run);
+            let whole = |volume: &Volume| {
+                volume.config_map.as_ref().is_some_and(|c| c.items.is_none())
+                    || volume.secret.as_ref().is_some_and(|s| s.items.is_none())
+            };
+            let whole: Vec<_> = spec.volumes.unwrap().into_iter().filter(whole).map(|volume| volume.name).collect();
+            let mounts = spec.containers[0].volume_mounts.clone().unwrap();
+            mounts.into_iter().filter(|mount| whole.contains(&mount.name)).map(|mount| mount.mount_path).collect::<Vec<_>>()
+        };
+        assert_eq!(mounts(serde_json::json!({"configMapRef": {"name": "stack"}})), ["/pawl/configmaps/stack"]);
+        assert_eq!(mounts(serde_json::json!({"secretRef": {"name": "stack"}})), ["/pawl/secrets/stack"]);
+        let artifact = serde_json::json!({"url": "https://h/a", "digest": "d", "secretRef": {"name": "flux"}});
+        assert_eq!(mounts(serde_json::json!({"artifact": artifact})), ["/pawl/secrets/flux"]);
+        assert!(mounts(serde_json::json!({"secretRef": {"name": "../x"}})).is_empty());
     }
 
     #[test]

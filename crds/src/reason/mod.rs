@@ -96,13 +96,13 @@ impl PartialEq<Reason> for String {
 
 reasons! {
     // Source.
-    /// The repository could not be reached.
+    /// The repository, or the server of the artifact, could not be reached.
     SOURCE_UNREACHABLE SourceUnreachable: Transient,
-        First("see that the cluster can reach the repository"),
+        First("see that the cluster can reach the host that the message names"),
         First("see that the repository can be reached");
-    /// The repository wants other credentials.
+    /// The repository, or the server of the artifact, wants other credentials.
     SOURCE_UNAUTHORIZED SourceUnauthorized: Credentials,
-        First("correct the Secret of spec.source.git.secretRef"),
+        First("correct the Secret that spec.source names"),
         Only("clone the repository with your own credentials and run in the clone");
     /// A host of git by ssh showed a key that is not the one that is known of it, or none is known.
     HOST_KEY_NOT_KNOWN HostKeyNotKnown: Integrity,
@@ -117,9 +117,17 @@ reasons! {
     PATH_NOT_FOUND PathNotFound: Configuration, SPEC, NAMED;
     /// The source holds something Pawl refuses, such as a path that leaves it.
     SOURCE_INVALID SourceInvalid: Configuration, Code, Code;
+    /// There is no artifact at its URL.
+    ARTIFACT_NOT_FOUND ArtifactNotFound: Configuration,
+        Only("create a run with the url and the digest that the source has now (Flux keeps its last ones only)"),
+        Never;
+    /// The artifact has another digest than the run names; nothing of it was unpacked.
+    ARTIFACT_MISMATCH ArtifactMismatch: Integrity,
+        Only("see who changed what is at the URL; then create a run with the digest of what you mean"),
+        Never;
     // Inputs.
-    /// A Secret or a key of it is missing.
-    SECRET_NOT_FOUND SecretNotFound: Configuration, First("create the Secret or key that the message names"), Never;
+    /// A Secret or a key of it is missing, or a credential in it is empty.
+    SECRET_NOT_FOUND SecretNotFound: Configuration, First("create the Secrets, keys and ConfigMaps that the message names"), Never;
     /// A ConfigMap or a key of it is missing.
     CONFIG_MAP_NOT_FOUND ConfigMapNotFound: Configuration, First("create the ConfigMap or key that the message names"), Never;
     /// The ServiceAccount that the run names for its pods is missing.
@@ -130,6 +138,10 @@ reasons! {
     OUTPUT_NOT_FOUND OutputNotFound: Configuration,
         First("have a run of that stack publish the output: spec.outputs with a ConfigMap or a Secret"),
         Never;
+    /// A credential of the run is past the time until which it is good.
+    CREDENTIALS_EXPIRED CredentialsExpired: Credentials,
+        First("renew the credentials that the message names"),
+        First("renew the credentials that the message names");
     /// A field of the spec makes no sense.
     INVALID_SPEC InvalidSpec: Configuration, SPEC, NAMED;
     /// A variable of the stack has no value.

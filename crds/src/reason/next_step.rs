@@ -21,8 +21,8 @@ pub struct Facts {
     pub again: String,
     /// The line that shows the log.
     pub logs: String,
-    /// The code is in the spec, so that only another run has other code.
-    pub inline: bool,
+    /// The field of the spec that has the code, or its digest, so that only another run has other code.
+    pub fixed: Option<&'static str>,
     /// `FILE:LINE` in the code that the tool speaks of.
     pub code: Option<String>,
     /// Names of the variables of the stack that the tool speaks of.
@@ -72,12 +72,14 @@ pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
         Step::Never | Step::Again => facts.again.clone(),
         Step::First(first) => then(first),
         Step::Only(only) => only.to_owned(),
-        Step::Code if facts.inline => "create a run with corrected spec.source.inline.files (a spec never changes)".to_owned(),
         Step::Code => {
+            if let Some(field) = facts.fixed {
+                return format!("create a run with corrected {field} (a spec never changes)");
+            }
             then(&facts.code.as_ref().map_or_else(|| "correct what the message names".to_owned(), |at| format!("correct {at}")))
         }
         Step::Variables => variables(place, facts),
-        Step::Versions if facts.inline => {
+        Step::Versions if facts.fixed.is_some() => {
             "create a run whose files and spec.tool.version agree on a version (a spec never changes)".to_owned()
         }
         Step::Versions => then(
@@ -146,12 +148,16 @@ mod tests {
             changes: Changed::None,
             diagnostics: vec![Diagnostic::default(), at],
         };
-        let of = |inline| next_step(&failure.reason, Place::Cluster, &Facts { inline, ..facts() }.of(&failure));
-        assert_eq!(of(false), "correct main.tf:7, then: pawl again");
-        assert_eq!(of(true), "create a run with corrected spec.source.inline.files (a spec never changes)");
-        let of = |inline| next_step(reason::VERSION_CONTRADICTION, Place::Cluster, &Facts { inline, ..facts() });
-        assert_eq!(of(true), "create a run whose files and spec.tool.version agree on a version (a spec never changes)");
-        assert!(of(false).starts_with("correct one of the places") && of(false).ends_with(", then: pawl again"));
+        let of = |fixed| next_step(&failure.reason, Place::Cluster, &Facts { fixed, ..facts() }.of(&failure));
+        assert_eq!(of(None), "correct main.tf:7, then: pawl again");
+        let artifact = "create a run with corrected spec.source.artifact (a spec never changes)";
+        assert_eq!(of(Some("spec.source.artifact")), artifact);
+        let of = |fixed| next_step(reason::VERSION_CONTRADICTION, Place::Cluster, &Facts { fixed, ..facts() });
+        assert_eq!(
+            of(Some("spec.source.artifact")),
+            "create a run whose files and spec.tool.version agree on a version (a spec never changes)"
+        );
+        assert!(of(None).starts_with("correct one of the places") && of(None).ends_with(", then: pawl again"));
         // What was interrupted is no error in the code, wherever it was interrupted.
         let text = next_step(reason::APPLY_INTERRUPTED, Place::Cluster, &facts().of(&failure));
         assert_eq!(text, "see in the message and the log what was applied before it was told to end, then: pawl again");

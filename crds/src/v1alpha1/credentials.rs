@@ -1,12 +1,17 @@
-//! What a run may ask others with, besides its source.
+//! What a run asks others with, besides its source: what is handed on, and what Pawl makes out.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::values::{KeyRef, SecretName};
+use super::{
+    identity::{AwsIdentity, AzureIdentity, GcpIdentity, IdentityToken, VaultIdentity},
+    values::{KeyRef, SecretName},
+};
 
-/// What `init` asks others with for modules and providers, each host with its own. Code of the stack can read all of it, since the tool
-/// has to; so let it be good for reading and nothing else. It is no part of the plan's checksum.
+/// What `init` asks others with for modules and providers, each host with its own, and identities of the run's account at clouds and
+/// Vault: each is a token of the account that `runner.serviceAccountName` names, for one audience; the kubelet renews it. Code of the
+/// stack can read all of it, since the tool has to; so let it be good for what the stack does and nothing else. It is no part of the
+/// plan's checksum.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credentials {
@@ -23,12 +28,34 @@ pub struct Credentials {
     /// Pawl's cache of providers; `plugin_cache_dir`, `credentials_helper` and `dev_overrides` are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cli_config: Option<CliConfig>,
+    /// A role of AWS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<Box<AwsIdentity>>,
+    /// An identity at Google Cloud, by workload identity federation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gcp: Option<Box<GcpIdentity>>,
+    /// An application or managed identity of Azure, by a federated credential.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub azure: Option<Box<AzureIdentity>>,
+    /// A token to log in to Vault with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vault: Option<Box<VaultIdentity>>,
 }
 
 impl Credentials {
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The tokens that the run's account needs, in the order of their fields.
+    pub fn tokens(&self) -> Vec<IdentityToken> {
+        let aws = self.aws.as_ref().map(|aws| ("aws", aws.audience.clone()));
+        let gcp = self.gcp.as_ref().map(|gcp| ("gcp", gcp.audience()));
+        let azure = self.azure.as_ref().map(|azure| ("azure", azure.audience.clone()));
+        let vault = self.vault.as_ref().map(|vault| ("vault", vault.audience.clone()));
+        let all = [aws, gcp, azure, vault].into_iter().flatten();
+        all.map(|(field, audience)| IdentityToken { field, audience }).collect()
     }
 }
 
@@ -61,4 +88,31 @@ pub struct RegistryCredential {
 pub struct CliConfig {
     /// Key of a Secret with the text, in HCL; at most 256 KiB.
     pub secret_key_ref: KeyRef,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_identity_has_a_token_of_its_own_audience() {
+        let pool = "projects/1/locations/global/workloadIdentityPools/p/providers/k";
+        let credentials: Credentials = serde_json::from_value(json!({
+            "aws": {"roleArn": "arn:aws:iam::111122223333:role/r"},
+            "gcp": {"workloadIdentityProvider": pool},
+            "azure": {"clientId": "c", "tenantId": "t"},
+            "vault": {"address": "https://vault", "audience": "v"},
+        }))
+        .unwrap();
+        let tokens: Vec<_> = credentials.tokens().into_iter().map(|token| (token.field, token.audience)).collect();
+        let wanted = [
+            ("aws", "sts.amazonaws.com".to_owned()),
+            ("gcp", format!("https://iam.googleapis.com/{pool}")),
+            ("azure", "api://AzureADTokenExchange".to_owned()),
+            ("vault", "v".to_owned()),
+        ];
+        assert_eq!(tokens, wanted);
+        assert!(Credentials::default().tokens().is_empty() && Credentials::default().is_empty());
+    }
 }

@@ -6,6 +6,7 @@ mod attempt;
 mod credentials;
 mod failure;
 mod hooks;
+mod identity;
 mod outputs;
 mod phase;
 mod plan;
@@ -20,13 +21,14 @@ pub use attempt::{Adopted, Attempt, Claim, Settled};
 pub use credentials::{CliConfig, Credentials, GitCredential, RegistryCredential};
 pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use hooks::{FailedHook, Hook, HookWhen, OnFailure};
+pub use identity::{AwsIdentity, AzureIdentity, GcpIdentity, IdentityToken, VaultIdentity};
 pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
-pub use source::{GitSource, InlineSource, Source};
+pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, Source};
 pub use status::{
     ApprovalRecord, Journal, LockRelease, Progress, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,
 };

@@ -17,6 +17,77 @@ pub struct Source {
     /// Files in the run itself, for a stack that fits in one screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline: Option<InlineSource>,
+    /// The files of a ConfigMap of the run's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<Box<ObjectSource>>,
+    /// The files of a Secret of the run's namespace. They are code then, which the plan, its checksum and its bundle hold as any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<Box<ObjectSource>>,
+    /// An archive on a web server, as Flux's source-controller serves it. Needs `spec.stack`: no URL says which stack it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<Box<ArtifactSource>>,
+}
+
+impl Source {
+    /// The field of the spec that has the code, or fixes it by a digest: no run of the same spec has other code.
+    pub fn fixed_by(&self) -> Option<&'static str> {
+        let artifact = self.artifact.as_ref().map(|_| "spec.source.artifact");
+        self.inline.as_ref().map(|_| "spec.source.inline.files").or(artifact)
+    }
+
+    /// Directory of the stack, relative to the top of the source.
+    pub fn path(&self) -> &str {
+        let git = self.git.as_ref().map(|git| git.path.as_str());
+        git.or_else(|| self.artifact.as_ref().map(|artifact| artifact.path.as_str())).unwrap_or(".")
+    }
+}
+
+/// The files of a ConfigMap or Secret: one each key.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectSource {
+    /// Name of the ConfigMap or Secret; at most 253 characters.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    pub name: String,
+    /// The keys that are taken, and the paths of their files; at most 64. Default: every key, as a file of its name beside the others,
+    /// since no key holds a `/`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub items: Vec<KeyPath>,
+}
+
+/// A key and the path of its file.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyPath {
+    /// Key in the ConfigMap or Secret.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9._-]+$"))]
+    pub key: String,
+    /// Path of the file, relative to the stack's directory; at most 255 characters.
+    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$"))]
+    pub path: String,
+}
+
+/// An archive on a web server.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ArtifactSource {
+    /// Its URL, `https://` or `http://`, without credentials: a `.tar.gz`, `.tar` or `.zip`, told by its bytes and not by its name.
+    /// At most 2048 characters.
+    #[schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s@/?#]+([/?#]\S*)?$"))]
+    pub url: String,
+    /// SHA-256 of the archive, as `sha256:` and 64 hexadecimal digits, at most 71 characters; Flux has it in `status.artifact.digest`.
+    /// Other bytes are not unpacked. It is in `status.plan.revision`.
+    #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub digest: String,
+    /// Directory of the stack, relative to the top of the archive. Default: `.`; at most 1024 characters.
+    #[serde(default = "default_path")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub path: String,
+    /// Secret of the run's namespace with the credentials: `username` and `password`, or `bearerToken`, and `ca.crt` for a
+    /// private certificate authority. They are sent to the URL's own host alone, and not where it redirects to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretName>,
 }
 
 /// A directory of a git repository at a revision.

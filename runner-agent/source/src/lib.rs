@@ -1,4 +1,4 @@
-//! Where code comes from: fetches one revision of a git repository, writes inline files, and checks what a tree may hold.
+//! Where code comes from: fetches one revision of a git repository, writes files that are given, and checks what a tree may hold.
 //!
 //! This crate knows no runs, pods or settings of the agent, so that a controller of repositories can use it as well. It does not start
 //! processes itself either: whoever uses it says how `git` is run ([`Git`]), with his deadlines, log, redaction and confinement.
@@ -13,7 +13,7 @@
 //! | `forges` | keys of the hosts of public forges |
 //! | [`words`] | what git and ssh say when a revision is not there |
 //! | [`lfs`] | files that git holds only pointers to |
-//! | [`tree`] | inline files, the stack's directory, links that lead out |
+//! | [`tree`] | files that are given one by one, the stack's directory, links that lead out |
 
 pub mod credentials;
 mod forges;
@@ -29,6 +29,6 @@ pub use credentials::{Credentials, Login};
 pub use git::{Git, Repository};
 pub use identity::{Identity, IdentityError};
 pub use ssh::SshFiles;
-pub use tree::{TreeError, check_links, stack, write_inline};
+pub use tree::{TreeError, check_links, stack, write_files};
 pub use url::{Transport, Url};
 pub use words::{Ended, FetchError, Refusal};

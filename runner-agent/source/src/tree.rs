@@ -1,4 +1,4 @@
-//! The source on disk: inline files, and what a fetched tree may and may not hold.
+//! The source on disk: files that are given one by one, and what a fetched tree may and may not hold.
 
 use std::{
     collections::BTreeMap,
@@ -45,11 +45,11 @@ fn fault(what: impl Into<String>) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError::Io { what, error }
 }
 
-/// Writes inline files, of which the names are paths below `root`.
+/// Writes files, of which the names are paths below `root`.
 ///
 /// # Errors
 /// When a name leads out of it, or a file cannot be written.
-pub fn write_inline(files: &BTreeMap<String, String>, root: &Path) -> Result<(), TreeError> {
+pub fn write_files(files: &BTreeMap<String, impl AsRef<[u8]>>, root: &Path) -> Result<(), TreeError> {
     for (name, content) in files {
         let relative = relative(name).ok_or_else(|| TreeError::OutsideFile(name.clone()))?;
         let path = root.join(relative);
@@ -156,13 +156,13 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn inline_files_stay_inside() {
+    fn files_stay_inside() {
         let dir = tempfile::tempdir().unwrap();
         let files = |name: &str| BTreeMap::from([(name.to_owned(), "x".to_owned())]);
-        write_inline(&files("modules/a/main.tf"), dir.path()).unwrap();
+        write_files(&files("modules/a/main.tf"), dir.path()).unwrap();
         assert!(dir.path().join("modules/a/main.tf").is_file());
         for name in ["../x", "/etc/x", "a/../../x"] {
-            let error = write_inline(&files(name), dir.path()).unwrap_err();
+            let error = write_files(&files(name), dir.path()).unwrap_err();
             assert!(matches!(error, TreeError::OutsideFile(_)), "{name}: {error}");
         }
     }

@@ -35,8 +35,8 @@ pub(super) struct StatusView {
     approval: Approval,
     /// Another run applied to the state since the plan was made.
     stale: Option<String>,
-    /// The code is in the spec.
-    inline: bool,
+    /// The field of the spec that has the code, or its digest.
+    fixed: Option<&'static str>,
     /// Nothing happens, since then, and when that comes to an end.
     stalled: Option<(Timestamp, Option<Ends>)>,
     /// For how long nothing had happened when the command was told to end.
@@ -59,7 +59,7 @@ impl StatusView {
             checksum: String::new(),
             approval: Approval::default(),
             stale: None,
-            inline: false,
+            fixed: None,
             stalled: None,
             stalled_for: Duration::ZERO,
             hook: None,
@@ -109,9 +109,9 @@ impl StatusView {
         self.status.adopted = Some(adopted);
     }
 
-    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, inline: bool, now: Timestamp) {
+    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, fixed: Option<&'static str>, now: Timestamp) {
         self.status = status;
-        (self.approval, self.inline) = (approval, inline);
+        (self.approval, self.fixed) = (approval, fixed);
         self.since = Some(now);
     }
 

@@ -214,7 +214,7 @@ fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
         }
         end_untold(status);
         if let Some(failure) = &status.failure {
-            status.next_step = failed(commands, failure, false).next_step;
+            status.next_step = failed(commands, failure, None).next_step;
         }
     })?;
     Ok(())

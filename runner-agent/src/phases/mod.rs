@@ -1,12 +1,15 @@
 //! The work of an attempt, phase by phase: build the command, run it, read what it says.
 
 mod apply;
+mod artifact;
 mod ca;
 mod diagnostic;
 mod disk;
 mod empty_home;
 mod events;
+mod fetch;
 mod hooks;
+mod identity;
 mod init;
 mod inputs;
 mod journal;
@@ -15,6 +18,7 @@ mod managed;
 mod outputs;
 mod plan;
 mod plan_json;
+mod preflight;
 mod private;
 mod proven;
 mod providers;

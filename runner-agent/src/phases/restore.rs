@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use crds::{Failure, HookWhen, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{
-    Initialised, PhaseRunner, Planned, inputs, source,
+    Initialised, PhaseRunner, Planned, source,
     tools::{Origin, Pinned},
 };
 use crate::{
@@ -36,7 +36,7 @@ impl PhaseRunner {
             return Err(Reason::StoredPlanMissing.failure("the plan is not with any datastore"));
         };
         self.make_places([settings.source_dir()])?;
-        let given = inputs::gather(&run.spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
+        let given = self.inputs(run, false).await?;
         let taken = retry_for(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
         let file = match taken {
             Ok(file) => file,

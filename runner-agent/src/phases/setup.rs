@@ -11,7 +11,9 @@ use crds::{Failure, HookWhen, Reason, TerraformRun};
 
 pub(super) use super::empty_home::make_empty;
 use super::{
-    PhaseRunner, inputs,
+    PhaseRunner,
+    fetch::Fetched,
+    inputs,
     proven::ProvenTool,
     source,
     stage::{Prepared, Shell},
@@ -78,34 +80,20 @@ impl PhaseRunner {
             return Err(Reason::InvalidSpec.failure(message));
         }
         // What is missing is said before anything is fetched.
-        let given = inputs::gather(spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
+        let given = self.inputs(run, settings.folder.is_none()).await?;
         self.check_credentials(&spec.credentials)?;
         self.fix_hooks(run, &given.env)?;
         self.run_hooks(HookWhen::BeforeSetup, None, &Vec::new(), notices).await?;
         let root = settings.source_dir();
-        let (source, revision, path) = match (&spec.source.git, &spec.source.inline) {
-            _ if settings.folder.is_some() => {
-                let source = "folder".to_owned();
-                self.fix_hooks_of_source(&root, &root)?;
-                let origin = Origin { source, revision: None, stack: root.clone(), root, managed: false, pinned: None };
-                return self.prepare(run, cache, given, origin, notices).await;
-            }
-            (Some(git), None) => {
-                let commit = self.fetch_git(git, &spec.credentials, notices).await?;
-                let short: String = commit.chars().take(7).collect();
-                (format!("git {short} of {}", git.revision), Some(commit), git.path.clone())
-            }
-            (None, Some(inline)) => {
-                source::write_inline(inline, &root)?;
-                let count = inline.files.len();
-                (format!("inline, {count} file{}", if count == 1 { "" } else { "s" }), None, ".".to_owned())
-            }
-            (Some(_), Some(_)) | (None, None) => {
-                return Err(Reason::InvalidSpec.failure("the source needs exactly one of git and inline"));
-            }
-        };
+        if settings.folder.is_some() {
+            self.fix_hooks_of_source(&root, &root)?;
+            let source = "folder".to_owned();
+            let origin = Origin { source, revision: None, stack: root.clone(), root, managed: false, pinned: None };
+            return self.prepare(run, cache, given, origin, notices).await;
+        }
+        let Fetched { source, revision } = self.fetch(spec, &root, notices).await?;
         source::check_links(&root)?;
-        let stack = source::stack(&root, &path, &source)?;
+        let stack = source::stack(&root, spec.source.path(), &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
         if spec.source.git.is_some() {
             self.refuse_pointers(&root, &stack).await?;
@@ -140,11 +128,10 @@ impl PhaseRunner {
         for dir in [settings.home(), settings.tmp()] {
             make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
         }
-        let given = inputs::gather(&run.spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
+        let given = self.inputs(run, false).await?;
         self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
         let root = settings.source_dir();
-        let path = run.spec.source.git.as_ref().map_or(".", |git| git.path.as_str());
-        let stack = source::stack(&root, path, "the plan's folder")?;
+        let stack = source::stack(&root, run.spec.source.path(), "the plan's folder")?;
         let revision = run.status.as_ref().and_then(|status| status.plan.as_ref()).and_then(|plan| plan.revision.clone());
         let source = "the plan that waits".to_owned();
         let origin = Origin { source, revision, stack, root, managed: false, pinned: None };

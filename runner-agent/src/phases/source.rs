@@ -1,13 +1,14 @@
 //! The source of a run, fetched and checked by the crate `source`: how its git is started here, and what its errors are for a run.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
 
 use ::source::{Ended, FetchError, Git, Login, Refusal, Repository, SshFiles, TreeError};
-use crds::{Failure, GitSource, InlineSource, Reason, text::clip};
+use crds::{Failure, GitSource, Reason, text::clip};
 
 use super::PhaseRunner;
 use crate::{
@@ -17,9 +18,9 @@ use crate::{
     settings::nonce,
 };
 
-/// Writes inline files.
-pub(super) fn write_inline(source: &InlineSource, root: &Path) -> Result<(), Failure> {
-    ::source::write_inline(&source.files, root).map_err(|error| of_tree(&error))
+/// Writes files that are given one by one.
+pub(super) fn write_files(files: &BTreeMap<String, impl AsRef<[u8]>>, root: &Path) -> Result<(), Failure> {
+    ::source::write_files(files, root).map_err(|error| of_tree(&error))
 }
 
 /// The stack's directory within the source.

@@ -164,8 +164,8 @@ pub fn retried(failure: &Failure) -> String {
     )
 }
 
-/// A run failed. `inline` says that its code is in its spec.
-pub fn failed(commands: &Commands, failure: &Failure, inline: bool) -> Text {
+/// A run failed. `fixed` is the field of its spec that has the code, or its digest.
+pub fn failed(commands: &Commands, failure: &Failure, fixed: Option<&'static str>) -> Text {
     let changed = match failure.changes {
         Changed::None => "nothing was changed",
         Changed::Some => "some of the plan was carried out",
@@ -175,7 +175,7 @@ pub fn failed(commands: &Commands, failure: &Failure, inline: bool) -> Text {
         Commands::Cluster { .. } => Place::Cluster,
         Commands::Folder { .. } => Place::Laptop,
     };
-    let facts = Facts { again: commands.rerun(), logs: commands.logs(), inline, ..Facts::default() }.of(failure);
+    let facts = Facts { again: commands.rerun(), logs: commands.logs(), fixed, ..Facts::default() }.of(failure);
     Text { message: format!("{}; {changed}", failure.message), next_step: Some(next_step(&failure.reason, place, &facts)) }
 }
 
@@ -225,10 +225,10 @@ mod tests {
     fn a_failure_says_what_where_and_what_next() {
         let mut f = failure(FailureClass::Configuration, reason::INVALID_CONFIGURATION);
         f.diagnostics = vec![Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() }];
-        let text = failed(&cluster(), &f, false);
+        let text = failed(&cluster(), &f, None);
         assert_eq!(text.message, "plan failed: x; nothing was changed");
         assert_eq!(text.next_step.unwrap(), "correct main.tf:7, then: kubectl annotate -n team tfrun/vpc pawl.run/rerun=true");
-        let text = failed(&folder(), &f, false).next_step.unwrap();
+        let text = failed(&folder(), &f, None).next_step.unwrap();
         assert_eq!(text, "correct main.tf:7, then: runner-agent local apply net");
     }
 

@@ -25,17 +25,19 @@ pub struct Error {
     pub kind: Kind,
     /// For people.
     pub text: String,
+    /// The status with which a server refused, where that is what went wrong.
+    pub status: Option<u16>,
 }
 
 impl Error {
     /// An error of what was asked for.
     pub fn configuration(text: impl Into<String>) -> Self {
-        Self { kind: Kind::Configuration, text: text.into() }
+        Self::of(Kind::Configuration, text.into())
     }
 
     /// An error of two that cannot both have what they ask for.
     pub fn contradiction(text: impl Into<String>) -> Self {
-        Self { kind: Kind::Contradiction, text: text.into() }
+        Self::of(Kind::Contradiction, text.into())
     }
 
     /// What was asked for is not at its place. `what` may come with its article, as other sentences have it.
@@ -45,17 +47,21 @@ impl Error {
 
     /// An error of a server.
     pub fn unavailable(text: impl Into<String>) -> Self {
-        Self { kind: Kind::Unavailable, text: text.into() }
+        Self::of(Kind::Unavailable, text.into())
     }
 
     /// What came is not what was published.
     pub fn integrity(text: impl Into<String>) -> Self {
-        Self { kind: Kind::Integrity, text: text.into() }
+        Self::of(Kind::Integrity, text.into())
     }
 
     /// An error of the disk.
     pub fn storage(what: impl fmt::Display, error: &std::io::Error) -> Self {
-        Self { kind: Kind::Storage, text: format!("{what}: {error}") }
+        Self::of(Kind::Storage, format!("{what}: {error}"))
+    }
+
+    const fn of(kind: Kind, text: String) -> Self {
+        Self { kind, text, status: None }
     }
 }
 

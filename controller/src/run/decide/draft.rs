@@ -331,8 +331,8 @@ impl<'a> Draft<'a> {
         let again = names::rerun_command(&namespace, &name);
         match (result, failure) {
             (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
-                let inline = self.whole()?.spec.source.inline.is_some();
-                let facts = Facts { again, logs: names::logs_command(&namespace, &name), inline, ..Facts::default() }.of(failure);
+                let fixed = self.whole()?.spec.source.fixed_by();
+                let facts = Facts { again, logs: names::logs_command(&namespace, &name), fixed, ..Facts::default() }.of(failure);
                 Some(reason::next_step::next_step(&failure.reason, Place::Cluster, &facts))
             }
             (

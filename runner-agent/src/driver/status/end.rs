@@ -99,7 +99,7 @@ impl StatusView {
                 let failure = self.caused(cause, why, claimed, changed, now);
                 self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
                 if result.is_some() {
-                    let mut text = report::failed(&commands, &failure, self.inline);
+                    let mut text = report::failed(&commands, &failure, self.fixed);
                     if claimed {
                         report::accounted(&mut text, &commands, self.status.progress.as_ref(), self.status.journal.as_ref());
                     }

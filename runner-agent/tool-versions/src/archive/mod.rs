@@ -1,16 +1,23 @@
-//! Takes the one file that is wanted out of what a release is packed in.
+//! Takes the one file that is wanted out of what a release is packed in, or all files of a source.
 //!
 //! An archive is unpacked after its sum was proven, so that a hostile one has the signature of its project. That is no reason to let it
-//! write where it likes or fill the disk: a mirror may be verified by an operator's own key and repackage what it pleases.
+//! write where it likes or fill the disk: a mirror may be verified by an operator's own key and repackage what it pleases. That of a source
+//! has the digest that somebody wrote into a run, which says no more of it: [`tree`].
 
 mod tarball;
+mod tree;
 mod zipped;
 
 use std::{
     collections::HashSet,
     fmt,
-    io::{self, Read, Seek, Write},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+    time::Instant,
 };
+
+use tree::Tree;
+pub use tree::Unpacked;
 
 use crate::{
     Error, Result,
@@ -111,6 +118,37 @@ pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Lim
     }
 }
 
+/// Unpacks an archive below `root`, an empty directory that nobody else writes to, before a point in time. `name` is that of the archive
+/// for messages; whether it is a `.tar.gz`, a `.tar` or a `.zip` is told by its first bytes.
+///
+/// Files become readable by all and writable by their owner, and executable when they were for anybody. Symbolic links that lead
+/// elsewhere within the archive are made; where they lead through each other their user has to look ([`Path::canonicalize`]).
+///
+/// An error of integrity is: an entry that is a hard link, device, pipe or anything else; that is set-user-id; that is there twice, or
+/// lies below a file or a link; whose name is no UTF-8, too long, absolute, leads out, or is that of git's directory; a link that is absolute
+/// or leads out; more, larger or more tightly packed files than `limits` allow, or more time; no file at all. An error of the disk is one of storage. What was
+/// written until then stays below `root` and is worth nothing.
+pub fn unpack(name: &str, mut archive: impl Read + Seek, limits: &Limits, until: Instant, root: &Path) -> Result<Unpacked> {
+    let mut first = [0; 512];
+    let read = (|| {
+        let length = archive.seek(SeekFrom::End(0))?;
+        archive.rewind()?;
+        let read = fill(&mut archive, &mut first)?;
+        archive.rewind().map(|()| (length, read))
+    })();
+    let (length, read) = read.map_err(|error| Error::storage(name, &error))?;
+    let job = Job { name, entry: "", limits };
+    let mut tree = Tree::new(&job, root, until, length);
+    match first.get(..read).unwrap_or_default() {
+        [0x1f, 0x8b, ..] => tarball::unpack(&job, archive, true, &mut tree)?,
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => zipped::unpack(&job, archive, &mut tree)?,
+        bytes if bytes.get(257..262) == Some(b"ustar") => tarball::unpack(&job, archive, false, &mut tree)?,
+        bytes if is_html(bytes) => return Err(job.fault("is a page of HTML")),
+        _ => return Err(job.fault("is neither a .tar.gz nor a .tar nor a .zip")),
+    }
+    tree.finish()
+}
+
 /// What is to be done.
 struct Job<'a> {
     name: &'a str,
@@ -122,6 +160,11 @@ impl Job<'_> {
     /// An error of integrity.
     fn fault(&self, found: impl fmt::Display) -> Error {
         Error::integrity(format!("`{}` {found}", self.name))
+    }
+
+    /// An error of an entry.
+    fn hostile(&self, entry: &[u8], why: impl fmt::Display) -> Error {
+        self.fault(format_args!("has an entry `{}`, {why}", beginning(entry)))
     }
 
     /// An error of reading: what the operating system said is of the disk, and all else of the archive.
@@ -151,25 +194,31 @@ impl Seen {
         if self.0.len() >= job.limits.entries {
             return Err(job.fault(format_args!("has more than {} entries", job.limits.entries)));
         }
-        let hostile = |why: &str| job.fault(format_args!("has an entry `{}`, {why}", beginning(name)));
-        let text = std::str::from_utf8(name).map_err(|_| hostile("whose name is no UTF-8"))?;
-        // What tar writes of a directory's content.
-        let text = text.strip_prefix("./").unwrap_or(text);
-        let text = text.strip_suffix('/').unwrap_or(text);
-        if text.starts_with('/') || text.contains('\\') || text.as_bytes().get(1) == Some(&b':') {
-            return Err(hostile("whose name is an absolute path"));
-        }
-        if text.split('/').any(|part| part == "..") {
-            return Err(hostile("whose name leads out of a directory"));
-        }
-        if text.contains(char::is_control) {
-            return Err(hostile("whose name has characters that cannot be seen"));
-        }
+        let text = legal(job, name)?;
         if !self.0.insert(text.to_owned()) {
-            return Err(hostile("which is there twice"));
+            return Err(job.hostile(name, "which is there twice"));
         }
         Ok(text == job.entry)
     }
+}
+
+/// The name of an entry, if it is one within the archive.
+fn legal<'a>(job: &Job<'_>, name: &'a [u8]) -> Result<&'a str> {
+    let hostile = |why: &str| job.hostile(name, why);
+    let text = std::str::from_utf8(name).map_err(|_| hostile("whose name is no UTF-8"))?;
+    // What tar writes of a directory's content.
+    let text = text.strip_prefix("./").unwrap_or(text);
+    let text = text.strip_suffix('/').unwrap_or(text);
+    if text.starts_with('/') || text.contains('\\') || text.as_bytes().get(1) == Some(&b':') {
+        return Err(hostile("whose name is an absolute path"));
+    }
+    if text.split('/').any(|part| part == "..") {
+        return Err(hostile("whose name leads out of a directory"));
+    }
+    if text.contains(char::is_control) {
+        return Err(hostile("whose name has characters that cannot be seen"));
+    }
+    Ok(text)
 }
 
 /// Where the entry goes.

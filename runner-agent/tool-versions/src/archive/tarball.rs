@@ -1,4 +1,4 @@
-//! `.tar.gz`
+//! `.tar.gz`, and `.tar` where all of it is unpacked.
 
 use std::{
     cell::Cell,
@@ -9,7 +9,7 @@ use std::{
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
-use super::{Job, SLACK, Seen, Sink, fill};
+use super::{Job, SLACK, Seen, Sink, fill, tree::Tree};
 use crate::Result;
 
 /// The longest description of the next entry: a name that is too long for its header, times, owners.
@@ -28,7 +28,7 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<
         let mut entry = entry.map_err(|error| job.unread("the header of an entry", &error))?;
         let kind = entry.header().entry_type();
         if matches!(kind, EntryType::XHeader | EntryType::GNULongName) {
-            described = path_of(job, &mut entry, kind)?.or(described);
+            described = describe(job, &mut entry, kind)?.path.or(described);
             continue;
         }
         if kind == EntryType::XGlobalHeader {
@@ -64,8 +64,60 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<
     if found { Ok(()) } else { Err(job.missing(&seen)) }
 }
 
-/// The path that a description gives the next entry, if it does.
-fn path_of(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) -> Result<Option<Vec<u8>>> {
+/// Unpacks all of it.
+pub(super) fn unpack(job: &Job<'_>, archive: impl Read, is_packed: bool, tree: &mut Tree<'_>) -> Result<()> {
+    let (packed, unpacked) = (Cell::new(0), Cell::new(0));
+    let from = BufReader::new(Counting { from: archive, count: &packed });
+    let from: Box<dyn Read + '_> = if is_packed { Box::new(MultiGzDecoder::new(from)) } else { Box::new(from) };
+    let counted = Bounded { from: Counting { from, count: &unpacked }, packed: &packed, job };
+    let mut archive = Archive::new(counted);
+    let mut next = Described::default();
+    // As they lie there: see `take`.
+    for entry in archive.entries().map_err(|error| job.unread("its first entry", &error))?.raw(true) {
+        let mut entry = entry.map_err(|error| job.unread("the header of an entry", &error))?;
+        tree.is_in_time()?;
+        let kind = entry.header().entry_type();
+        if matches!(kind, EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink) {
+            let Described { path, link } = describe(job, &mut entry, kind)?;
+            next = Described { path: path.or(next.path), link: link.or(next.link) };
+            continue;
+        }
+        // `git archive` writes the commit into one.
+        if kind == EntryType::XGlobalHeader {
+            continue;
+        }
+        let Described { path, link } = std::mem::take(&mut next);
+        let name = path.unwrap_or_else(|| entry.path_bytes().into_owned());
+        let mode = entry.header().mode().map_err(|error| job.unread("the mode of an entry", &error))?;
+        match kind {
+            EntryType::Directory => tree.directory(&name)?,
+            EntryType::Regular if name.ends_with(b"/") => tree.directory(&name)?,
+            EntryType::Regular => {
+                let size = entry.size();
+                tree.file(&name, mode, size, &mut entry)?;
+            }
+            EntryType::Symlink => {
+                let target = link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
+                tree.link(&name, &target.unwrap_or_default())?;
+            }
+            EntryType::Link => return Err(job.hostile(&name, "which is a hard link")),
+            EntryType::Char | EntryType::Block => return Err(job.hostile(&name, "which is a device")),
+            EntryType::Fifo => return Err(job.hostile(&name, "which is a named pipe")),
+            other => return Err(job.hostile(&name, format_args!("of a kind that is not unpacked ({other:?})"))),
+        }
+    }
+    ends(job, archive.into_inner())
+}
+
+/// What a description says of the next entry.
+#[derive(Default)]
+struct Described {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+/// What a description says of the next entry's path, and of where it leads as a link.
+fn describe(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) -> Result<Described> {
     let size = entry.size();
     if size > DESCRIPTION {
         return Err(
@@ -77,12 +129,14 @@ fn path_of(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) -> 
     if bytes.len() as u64 != size {
         return Err(job.fault("is cut off in the description of an entry"));
     }
-    if kind == EntryType::GNULongName {
+    let mut described = Described::default();
+    if let EntryType::GNULongName | EntryType::GNULongLink = kind {
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         bytes.truncate(end);
-        return Ok(Some(bytes));
+        let field = if kind == EntryType::GNULongName { &mut described.path } else { &mut described.link };
+        *field = Some(bytes);
+        return Ok(described);
     }
-    let mut path = None;
     for extension in PaxExtensions::new(&bytes) {
         let extension = extension.map_err(|error| job.unread("the description of an entry", &error))?;
         let key = String::from_utf8_lossy(extension.key_bytes());
@@ -90,11 +144,13 @@ fn path_of(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) -> 
         if key == "size" || key.starts_with("GNU.sparse.") {
             return Err(job.fault(format_args!("has a description of an entry that changes its size (`{key}`)")));
         }
-        if key == "path" {
-            path = Some(extension.value_bytes().to_vec());
+        match &*key {
+            "path" => described.path = Some(extension.value_bytes().to_vec()),
+            "linkpath" => described.link = Some(extension.value_bytes().to_vec()),
+            _ => {}
         }
     }
-    Ok(path)
+    Ok(described)
 }
 
 /// That nothing but zeros comes after the last entry, and that the checksum of all is right.

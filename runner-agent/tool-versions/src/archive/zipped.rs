@@ -12,23 +12,26 @@ use zip::{
     result::ZipError,
 };
 
-use super::{Job, SLACK, Seen, Sink};
+use super::{Job, SLACK, Seen, Sink, tree::Tree};
 use crate::{Error, Result};
 
 /// Bits of the mode that say what an entry is.
 const KIND: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
 
 /// The most that is read of an archive to find its entries, which are then in memory all at once.
 const DIRECTORIES: u64 = 4 << 20;
+/// The same of one that holds a source, with as many entries as are unpacked.
+const DIRECTORIES_OF_TREE: u64 = 16 << 20;
 
 pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mut Sink<'_, W>) -> Result<()> {
     let fault = |error: ZipError| unread(job, "its directory", error);
     // Nothing comes before the first entry: what is read is what was summed, and no program that unpacks itself.
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let left = Cell::new(Some(DIRECTORIES));
-    let mut from = Budget { from: BufReader::new(archive), left: &left };
+    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES };
     let mut archive = ZipArchive::with_config(config, &mut from).map_err(fault)?;
     left.set(None);
     if archive.len() > job.limits.entries {
@@ -77,6 +80,54 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
     }
 }
 
+/// Unpacks all of it.
+pub(super) fn unpack(job: &Job<'_>, archive: impl Read + Seek, tree: &mut Tree<'_>) -> Result<()> {
+    let fault = |error: ZipError| unread(job, "its directory", error);
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
+    let left = Cell::new(Some(DIRECTORIES_OF_TREE));
+    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES_OF_TREE };
+    let mut archive = ZipArchive::with_config(config, &mut from).map_err(fault)?;
+    left.set(None);
+    if archive.len() > job.limits.entries {
+        return Err(job.fault(format_args!("has {} entries, and {} at most are unpacked", archive.len(), job.limits.entries)));
+    }
+    if archive.has_duplicate_names() {
+        return Err(job.fault("has an entry that is there twice"));
+    }
+    archive.validate_header_consistency().map_err(fault)?;
+    for index in 0..archive.len() {
+        tree.is_in_time()?;
+        let mut entry = archive.by_index(index).map_err(|error| unread(job, "an entry", error))?;
+        let name = entry.name_raw().to_vec();
+        let mode = entry.unix_mode().unwrap_or(0);
+        match mode & KIND {
+            0 | DIRECTORY if entry.is_dir() => tree.directory(&name)?,
+            0 | FILE => {
+                let size = entry.size();
+                tree.file(&name, mode, size, &mut entry)?;
+            }
+            LINK => {
+                let mut target = Vec::new();
+                (&mut entry).take(LONGEST_LINK + 1).read_to_end(&mut target).map_err(|error| job.unread("a link", &error))?;
+                if target.len() as u64 > LONGEST_LINK {
+                    return Err(job.hostile(&name, "which leads further than any path"));
+                }
+                tree.link(&name, &target)?;
+            }
+            kind => {
+                return Err(
+                    job.hostile(&name, format_args!("which is a device, or another thing that is no file (mode {kind:o})"))
+                );
+            }
+        }
+    }
+    let comment = archive.comment().len();
+    ends(job, &mut from, comment)
+}
+
+/// The longest path of Linux.
+const LONGEST_LINK: u64 = 4096;
+
 /// That the directory lies right before the record of the end, and nothing after that but its comment of so many bytes.
 fn ends(job: &Job<'_>, from: &mut (impl Read + Seek), comment: usize) -> Result<()> {
     let mut record = [0; 22];
@@ -110,6 +161,8 @@ fn unread(job: &Job<'_>, what: &str, error: ZipError) -> Error {
 struct Budget<'a, R> {
     from: R,
     left: &'a Cell<Option<u64>>,
+    /// How many there were at first.
+    most: u64,
 }
 
 impl<R: Read> Read for Budget<'_, R> {
@@ -117,7 +170,7 @@ impl<R: Read> Read for Budget<'_, R> {
         let read = self.from.read(into)?;
         if let Some(left) = self.left.get() {
             let left = left.checked_sub(read as u64);
-            self.left.set(Some(left.ok_or_else(|| io::Error::other(format!("it has more than {DIRECTORIES} bytes")))?));
+            self.left.set(Some(left.ok_or_else(|| io::Error::other(format!("it has more than {} bytes", self.most)))?));
         }
         Ok(read)
     }

@@ -7,6 +7,7 @@ pub(crate) mod making;
 mod properties;
 mod signatures;
 mod sums;
+mod trees;
 
 use tool_versions::{Error, Kind};
 

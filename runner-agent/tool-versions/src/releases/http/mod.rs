@@ -271,7 +271,7 @@ fn refused(ask: Ask<'_>, url: &Url, status: StatusCode, headers: &HeaderMap) -> 
         let after = waiting::asked_for(headers, SystemTime::now());
         return Trouble::Again { error: Error::unavailable(format!("{url} answered {status} to {what}")), after };
     }
-    Trouble::Final(match status.as_u16() {
+    let error = match status.as_u16() {
         404 | 410 => Error::absent(what, format_args!("{url} ({status})")),
         401 | 403 => {
             Error::configuration(format!("{url} does not give us {what} ({status}): see to the credentials of the mirror"))
@@ -279,7 +279,8 @@ fn refused(ask: Ask<'_>, url: &Url, status: StatusCode, headers: &HeaderMap) -> 
         407 => Error::configuration(format!("the proxy before {url} wants credentials ({status}): put them into HTTPS_PROXY")),
         400..=499 => Error::configuration(format!("{url} refuses to give {what} ({status}): is it a release server?")),
         _ => Error::integrity(format!("{url} answered {status} to {what}, which is no file")),
-    })
+    };
+    Trouble::Final(Error { status: Some(status.as_u16()), ..error })
 }
 
 /// An error of reqwest with its causes, without the address, which may hold a secret.

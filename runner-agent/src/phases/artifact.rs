@@ -1,0 +1,149 @@
+//! An artifact: an archive from a web server, compared with the digest that the run names, and then unpacked.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use crds::{ArtifactSource, Failure, Reason};
+use tool_versions::{
+    Error, Kind, Limits, archive,
+    http::{Ask, Auth, Client, Rules, address::shown_text},
+};
+
+use super::{PhaseRunner, fetch::files, inputs};
+use crate::{
+    classify::{internal, is_disk_full, not_run},
+    files::Scratch,
+    ports::{Notice, Notices},
+    process::RunError,
+};
+
+/// The largest archive, in bytes: 256 MiB.
+const MOST: u64 = 256 << 20;
+/// What may be in one: 1 GiB, 50000 files and directories, 200 times what is packed.
+const LIMITS: Limits = Limits { size: 1 << 30, ratio: 200, entries: 50_000 };
+/// How long unpacking may take.
+const UNPACKING: Duration = Duration::from_secs(120);
+/// Between two looks at whether the attempt is told to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two words that something comes.
+const TELL: u64 = 1 << 20;
+
+impl PhaseRunner {
+    /// Fetches and unpacks an artifact into an empty directory; what it is, for people.
+    pub(super) async fn fetch_artifact(
+        &self,
+        artifact: &ArtifactSource,
+        root: &Path,
+        notices: &Notices,
+    ) -> Result<String, Failure> {
+        let stopped = async {
+            while !self.children.is_stopped() {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(not_run("source", &RunError::Stopped))
+        };
+        let _ = notices.send(Notice::Started("source"));
+        let fetched = tokio::select! {
+            fetched = self.get_artifact(artifact, root, notices) => fetched,
+            stopped = stopped => stopped,
+        };
+        let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
+        fetched
+    }
+
+    async fn get_artifact(&self, artifact: &ArtifactSource, root: &Path, notices: &Notices) -> Result<String, Failure> {
+        let secret = artifact.secret_ref.as_ref().map(|secret| secret.name.as_str());
+        let (auth, own) = secret.map_or(Ok((Auth::None, None)), |secret| self.artifact_secret(secret))?;
+        let authorities: Vec<String> = self.settings.ca.iter().cloned().chain(own).collect();
+        let authorities = (!authorities.is_empty()).then(|| authorities.join("\n"));
+        let client = Client::new(Rules::default(), authorities.as_deref()).map_err(|_| {
+            Reason::SourceUnauthorized
+                .failure("ca.crt of the Secret of source.artifact.secretRef is no PEM with a certificate in it")
+        })?;
+        let kept = |error| internal("the artifact cannot be kept", &error);
+        let packed = Scratch::create(&self.settings.kept).map_err(kept)?;
+        let mut file = tokio::fs::File::from_std(packed.file().try_clone().map_err(kept)?);
+        let ask = Ask { url: &artifact.url, what: "artifact", auth: &auth, cap: MOST, html: false };
+        let mut told = 0;
+        let mut progress = |bytes: u64, _: Option<u64>| {
+            if bytes < told || bytes - told >= TELL {
+                told = bytes;
+                let _ = notices.send(Notice::Happened);
+            }
+        };
+        let at = shown_text(&artifact.url);
+        client.download(ask, &mut file, &mut progress).await.map_err(|error| of_fetch(error, &at, secret))?;
+        let (wanted, name, root) = (artifact.digest.clone(), at.clone(), root.to_owned());
+        let unpacked = tokio::task::spawn_blocking(move || unpack(&packed, &wanted, &name, &root));
+        let count = unpacked.await.map_err(|error| internal("the artifact cannot be unpacked", &error))??;
+        let _ = notices.send(Notice::Happened);
+        let digest: String = artifact.digest.trim_start_matches("sha256:").chars().take(7).collect();
+        Ok(format!("artifact {digest} of {at}, {}", files(count)))
+    }
+
+    /// What a Secret holds to ask the server with: credentials for it alone, and an authority that it is trusted by.
+    fn artifact_secret(&self, secret: &str) -> Result<(Auth, Option<String>), Failure> {
+        let dir = self.settings.secrets.join(secret);
+        let credentials = ::source::Credentials::of(|key| inputs::mounted(&dir, key));
+        let authority = inputs::mounted(&dir, "ca.crt");
+        if credentials.is_none() && authority.is_none() {
+            let message = format!("Secret {secret} has none of the keys username and password, bearerToken, ca.crt");
+            return Err(Reason::SecretNotFound.failure(message));
+        }
+        credentials.iter().flat_map(::source::Credentials::secrets).for_each(|text| self.redactor.add(&text));
+        let auth = match credentials {
+            Some(::source::Credentials::Bearer(token)) if token.contains(['\n', '\r', '\0']) => {
+                let message = format!("Secret {secret} holds a line break within a credential");
+                return Err(Reason::SourceUnauthorized.failure(message));
+            }
+            Some(::source::Credentials::Bearer(token)) => Auth::Bearer(token),
+            Some(::source::Credentials::Basic(user, password)) => Auth::Basic { user, password },
+            None => Auth::None,
+        };
+        Ok((auth, authority))
+    }
+}
+
+/// Compares an archive with its digest, and unpacks it after that; how many files it has.
+fn unpack(packed: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usize, Failure> {
+    let found = packed.digest().map_err(|error| internal("the artifact cannot be read", &error))?;
+    if found != wanted {
+        let message = format!("what is at {name} has the digest {found}, and the run names {wanted}; nothing of it was unpacked");
+        return Err(Reason::ArtifactMismatch.failure(message));
+    }
+    let unpacked = archive::unpack(name, packed.file(), &LIMITS, Instant::now() + UNPACKING, root);
+    unpacked.map(|unpacked| unpacked.files).map_err(|error| match error.kind {
+        Kind::Storage => on_disk(error),
+        Kind::Configuration | Kind::Contradiction | Kind::Unavailable | Kind::Integrity => {
+            Reason::SourceInvalid.failure(format!("the artifact {}", error.text))
+        }
+    })
+}
+
+/// What an error of fetching is for a run.
+fn of_fetch(error: Error, at: &str, secret: Option<&str>) -> Failure {
+    let reason = match (error.status, error.kind) {
+        (Some(404 | 410), _) => Reason::ArtifactNotFound,
+        (Some(status @ (401 | 403)), Kind::Configuration) => {
+            let what = secret.map_or_else(
+                || "name a Secret with credentials in source.artifact.secretRef".to_owned(),
+                |secret| format!("it does not take the credentials of Secret {secret}"),
+            );
+            return Reason::SourceUnauthorized.failure(format!("{at} does not give the artifact ({status}): {what}"));
+        }
+        (Some(status), Kind::Configuration) => {
+            return Reason::SourceInvalid.failure(format!("{at} refuses to give the artifact ({status})"));
+        }
+        (_, Kind::Unavailable) => Reason::SourceUnreachable,
+        (_, Kind::Storage) => return on_disk(error),
+        (_, Kind::Configuration | Kind::Contradiction | Kind::Integrity) => Reason::SourceInvalid,
+    };
+    reason.failure(error.text)
+}
+
+fn on_disk(error: Error) -> Failure {
+    let reason = if is_disk_full(&error.text) { Reason::DiskFull } else { Reason::AgentFault };
+    reason.failure(error.text)
+}

@@ -1,0 +1,150 @@
+//! Workload identity: the environment in which SDKs of clouds and Vault look for a token of the run's account, and what they need besides.
+
+use std::{io::Write as _, path::PathBuf};
+
+use crds::{AwsIdentity, AzureIdentity, Credentials, Failure, GcpIdentity, Reason, TerraformRun, VaultIdentity};
+use serde_json::{Value, json};
+
+use super::{PhaseRunner, inputs, preflight};
+use crate::{classify::internal, files, settings::Settings};
+
+/// The longest name of a session that AWS takes.
+const SESSION: usize = 64;
+
+/// A variable of the environment: the field of `spec.credentials`, its name, its value.
+type Variable = (&'static str, &'static str, String);
+
+impl PhaseRunner {
+    /// All that the run gives to its code, after a look at whether all of it is there. `fetches`: the source is fetched as well.
+    pub(super) async fn inputs(&self, run: &TerraformRun, fetches: bool) -> Result<inputs::Inputs, Failure> {
+        let (spec, settings) = (&run.spec, &self.settings);
+        preflight::check(spec, settings, fetches, jiff::Timestamp::now())?;
+        let mut given = inputs::gather(spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
+        let own = environment(&spec.credentials, settings);
+        let twice: Vec<String> = own
+            .iter()
+            .filter(|(_, name, _)| given.env.iter().any(|(given, _)| given == name))
+            .map(|(field, name, _)| format!("env {name} is set by credentials.{field} as well"))
+            .collect();
+        if !twice.is_empty() {
+            return Err(Reason::InvalidSpec.failure(format!("{}; leave one of the two out", twice.join(", "))));
+        }
+        for token in spec.credentials.tokens() {
+            if let Some(text) = inputs::mounted(&settings.identity.join(token.field), "token") {
+                self.redactor.add(&text);
+            }
+        }
+        if let Some(gcp) = &spec.credentials.gcp {
+            let written = files::create(&gcp_file(settings))
+                .and_then(|mut file| file.write_all(external_account(gcp, &token(settings, "gcp")).to_string().as_bytes()));
+            written.map_err(|error| internal("the credentials of Google Cloud cannot be written", &error))?;
+        }
+        for (field, name, value) in own {
+            given.env.push((name.to_owned(), value));
+            given.env_origins.push((name.to_owned(), format!("credentials.{field}")));
+        }
+        Ok(given)
+    }
+}
+
+/// Where the file lies that Google's libraries read. Code of the stack cannot change it.
+fn gcp_file(settings: &Settings) -> PathBuf {
+    settings.kept.join("gcp.json")
+}
+
+/// The file of a token, by its field. The kubelet renews it in its place.
+fn token(settings: &Settings, field: &str) -> String {
+    settings.identity.join(field).join("token").display().to_string()
+}
+
+/// What the SDKs are told.
+fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> {
+    let mut env: Vec<Variable> = Vec::new();
+    if let Some(AwsIdentity { role_arn, region, audience: _ }) = credentials.aws.as_deref() {
+        // Who looks through the events of the cloud finds the run.
+        let session: String = format!("pawl-{}", settings.run).chars().take(SESSION).collect();
+        env.extend([
+            ("aws", "AWS_ROLE_ARN", role_arn.clone()),
+            ("aws", "AWS_WEB_IDENTITY_TOKEN_FILE", token(settings, "aws")),
+            ("aws", "AWS_ROLE_SESSION_NAME", session),
+        ]);
+        env.extend(region.clone().map(|region| ("aws", "AWS_REGION", region)));
+    }
+    if let Some(GcpIdentity { project, .. }) = credentials.gcp.as_deref() {
+        env.push(("gcp", "GOOGLE_APPLICATION_CREDENTIALS", gcp_file(settings).display().to_string()));
+        env.extend(project.clone().map(|project| ("gcp", "GOOGLE_PROJECT", project)));
+    }
+    if let Some(AzureIdentity { client_id, tenant_id, subscription_id, audience: _ }) = credentials.azure.as_deref() {
+        // The first three are the SDK's, the others the provider's and the backend's.
+        env.extend([
+            ("azure", "AZURE_CLIENT_ID", client_id.clone()),
+            ("azure", "AZURE_TENANT_ID", tenant_id.clone()),
+            ("azure", "AZURE_FEDERATED_TOKEN_FILE", token(settings, "azure")),
+            ("azure", "ARM_USE_OIDC", "true".to_owned()),
+            ("azure", "ARM_CLIENT_ID", client_id.clone()),
+            ("azure", "ARM_TENANT_ID", tenant_id.clone()),
+            ("azure", "ARM_OIDC_TOKEN_FILE_PATH", token(settings, "azure")),
+        ]);
+        env.extend(subscription_id.clone().map(|id| ("azure", "ARM_SUBSCRIPTION_ID", id)));
+    }
+    if let Some(VaultIdentity { address, namespace, audience: _ }) = credentials.vault.as_deref() {
+        env.push(("vault", "VAULT_ADDR", address.clone()));
+        env.extend(namespace.clone().map(|namespace| ("vault", "VAULT_NAMESPACE", namespace)));
+    }
+    env
+}
+
+/// A credential configuration of workload identity federation (<https://google.aip.dev/auth/4117>): no secret, but where one is.
+fn external_account(gcp: &GcpIdentity, token: &str) -> Value {
+    let mut config = json!({
+        "type": "external_account",
+        "audience": format!("//iam.googleapis.com/{}", gcp.workload_identity_provider),
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": "https://sts.googleapis.com/v1/token",
+        "credential_source": {"file": token, "format": {"type": "text"}},
+    });
+    if let Some(email) = &gcp.service_account_email {
+        let url = format!("https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{email}:generateAccessToken");
+        config["service_account_impersonation_url"] = url.into();
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::phases::tests::settings;
+
+    fn credentials() -> Credentials {
+        serde_json::from_value(json!({
+            "aws": {"roleArn": "arn:aws:iam::111122223333:role/r", "region": "eu-central-1"},
+            "gcp": {"workloadIdentityProvider": "projects/1/p", "serviceAccountEmail": "tf@p.iam.gserviceaccount.com"},
+            "azure": {"clientId": "c", "tenantId": "t"},
+            "vault": {"address": "https://vault"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn sdks_are_told_where_the_tokens_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = Settings { identity: "/pawl/identity".into(), kept: "/pawl/kept".into(), ..settings(dir.path()) };
+        let env = environment(&credentials(), &settings);
+        let value = |name: &str| env.iter().find(|(_, of, _)| *of == name).map(|(_, _, value)| value.as_str());
+        for (name, wanted) in [
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", "/pawl/identity/aws/token"),
+            ("AWS_REGION", "eu-central-1"),
+            ("GOOGLE_APPLICATION_CREDENTIALS", "/pawl/kept/gcp.json"),
+            ("AZURE_FEDERATED_TOKEN_FILE", "/pawl/identity/azure/token"),
+            ("ARM_OIDC_TOKEN_FILE_PATH", "/pawl/identity/azure/token"),
+            ("VAULT_ADDR", "https://vault"),
+        ] {
+            assert_eq!(value(name), Some(wanted), "{name}");
+        }
+        assert_eq!(value("GOOGLE_PROJECT"), None, "it is not said");
+        let config = external_account(credentials().gcp.as_ref().unwrap(), "/t");
+        assert_eq!(config["audience"], "//iam.googleapis.com/projects/1/p");
+        assert!(config["service_account_impersonation_url"].as_str().unwrap().contains("tf@p.iam"));
+        assert!(environment(&Credentials::default(), &settings).is_empty());
+    }
+}

@@ -1,0 +1,319 @@
+//! A look at what a run is given before anything is fetched or started: all that is missing, empty or expired, at once.
+//!
+//! Pure but for the reading of mounted files. What cannot be known from here, such as whether a server takes a password, is found out
+//! by whoever uses it.
+
+use std::path::Path;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use crds::{Failure, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::inputs;
+use crate::settings::Settings;
+
+/// Names in the environment that are credentials, so that an empty one is a mistake.
+const CREDENTIALS: &[&str] = &[
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "GOOGLE_CREDENTIALS",
+    "GOOGLE_OAUTH_ACCESS_TOKEN",
+    "ARM_CLIENT_SECRET",
+    "ARM_CLIENT_ID",
+    "ARM_TENANT_ID",
+    "ARM_ACCESS_KEY",
+    "ARM_OIDC_TOKEN",
+    "VAULT_TOKEN",
+];
+const CREDENTIAL_PREFIX: &str = "TF_TOKEN_";
+/// Names in which tools say until when a session of AWS is good: the CLI's `export-credentials`, and aws-vault.
+const SESSION_ENDS: [&str; 2] = ["AWS_CREDENTIAL_EXPIRATION", "AWS_SESSION_EXPIRATION"];
+/// Keys of a source's Secret that are nothing when they are empty.
+const SOURCE_KEYS: [&str; 3] = ["username", "password", "bearerToken"];
+
+/// What was found wanting.
+#[derive(Default)]
+struct Found(Vec<(Reason, String)>);
+
+/// Looks at all that the run names; the failure names all that is missing or empty, and then what has expired.
+pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool, now: Timestamp) -> Result<(), Failure> {
+    let mut found = Found::default();
+    for variable in &spec.variables {
+        found.value(settings, variable.value_from.as_ref(), &format!("variable {}", variable.name));
+    }
+    for variable in &spec.env {
+        found.value(settings, variable.value_from.as_ref(), &format!("env {}", variable.name));
+    }
+    if fetches {
+        found.source(spec, settings);
+    }
+    for token in spec.credentials.tokens() {
+        if inputs::mounted(&settings.identity.join(token.field), "token").is_none() {
+            let message = format!(
+                "credentials.{} has no token in this pod: it needs runner.serviceAccountName, and a controller that knows the field",
+                token.field
+            );
+            found.0.push((Reason::InvalidSpec, message));
+        }
+    }
+    found.expired(spec, settings, fetches, now);
+    let Some((reason, _)) = found.0.first() else { return Ok(()) };
+    let reason = *reason;
+    let all: Vec<String> = found.0.into_iter().map(|(_, text)| text).collect();
+    Err(reason.failure(all.join("; and ")))
+}
+
+impl Found {
+    /// A key of a Secret or ConfigMap.
+    fn value(&mut self, settings: &Settings, from: Option<&ValueFrom>, wanted: &str) {
+        // What makes no sense is refused by whoever takes the values.
+        let (key, dir, kind, reason) = match from {
+            Some(ValueFrom { secret_key_ref: Some(key), config_map_key_ref: None }) => {
+                (key, &settings.secrets, "Secret", Reason::SecretNotFound)
+            }
+            Some(ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key) }) => {
+                (key, &settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound)
+            }
+            Some(_) | None => return,
+        };
+        let object = dir.join(&key.name);
+        match inputs::mounted(&object, &key.key) {
+            None => {
+                let what = lacks(kind, &key.name, &object, &key.key);
+                self.0.push((reason, format!("{what}; {wanted} wants {}/{}", key.name, key.key)));
+            }
+            Some(text) if text.trim().is_empty() && wanted.strip_prefix("env ").is_some_and(is_credential) => {
+                self.0.push((reason, format!("{kind} {} has nothing at its key {}; {wanted} wants it", key.name, key.key)));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The objects that the source is, or is fetched with.
+    fn source(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
+        let source = &spec.source;
+        let (config_maps, secrets) = (&settings.config_maps, &settings.secrets);
+        self.files(source.config_map_ref.as_deref(), config_maps, "ConfigMap", Reason::ConfigMapNotFound, "source.configMapRef");
+        self.files(source.secret_ref.as_deref(), secrets, "Secret", Reason::SecretNotFound, "source.secretRef");
+        for (name, wanted) in source_secrets(spec) {
+            let object = secrets.join(name);
+            if inputs::is_empty(&object) {
+                let text = format!("Secret {name} does not exist or is empty; {wanted} wants it");
+                self.0.push((Reason::SecretNotFound, text));
+                continue;
+            }
+            for key in SOURCE_KEYS {
+                if inputs::mounted(&object, key).is_some_and(|text| text.trim().is_empty()) {
+                    let text = format!("Secret {name} has nothing at its key {key}; {wanted} wants it");
+                    self.0.push((Reason::SecretNotFound, text));
+                }
+            }
+        }
+    }
+
+    fn files(&mut self, object: Option<&ObjectSource>, dir: &Path, kind: &str, reason: Reason, wanted: &str) {
+        let Some(ObjectSource { name, items }) = object else { return };
+        let at = dir.join(name);
+        if inputs::is_empty(&at) {
+            self.0.push((reason, format!("{kind} {name} does not exist or is empty; {wanted} wants it")));
+            return;
+        }
+        for item in items.iter().filter(|item| inputs::mounted(&at, &item.key).is_none()) {
+            self.0.push((reason, format!("{kind} {name} has no key {}; {wanted} wants it", item.key)));
+        }
+    }
+
+    /// Credentials that say themselves until when they are good.
+    fn expired(&mut self, spec: &TerraformRunSpec, settings: &Settings, fetches: bool, now: Timestamp) {
+        let mut judge = |end: Option<Timestamp>, what: String| {
+            if let Some(end) = end.filter(|end| *end <= now) {
+                self.0.push((Reason::CredentialsExpired, format!("{what} expired at {end:.0}")));
+            }
+        };
+        for variable in &spec.env {
+            let name = &variable.name;
+            let Some(text) = text_of(settings, variable.value.as_ref(), variable.value_from.as_ref()) else { continue };
+            if SESSION_ENDS.contains(&name.as_str()) {
+                judge(text.trim().parse().ok(), format!("the session of AWS that env {name} speaks of"));
+            }
+            judge(token_end(&text), format!("the token in env {name}"));
+        }
+        for token in spec.credentials.tokens() {
+            let text = inputs::mounted(&settings.identity.join(token.field), "token");
+            judge(text.as_deref().and_then(token_end), format!("the token of credentials.{}", token.field));
+        }
+        for (name, wanted) in source_secrets(spec).filter(|_| fetches) {
+            for key in ["bearerToken", "password"] {
+                let text = inputs::mounted(&settings.secrets.join(name), key);
+                let what = format!("the token at key {key} of Secret {name}, which {wanted} wants,");
+                judge(text.as_deref().and_then(token_end), what);
+            }
+        }
+    }
+}
+
+/// Secrets that the source is fetched with, and the field that names each.
+fn source_secrets(spec: &TerraformRunSpec) -> impl Iterator<Item = (&str, &'static str)> {
+    let git = spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()).map(|secret| (secret, "source.git.secretRef"));
+    let artifact = spec.source.artifact.as_ref().and_then(|artifact| artifact.secret_ref.as_ref());
+    let artifact = artifact.map(|secret| (secret, "source.artifact.secretRef"));
+    git.into_iter().chain(artifact).map(|(secret, wanted)| (secret.name.as_str(), wanted))
+}
+
+fn is_credential(name: &str) -> bool {
+    CREDENTIALS.contains(&name) || name.starts_with(CREDENTIAL_PREFIX)
+}
+
+/// What a mounted object does not have.
+pub(super) fn lacks(kind: &str, name: &str, object: &Path, key: &str) -> String {
+    if inputs::is_empty(object) {
+        format!("{kind} {name} does not exist or is empty")
+    } else {
+        format!("{kind} {name} has no key {key}")
+    }
+}
+
+fn text_of(settings: &Settings, value: Option<&String>, from: Option<&ValueFrom>) -> Option<String> {
+    let mounted = |dir: &Path, key: &crds::KeyRef| inputs::mounted(&dir.join(&key.name), &key.key);
+    let from = from.and_then(|from| match from {
+        ValueFrom { secret_key_ref: Some(key), .. } => mounted(&settings.secrets, key),
+        ValueFrom { config_map_key_ref: Some(key), .. } => mounted(&settings.config_maps, key),
+        ValueFrom { .. } => None,
+    });
+    value.cloned().or(from)
+}
+
+/// Until when a JSON Web Token (RFC 7519) is good; none for what is no such token, or says nothing of it. Its signature is for whoever
+/// it is sent to.
+fn token_end(text: &str) -> Option<Timestamp> {
+    let mut parts = text.trim().split('.');
+    let (header, payload, Some(_), None) = (parts.next()?, parts.next()?, parts.next(), parts.next()) else { return None };
+    let part = |text: &str| serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(text).ok()?).ok();
+    part(header)?.get("alg")?.as_str()?;
+    let end = part(payload)?.get("exp").cloned()?;
+    // It may have a fraction.
+    let seconds = end.as_i64().or_else(|| end.as_f64().and_then(whole_seconds))?;
+    Timestamp::from_second(seconds).ok()
+}
+
+fn whole_seconds(seconds: f64) -> Option<i64> {
+    jiff::SignedDuration::try_from_secs_f64(seconds).ok().map(|duration| duration.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::phases::tests::settings;
+    use serde_json::json;
+    use std::fs;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn token(end: i64) -> String {
+        let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        format!("{}.{}.c2lnbmF0dXJl", part(json!({"alg": "RS256"})), part(json!({"exp": end, "sub": "x"})))
+    }
+
+    fn checked(files: &[(&str, &str)], spec: &Value, fetches: bool) -> Result<(), (String, String)> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = settings(dir.path());
+        settings.identity = dir.path().join("identity");
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let mut whole = json!({"source": {"inline": {"files": {}}}});
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let spec = serde_json::from_value(whole).unwrap();
+        let now = Timestamp::from_second(NOW).unwrap();
+        check(&spec, &settings, fetches, now).map_err(|failure| (failure.reason, failure.message))
+    }
+
+    fn fails(reason: Reason, message: &str) -> Result<(), (String, String)> {
+        Err((reason.as_str().to_owned(), message.to_owned()))
+    }
+
+    #[test]
+    fn all_that_is_missing_or_empty_is_named_at_once() {
+        let secret = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
+        let spec = json!({
+            "source": {"git": {"url": "https://h/r", "secretRef": {"name": "git"}}},
+            "variables": [
+                {"name": "p", "valueFrom": secret("gone", "k")},
+                {"name": "c", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}},
+                {"name": "e", "valueFrom": secret("aws", "empty")},
+            ],
+            "env": [
+                {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": secret("aws", "empty")},
+                {"name": "MAY_BE_EMPTY", "valueFrom": secret("aws", "empty")},
+            ],
+        });
+        let files = [
+            ("configmaps/cm/other", "x"),
+            ("secrets/aws/empty", "\n"),
+            ("secrets/git/username", "u"),
+            ("secrets/git/password", ""),
+        ];
+        assert_eq!(
+            checked(&files, &spec, true),
+            fails(
+                Reason::SecretNotFound,
+                "Secret gone does not exist or is empty; variable p wants gone/k; and ConfigMap cm has no key k; variable c wants \
+                 cm/k; and Secret aws has nothing at its key empty; env AWS_SECRET_ACCESS_KEY wants it; and Secret git has nothing at \
+                 its key password; source.git.secretRef wants it"
+            )
+        );
+        let restored = checked(&files, &spec, false).unwrap_err().1;
+        assert!(!restored.contains("source.git"), "a plan that is there needs no source: {restored}");
+        assert_eq!(checked(&[], &json!({}), true), Ok(()));
+    }
+
+    #[test]
+    fn what_has_expired_is_named_and_not_shown() {
+        let env = |name: &str, value: &str| json!({"env": [{"name": name, "value": value}]});
+        let (past, future) = (token(NOW - 1), token(NOW + 60));
+        let said = checked(&[], &env("TOKEN", &past), true);
+        assert_eq!(said, fails(Reason::CredentialsExpired, "the token in env TOKEN expired at 2027-01-15T07:59:59Z"));
+        for (name, value) in [
+            ("TOKEN", future.as_str()),
+            ("TOKEN", "a.b.c"),
+            ("TOKEN", "1.10.6"),
+            ("AWS_CREDENTIAL_EXPIRATION", "2027-01-15T09:00:00+00:00"),
+            ("AWS_CREDENTIAL_EXPIRATION", "soon"),
+        ] {
+            assert_eq!(checked(&[], &env(name, value), true), Ok(()), "{name}={value}");
+        }
+        let said = checked(&[], &env("AWS_CREDENTIAL_EXPIRATION", "2027-01-15T07:00:00+00:00"), true).unwrap_err();
+        assert_eq!(said.0, Reason::CredentialsExpired);
+        let artifact = json!({"artifact": {"url": "https://h/a", "digest": "d", "secretRef": {"name": "flux"}}});
+        let said = checked(&[("secrets/flux/bearerToken", &past)], &json!({"source": artifact}), true).unwrap_err();
+        assert_eq!(said.0, Reason::CredentialsExpired);
+        assert!(said.1.contains("bearerToken of Secret flux") && !said.1.contains(&past), "{}", said.1);
+    }
+
+    #[test]
+    fn an_identity_without_a_token_says_what_it_needs() {
+        let aws = json!({"credentials": {"aws": {"roleArn": "arn:aws:iam::111122223333:role/r"}}});
+        let said = checked(&[], &aws, true).unwrap_err();
+        assert_eq!(said.0, Reason::InvalidSpec);
+        assert!(said.1.contains("runner.serviceAccountName"), "{}", said.1);
+        assert_eq!(checked(&[("identity/aws/token", &token(NOW + 60))], &aws, true), Ok(()));
+        assert_eq!(checked(&[("identity/aws/token", &token(NOW - 60))], &aws, true).unwrap_err().0, Reason::CredentialsExpired);
+    }
+
+    #[test]
+    fn the_keys_of_a_source_are_looked_for() {
+        let spec = json!({"source": {"configMapRef": {"name": "net", "items": [{"key": "a", "path": "a.tf"}, {"key": "b", "path": "b.tf"}]}}});
+        assert_eq!(checked(&[("configmaps/net/a", "x"), ("configmaps/net/b", "x")], &spec, true), Ok(()));
+        let said = checked(&[("configmaps/net/a", "x")], &spec, true);
+        assert_eq!(said, fails(Reason::ConfigMapNotFound, "ConfigMap net has no key b; source.configMapRef wants it"));
+        let said = checked(&[], &spec, true);
+        assert_eq!(
+            said,
+            fails(Reason::ConfigMapNotFound, "ConfigMap net does not exist or is empty; source.configMapRef wants it")
+        );
+    }
+}
