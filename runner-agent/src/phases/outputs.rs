@@ -75,7 +75,9 @@ impl PhaseRunner {
         let Some(remote) = &self.remote else {
             return Err(Reason::InvalidSpec.failure("valueFrom.outputOf needs a datastore, which has what other stacks publish"));
         };
-        let found = retry_for(PATIENCE, || remote.client.outputs()).await;
+        // What its phase has of time is longer than this, so that it is not the deadline that fails the run.
+        let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
+        let found = retry_for(patience, || remote.client.outputs()).await;
         let found = found.map_err(|trouble| failure("the outputs of other stacks could not be read", &trouble))?;
         Ok(found.into_iter().map(|taken| (taken.of, taken.output)).collect())
     }

@@ -175,7 +175,8 @@ fn authorize(context: &mut Context, user: &User) {
     }
     let user = user.clone();
     let check = move |This(path): This<Arc<String>>, verb: Arc<String>| {
-        (path.starts_with("pawl.run/terraformruns/") || path.starts_with("/serviceaccounts/")) && user.may(&verb)
+        let known = ["pawl.run/terraformruns/", "/serviceaccounts/", "/configmaps/", "/secrets/"];
+        known.iter().any(|resource| path.starts_with(resource)) && user.may(&verb)
     };
     drop(context.add_function("check", check));
     drop(context.add_function("allowed", |This(is): This<bool>| is));
@@ -245,6 +246,11 @@ mod tests {
         assert_eq!(create(&author, &json!({})), "");
         assert!(create(&author, &accounts).contains("naming the ServiceAccount writer or reader needs the verb use on it"));
         assert_eq!(create(&User::with("eva", &["create", "use"]), &accounts), "");
+        for kind in ["configMap", "secret"] {
+            let spec = json!({"outputs": {kind: {"name": "net"}}});
+            assert_eq!(create(&author, &spec), "");
+            assert!(create(&User::with("max", &["use"]), &spec).contains("needs the verb create on it"));
+        }
         let annotate = |user: &User, key: &str, value: &str, status: &Value| {
             let old = run(&json!({}), &json!({}), status);
             said(admit(user, Some(&old), &run(&json!({"annotations": {key: value}}), &json!({}), status), false))
@@ -263,5 +269,64 @@ mod tests {
             assert!(annotate(&author, key, "b", &failed).contains("is written by the controller"));
             assert_eq!(annotate(&User::with("c", &[names::VERB_CONTROL]), key, "b", &failed), "");
         }
+    }
+
+    /// The policy that confines the datastore, of a release `pawl` in `pawl-system`.
+    fn of_outputs() -> Policy {
+        let template = include_str!("../../../charts/pawl/templates/policies/outputs.yaml");
+        let values = [
+            ("{{ .Release.Namespace }}", "pawl-system"),
+            ("{{ .Release.Name }}", "pawl"),
+            ("{{ $name }}", "pawl-outputs"),
+            ("{{ toJson $own }}", "['keyring']"),
+        ];
+        let text = values.into_iter().fold(template.to_owned(), |text, (key, value)| text.replace(key, value));
+        let text: Vec<_> = text.lines().filter(|line| !line.contains("{{")).collect();
+        let text = text.join("\n");
+        Policy::of(&serde_saphyr::from_str(text.split("\n---\n").next().unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_datastore_writes_objects_with_outputs_of_one_stack_and_no_others() {
+        let policy = of_outputs();
+        let object = |of: &str, kind: &str| {
+            let mut object = json!({"metadata": {"labels": {"pawl.run/outputs": "true", "app.kubernetes.io/managed-by": "pawl"},
+                "annotations": {"pawl.run/outputs-of": of}}});
+            if kind == "secrets" {
+                object["type"] = "pawl.run/outputs".into();
+            }
+            object
+        };
+        let plain = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "pawl"}}, "type": "Opaque"});
+        let datastore = "system:serviceaccount:pawl-system:pawl-datastore";
+        let asked = |user: &str, (namespace, name): (&str, &str), resource: &str, old: &Value, new: &Value| {
+            let operation = match (old.is_null(), new.is_null()) {
+                (true, _) => "CREATE",
+                (_, true) => "DELETE",
+                _ => "UPDATE",
+            };
+            let request = json!({"operation": operation, "namespace": namespace, "name": name, "userInfo": {"username": user},
+                "resource": {"resource": resource}});
+            said(policy.admit(&context(&[("object", new), ("oldObject", old), ("request", &request)])))
+        };
+        let team = ("team", "net");
+        for kind in ["configmaps", "secrets"] {
+            let (mine, theirs) = (object("net/default", kind), object("app/default", kind));
+            for (old, new) in [(&Value::Null, &mine), (&mine, &mine), (&mine, &Value::Null)] {
+                assert_eq!(asked(datastore, team, kind, old, new), "", "{kind}");
+            }
+            for (old, new) in [(&Value::Null, &plain), (&plain, &mine), (&mine, &plain), (&plain, &plain), (&plain, &Value::Null)]
+            {
+                assert!(asked(datastore, team, kind, old, new).contains("only objects with outputs"), "{kind} {old} {new}");
+                assert_eq!(asked("alice", team, kind, old, new), "", "others are none of its business");
+            }
+            assert!(asked(datastore, team, kind, &theirs, &mine).contains("of another stack"), "{kind}");
+        }
+        // Its own keys it fills, and makes nothing else of them.
+        let keys = ("pawl-system", "keyring");
+        assert_eq!(asked(datastore, keys, "secrets", &plain, &plain), "");
+        assert_ne!(asked(datastore, ("team", "keyring"), "secrets", &plain, &plain), "");
+        assert_ne!(asked(datastore, keys, "configmaps", &plain, &plain), "");
+        assert_ne!(asked(datastore, keys, "secrets", &plain, &Value::Null), "");
     }
 }
