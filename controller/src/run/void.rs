@@ -65,7 +65,7 @@ async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<(), 
         let page = ctx.call("list runs", api.list(&params)).await?;
         for run in page.items {
             match run.0 {
-                Ok(run) => one(run, creations, ctx).await?,
+                Ok(run) => Box::pin(one(run, creations, ctx)).await?,
                 // A newer version reads it some day; until then nobody acts on it.
                 Err(invalid) => {
                     take_off(&invalid.metadata, &guarded().collect::<Vec<_>>(), ctx).await?;

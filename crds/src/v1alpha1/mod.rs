@@ -2,6 +2,7 @@
 //!
 //! Fields are only ever added to this version; a reader that meets an unknown value waits, it does not guess.
 
+mod inputs;
 mod phase;
 mod policy;
 mod run;
@@ -10,6 +11,7 @@ mod source;
 mod status;
 mod values;
 
+pub use inputs::{Arguments, EnvConfigMap, EnvFrom, FilePlace, InputFile, VariableFile};
 pub use phase::{Phase, RunResult};
 pub use policy::{Approval, ApprovalMode, Retry, Timeouts};
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};

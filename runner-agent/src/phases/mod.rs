@@ -6,11 +6,14 @@ mod diagnostic;
 mod disk;
 mod empty_home;
 mod events;
+mod given_files;
 mod init;
 mod inputs;
 mod journal;
 mod locked;
 mod managed;
+mod masked;
+mod options;
 mod plan;
 mod plan_json;
 mod proven;
@@ -23,6 +26,7 @@ mod source;
 mod stage;
 mod terragrunt;
 mod tools;
+mod variable_files;
 mod variables;
 
 use std::{
@@ -148,12 +152,18 @@ impl PodWork {
         let (stack, facts) = (shell.stack.clone(), facts.clone());
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
         let in_place = self.settings.folder.is_some();
+        let given = shell.files.clone();
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
             let digests = Digests {
                 plan: files::left(&plan, MAX_PLAN).and_then(files::digest).map_err(|e| failed(&e))?,
                 lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
-                work: if in_place { folder_digest(&stack) } else { source_digest(&root, &below) }.map_err(|e| failed(&e))?,
+                work: if in_place {
+                    folder_digest(&stack)
+                } else {
+                    source_digest(&root, &below, &given_files::apart(&given, &below))
+                }
+                .map_err(|e| failed(&e))?,
                 tool,
             };
             Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
@@ -226,8 +236,8 @@ impl Work for PodWork {
         let (report, prepared) = self.whose_disk(self.run_setup(&run, cache, &notices).await).await?;
         let prepared = Arc::new(prepared);
         self.enter(Stage::Prepared(prepared.clone()));
-        self.check_variables(&prepared)?;
-        for note in &prepared.shell.tool.found.notes {
+        variables::check(&prepared)?;
+        for note in prepared.shell.tool.found.notes.iter().chain(&prepared.notes) {
             self.log.line(&format!("pawl: {note}")).await;
         }
         Ok(report)
@@ -269,6 +279,7 @@ impl Work for PodWork {
     async fn verify(&self) -> Result<Verified, Failure> {
         let planned = self.stage().planned()?;
         self.empty_home().await?;
+        given_files::put_again(&planned.shell.files, &planned.shell.stack, &self.settings.home())?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();

@@ -32,7 +32,8 @@ impl PodWork {
             args.push("-destroy");
         }
         let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
-        args.extend(self.host.plan_args().iter().cloned());
+        args.extend(made.shell.variable_args.iter().cloned());
+        args.extend(made.shell.options.plan.iter().map(OsString::from));
         let mut recovery = self.begin_recovery(&made).await?;
         let shell = &made.shell;
         let mut waits = 0;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use crds::{Failure, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{
-    Initialised, Planned, PodWork, inputs, source,
+    Initialised, Planned, PodWork, given_files, inputs, source,
     tools::{Origin, Pinned},
 };
 use crate::{
@@ -71,6 +71,7 @@ impl PodWork {
         // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        given_files::put_again(&given.files, &stack, &settings.home())?;
         if head.managed {
             self.offer_state().await?;
         }

@@ -41,6 +41,14 @@ pub struct Facts {
     pub variables: Vec<(String, String)>,
     /// Names and origins of environment variables.
     pub env: Vec<(String, String)>,
+    /// Origins of files with variables, in their order.
+    pub variable_files: Vec<String>,
+    /// Origins of whole environments, in their order.
+    pub env_from: Vec<String>,
+    /// Names and origins of files for the tool.
+    pub files: Vec<(String, String)>,
+    /// Further arguments of the tool's commands.
+    pub arguments: Vec<(String, Vec<String>)>,
 }
 
 /// Digests of files, as they are now.
@@ -77,6 +85,10 @@ const PARTS: &[(&str, &str)] = &[
     ("operation", "what the run does"),
     ("variables", "which variables are given, or from where"),
     ("env", "which environment variables are given, or from where"),
+    ("variableFiles", "which files with variables are given, or from where"),
+    ("envFrom", "which Secrets and ConfigMaps the environment is from"),
+    ("files", "which files are given, or from where"),
+    ("arguments", "arguments of the tool, such as targets"),
     ("runUID", "the run"),
 ];
 const LOCK: &str = "lockFile";
@@ -120,6 +132,19 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
         "variables": pairs(&facts.variables),
         "env": pairs(&facts.env),
     });
+    // Absent where a run has none of it, as in manifests of before there was any.
+    let more = [
+        ("variableFiles", json!(facts.variable_files)),
+        ("envFrom", json!(facts.env_from)),
+        ("files", pairs(&facts.files)),
+        ("arguments", Value::Object(facts.arguments.iter().map(|(k, v)| (k.clone(), json!(v))).collect())),
+    ];
+    let is_used = |value: &Value| {
+        !matches!(value, Value::Array(list) if list.is_empty()) && !matches!(value, Value::Object(named) if named.is_empty())
+    };
+    if let Some(parts) = manifest.as_object_mut() {
+        parts.extend(more.into_iter().filter(|(_, value)| is_used(value)).map(|(part, value)| (part.to_owned(), value)));
+    }
     if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
         tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
     }
@@ -152,7 +177,7 @@ mod tests {
             workspace: "default".into(),
             operation: "Apply".into(),
             variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
-            env: Vec::new(),
+            ..Facts::default()
         };
         let digests = Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None };
         assert_eq!(checksum(&facts, &digests), "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422");
@@ -169,7 +194,7 @@ mod tests {
             checksum(&f, &Digests { work: "x".into(), ..d.clone() }),
             checksum(&f, &Digests { tool: "x".into(), ..d.clone() }),
         ];
-        let changes: [fn(&mut Facts); 10] = [
+        let changes: [fn(&mut Facts); 17] = [
             |f| f.run_uid.push('x'),
             |f| f.tool.push('x'),
             |f| f.tool_version.push('x'),
@@ -180,6 +205,13 @@ mod tests {
             |f| f.operation.push('x'),
             |f| f.variables[0].1.push('x'),
             |f| f.env.push(("x".into(), "value".into())),
+            |f| f.variable_files = vec!["path a".into(), "path b".into()],
+            |f| f.variable_files = vec!["path b".into(), "path a".into()],
+            |f| f.env_from.push("secret a".into()),
+            |f| f.files.push(("Home a".into(), "secret a/b".into())),
+            |f| f.files.push(("Source a".into(), "secret a/b".into())),
+            |f| f.arguments.push(("plan".into(), vec!["-target=a".into()])),
+            |f| f.arguments.push(("apply".into(), vec!["-target=a".into()])),
         ];
         for change in changes {
             let mut changed = facts();
@@ -205,7 +237,14 @@ mod tests {
         let other = Facts { workspace: "prod".into(), ..facts() };
         assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
         // Each part of the checksum has its words, the version of the manifest apart, which another version of the agent alone has.
-        let parts = Parts::of(&f, &d);
+        let all = Facts {
+            variable_files: vec!["path a".into()],
+            env_from: vec!["secret a".into()],
+            files: vec![("Home a".into(), "secret a/b".into())],
+            arguments: vec![("plan".into(), vec!["-target=a".into()])],
+            ..f
+        };
+        let parts = Parts::of(&all, &d);
         assert!(parts.0.keys().all(|part| part == "version" || PARTS.iter().any(|(of, _)| of == part)), "{parts:?}");
         assert_eq!(parts.0.len(), PARTS.len() + 1);
         let kept: Parts = serde_json::from_str(&serde_json::to_string(&parts).unwrap()).unwrap();
