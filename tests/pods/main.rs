@@ -14,6 +14,7 @@ mod hangs;
 mod hostile;
 mod identity;
 mod images;
+mod inputs;
 mod kills;
 mod leases;
 mod locks;
@@ -100,6 +101,7 @@ fn main() -> Result<ExitCode> {
         hostile::tests(),
         identity::tests(),
         images::tests(),
+        inputs::tests(),
         leases::tests(),
         locks::tests(),
         managed::tests(),

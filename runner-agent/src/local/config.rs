@@ -86,12 +86,12 @@ fn of(text: &str) -> Result<Map<String, Value>> {
 /// Compares a value with the schema of a run: names of fields, words of which there are only some, and bounds of numbers.
 fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
     match value {
+        _ if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
         Value::Object(fields) => {
             let known = schema["properties"].as_object();
             for (name, value) in fields {
                 match known.and_then(|known| known.get(name)) {
                     Some(schema) => check(&format!("{path}.{name}"), value, schema)?,
-                    None if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
                     None if schema["additionalProperties"].is_object() => {}
                     None => bail!("{}", unknown(name, path, known.into_iter().flatten().map(|(name, _)| name.as_str()))),
                 }

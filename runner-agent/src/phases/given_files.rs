@@ -16,8 +16,9 @@ use crds::{Failure, FilePlace, Reason, TerraformRunSpec};
 use nix::errno::Errno;
 
 use super::{
-    inputs::{self, Found},
-    masked, options,
+    masked,
+    objects::{Found, key_of},
+    options,
 };
 use crate::{classify::internal, files, report::redact::Redactor, settings::Settings};
 
@@ -110,7 +111,7 @@ pub(super) fn gather(
             return Err(invalid(message));
         }
         let from = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
-        let Found { bytes, origin } = inputs::key_of(from, settings, &wanted)?;
+        let Found { bytes, origin } = key_of(from, settings, &wanted)?;
         if secret {
             masked::file(&bytes, redactor);
         }

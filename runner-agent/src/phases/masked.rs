@@ -13,10 +13,16 @@ use crate::report::redact::Redactor;
 /// A word of a file of any form is masked from this length on: of shorter ones many are no secrets, and the log would be unreadable.
 const WORD: usize = 8;
 
-/// Masks a file of any form: its lines, and what stands behind `=` or `:` in them, or between quotes.
+/// Of a larger file only whole lines are masked: 32 KiB. Each word has so many forms that an agent would not have the memory for them.
+const WORDS: usize = 32 << 10;
+
+/// Masks a file of any form: its lines, and what stands behind `=` or `:` in them, or between quotes. What is no text is not printed.
 pub(super) fn file(bytes: &[u8], redactor: &Redactor) {
-    let text = String::from_utf8_lossy(bytes);
-    redactor.add(&text);
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    redactor.add(text);
+    if text.len() > WORDS {
+        return;
+    }
     for word in text.lines().flat_map(words).filter(|word| word.len() >= WORD) {
         redactor.add(word);
     }

@@ -13,6 +13,7 @@ mod journal;
 mod locked;
 mod managed;
 mod masked;
+mod objects;
 mod options;
 mod plan;
 mod plan_json;

@@ -14,8 +14,8 @@ use std::{
 use crds::{Failure, Reason, TerraformRunSpec};
 
 use super::{
-    inputs::{self, Found},
     masked::{self, Variables},
+    objects::{Found, key_of},
 };
 use crate::{
     classify::internal,
@@ -68,7 +68,7 @@ pub(super) fn gather(
                 let key = refs.0.or(refs.1).map(|key| key.key.clone()).unwrap_or_default();
                 let object = refs.0.or(refs.1).map(|key| key.name.clone()).unwrap_or_default();
                 let wanted = format!("variable file {object}/{key}");
-                let Found { bytes, origin } = inputs::key_of(refs, settings, &wanted)?;
+                let Found { bytes, origin } = key_of(refs, settings, &wanted)?;
                 let text = String::from_utf8(bytes).map_err(|_| invalid(format!("spec.variableFiles: {origin} is not UTF-8")))?;
                 let parsed = Variables::read(&key, &text).map_err(|why| not_understood(&origin, &why))?;
                 if refs.0.is_some() {

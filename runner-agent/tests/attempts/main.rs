@@ -9,6 +9,7 @@
 mod attempt;
 mod common;
 mod files;
+mod given;
 mod output;
 mod planted;
 mod providers;

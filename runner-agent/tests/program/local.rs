@@ -53,7 +53,8 @@ impl Place {
         fs::create_dir_all(dir.path().join("stack")).unwrap();
         fs::write(dir.path().join("bin/tofu"), TOOL).unwrap();
         fs::set_permissions(dir.path().join("bin/tofu"), PermissionsExt::from_mode(0o755)).unwrap();
-        fs::write(dir.path().join("stack/main.tf"), "variable \"a\" { default = 1 }\nvariable \"token\" { default = 1 }\n").unwrap();
+        fs::write(dir.path().join("stack/main.tf"), "variable \"a\" { default = 1 }\nvariable \"token\" { default = 1 }\n")
+            .unwrap();
         Self { dir }
     }
 
