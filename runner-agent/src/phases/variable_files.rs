@@ -119,8 +119,10 @@ pub(super) fn arguments(given: &[GivenVariables], stack: &Path, root: &Path) -> 
         let path = match &file.from {
             From::Mounted(_, path) => path.clone(),
             From::Source(path) => {
-                of_source(&stack.join(path), root, path)?;
-                PathBuf::from(path)
+                // Terragrunt runs the tool in a copy.
+                let path_here = stack.join(path);
+                of_source(&path_here, root, path)?;
+                path_here
             }
         };
         words.extend(["-var-file".into(), path.into_os_string()]);
@@ -230,7 +232,7 @@ mod tests {
         assert!(wanted[1..].iter().all(|name| is_variables_file(name)) && !is_variables_file("zz_pawl-00-a.tf"));
         assert_eq!(found(&stack).len(), 3);
         let words = arguments(&given, &stack, &root).unwrap();
-        assert_eq!(words[..2], ["-var-file", "../all.tfvars"]);
+        assert_eq!(words[..2], [OsString::from("-var-file"), stack.join("../all.tfvars").into()]);
         assert_eq!(words[3], root.join("secrets/s/prod.tfvars"));
     }
 

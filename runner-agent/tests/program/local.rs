@@ -283,7 +283,7 @@ fn a_line_that_makes_no_sense() {
     for arguments in [&["aply"][..], &["--tool", "helm"], &["--var", "x"], &["--approve"]] {
         assert_eq!(code(&place.run(arguments, &[])), 64, "{arguments:?}");
     }
-    let refused = place.run(&["plan", "-target=a.b"], &[]);
+    let refused = place.run(&["plan", "-out=a"], &[]);
     assert_eq!((code(&refused), text(&refused).lines().count()), (64, 1), "{}", text(&refused));
     assert!(!place.stack().join(".pawl").exists());
 }
