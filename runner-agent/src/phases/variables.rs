@@ -76,7 +76,9 @@ fn check_given(declared: &Declarations, given: &BTreeSet<String>) -> Result<(), 
     };
     let diagnostics = missing.iter().take(NAMED).map(|(name, at)| Diagnostic {
         severity: "error".to_owned(),
-        summary: format!("No value for variable {name}"),
+        // As the tools say it.
+        summary: "No value for required variable".to_owned(),
+        detail: Some(format!("The variable {name} has no default, and no value is given.")),
         address: Some(format!("var.{name}")),
         file: Some(at.file.clone()),
         line: at.line,
