@@ -156,6 +156,7 @@ fn shape(root: &mut Value) {
         spec[list]["x-kubernetes-list-type"] = "map".into();
         spec[list]["x-kubernetes-list-map-keys"] = json!(["name"]);
     }
+    inputs(spec);
     spec["variables"]["items"]["properties"]["value"] = json!({
         "description": spec["variables"]["items"]["properties"]["value"]["description"],
         "x-kubernetes-preserve-unknown-fields": true,
@@ -202,6 +203,23 @@ fn shape(root: &mut Value) {
     let status = &mut root["properties"]["status"]["properties"];
     status["conditions"]["x-kubernetes-list-type"] = "map".into();
     status["conditions"]["x-kubernetes-list-map-keys"] = json!(["type"]);
+}
+
+/// Rules of what is given to the tool as a whole.
+fn inputs(spec: &mut Value) {
+    const INSIDE: &str = "!self.path.split('/').exists(part, part in ['.', '..'])";
+    spec["variableFiles"]["items"]["x-kubernetes-validations"] = rules(&[(
+        "[has(self.path), has(self.configMapKeyRef), has(self.secretKeyRef)].filter(x, x).size() == 1",
+        "exactly one of path, configMapKeyRef and secretKeyRef",
+    )]);
+    spec["envFrom"]["items"]["x-kubernetes-validations"] =
+        rules(&[("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef and secretRef")]);
+    spec["files"]["items"]["x-kubernetes-validations"] = rules(&[
+        ("has(self.secretKeyRef) != has(self.configMapKeyRef)", "exactly one of secretKeyRef and configMapKeyRef"),
+        (INSIDE, "path is relative, and without the parts . and .."),
+    ]);
+    spec["files"]["x-kubernetes-list-type"] = "map".into();
+    spec["files"]["x-kubernetes-list-map-keys"] = json!(["in", "path"]);
 }
 
 fn own_keys() -> Value {

@@ -29,8 +29,16 @@ use tool_versions::Digest;
 
 /// Name of the file in the stack's directory in which variables are given to the tool.
 pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
+/// How the names of files with variables begin that a run names. They sort before [`VARIABLES_FILE`], whose variables win.
+pub const VARIABLE_FILES: &str = "zz_pawl-";
 /// Name of the file in the stack's directory that replaces the backend of the code.
 pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
+
+/// Whether a file in the stack's directory is one in which variables are given to the tool.
+pub fn is_variables_file(name: &str) -> bool {
+    let is_read = || name.strip_suffix(".json").unwrap_or(name).ends_with(".auto.tfvars");
+    name == VARIABLES_FILE || name.starts_with(VARIABLE_FILES) && is_read()
+}
 
 /// Bytes that are read at once.
 const CHUNK: usize = 256 << 10;

@@ -338,8 +338,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
 
 /// A spec: `more` over the least there is; `env` for the scripted tool.
 pub(crate) fn spec(more: &Value, env: &[(&str, &str)]) -> Value {
-    let mut spec =
-        json!({"source": {"inline": {"files": {"main.tf": "variable \"p\" {}\n"}}}, "approval": {"mode": "Automatic"}});
+    let mut spec = json!({"source": {"inline": {"files": {"main.tf": "variable \"p\" {\n  default = null\n}\n"}}}, "approval": {"mode": "Automatic"}});
     for (key, value) in more.as_object().unwrap() {
         spec[key] = value.clone();
     }

@@ -11,6 +11,7 @@ mod attempt;
 mod common;
 mod credentials;
 mod files;
+mod given;
 mod hooks;
 mod output;
 mod outputs;

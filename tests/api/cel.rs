@@ -316,6 +316,45 @@ async fn creation(world: World) -> Result<()> {
             with(json!({"backend": {"type": "s3", "config": {"bucket": "b", "assume_role": {"role_arn": "x"}}}})),
             true,
         ),
+        (
+            "variable file of two places",
+            with(json!({"variableFiles": [{"path": "a", "secretKeyRef": {"name": "s", "key": "k"}}]})),
+            false,
+        ),
+        ("variable file beside the stack", with(json!({"variableFiles": [{"path": "../env/a.tfvars"}]})), true),
+        ("absolute variable file", with(json!({"variableFiles": [{"path": "/etc/passwd"}]})), false),
+        ("environment of nowhere", with(json!({"envFrom": [{"prefix": "A_"}]})), false),
+        ("environment of a Secret", with(json!({"envFrom": [{"prefix": "TF_VAR_", "secretRef": {"name": "s"}}]})), true),
+        (
+            "file of a Secret",
+            with(json!({"files": [{"path": ".aws/credentials", "secretKeyRef": {"name": "s", "key": "k"}}]})),
+            true,
+        ),
+        ("file above the home", with(json!({"files": [{"path": "../a", "secretKeyRef": {"name": "s", "key": "k"}}]})), false),
+        (
+            "file above the home, later",
+            with(json!({"files": [{"path": "a/../../b", "secretKeyRef": {"name": "s", "key": "k"}}]})),
+            false,
+        ),
+        (
+            "file twice",
+            with(
+                json!({"files": [{"path": "a", "secretKeyRef": {"name": "s", "key": "k"}}, {"path": "a", "in": "Home", "configMapKeyRef": {"name": "s", "key": "k"}}]}),
+            ),
+            false,
+        ),
+        (
+            "file elsewhere",
+            with(json!({"files": [{"path": "a", "in": "Root", "secretKeyRef": {"name": "s", "key": "k"}}]})),
+            false,
+        ),
+        (
+            "targets and more",
+            with(json!({"targets": ["a.b[\"c\"]"], "replace": ["a.d"], "refresh": false, "parallelism": 256})),
+            true,
+        ),
+        ("parallelism of nothing", with(json!({"parallelism": 0})), false),
+        ("arguments", with(json!({"arguments": {"plan": ["-compact-warnings"]}})), true),
         ("unknown operation", with(json!({"operation": "Refresh"})), false),
         (
             "too many files",

@@ -68,7 +68,7 @@ fn goes_well(place: &Place, line: &str) -> Result<()> {
 fn missing(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "variables")?;
     let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::VARIABLE_NOT_SET)?;
-    holds(&failure.message, "\"required\" is not set")?;
+    holds(&failure.message, "a variable has no value: required (main.tf:")?;
     ensure!(next.ends_with(" --var required=…"), "{next}");
     goes_well(&place, &next.replace('…', "here"))
 }

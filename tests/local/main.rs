@@ -6,6 +6,7 @@ mod chosen;
 mod compared;
 mod documents;
 mod examples;
+mod given;
 mod interrupts;
 mod output;
 mod place;
@@ -41,6 +42,7 @@ fn main() -> Result<ExitCode> {
         compared::tests(&lab),
         documents::tests(),
         examples::tests(&lab),
+        given::tests(lab.as_ref()),
         interrupts::tests(),
         output::tests(),
         providers::tests(&lab),

@@ -87,6 +87,12 @@ fn ignored(lab: &Lab) -> Result<()> {
     holds(&text, "Ignoring error, reason: it is known")?;
     holds(&place.log()?, "it was told to ignore the error above; there is nothing to apply")?;
     runs(&place, "", &["apply", "--auto-approve", "--var", "allowed=true"], RunResult::Applied)?;
+    // The same by what the folder says.
+    std::fs::write(place.stack().join("given.tfvars"), "allowed = true\n")?;
+    let says = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n  variableFiles: [{path: given.tfvars}]\n";
+    std::fs::write(place.stack().join("pawl.yaml"), says)?;
+    let text = runs(&place, "", &["apply", "--auto-approve"], RunResult::NoChanges)?;
+    ensure!(!text.contains("Ignoring error"), "{text}");
     Ok(())
 }
 

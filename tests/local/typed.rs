@@ -26,17 +26,13 @@ fn options(lab: &Lab) -> Result<()> {
     ensure!(code == 1, "{code}: {text}");
     holds(&text, "the code does not declare variable wrod (did you mean word?)")?;
     let runs = place.records()?.len();
-    for (typed, named) in
-        [("-out=plan", "--approve"), ("-destroy", "runner-agent local destroy"), ("-target=a.b", "TF_CLI_ARGS_plan")]
-    {
+    for (typed, named) in [("-out=plan", "--approve"), ("-destroy", "runner-agent local destroy")] {
         let (code, text) = place.run(&["plan", typed])?;
         ensure!(code == 64 && text.lines().count() == 1, "{typed}: {code}: {text}");
         holds(&text, named)?;
     }
     ensure!(place.records()?.len() == runs, "a run was begun");
-    // What that line says is so.
-    let mut command = place.agent(&["plan", "-var=word=other"]);
-    let (code, text) = ended(command.env("TF_CLI_ARGS_plan", "-target=terraform_data.nothing"))?;
+    let (code, text) = place.run(&["plan", "-var=word=other", "-target=terraform_data.nothing", "-refresh=false"])?;
     ensure!(code == 0, "{code}: {text}");
     let counts = place.record()?.plan.context("no plan")?.counts;
     ensure!((counts.add, counts.change, counts.destroy) == (0, 0, 0), "{counts:?}: {text}");

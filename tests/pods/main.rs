@@ -16,6 +16,7 @@ mod hooks;
 mod hostile;
 mod identity;
 mod images;
+mod inputs;
 mod kills;
 mod leases;
 mod locks;
@@ -107,6 +108,7 @@ fn main() -> Result<ExitCode> {
         hostile::tests(),
         identity::tests(),
         images::tests(),
+        inputs::tests(),
         leases::tests(),
         locks::tests(),
         managed::tests(),

@@ -51,6 +51,28 @@ fn credentials(run: &TerraformRun, secrets: &mut BTreeMap<String, Keys>) {
     }
 }
 
+/// Those of files of variables, of files, and of whole environments.
+fn of_inputs(run: &TerraformRun, secrets: &mut BTreeMap<String, Keys>, config_maps: &mut BTreeMap<String, Keys>) {
+    let variables = run.spec.variable_files.iter().map(|file| (&file.secret_key_ref, &file.config_map_key_ref));
+    let files = run.spec.files.iter().map(|file| (&file.secret_key_ref, &file.config_map_key_ref));
+    for (secret, config_map) in variables.chain(files) {
+        if let Some(key) = secret {
+            add(secrets, &key.name, &key.key);
+        }
+        if let Some(key) = config_map {
+            add(config_maps, &key.name, &key.key);
+        }
+    }
+    for from in &run.spec.env_from {
+        if let Some(secret) = &from.secret_ref {
+            secrets.insert(secret.name.clone(), Keys::All);
+        }
+        if let Some(config_map) = &from.config_map_ref {
+            config_maps.insert(config_map.name.clone(), Keys::All);
+        }
+    }
+}
+
 /// The Secrets and ConfigMaps that the run refers to.
 fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, Keys>) {
     let (mut secrets, mut config_maps) = (BTreeMap::new(), BTreeMap::new());
@@ -72,6 +94,7 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     }
     source_references(&run.spec.source, &mut secrets, &mut config_maps);
     credentials(run, &mut secrets);
+    of_inputs(run, &mut secrets, &mut config_maps);
     secrets.retain(|name, _| is_name(name));
     config_maps.retain(|name, _| is_name(name));
     (secrets, config_maps)
@@ -291,6 +314,20 @@ mod tests {
         let artifact = serde_json::json!({"url": "https://h/a", "digest": "d", "secretRef": {"name": "flux"}});
         assert_eq!(mounts(serde_json::json!({"artifact": artifact})), ["/pawl/secrets/flux"]);
         assert!(mounts(serde_json::json!({"secretRef": {"name": "../x"}})).is_empty());
+    }
+
+    #[test]
+    fn what_is_given_as_a_whole_is_mounted_too() {
+        let mut run = testing::run();
+        let spec = serde_json::json!({"source": {"inline": {"files": {}}},
+            "variableFiles": [{"path": "a.tfvars"}, {"secretKeyRef": {"name": "vars", "key": "prod.tfvars"}}],
+            "files": [{"path": "a", "secretKeyRef": {"name": "files", "key": "a"}}, {"path": "b", "configMapKeyRef": {"name": "cm", "key": "b"}}],
+            "envFrom": [{"secretRef": {"name": "files"}}, {"configMapRef": {"name": "env"}}]});
+        run.spec = serde_json::from_value(spec).unwrap();
+        let (secrets, config_maps) = references(&run);
+        let some = |key: &str| Keys::Some([key.to_owned()].into());
+        assert_eq!(secrets, [("files".to_owned(), Keys::All), ("vars".to_owned(), some("prod.tfvars"))].into());
+        assert_eq!(config_maps, [("cm".to_owned(), some("b")), ("env".to_owned(), Keys::All)].into());
     }
 
     #[test]

@@ -127,9 +127,10 @@ reasons! {
         Never;
     // Inputs.
     /// A Secret or a key of it is missing, or a credential in it is empty.
-    SECRET_NOT_FOUND SecretNotFound: Configuration, First("create the Secrets, keys and ConfigMaps that the message names"), Never;
+    SECRET_NOT_FOUND SecretNotFound: Configuration, First("create the Secrets, keys and ConfigMaps that the message names"),
+        First(OF_OBJECT);
     /// A ConfigMap or a key of it is missing.
-    CONFIG_MAP_NOT_FOUND ConfigMapNotFound: Configuration, First("create the ConfigMap or key that the message names"), Never;
+    CONFIG_MAP_NOT_FOUND ConfigMapNotFound: Configuration, First("create the ConfigMap or key that the message names"), First(OF_OBJECT);
     /// The ServiceAccount that the run names for its pods is missing.
     SERVICE_ACCOUNT_NOT_FOUND ServiceAccountNotFound: Configuration,
         First("create the ServiceAccount that the message names"),
@@ -341,6 +342,8 @@ reasons! {
 
 const SPEC: Step = Only("create a run with a corrected spec (a spec never changes)");
 const NAMED: Step = First("correct what the message names");
+/// A person has a file where a cluster has a key of an object.
+const OF_OBJECT: &str = "write the file that the message names";
 const MIRROR: Step = First("see that the mirror of the tool answers");
 const NOT_GENUINE: Step = First("see who changed the mirror or the cache that the message names");
 const THROTTLE: Step = First("wait until the service takes requests again");

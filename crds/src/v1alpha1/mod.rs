@@ -7,6 +7,7 @@ mod credentials;
 mod failure;
 mod hooks;
 mod identity;
+mod inputs;
 mod outputs;
 mod phase;
 mod plan;
@@ -22,6 +23,7 @@ pub use credentials::{CliConfig, Credentials, GitCredential, RegistryCredential}
 pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use hooks::{FailedHook, Hook, HookWhen, OnFailure};
 pub use identity::{AwsIdentity, AzureIdentity, GcpIdentity, IdentityToken, VaultIdentity};
+pub use inputs::{Arguments, EnvConfigMap, EnvFrom, FilePlace, InputFile, VariableFile};
 pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};

@@ -10,6 +10,7 @@ use crate::{names, text::clip};
 use super::{
     credentials::Credentials,
     hooks::{Hook, HookWhen, OnFailure},
+    inputs::{Arguments, EnvFrom, FilePlace, InputFile, VariableFile},
     outputs::{OnDestroy, Outputs},
     phase::{Phase, RunResult},
     policy::{Approval, ApprovalMode, Retry, Timeouts},
@@ -190,6 +191,11 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub variables: Vec<Variable>,
+    /// Files with variables, in their order: of a variable that several give, the last one counts. `variables` win over all of them, and
+    /// they over the files that the tool finds by itself and over `TF_VAR_…`. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub variable_files: Vec<VariableFile>,
     /// Environment of the tool; at most 128 variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
@@ -204,6 +210,33 @@ pub struct TerraformRunSpec {
     /// What is published of the stack's outputs after an apply, and where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Outputs>,
+    /// Secrets and ConfigMaps of which all keys become variables of the environment, in their order: the last one counts, and `env` wins
+    /// over all. At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub env_from: Vec<EnvFrom>,
+    /// Files for the tool, from Secrets and ConfigMaps; at most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub files: Vec<InputFile>,
+    /// Addresses of what alone is planned, with what it depends on, as the tool's `-target`; at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
+    pub targets: Vec<String>,
+    /// Addresses of objects that are made anew, as the tool's `-replace`; at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
+    pub replace: Vec<String>,
+    /// Whether the plan reads what exists first, as the tool's `-refresh`. Default: true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh: Option<bool>,
+    /// How many operations the tool carries out at once, in plan and apply; at least 1, at most 256. Default: the tool's own, which is 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 256))]
+    pub parallelism: Option<u16>,
+    /// Further arguments of `init`, `plan` and `apply`.
+    #[serde(default, skip_serializing_if = "Arguments::is_empty")]
+    pub arguments: Arguments,
     /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover: Option<Recover>,
@@ -249,6 +282,7 @@ impl TerraformRun {
             ("spec.hooks.when", self.spec.hooks.iter().any(|hook| hook.when == HookWhen::Unknown)),
             ("spec.hooks.onFailure", self.spec.hooks.iter().any(|hook| hook.on_failure == OnFailure::Unknown)),
             ("spec.outputs.onDestroy", self.spec.outputs.as_ref().is_some_and(|o| o.on_destroy == OnDestroy::Unknown)),
+            ("spec.files[].in", self.spec.files.iter().any(|file| file.place == FilePlace::Unknown)),
         ];
         words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
     }
@@ -302,6 +336,8 @@ mod tests {
             let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
             assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));
         }
+        let run = run(|run| run["spec"]["files"] = json!([{"path": "a", "in": "Newer"}]));
+        assert_eq!(run.unknown_word(), Some("spec.files[].in"));
     }
 
     #[test]

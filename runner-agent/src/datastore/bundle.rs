@@ -95,11 +95,11 @@ pub enum BundleError {
     Foreign(String),
 }
 
-/// Writes a bundle to `to`. Its digest, with `sha256:` before it.
+/// Writes a bundle to `to`, without what of the source is `apart`: files of Secrets. Its digest, with `sha256:` before it.
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn pack(head: &Head, plan: &Path, source: &Path, to: &Scratch) -> Result<String, BundleError> {
+pub fn pack(head: &Head, plan: &Path, source: &Path, apart: &[PathBuf], to: &Scratch) -> Result<String, BundleError> {
     let head = Head { layout: LAYOUT, ..head.clone() };
     let file = Digesting { inner: BufWriter::with_capacity(256 << 10, to.file()), digest: Sha256::new() };
     let mut archive = tar::Builder::new(file);
@@ -110,7 +110,8 @@ pub fn pack(head: &Head, plan: &Path, source: &Path, to: &Scratch) -> Result<Str
     entry.set_mode(0o600);
     archive.append_data(&mut entry, HEAD, text.as_slice())?;
     archive.append_path_with_name(plan, PLAN)?;
-    append(&mut archive, source, Path::new(""), &head.stack)?;
+    let is_apart = |path: &Path| is_made_anew(path, &head.stack) || apart.iter().any(|other| other == path);
+    append(&mut archive, source, Path::new(""), &is_apart)?;
     let mut file = archive.into_inner()?;
     file.inner.flush()?;
     Ok(hex_digest(&file.digest.finalize()))
@@ -121,18 +122,23 @@ fn is_made_anew(path: &Path, stack: &Path) -> bool {
     path == stack.join(".terraform/providers") || path == stack.join(".terraform/terraform.tfstate") || is_data_of_copy(path)
 }
 
-fn append<W: Write>(archive: &mut tar::Builder<W>, source: &Path, below: &Path, stack: &Path) -> Result<(), BundleError> {
+fn append<W: Write>(
+    archive: &mut tar::Builder<W>,
+    source: &Path,
+    below: &Path,
+    is_apart: &dyn Fn(&Path) -> bool,
+) -> Result<(), BundleError> {
     for entry in fs::read_dir(source.join(below))? {
         let entry = entry?;
         let relative = below.join(entry.file_name());
-        if is_made_anew(&relative, stack) {
+        if is_apart(&relative) {
             continue;
         }
         let kind = entry.file_type()?;
         let name = Path::new(SOURCE).join(&relative);
         if kind.is_dir() {
             archive.append_dir(&name, entry.path())?;
-            append(archive, source, &relative, stack)?;
+            append(archive, source, &relative, is_apart)?;
         } else if kind.is_symlink() {
             append_link(archive, &name, fs::read_link(entry.path())?.as_os_str().as_bytes())?;
         } else if kind.is_file() {
@@ -316,7 +322,7 @@ mod tests {
     fn what_comes_back_is_what_went_in() {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
-        let of = |root: &Path| source_digest(root, Path::new("live/a")).unwrap();
+        let of = |root: &Path| source_digest(root, Path::new("live/a"), &[PathBuf::from("live/a/secret.json")]).unwrap();
         let counted = of(dir.path());
         odd(dir.path());
         assert_ne!(of(dir.path()), counted);
@@ -325,13 +331,16 @@ mod tests {
         nix::unistd::mkfifo(&dir.path().join("live/a/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         assert_eq!(of(dir.path()), counted);
+        // Nor is a file of a Secret.
+        fs::write(dir.path().join("live/a/secret.json"), "t0k3n").unwrap();
+        assert_eq!(of(dir.path()), counted);
         let (plan, file) = (back.path().join("in"), Scratch::create(back.path()).unwrap());
         fs::write(&plan, "the plan").unwrap();
         // Of the largest script, whose bytes are the longest in JSON.
         let script = "\u{1}".repeat(crate::hooks::MAX_SCRIPT);
         let hook = Hook { name: "late".into(), when: crds::HookWhen::BeforeApply, continues: false, script };
         let head = Head { hooks: vec![hook; 4], ..head() };
-        let digest = pack(&head, &plan, dir.path(), &file).unwrap();
+        let digest = pack(&head, &plan, dir.path(), &[PathBuf::from("live/a/secret.json")], &file).unwrap();
         assert_eq!(digest, file.digest().unwrap());
         let restored = back.path().join("source");
         fs::create_dir(&restored).unwrap();
@@ -343,6 +352,7 @@ mod tests {
         assert!(!restored.join("live/a/.terraform/terraform.tfstate").exists());
         assert!(restored.join("live/b/.terragrunt-cache/1/2").exists());
         assert!(!restored.join("live/b/.terragrunt-cache/1/2/.terraform").exists());
+        assert!(!restored.join("live/a/secret.json").exists());
         assert!(!restored.join("live/a/pipe").exists() && !restored.join("socket").exists());
         assert_eq!(fs::read_link(restored.join("outward")).unwrap(), Path::new("/bin/sh"));
         for name in ["closed", "closed/below"] {
@@ -364,7 +374,7 @@ mod tests {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
         let file = Scratch::create(back.path()).unwrap();
-        let digest = pack(&head(), &dir.path().join("live/a/main.tf"), dir.path(), &file).unwrap();
+        let digest = pack(&head(), &dir.path().join("live/a/main.tf"), dir.path(), &[], &file).unwrap();
         let mut bytes = Vec::new();
         file.reader().read_to_end(&mut bytes).unwrap();
         let at = bytes.len() / 2;

@@ -2,7 +2,8 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    path::PathBuf,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use anyhow::Context as _;
@@ -11,6 +12,7 @@ use clap::{
     builder::{PossibleValue, StringValueParser, TypedValueParser},
 };
 use crds::{Operation, ToolName};
+use serde_json::{Map, Value, json};
 
 /// What to do with a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -71,6 +73,7 @@ Examples:
   runner-agent local apply stacks/network < /dev/null   nobody to ask: the plan waits, exit code 2
   runner-agent local apply stacks/network --approve sha256:…
                                                         apply the plan that waits, and no other
+  runner-agent local -var-file=prod.tfvars -target=module.network
   runner-agent local 'https://git.example.com/stacks.git//network?ref=main'
 
 ",
@@ -83,6 +86,9 @@ Examples:
 /// with the same plan checksum and the same results.
 ///
 /// The tool is OpenTofu or Terraform on PATH, when it satisfies the version that the code asks for.
+/// What DIR/pawl.yaml says, in the form of a TerraformRun without its source, counts
+/// where the command line says nothing else.
+///
 /// Records and logs of every run are in DIR/.pawl/runs, which git ignores. A plan that nobody answered
 /// waits there: the next step of a CI job, or a person, applies it with --approve.
 #[derive(Args, Clone, Debug)]
@@ -105,10 +111,25 @@ pub struct Arguments {
     pub approve: Option<String>,
     /// A variable; may be given several times
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = variable)]
-    pub variables: Vec<String>,
-    /// A file with variables; may be given several times
+    pub variables: Vec<Typed>,
+    /// A file with variables; may be given several times. Of files and variables the last one wins
     #[arg(long = "var-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub variable_files: Vec<PathBuf>,
+    pub variable_files: Vec<Typed>,
+    /// Plan only this and what it depends on; may be given several times
+    #[arg(long = "target", value_name = "ADDRESS")]
+    pub targets: Vec<String>,
+    /// Make this object anew; may be given several times
+    #[arg(long, value_name = "ADDRESS")]
+    pub replace: Vec<String>,
+    /// Whether the plan reads what exists first; true when it is left out
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub refresh: Option<bool>,
+    /// How many operations the tool carries out at once; 10 when it is left out
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallelism: Option<u16>,
+    /// An argument of a command of the tool: init=-upgrade, plan=-exclude=ADDRESS; may be given several times
+    #[arg(long = "argument", value_name = "COMMAND=ARGUMENT", value_parser = argument)]
+    pub arguments: Vec<(String, String)>,
     /// The workspace of this run alone, as with TF_WORKSPACE; the one selected in the folder when it is left out
     ///
     /// It is not selected in the folder. Only apply makes one that is not there.
@@ -127,6 +148,9 @@ pub struct Arguments {
 
 impl Arguments {
     /// The verb, and where the stack is.
+    ///
+    /// # Errors
+    /// What is neither.
     pub fn verb_and_place(&self) -> Result<(Verb, String), String> {
         let verb = |word: &String| Verb::from_str(word, true).ok();
         match (&self.first, &self.second) {
@@ -144,27 +168,62 @@ impl Arguments {
     /// When a file with variables is not there.
     pub fn plan_args(&self) -> anyhow::Result<Vec<OsString>> {
         let mut args: Vec<OsString> = Vec::new();
-        for variable in &self.variables {
-            args.extend(["-var".into(), variable.into()]);
-        }
-        for file in &self.variable_files {
-            // The tool runs in the stack's directory.
-            let file =
-                file.canonicalize().with_context(|| format!("there is no file {}; nothing was changed", file.display()))?;
-            args.extend(["-var-file".into(), file.into()]);
+        for (option, word) in self.typed() {
+            let word = if option == "var-file" {
+                // The tool runs in the stack's directory.
+                let file = Path::new(word).canonicalize();
+                file.with_context(|| format!("there is no file {word}; nothing was changed"))?.into()
+            } else {
+                OsString::from(word)
+            };
+            args.extend([format!("-{option}").into(), word]);
         }
         Ok(args)
+    }
+
+    /// Variables and files with them, in the order in which they were typed.
+    fn typed(&self) -> Vec<(&'static str, &str)> {
+        let variables = self.variables.iter().map(|typed| (typed.at, "var", typed.word.as_str()));
+        let mut all: Vec<_> = variables.chain(self.variable_files.iter().map(|t| (t.at, "var-file", t.word.as_str()))).collect();
+        all.sort_by_key(|(at, ..)| *at);
+        all.into_iter().map(|(_, option, word)| (option, word)).collect()
+    }
+
+    /// What the command line says of a run's spec. It wins over what the folder says.
+    pub fn put_into(&self, spec: &mut Map<String, Value>) {
+        for (field, list) in [("targets", &self.targets), ("replace", &self.replace)] {
+            if !list.is_empty() {
+                spec.insert(field.to_owned(), json!(list));
+            }
+        }
+        if let Some(refresh) = self.refresh {
+            spec.insert("refresh".to_owned(), json!(refresh));
+        }
+        if let Some(count) = self.parallelism {
+            spec.insert("parallelism".to_owned(), json!(count));
+        }
+        for command in COMMANDS {
+            let words: Vec<_> = self.arguments.iter().filter(|(of, _)| of == command).map(|(_, word)| word).collect();
+            if words.is_empty() {
+                continue;
+            }
+            if let Value::Object(all) = spec.entry("arguments").or_insert_with(|| json!({})) {
+                all.insert(command.to_owned(), json!(words));
+            }
+        }
     }
 
     /// The command line again, without what is of this time only.
     pub fn command(&self, verb: Verb, place: &str) -> String {
         let mut words = vec!["runner-agent".to_owned(), "local".to_owned(), verb.as_str().to_owned(), quoted(place)];
-        for variable in &self.variables {
-            words.extend(["--var".to_owned(), quoted(variable)]);
+        for (option, word) in self.typed() {
+            words.extend([format!("--{option}"), quoted(word)]);
         }
-        for file in &self.variable_files {
-            words.extend(["--var-file".to_owned(), quoted(&file.display().to_string())]);
-        }
+        let lists = [("--target", &self.targets), ("--replace", &self.replace)];
+        words.extend(lists.iter().flat_map(|(option, list)| list.iter().flat_map(|word| [(*option).to_owned(), quoted(word)])));
+        words.extend(self.refresh.map(|refresh| format!("--refresh={refresh}")));
+        words.extend(self.parallelism.map(|count| format!("--parallelism={count}")));
+        words.extend(self.arguments.iter().map(|(command, word)| quoted(&format!("--argument={command}={word}"))));
         if let Some(workspace) = &self.workspace {
             words.extend(["--workspace".to_owned(), quoted(workspace)]);
         }
@@ -198,10 +257,34 @@ fn checksum(text: &str) -> Result<String, String> {
     if whole { Ok(text.to_owned()) } else { Err("a checksum is `sha256:` and 64 hexadecimal digits, whole".to_owned()) }
 }
 
-fn variable(text: &str) -> Result<String, String> {
+/// A word of the command line, and whether it was typed before or after another one.
+#[derive(Clone, Debug)]
+pub struct Typed {
+    at: usize,
+    word: String,
+}
+
+impl From<String> for Typed {
+    fn from(word: String) -> Self {
+        static WORDS: AtomicUsize = AtomicUsize::new(0);
+        Self { at: WORDS.fetch_add(1, Ordering::Relaxed), word }
+    }
+}
+
+fn variable(text: &str) -> Result<Typed, String> {
     match text.split_once('=') {
-        Some((name, _)) if !name.trim().is_empty() => Ok(text.to_owned()),
+        Some((name, _)) if !name.trim().is_empty() => Ok(text.to_owned().into()),
         _ => Err("a variable is written NAME=VALUE".to_owned()),
+    }
+}
+
+/// Commands of the tool that take further arguments.
+const COMMANDS: [&str; 3] = ["init", "plan", "apply"];
+
+fn argument(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((command, word)) if COMMANDS.contains(&command) && !word.is_empty() => Ok((command.to_owned(), word.to_owned())),
+        _ => Err("an argument is written init=ARGUMENT, plan=ARGUMENT or apply=ARGUMENT".to_owned()),
     }
 }
 
@@ -247,6 +330,30 @@ mod tests {
         assert_eq!(read(&["destroy", "net"]), Ok((Verb::Destroy, "net".into())));
         assert!(read(&["aply", "net"]).unwrap_err().contains("neither plan"));
         assert!(read(&["--var", "x"]).is_err() && read(&["--tool", "helm"]).is_err());
+    }
+
+    #[test]
+    fn what_is_typed_later_wins_and_what_is_typed_wins_over_the_folder() {
+        let line = ["x", "--var", "a=1", "--var-file", "/dev/null", "--var", "a=2", "--target", "a.b", "--refresh=false"];
+        let more = ["--parallelism", "3", "--argument", "plan=-exclude=a.c", "--argument=init=-upgrade"];
+        let arguments = Line::try_parse_from(line.iter().chain(&more)).unwrap().arguments;
+        assert_eq!(arguments.plan_args().unwrap(), ["-var", "a=1", "-var-file", "/dev/null", "-var", "a=2"]);
+        let mut spec = Map::new();
+        spec.insert("targets".into(), json!(["of.folder"]));
+        spec.insert("replace".into(), json!(["of.folder"]));
+        spec.insert("arguments".into(), json!({"plan": ["-concise"], "apply": ["-concise"]}));
+        arguments.put_into(&mut spec);
+        let wanted = json!({"targets": ["a.b"], "replace": ["of.folder"], "refresh": false, "parallelism": 3,
+            "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.c"], "apply": ["-concise"]}});
+        assert_eq!(Value::Object(spec), wanted);
+        let command = arguments.command(Verb::Plan, ".");
+        let wanted = "--var a=1 --var-file /dev/null --var a=2 --target a.b --refresh=false --parallelism=3 \
+                      --argument=plan=-exclude=a.c --argument=init=-upgrade";
+        assert_eq!(command, format!("runner-agent local plan . {wanted}"));
+        assert!(read(&["--argument", "show=-json"]).is_err() && read(&["--parallelism=0"]).is_err());
+        let mut none = Map::new();
+        Line::try_parse_from(["x"]).unwrap().arguments.put_into(&mut none);
+        assert!(none.is_empty());
     }
 
     #[test]

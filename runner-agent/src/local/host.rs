@@ -36,10 +36,11 @@ impl Host for Laptop {
         None
     }
 
-    /// The person's own environment; only what would ask is kept from asking.
-    fn tool_env(&self, _own: &[(String, String)]) -> Vec<(OsString, OsString)> {
+    /// The person's own environment, then what the run says; only what would ask is kept from asking.
+    fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)> {
         let unattended = UNATTENDED.map(|(name, value)| (name.into(), value.into()));
-        self.settings.inherited.iter().cloned().chain(unattended).collect()
+        let own = own.iter().map(|(name, value)| (name.into(), value.into()));
+        self.settings.inherited.iter().cloned().chain(own).chain(unattended).collect()
     }
 
     fn cli_config(&self) -> Option<PathBuf> {

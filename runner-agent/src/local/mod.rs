@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | the command line |
+//! | [`config`] | what a folder says of its runs, in `pawl.yaml` |
 //! | [`typed`] | the command line as fingers type it for the tools |
 //! | [`host`] | a person's machine, where a pod is something else |
 //! | [`target`] | a folder or a repository |
@@ -14,6 +15,7 @@
 
 pub mod api;
 pub mod arguments;
+pub mod config;
 pub mod folder;
 pub mod host;
 mod overtaken;
@@ -34,11 +36,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use crds::{
-    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, ToolName, names, pod_env,
+    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, Tool, ToolName, names, pod_env,
     reason, whole_seconds,
 };
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     settings::{Settings, nonce},
@@ -153,7 +155,11 @@ fn end_untold(status: &mut TerraformRunStatus) {
 /// A new run.
 fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, command: &str, screen: &Screen) -> Result<Ready> {
     let stack = target.folder();
-    let (asked, version) = arguments.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
+    let mut spec = stack.map(|folder| config::read(folder)).transpose()?.unwrap_or_default();
+    arguments.put_into(&mut spec);
+    let of_folder: Tool = spec.get("tool").cloned().map(serde_json::from_value).transpose()?.unwrap_or_default();
+    let (asked, version) =
+        arguments.tool.clone().map_or((of_folder.name, of_folder.version), |(name, version)| (Some(name), version));
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
     // Code that is not here yet may ask for either. What is on PATH never says which it is: a cluster would take the other one.
     let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
@@ -168,11 +174,16 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     tool::path::link(&work.join("tools"), &tools)?;
     let selected = stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
     let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
-    let workspace = arguments.workspace.clone().or(from_env).or(selected).unwrap_or_else(|| "default".to_owned());
+    let of_folder = spec.get("workspace").and_then(Value::as_str).map(str::to_owned);
+    let workspace = arguments.workspace.clone().or(from_env).or(of_folder).or(selected).unwrap_or_else(|| "default".to_owned());
     let mode = if arguments.auto_approve { "Automatic" } else { "Manual" };
-    let spec = json!({"operation": verb.operation(), "source": target.source(), "tool": {"name": asked, "version": version},
-        "workspace": workspace.trim(), "approval": {"mode": mode}});
-    let mut run = TerraformRun::new(&name, serde_json::from_value(spec).context("the run makes no sense")?);
+    let Value::Object(own) = json!({"operation": verb.operation(), "source": target.source(),
+        "tool": {"name": asked, "version": version}, "workspace": workspace.trim(), "approval": {"mode": mode}})
+    else {
+        bail!("the run makes no sense");
+    };
+    spec.extend(own);
+    let mut run = TerraformRun::new(&name, serde_json::from_value(Value::Object(spec)).context("the run makes no sense")?);
     run.metadata.namespace = Some("local".to_owned());
     run.metadata.uid = Some(nonce());
     open_attempt(&mut run, 1);
@@ -248,7 +259,12 @@ fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> 
         !name.starts_with("PAWL_") && !NOT_INHERITED.contains(&&*name)
     });
     let name = run.metadata.name.clone().unwrap_or_default();
+    let below = Settings::below(work);
+    // What a Secret holds in a cluster, git does not see here.
+    let of_objects = |kind: &str, none: &Path| target.folder().map_or(none.to_owned(), |folder| folder.join(".pawl").join(kind));
     Settings {
+        secrets: of_objects("secrets", &below.secrets),
+        config_maps: of_objects("configmaps", &below.config_maps),
         pod_name: name.clone(),
         run: name,
         run_uid: run.metadata.uid.clone().unwrap_or_default(),
@@ -257,7 +273,7 @@ fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> 
         folder: target.folder().cloned(),
         command: Some(command.to_owned()),
         progress_every: Duration::from_millis(200),
-        ..Settings::below(work)
+        ..below
     }
 }
 

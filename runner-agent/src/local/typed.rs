@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use Word::{Fixed, Flag, Instead, Value};
+use Word::{Argument, Bool, Fixed, Flag, Instead, Value};
 
 /// What becomes of an option.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +11,10 @@ enum Word {
     Value,
     /// Pawl's own, without one.
     Flag,
+    /// Pawl's own, true or false, and true when it stands alone.
+    Bool,
+    /// An argument of these commands of the tool, with a value or without one.
+    Argument(&'static [&'static str], bool),
     /// Pawl has this value always, and of any other this is said.
     Fixed(&'static str, &'static str),
     /// Not Pawl's: what to do instead.
@@ -20,6 +24,10 @@ enum Word {
 /// Options of `local`, and of `plan`, `apply`, `destroy` and `init` of the tools, without their dashes.
 const WORDS: &[(&str, Word)] = &[
     ("approve", Value),
+    ("argument", Value),
+    ("parallelism", Value),
+    ("replace", Value),
+    ("target", Value),
     ("tool", Value),
     ("var", Value),
     ("var-file", Value),
@@ -28,18 +36,24 @@ const WORDS: &[(&str, Word)] = &[
     ("help", Flag),
     ("json", Flag),
     ("no-color", Flag),
+    ("refresh", Bool),
+    ("compact-warnings", Argument(&["init", "plan", "apply"], false)),
+    ("concise", Argument(&["plan", "apply"], false)),
+    ("exclude", Argument(&["plan"], true)),
+    ("exclude-file", Argument(&["plan"], true)),
+    ("generate-config-out", Argument(&["plan"], true)),
+    ("lockfile", Argument(&["init"], true)),
+    ("target-file", Argument(&["plan"], true)),
+    ("upgrade", Argument(&["init"], false)),
     ("input", Fixed("false", "the tool asks for nothing; give values by --var, --var-file or TF_VAR_NAME")),
     ("lock", Fixed("true", "a state is always locked")),
-    ("refresh", Fixed("true", "a plan always reads what exists")),
     ("backend-config", Instead("the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'")),
     ("chdir", Instead("the directory is the last word: runner-agent local plan DIR")),
     ("destroy", Instead("it is a verb: `runner-agent local destroy` plans the removal, asks, and carries it out")),
     ("detailed-exitcode", Instead("exit code 2 says that a plan waits; --json prints its counts")),
-    ("exclude", Instead(PART)),
     ("lock-timeout", Instead("a lock is waited for without it, and it is said who holds it")),
     ("migrate-state", Instead("a run never moves a state; run `init -migrate-state` of the tool once")),
     ("out", Instead("a plan is kept in DIR/.pawl; one that nobody answers ends with the line that applies it, by --approve")),
-    ("parallelism", Instead("set TF_CLI_ARGS_plan and TF_CLI_ARGS_apply to -parallelism=N")),
     ("reconfigure", Instead("set TF_CLI_ARGS_init=-reconfigure")),
     (
         "refresh-only",
@@ -47,13 +61,8 @@ const WORDS: &[(&str, Word)] = &[
             "`runner-agent local plan` shows what was changed outside of the code; to take it into the state run `apply -refresh-only` of the tool",
         ),
     ),
-    ("replace", Instead("set TF_CLI_ARGS_plan='-replace=ADDRESS'; the plan shows it")),
     ("state", Instead("the state is where the code's backend has it")),
-    ("target", Instead(PART)),
-    ("upgrade", Instead("set TF_CLI_ARGS_init=-upgrade")),
 ];
-
-const PART: &str = "a stack is planned and approved whole; for a part of it, once, set TF_CLI_ARGS_plan='-target=ADDRESS'";
 
 /// A command line as Pawl reads it: options of `local` with two dashes, and each value within its option.
 ///
@@ -88,6 +97,15 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
                     whole.push(value);
                 }
                 read.push(whole);
+            }
+            (Some(Bool), value) => read.push(format!("--{name}={}", value.unwrap_or("true")).into()),
+            (Some(Argument(commands, takes_value)), value) => {
+                let value = match value {
+                    None if takes_value => line.next().map(|word| word.to_string_lossy().into_owned()),
+                    value => value.map(str::to_owned),
+                };
+                let word = value.map_or_else(|| format!("-{name}"), |value| format!("-{name}={value}"));
+                read.extend(commands.iter().map(|command| OsString::from(format!("--argument={command}={word}"))));
             }
             (Some(Flag), None | Some("true")) => read.push(format!("--{name}").into()),
             (Some(Flag), Some("false")) => {}
@@ -130,7 +148,15 @@ mod tests {
             (&["apply", "-var-file", "a.tfvars", "-var-file=b.tfvars"], "apply|--var-file=a.tfvars|--var-file=b.tfvars"),
             (&["apply", "-auto-approve", "-no-color", "-json"], "apply|--auto-approve|--no-color|--json"),
             (&["apply", "-auto-approve=false", "-auto-approve=true"], "apply|--auto-approve"),
-            (&["plan", "-input=false", "-lock=true", "-refresh=true", "-refresh"], "plan"),
+            (&["plan", "-input=false", "-lock=true"], "plan"),
+            (&["plan", "-refresh=false", "-refresh"], "plan|--refresh=false|--refresh=true"),
+            (&["plan", "-target", "a.b", "-target=a.c", "-replace=a.d"], "plan|--target=a.b|--target=a.c|--replace=a.d"),
+            (&["-parallelism=3"], "--parallelism=3"),
+            (&["plan", "-exclude", "a.b", "-upgrade", "net"], "plan|--argument=plan=-exclude=a.b|--argument=init=-upgrade|net"),
+            (
+                &["-compact-warnings"],
+                "--argument=init=-compact-warnings|--argument=plan=-compact-warnings|--argument=apply=-compact-warnings",
+            ),
             (&["-workspace", "staging", "-tool=terraform"], "--workspace=staging|--tool=terraform"),
             (&["-help"], "--help"),
             (&["-h"], "-h"),
@@ -150,15 +176,11 @@ mod tests {
             ("-destroy", "`runner-agent local destroy`"),
             ("-out=p", "--approve"),
             ("--out", "--approve"),
-            ("-target=a.b", "TF_CLI_ARGS_plan='-target=ADDRESS'"),
-            ("-replace", "TF_CLI_ARGS_plan='-replace=ADDRESS'"),
             ("-refresh-only", "runner-agent local plan"),
-            ("-refresh=false", "a plan always reads what exists"),
             ("-input", "--var"),
             ("-lock=false", "always locked"),
-            ("-upgrade", "TF_CLI_ARGS_init=-upgrade"),
             ("-auto-approve=maybe", "true or false"),
-            ("-compact-warnings", "runner-agent local --help"),
+            ("-consolidate-warnings", "runner-agent local --help"),
         ];
         for (typed, part) in rows {
             let error = said(&["plan", typed]).unwrap_err();

@@ -35,8 +35,9 @@ impl PhaseRunner {
             let lock_timeout = shell.lock_timeout(waits);
             let mut args: Vec<OsString> = ["apply", "-json", "-input=false", &lock_timeout].map(OsString::from).into();
             if shell.tool.found.applies_with_variables() {
-                args.extend(self.host.plan_args().iter().cloned());
+                args.extend(shell.variable_args.iter().cloned());
             }
+            args.extend(shell.options.apply.iter().map(OsString::from));
             args.push(file.clone());
             let command = self.command(shell, args)?;
             let mut events = self.events(&shell.stack, notices).total(planned.operations).journaled(journal);

@@ -37,7 +37,9 @@ impl PhaseRunner {
     ) -> Result<(InitReport, Initialised), Failure> {
         let mut made = Initialised::of(prepared, shell);
         let (run, stack, workspace) = (&prepared.run, &prepared.shell.stack, prepared.facts.workspace.clone());
+        let options = made.shell.options.clone();
         let mut args = vec!["init", "-input=false", "-no-color"];
+        args.extend(options.init.iter().map(String::as_str));
         // Terragrunt looks for what it tries again or ignores in the tool's words, and not in JSON.
         if made.shell.tool.found.has_init_json() && !made.shell.is_terragrunt() {
             args.push("-json");

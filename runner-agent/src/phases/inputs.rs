@@ -3,24 +3,28 @@
 use std::{
     collections::BTreeMap,
     fs::{self, OpenOptions},
-    io::{Read, Write},
+    io::Write,
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
-use crds::{Failure, Reason, TerraformRunSpec, ValueFrom};
+use crds::{EnvFrom, Failure, Reason, TerraformRunSpec, ValueFrom};
 use serde_json::{Map, Value, json};
 
-use super::outputs::{self, TakenOutputs};
+pub(super) use super::objects::{is_empty, mounted};
+use super::{
+    given_files::{self, GivenFile},
+    objects::{Found, is_name, key_of, keys, place},
+    options::{self, Options},
+    outputs::{self, TakenOutputs},
+    variable_files::{self, GivenVariables},
+};
 use crate::{
     classify::internal,
-    files::{BACKEND_FILE, VARIABLES_FILE},
+    files::{BACKEND_FILE, VARIABLES_FILE, is_variables_file},
     report::redact::Redactor,
     settings::Settings,
 };
-
-/// The longest value from a Secret or ConfigMap; etcd holds no longer ones.
-const MAX_VALUE: u64 = 2 << 20;
 
 /// Names that a run may not set: they steer the tool's command line, its files, or the processes themselves.
 const REFUSED: &[&str] = &[
@@ -49,8 +53,15 @@ pub(super) struct Inputs {
     pub(super) variable_origins: Vec<(String, String)>,
     pub(super) env: Vec<(String, String)>,
     pub(super) env_origins: Vec<(String, String)>,
+    pub(super) variable_files: Vec<GivenVariables>,
+    /// Where whole environments are from.
+    pub(super) env_from: Vec<String>,
+    pub(super) files: Vec<GivenFile>,
+    pub(super) options: Options,
     /// Values of Secrets, ConfigMaps and other stacks, by what wants them: `variable db_password`.
     pub(super) taken: BTreeMap<String, String>,
+    /// What a person should know of them, for the log.
+    pub(super) notes: Vec<String>,
 }
 
 /// Gathers all values, so that the first thing that is missing is named before anything is fetched.
@@ -60,7 +71,15 @@ pub(super) fn gather(
     outputs: &TakenOutputs,
     redactor: &Redactor,
 ) -> Result<Inputs, Failure> {
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs { options: options::of(spec)?, ..Inputs::default() };
+    inputs.variable_files = variable_files::gather(spec, settings, redactor, &mut inputs.taken)?;
+    if settings.folder.is_some() {
+        let left_out =
+            spec.files.iter().map(|file| format!("spec.files: {} is left out: a person's files stay as they are", file.path));
+        inputs.notes.extend(left_out);
+    } else {
+        inputs.files = given_files::gather(spec, settings, redactor, &mut inputs.taken)?;
+    }
     for variable in &spec.variables {
         let (value, origin) = match (&variable.value, &variable.value_from) {
             (Some(value), None) => (value.clone(), "value".to_owned()),
@@ -82,6 +101,9 @@ pub(super) fn gather(
         };
         inputs.variables.insert(variable.name.clone(), value);
         inputs.variable_origins.push((variable.name.clone(), origin));
+    }
+    for from in &spec.env_from {
+        whole(from, settings, redactor, &mut inputs)?;
     }
     for variable in &spec.env {
         let name = &variable.name;
@@ -109,10 +131,71 @@ pub(super) fn gather(
         if value.contains('\0') {
             return Err(invalid(format!("env {name} holds a zero byte")));
         }
-        inputs.env.push((name.clone(), value));
+        inputs.set(name.clone(), value);
         inputs.env_origins.push((name.clone(), origin));
     }
     Ok(inputs)
+}
+
+impl Inputs {
+    /// Sets a variable of the environment; the last one counts.
+    fn set(&mut self, name: String, value: String) {
+        self.env.retain(|(other, _)| *other != name);
+        self.env.push((name, value));
+    }
+}
+
+fn is_refused(name: &str) -> bool {
+    REFUSED.contains(&name) || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// All keys of a Secret or ConfigMap as variables of the environment. A key that is no name of one is left out, as in a Pod.
+fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut Inputs) -> Result<(), Failure> {
+    let (name, dir, kind, word, reason) = match (&from.secret_ref, &from.config_map_ref) {
+        (Some(secret), None) => (&secret.name, &settings.secrets, "Secret", "secret", Reason::SecretNotFound),
+        (None, Some(map)) => (&map.name, &settings.config_maps, "ConfigMap", "configMap", Reason::ConfigMapNotFound),
+        (Some(_), Some(_)) | (None, None) => {
+            return Err(invalid("envFrom needs exactly one of secretRef and configMapRef".to_owned()));
+        }
+    };
+    let object = dir.join(name);
+    let keys = if is_name(name) { keys(&object) } else { Vec::new() };
+    if keys.is_empty() {
+        return Err(
+            reason.failure(format!("{kind} {name} does not exist or is empty; envFrom wants it{}", place(settings, &object)))
+        );
+    }
+    let prefix = from.prefix.as_deref().unwrap_or_default();
+    let mut all = Map::new();
+    for key in keys {
+        let variable = format!("{prefix}{key}");
+        let is_valid = |text: &str| {
+            let mut bytes = text.bytes();
+            bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+                && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        };
+        if !is_valid(&variable) {
+            inputs.notes.push(format!("key {key} of {kind} {name} is left out of envFrom: {variable} is no name of a variable"));
+            continue;
+        }
+        if is_refused(&variable) {
+            let message = format!("envFrom: {variable} of {kind} {name} is refused: it would steer the tool or the agent itself");
+            return Err(invalid(message));
+        }
+        let Some(value) = mounted(&object, &key) else { continue };
+        if value.contains('\0') {
+            return Err(invalid(format!("envFrom: {variable} of {kind} {name} holds a zero byte")));
+        }
+        if from.secret_ref.is_some() {
+            redactor.add(&value);
+        }
+        all.insert(variable.clone(), Value::String(value.clone()));
+        inputs.set(variable, value);
+    }
+    let origin = format!("{word} {name}");
+    inputs.taken.insert(format!("envFrom {prefix}{origin}"), Value::Object(all).to_string());
+    inputs.env_from.push(if prefix.is_empty() { origin } else { format!("{origin} as {prefix}") });
+    Ok(())
 }
 
 fn invalid(message: String) -> Failure {
@@ -120,54 +203,33 @@ fn invalid(message: String) -> Failure {
 }
 
 fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str) -> Result<(String, String), Failure> {
-    let (key, dir, kind, reason, secret) = match (&from.secret_key_ref, &from.config_map_key_ref) {
-        (Some(key), None) => (key, &settings.secrets, "Secret", Reason::SecretNotFound, true),
-        (None, Some(key)) => (key, &settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound, false),
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(invalid(format!("{wanted} needs exactly one of secretKeyRef, configMapKeyRef and outputOf")));
-        }
-    };
-    let object = dir.join(&key.name);
-    let text = mounted(&object, &key.key).ok_or_else(|| {
-        let what = if is_empty(&object) {
-            format!("{kind} {} does not exist or is empty", key.name)
-        } else {
-            format!("{kind} {} has no key {}", key.name, key.key)
-        };
-        reason.failure(format!("{what}; {wanted} wants {}/{}", key.name, key.key))
-    })?;
-    if secret {
+    let refs = (from.secret_key_ref.as_ref(), from.config_map_key_ref.as_ref());
+    let Found { bytes, origin } = key_of(refs, settings, wanted)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    if from.secret_key_ref.is_some() {
         redactor.add(&text);
     }
-    let word = if secret { "secret" } else { "configMap" };
-    Ok((text, format!("{word} {}/{}", key.name, key.key)))
+    Ok((text, origin))
 }
 
-/// A key of a mounted Secret or ConfigMap.
-pub(super) fn mounted(object: &Path, key: &str) -> Option<String> {
-    // Names are checked by the schema; a path that leaves its directory is not even tried.
-    if key.contains('/') || key == ".." || key == "." {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    fs::File::open(object.join(key)).ok()?.take(MAX_VALUE).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+/// Writes what is given to the tool beside the code into the stack's directory, whose source has its top at `root`: files, variables and
+/// backend, these under names that the source may not use.
+pub(super) fn put_all(stack: &Path, root: &Path, spec: &TerraformRunSpec, given: &Inputs) -> Result<(), Failure> {
+    given_files::put_beside(&given.files, stack)?;
+    write(stack, spec, &given.variables)?;
+    variable_files::put(&given.variable_files, stack, root)
 }
 
-/// Whether a mounted object has no keys, as one that does not exist.
-pub(super) fn is_empty(object: &Path) -> bool {
-    // The kubelet's own entries begin with two dots.
-    !fs::read_dir(object)
-        .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|e| !e.file_name().to_string_lossy().starts_with(".."))))
-}
-
-/// Writes variables and backend into the stack's directory, under names that the source may not use.
-pub(super) fn write(stack: &Path, spec: &TerraformRunSpec, variables: &Map<String, Value>) -> Result<(), Failure> {
+fn write(stack: &Path, spec: &TerraformRunSpec, variables: &Map<String, Value>) -> Result<(), Failure> {
     let tofu_names = [BACKEND_FILE.replace(".tf.json", ".tofu.json"), BACKEND_FILE.replace(".tf.json", ".tofu")];
     for name in [VARIABLES_FILE, BACKEND_FILE].into_iter().chain(tofu_names.iter().map(String::as_str)) {
         if fs::symlink_metadata(stack.join(name)).is_ok() {
             return Err(Reason::SourceInvalid.failure(format!("the source has a file {name}, a name that Pawl uses for itself")));
         }
+    }
+    let names = fs::read_dir(stack).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    if let Some(name) = names.into_iter().find(|name| is_variables_file(name)) {
+        return Err(Reason::SourceInvalid.failure(format!("the source has a file {name}, a name that Pawl uses for itself")));
     }
     if !variables.is_empty() {
         put(&stack.join(VARIABLES_FILE), &Value::Object(variables.clone()))?;

@@ -8,6 +8,7 @@ mod disk;
 mod empty_home;
 mod events;
 mod fetch;
+mod given_files;
 mod hooks;
 mod identity;
 mod init;
@@ -15,6 +16,9 @@ mod inputs;
 mod journal;
 mod locked;
 mod managed;
+mod masked;
+mod objects;
+mod options;
 mod outputs;
 mod plan;
 mod plan_json;
@@ -30,6 +34,7 @@ mod source;
 mod stage;
 mod terragrunt;
 mod tools;
+mod variable_files;
 mod variables;
 
 use std::{
@@ -162,12 +167,18 @@ impl PhaseRunner {
         let (stack, facts) = (shell.stack.clone(), facts.clone());
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
         let in_place = self.settings.folder.is_some();
+        let given = shell.files.clone();
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
             let digests = Digests {
                 plan: files::left(&plan, MAX_PLAN).and_then(files::digest).map_err(|e| failed(&e))?,
                 lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
-                work: if in_place { folder_digest(&stack) } else { source_digest(&root, &below) }.map_err(|e| failed(&e))?,
+                work: if in_place {
+                    folder_digest(&stack)
+                } else {
+                    source_digest(&root, &below, &given_files::apart(&given, &below))
+                }
+                .map_err(|e| failed(&e))?,
                 tool,
             };
             Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
@@ -243,8 +254,8 @@ impl Work for PhaseRunner {
         let prepared = Arc::new(prepared);
         self.enter(Stage::Prepared(prepared.clone()));
         self.run_hooks(HookWhen::AfterSetup, Some(&prepared.shell), &Vec::new(), &notices).await?;
-        self.check_variables(&prepared)?;
-        for note in &prepared.shell.tool.found.notes {
+        variables::check(&prepared)?;
+        for note in prepared.shell.tool.found.notes.iter().chain(&prepared.notes) {
             self.log.line(&format!("pawl: {note}")).await;
         }
         Ok(report)
@@ -293,6 +304,7 @@ impl Work for PhaseRunner {
         let planned = self.stage().planned()?;
         self.empty_home().await?;
         self.compare_outputs(&planned.run).await?;
+        given_files::put_again(&planned.shell.files, &planned.shell.stack, &self.settings.home())?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();

@@ -34,7 +34,8 @@ impl PhaseRunner {
             Operation::Plan | Operation::Apply | Operation::Unknown => {}
         }
         let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
-        args.extend(self.host.plan_args().iter().cloned());
+        args.extend(made.shell.variable_args.iter().cloned());
+        args.extend(made.shell.options.plan.iter().map(OsString::from));
         let mut recovery = self.begin_recovery(&made).await?;
         let shell = &made.shell;
         let mut waits = 0;

@@ -15,7 +15,7 @@ use crds::{
 
 use tokio::task::JoinHandle;
 
-use super::{Initialised, PhaseRunner, Shell};
+use super::{Initialised, PhaseRunner, Shell, given_files};
 use crate::{
     classify::internal,
     datastore::{Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool, state::StateServer},
@@ -122,7 +122,8 @@ impl PhaseRunner {
             parts: Some(parts.clone()),
         };
         let to = file.clone();
-        let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &to)).await;
+        let apart = given_files::apart(&made.shell.files, &head.stack);
+        let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &apart, &to)).await;
         let sum = packed
             .map_err(|error| internal("the plan cannot be packed", &error))?
             .map_err(|error| internal("the plan cannot be packed", &error))?;

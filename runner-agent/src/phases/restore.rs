@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use crds::{Failure, HookWhen, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{
-    Initialised, PhaseRunner, Planned, source,
+    Initialised, PhaseRunner, Planned, given_files, source,
     tools::{Origin, Pinned},
 };
 use crate::{
@@ -72,6 +72,7 @@ impl PhaseRunner {
         // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        given_files::put_again(&given.files, &stack, &settings.home())?;
         if head.managed {
             self.offer_state().await?;
         }

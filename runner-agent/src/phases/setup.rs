@@ -1,6 +1,7 @@
 //! Setup: source, tool, inputs, and the environment of the tool.
 
 use std::{
+    ffi::OsString,
     fs,
     io::Write as _,
     path::{Path, PathBuf},
@@ -8,16 +9,19 @@ use std::{
 };
 
 use crds::{Failure, HookWhen, Reason, TerraformRun};
+use serde_json::Value;
 
 pub(super) use super::empty_home::make_empty;
 use super::{
     PhaseRunner,
     fetch::Fetched,
+    given_files::{self, GivenFile},
     inputs,
     proven::ProvenTool,
     source,
     stage::{Prepared, Shell},
     tools::Origin,
+    variable_files,
 };
 use crate::{
     classify::internal,
@@ -100,7 +104,7 @@ impl PhaseRunner {
         }
         self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
-        inputs::write(&stack, spec, &given.variables)?;
+        inputs::put_all(&stack, &root, spec, &given)?;
         let managed = self.wants_managed_state(run, &stack);
         if managed {
             self.name_managed_state(run, &stack).await?;
@@ -149,8 +153,13 @@ impl PhaseRunner {
     ) -> Result<(SetupReport, Prepared), Failure> {
         let (spec, settings) = (&run.spec, &self.settings);
         let found = self.find_tool(&spec.tool, &origin, self.host.version_root(&origin.root), notices).await?;
+        let variable_args = self.variable_args(&given, &origin)?;
         let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
         let tool = ProvenTool::of(found, self.host.remembers_tools())?;
+        if tool.found.beneath.is_some() {
+            given_files::check_terragrunt(&given.files)?;
+        }
+        given_files::put_home(&given.files, &settings.home())?;
         // What the run says of the environment goes before.
         let env = self.give_git(&spec.credentials)?.into_iter().chain(self.host.tool_env(&given.env)).collect();
         let user_config = Arc::new(self.user_config(&spec.credentials)?);
@@ -167,6 +176,10 @@ impl PhaseRunner {
             variables: given.variable_origins,
             env: given.env_origins,
             hooks: self.hook_facts(),
+            variable_files: given.variable_files.into_iter().map(|file| file.origin).collect(),
+            env_from: given.env_from,
+            files: given.files.iter().map(GivenFile::fact).collect(),
+            arguments: given.options.facts(),
             ..Facts::default()
         };
         let shell = Shell {
@@ -177,10 +190,33 @@ impl PhaseRunner {
             as_plan: Arc::default(),
             served: Arc::default(),
             user_config,
+            options: Arc::new(given.options),
+            variable_args: Arc::new(variable_args),
+            files: Arc::new(given.files),
         };
         // Nothing is taken from a cache where the run says itself where providers come from.
         let cache = cache.filter(|_| !shell.user_config.installs);
-        Ok((report, Prepared { run: run.clone(), shell, facts, inputs, cache }))
+        Ok((report, Prepared { run: run.clone(), shell, facts, inputs, cache, notes: given.notes }))
+    }
+
+    /// Variables as the tool's command line has them: those that a person gave there, after those of the run where nothing is written
+    /// beside the code. Later ones win.
+    fn variable_args(&self, given: &inputs::Inputs, origin: &Origin) -> Result<Vec<OsString>, Failure> {
+        let mut args = Vec::new();
+        if self.settings.folder.is_some() {
+            // A person's folder is what its repository is, and stays in it.
+            args = variable_files::arguments(&given.variable_files, &origin.stack, self.host.version_root(&origin.root))?;
+            if !given.variables.is_empty() {
+                let path = self.settings.kept.join("variables.tfvars.json");
+                let text = Value::Object(given.variables.clone()).to_string();
+                files::create(&path)
+                    .and_then(|mut file| file.write_all(text.as_bytes()))
+                    .map_err(|error| internal("the variables cannot be written", &error))?;
+                args.extend(["-var-file".into(), path.into()]);
+            }
+        }
+        args.extend(self.host.plan_args().iter().cloned());
+        Ok(args)
     }
 
     /// Writes the tool's CLI configuration: providers that are at hand come from there, all others from where they are.

@@ -8,7 +8,7 @@ use std::{
 
 use crds::{Failure, TerraformRun};
 
-use super::proven::ProvenTool;
+use super::{given_files::GivenFile, options::Options, proven::ProvenTool};
 use crate::{
     classify::internal,
     datastore::sealed_inputs::SealedInputs,
@@ -31,6 +31,12 @@ pub(super) struct Shell {
     pub(super) served: Arc<Vec<Served>>,
     /// What the run adds to the tool's CLI configuration.
     pub(super) user_config: Arc<UserConfig>,
+    /// Further arguments of commands, as the run asks for them.
+    pub(super) options: Arc<Options>,
+    /// Variables as the tool's command line has them, where they are not beside the code.
+    pub(super) variable_args: Arc<Vec<OsString>>,
+    /// Files of Secrets and ConfigMaps for the tool.
+    pub(super) files: Arc<Vec<GivenFile>>,
 }
 
 /// What Setup made: the source is there, and the tool.
@@ -44,6 +50,8 @@ pub(super) struct Prepared {
     pub(super) inputs: SealedInputs,
     /// The shared cache of providers, when there is one and code of the stack cannot write to it.
     pub(super) cache: Option<PathBuf>,
+    /// What a person should know of what is given to the tool.
+    pub(super) notes: Vec<String>,
 }
 
 /// What Init made: providers are there, and it is known where the state is.

@@ -1,38 +1,60 @@
-//! Variables that the code declares: what a run gives besides would be planned without, with a warning that nobody reads.
+//! Variables that the code declares: what a run gives besides would be planned without, with a warning that nobody reads, and what it
+//! does not give is known before anything is planned.
 
-use std::{collections::BTreeSet, ffi::OsString, fs, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    fs,
+    io::Read as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
 
-use crds::{Failure, Reason, ToolName};
+use crds::{Diagnostic, Failure, Reason, ToolName};
+use hcl_edit::{
+    Span as _,
+    structure::{BlockLabel, Body},
+};
 use serde_json::Value;
 use tool_versions::{
     Tool,
     request::{hcl, required},
 };
 
-use super::{PhaseRunner, stage::Prepared};
+use super::{stage::Prepared, variable_files};
 use crate::tool::sources::known;
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
 const ALIKE: f64 = 0.8;
+/// How many variables without a value are named one by one.
+const NAMED: usize = 20;
 
-impl PhaseRunner {
-    /// Refuses values for variables that the stack's own files do not declare, before anything is planned with them.
-    pub(super) fn check_variables(&self, prepared: &Prepared) -> Result<(), Failure> {
-        let Prepared { run, shell, .. } = prepared;
-        let given = run.spec.variables.iter().map(|variable| variable.name.as_str()).chain(named(self.host.plan_args()));
-        check(shell.tool.found.name, &shell.stack, given)
-    }
+/// Refuses values for variables that the stack's own files do not declare, and a stack of which a variable has no value, before anything
+/// is planned.
+pub(super) fn check(prepared: &Prepared) -> Result<(), Failure> {
+    let Prepared { run, shell, .. } = prepared;
+    let (stack, args) = (&shell.stack, shell.variable_args.as_slice());
+    let Some(declared) = declared(shell.tool.found.name, stack) else { return Ok(()) };
+    let given = || run.spec.variables.iter().map(|variable| variable.name.as_str()).chain(named(args));
+    check_declared(&declared, given())?;
+    let Some(mut all) = in_files(stack, args, &shell.env) else { return Ok(()) };
+    all.extend(given().map(str::to_owned));
+    check_given(&declared, &all)
 }
 
-/// Where a file is not understood, the tool is the judge, and under Terragrunt, which makes the files itself.
-fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
-    let mut given = given.into_iter().peekable();
-    let Some(tool) = known(tool).filter(|tool| *tool != Tool::Terragrunt) else { return Ok(()) };
-    if given.peek().is_none() {
-        return Ok(());
-    }
-    let Some(declared) = declared(tool, stack) else { return Ok(()) };
-    let unknown: Vec<_> = given.filter(|name| !declared.contains(*name)).map(|name| in_words(name, &declared)).collect();
+/// Where a variable is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Declared {
+    file: String,
+    line: Option<u32>,
+    has_default: bool,
+}
+
+type Declarations = BTreeMap<String, Declared>;
+
+/// Refuses values of what is declared nowhere.
+fn check_declared<'a>(declared: &Declarations, given: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+    let unknown: Vec<_> = given.filter(|name| !declared.contains_key(*name)).map(|name| in_words(name, declared)).collect();
     if unknown.is_empty() {
         return Ok(());
     }
@@ -40,51 +62,144 @@ fn check<'a>(tool: ToolName, stack: &Path, given: impl IntoIterator<Item = &'a s
     Err(Reason::InvalidSpec.failure(message))
 }
 
-/// The names that a person gave by `-var NAME=VALUE`.
-fn named(arguments: &[OsString]) -> impl Iterator<Item = &str> {
-    let values = arguments.iter().zip(arguments.iter().skip(1)).filter(|(option, _)| *option == "-var").map(|(_, value)| value);
-    values.filter_map(|value| value.to_str()?.split_once('=').map(|(name, _)| name.trim()))
+/// Refuses a stack of which a variable has neither a value nor a default; all of them are named.
+fn check_given(declared: &Declarations, given: &BTreeSet<String>) -> Result<(), Failure> {
+    let missing: Vec<_> = declared.iter().filter(|(name, at)| !at.has_default && !given.contains(*name)).collect();
+    let place = |at: &Declared| at.line.map_or_else(|| at.file.clone(), |line| format!("{}:{line}", at.file));
+    let mut words: Vec<_> = missing.iter().take(NAMED).map(|(name, at)| format!("{name} ({})", place(at))).collect();
+    match missing.len() {
+        0 => return Ok(()),
+        count if count > NAMED => words.push(format!("and {} more", count - NAMED)),
+        _ => {}
+    }
+    let what = if missing.len() == 1 {
+        "a variable has no value".to_owned()
+    } else {
+        format!("{} variables have no value", missing.len())
+    };
+    let diagnostics = missing.iter().take(NAMED).map(|(name, at)| Diagnostic {
+        severity: "error".to_owned(),
+        // As the tools say it.
+        summary: "No value for required variable".to_owned(),
+        detail: Some(format!("The variable {name} has no default, and no value is given.")),
+        address: Some(format!("var.{name}")),
+        file: Some(at.file.clone()),
+        line: at.line,
+        ..Diagnostic::default()
+    });
+    let diagnostics = diagnostics.collect();
+    Err(Failure { diagnostics, ..Reason::VariableNotSet.failure(format!("{what}: {}", words.join(", "))) })
 }
 
-fn in_words(name: &str, declared: &BTreeSet<String>) -> String {
-    let nearest = declared.iter().map(|other| (strsim::jaro_winkler(name, other), other));
+/// The names that a person gave by `-var NAME=VALUE`.
+fn named(arguments: &[OsString]) -> impl Iterator<Item = &str> {
+    values_of(arguments, "-var").filter_map(|value| value.to_str()?.split_once('=').map(|(name, _)| name.trim()))
+}
+
+fn values_of<'a>(arguments: &'a [OsString], option: &'static str) -> impl Iterator<Item = &'a OsString> {
+    arguments.iter().zip(arguments.iter().skip(1)).filter(move |(word, _)| *word == option).map(|(_, value)| value)
+}
+
+/// Names that have a value in a file or in the environment; none where somebody may give more than can be seen from here.
+fn in_files(stack: &Path, arguments: &[OsString], env: &[(OsString, OsString)]) -> Option<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for (name, value) in env {
+        let name = name.to_string_lossy();
+        if let Some(variable) = name.strip_prefix("TF_VAR_") {
+            all.insert(variable.to_owned());
+        } else if matches!(&*name, "TF_CLI_ARGS" | "TF_CLI_ARGS_plan") && value.to_string_lossy().contains("-var") {
+            return None;
+        }
+    }
+    let files = variable_files::found(stack).into_iter().chain(values_of(arguments, "-var-file").map(|path| stack.join(path)));
+    for file in files {
+        all.extend(variable_files::names(&file)?);
+    }
+    Some(all)
+}
+
+fn in_words(name: &str, declared: &Declarations) -> String {
+    let nearest = declared.keys().map(|other| (strsim::jaro_winkler(name, other), other));
     match nearest.filter(|(alike, _)| *alike >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((_, other)) => format!("variable {name} (did you mean {other}?)"),
         None => format!("variable {name}"),
     }
 }
 
-fn declared(tool: Tool, stack: &Path) -> Option<BTreeSet<String>> {
-    let mut all = BTreeSet::new();
+/// What the files of a stack declare. Where one is not understood the tool is the judge, and so it is under Terragrunt, which makes the
+/// files itself, and where the variables of a workspace are kept with its state.
+fn declared(tool: ToolName, stack: &Path) -> Option<Declarations> {
+    let tool = known(tool).filter(|tool| *tool != Tool::Terragrunt)?;
+    let mut all = Declarations::new();
     for path in required::configuration(tool, stack).ok()? {
         let mut text = String::new();
         // A pipe would wait for a writer.
         let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path).ok()?;
         file.take(hcl::LARGEST as u64 + 1).read_to_string(&mut text).ok()?;
-        all.extend(if path.extension()? == "json" { of_json(&text)? } else { of_hcl(&text)? });
+        for (name, found) in if path.extension()? == "json" { of_json(&path, &text)? } else { of_hcl(&path, &text)? } {
+            // A file that overrides another one may be where the default is.
+            let has_default = found.has_default;
+            all.entry(name).or_insert(found).has_default |= has_default;
+        }
     }
     Some(all)
 }
 
-fn of_hcl(text: &str) -> Option<Vec<String>> {
+fn name_of(path: &Path) -> String {
+    path.file_name().map(OsStr::to_string_lossy).unwrap_or_default().into_owned()
+}
+
+fn of_hcl(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
     // Names of blocks have no other spelling, and to parse is dear.
-    if !text.contains("variable") {
+    if !text.contains("variable") && !text.contains("cloud") && !text.contains("remote") {
         return Some(Vec::new());
     }
     let body = hcl::parse(text).ok()?;
+    if keeps_variables(&body) {
+        return None;
+    }
     let blocks = body.blocks().filter(|block| block.ident.as_str() == "variable");
-    blocks.map(|block| block.labels.first().map(|label| label.as_str().to_owned())).collect()
+    let declared = blocks.map(|block| {
+        let name = block.labels.first()?.as_str().to_owned();
+        let before = block.ident.span().and_then(|span| text.get(..span.start));
+        let line = before.and_then(|text| u32::try_from(text.matches('\n').count() + 1).ok());
+        Some((name, Declared { file: name_of(path), line, has_default: block.body.has_attribute("default") }))
+    });
+    declared.collect()
+}
+
+/// Whether the workspace of the state has variables of its own.
+fn keeps_variables(body: &Body) -> bool {
+    let settings = body.blocks().filter(|block| block.ident.as_str() == "terraform");
+    settings.flat_map(|block| block.body.blocks()).any(|block| {
+        let label = block.labels.first().map(BlockLabel::as_str);
+        block.ident.as_str() == "cloud" || block.ident.as_str() == "backend" && label == Some("remote")
+    })
 }
 
 /// A block is an object, or a list of them.
-fn of_json(text: &str) -> Option<Vec<String>> {
+fn of_json(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
     let value: Value = serde_json::from_str(text).ok()?;
+    if value
+        .get("terraform")
+        .is_some_and(|settings| settings.to_string().contains("\"cloud\"") || settings.to_string().contains("\"remote\""))
+    {
+        return None;
+    }
+    let of = |(name, body): (&String, &Value)| {
+        let has_default = match body {
+            Value::Array(bodies) => bodies.iter().any(|body| body.get("default").is_some()),
+            body => body.get("default").is_some(),
+        };
+        let line = text.find(&format!("\"{name}\"")).and_then(|at| u32::try_from(text[..at].matches('\n').count() + 1).ok());
+        (name.clone(), Declared { file: name_of(path), line, has_default })
+    };
     match &value["variable"] {
         Value::Null => Some(Vec::new()),
-        Value::Object(named) => Some(named.keys().cloned().collect()),
+        Value::Object(named) => Some(named.iter().map(of).collect()),
         Value::Array(blocks) => {
-            let names: Option<Vec<_>> = blocks.iter().map(|block| Some(block.as_object()?.keys().cloned())).collect();
-            Some(names?.into_iter().flatten().collect())
+            let all: Option<Vec<_>> = blocks.iter().map(|block| Some(block.as_object()?.iter().map(of))).collect();
+            Some(all?.into_iter().flatten().collect())
         }
         _ => None,
     }
@@ -99,7 +214,20 @@ mod tests {
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        check(tool, dir.path(), given.iter().copied()).err().map(|failure| failure.message)
+        let declared = declared(tool, dir.path())?;
+        check_declared(&declared, given.iter().copied()).err().map(|failure| failure.message)
+    }
+
+    fn missing(tool: ToolName, files: &[(&str, &str)], arguments: &[&str], env: &[(&str, &str)]) -> Option<Failure> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let env: Vec<_> = env.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect();
+        let mut given = in_files(dir.path(), &arguments, &env)?;
+        given.extend(named(&arguments).map(str::to_owned));
+        check_given(&declared(tool, dir.path())?, &given).err()
     }
 
     #[test]
@@ -131,5 +259,59 @@ mod tests {
     fn names_are_read_of_a_persons_arguments() {
         let arguments: Vec<OsString> = ["-var", "a=b=c", "-var-file", "x=y", "-var", "none"].map(Into::into).into();
         assert_eq!(named(&arguments).collect::<Vec<_>>(), ["a"]);
+    }
+
+    const CODE: &[(&str, &str)] = &[
+        ("main.tf", "variable \"region\" {}\nvariable \"size\" {\n  default = 1\n}\n\n  variable \"zone\" { type = string }\n"),
+        ("more.tf.json", "{\"variable\": {\n  \"count_of_all\": {}}}"),
+        ("more_override.tf", "variable \"by_override\" { default = 1 }\n"),
+        ("most.tf", "variable \"by_override\" {}\n"),
+    ];
+
+    #[test]
+    fn all_that_has_no_value_is_named_with_its_place() {
+        let failure = missing(ToolName::OpenTofu, CODE, &[], &[]).unwrap();
+        let wanted = "3 variables have no value: count_of_all (more.tf.json:2), region (main.tf:1), zone (main.tf:6)";
+        assert_eq!((failure.reason.as_str(), failure.message.as_str()), (crds::reason::VARIABLE_NOT_SET, wanted));
+        let at: Vec<_> = failure.diagnostics.iter().map(|d| (d.address.as_deref().unwrap(), d.line)).collect();
+        assert_eq!(at, [("var.count_of_all", Some(2)), ("var.region", Some(1)), ("var.zone", Some(6))]);
+        let one = missing(ToolName::OpenTofu, CODE, &["-var", "zone=a", "-var", "count_of_all=1"], &[]).unwrap();
+        assert_eq!(one.message, "a variable has no value: region (main.tf:1)");
+        let many: Vec<_> = (0..30).map(|n| format!("variable \"v{n}\" {{}}\n")).collect();
+        let failure = missing(ToolName::OpenTofu, &[("main.tf", &many.concat())], &[], &[]).unwrap();
+        assert!(failure.message.ends_with("and 10 more") && failure.diagnostics.len() == NAMED, "{}", failure.message);
+    }
+
+    #[test]
+    fn a_value_may_be_anywhere_where_the_tool_looks_for_it() {
+        let found = [
+            CODE,
+            &[
+                ("terraform.tfvars", "region = 1\n"),
+                ("a.auto.tfvars.json", "{\"zone\": 1}"),
+                ("given.tfvars", "count_of_all = 2"),
+            ],
+        ]
+        .concat();
+        assert_eq!(missing(ToolName::OpenTofu, &found, &["-var-file", "given.tfvars"], &[]), None);
+        assert!(missing(ToolName::OpenTofu, &found, &[], &[]).is_some(), "no tool reads that file by itself");
+        let env = [("TF_VAR_region", ""), ("TF_VAR_zone", "a"), ("TF_VAR_count_of_all", "1")];
+        assert_eq!(missing(ToolName::OpenTofu, CODE, &[], &env), None);
+    }
+
+    #[test]
+    fn the_tool_is_the_judge_where_more_may_be_given_than_is_seen() {
+        for (file, text) in [
+            ("terraform.tfvars", "region = ["),
+            ("cloud.tf", "terraform {\n  cloud {}\n}\n"),
+            ("cloud.tf", "terraform {\n  backend \"remote\" {}\n}\n"),
+            ("cloud.tf.json", r#"{"terraform": {"cloud": {}}}"#),
+            ("broken.tf", "variable \"a\" {"),
+        ] {
+            assert_eq!(missing(ToolName::OpenTofu, &[CODE, &[(file, text)]].concat(), &[], &[]), None, "{file}");
+        }
+        assert_eq!(missing(ToolName::OpenTofu, CODE, &["-var-file", "gone.tfvars"], &[]), None);
+        assert_eq!(missing(ToolName::OpenTofu, CODE, &[], &[("TF_CLI_ARGS_plan", "-var-file=x")]), None);
+        assert_eq!(missing(ToolName::Terragrunt, CODE, &[], &[]), None);
     }
 }

@@ -43,6 +43,14 @@ pub struct Facts {
     pub env: Vec<(String, String)>,
     /// The hooks in their order: when each runs, its name, what its failure does, and the digest of its script.
     pub hooks: Vec<String>,
+    /// Origins of files with variables, in their order.
+    pub variable_files: Vec<String>,
+    /// Origins of whole environments, in their order.
+    pub env_from: Vec<String>,
+    /// Names and origins of files for the tool.
+    pub files: Vec<(String, String)>,
+    /// Further arguments of the tool's commands.
+    pub arguments: Vec<(String, Vec<String>)>,
 }
 
 /// Digests of files, as they are now.
@@ -80,6 +88,10 @@ const PARTS: &[(&str, &str)] = &[
     ("variables", "which variables are given, or from where"),
     ("env", "which environment variables are given, or from where"),
     ("hooks", "the hooks (their scripts, or when they run)"),
+    ("variableFiles", "which files with variables are given, or from where"),
+    ("envFrom", "which Secrets and ConfigMaps the environment is from"),
+    ("files", "which files are given, or from where"),
+    ("arguments", "arguments of the tool, such as targets"),
     ("runUID", "the run"),
 ];
 const LOCK: &str = "lockFile";
@@ -123,6 +135,19 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
         "variables": pairs(&facts.variables),
         "env": pairs(&facts.env),
     });
+    // Absent where a run has none of it, as in manifests of before there was any.
+    let more = [
+        ("variableFiles", json!(facts.variable_files)),
+        ("envFrom", json!(facts.env_from)),
+        ("files", pairs(&facts.files)),
+        ("arguments", Value::Object(facts.arguments.iter().map(|(k, v)| (k.clone(), json!(v))).collect())),
+    ];
+    let is_used = |value: &Value| {
+        !matches!(value, Value::Array(list) if list.is_empty()) && !matches!(value, Value::Object(named) if named.is_empty())
+    };
+    if let Some(parts) = manifest.as_object_mut() {
+        parts.extend(more.into_iter().filter(|(_, value)| is_used(value)).map(|(part, value)| (part.to_owned(), value)));
+    }
     if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
         tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
     }
@@ -177,7 +202,7 @@ mod tests {
             checksum(&f, &Digests { work: "x".into(), ..d.clone() }),
             checksum(&f, &Digests { tool: "x".into(), ..d.clone() }),
         ];
-        let changes: [fn(&mut Facts); 11] = [
+        let changes: [fn(&mut Facts); 18] = [
             |f| f.run_uid.push('x'),
             |f| f.tool.push('x'),
             |f| f.tool_version.push('x'),
@@ -189,6 +214,13 @@ mod tests {
             |f| f.variables[0].1.push('x'),
             |f| f.env.push(("x".into(), "value".into())),
             |f| f.hooks.push("Always x Fail sha256:1".into()),
+            |f| f.variable_files = vec!["path a".into(), "path b".into()],
+            |f| f.variable_files = vec!["path b".into(), "path a".into()],
+            |f| f.env_from.push("secret a".into()),
+            |f| f.files.push(("Home a".into(), "secret a/b".into())),
+            |f| f.files.push(("Source a".into(), "secret a/b".into())),
+            |f| f.arguments.push(("plan".into(), vec!["-target=a".into()])),
+            |f| f.arguments.push(("apply".into(), vec!["-target=a".into()])),
         ];
         for change in changes {
             let mut changed = facts();
@@ -217,7 +249,14 @@ mod tests {
         let other = Facts { workspace: "prod".into(), ..f.clone() };
         assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
         // Each part of the checksum has its words, the version of the manifest apart, which another version of the agent alone has.
-        let parts = Parts::of(&f, &d);
+        let all = Facts {
+            variable_files: vec!["path a".into()],
+            env_from: vec!["secret a".into()],
+            files: vec![("Home a".into(), "secret a/b".into())],
+            arguments: vec![("plan".into(), vec!["-target=a".into()])],
+            ..f
+        };
+        let parts = Parts::of(&all, &d);
         assert!(parts.0.keys().all(|part| part == "version" || PARTS.iter().any(|(of, _)| of == part)), "{parts:?}");
         assert_eq!(parts.0.len(), PARTS.len() + 1);
         let kept: Parts = serde_json::from_str(&serde_json::to_string(&parts).unwrap()).unwrap();

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -12,11 +13,16 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::tree::{TreeError, digest};
-use crate::files::{BACKEND_FILE, VARIABLES_FILE};
+use crate::files::{BACKEND_FILE, is_variables_file};
 
 /// What is never counted of a stack. Provider binaries are covered by the lock file; the others hold values of variables or
 /// of the backend's credentials, of which not even a hash may be shown.
-const UNCOUNTED: [&str; 4] = [".terraform/providers", ".terraform/terraform.tfstate", VARIABLES_FILE, BACKEND_FILE];
+const UNCOUNTED: [&str; 3] = [".terraform/providers", ".terraform/terraform.tfstate", BACKEND_FILE];
+
+/// Whether a path is that of a file with variables that Pawl put into the stack's directory.
+fn is_given(path: &Path, stack: &Path) -> bool {
+    path.parent() == Some(stack) && path.file_name().and_then(OsStr::to_str).is_some_and(is_variables_file)
+}
 
 /// What Terragrunt notes of a copy that it made: a digest of the times of files, and that `init` is due. What it copied is counted.
 const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-required"];
@@ -27,11 +33,13 @@ pub fn is_data_of_copy(path: &Path) -> bool {
     path.ends_with(".terraform") && path.components().any(|part| part.as_os_str() == ".terragrunt-cache")
 }
 
-/// The digest of a source that was fetched for this run; the stack lies `below` its top.
-pub fn source_digest(root: &Path, below: &Path) -> Result<String, TreeError> {
+/// The digest of a source that was fetched for this run; the stack lies `below` its top. What is `apart` is not counted: files of
+/// Secrets, which are put there anew before the digest is computed for the claim.
+pub fn source_digest(root: &Path, below: &Path, apart: &[PathBuf]) -> Result<String, TreeError> {
     let skip = UNCOUNTED.map(|name| below.join(name));
     let is_noted = |path: &Path| NOTED.iter().any(|name| path.ends_with(name));
-    digest(root, &|path| is_noted(path) || is_data_of_copy(path) || skip.iter().any(|skip| skip == path))
+    let is_apart = |path: &Path| skip.iter().chain(apart).any(|skip| skip == path) || is_given(path, below);
+    digest(root, &|path| is_noted(path) || is_data_of_copy(path) || is_apart(path))
 }
 
 /// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
@@ -56,6 +64,7 @@ fn is_uncounted(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
     UNCOUNTED.iter().any(|skip| path == Path::new(skip))
+        || is_given(path, Path::new(""))
         || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
         || NOTED.contains(&&*name)
         || name == ".terraform" && path != Path::new(".terraform")

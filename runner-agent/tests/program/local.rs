@@ -53,7 +53,8 @@ impl Place {
         fs::create_dir_all(dir.path().join("stack")).unwrap();
         fs::write(dir.path().join("bin/tofu"), TOOL).unwrap();
         fs::set_permissions(dir.path().join("bin/tofu"), PermissionsExt::from_mode(0o755)).unwrap();
-        fs::write(dir.path().join("stack/main.tf"), "variable \"a\" {}\nvariable \"token\" {}\n").unwrap();
+        fs::write(dir.path().join("stack/main.tf"), "variable \"a\" { default = 1 }\nvariable \"token\" { default = 1 }\n")
+            .unwrap();
         Self { dir }
     }
 
@@ -273,7 +274,7 @@ fn a_line_that_makes_no_sense() {
     for arguments in [&["aply"][..], &["--tool", "helm"], &["--var", "x"], &["--approve"]] {
         assert_eq!(code(&place.run(arguments, &[])), 64, "{arguments:?}");
     }
-    let refused = place.run(&["plan", "-target=a.b"], &[]);
+    let refused = place.run(&["plan", "-out=a"], &[]);
     assert_eq!((code(&refused), text(&refused).lines().count()), (64, 1), "{}", text(&refused));
     assert!(!place.stack().join(".pawl").exists());
 }

@@ -98,7 +98,13 @@ fn readme_is_read_in_three_minutes_and_begins_with_a_run_that_needs_nothing() {
 #[test]
 fn manifests_and_values_can_be_read() {
     for block in all().unwrap().into_iter().filter(|block| block.language == "yaml") {
-        let manifest: serde_json::Value = serde_saphyr::from_str(&block.text).unwrap_or_else(|e| panic!("{}: {e}", block.place));
+        let mut manifest: serde_json::Value =
+            serde_saphyr::from_str(&block.text).unwrap_or_else(|e| panic!("{}: {e}", block.place));
+        if block.mark == Some(Mark::Run("pawl.yaml".into())) {
+            // Its source is the folder that it is in.
+            manifest["spec"]["source"] = serde_json::json!({});
+            manifest["metadata"] = serde_json::json!({});
+        }
         if manifest["kind"] == "TerraformRun" {
             // By the types: a field that they do not know is no error to serde, and is missing when it is written again.
             let run: crds::TerraformRun =

@@ -1,0 +1,192 @@
+//! `pawl.yaml` beside the code: a run in its own form, without its source, which is the folder.
+
+use std::{fs, io::ErrorKind, path::Path};
+
+use anyhow::{Context as _, Result, bail};
+use crds::TerraformRunSpec;
+use serde_json::{Map, Value, json};
+
+/// Its name.
+pub const FILE: &str = "pawl.yaml";
+
+/// The largest one: 1 MiB, more than an API server takes.
+const LARGEST: u64 = 1 << 20;
+
+/// What a folder has a say in. The rest of a spec is of a cluster, or is said by the command line.
+const HERE: [&str; 13] = [
+    "arguments",
+    "env",
+    "envFrom",
+    "files",
+    "parallelism",
+    "refresh",
+    "replace",
+    "targets",
+    "timeouts",
+    "tool",
+    "variableFiles",
+    "variables",
+    "workspace",
+];
+
+/// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
+const ALIKE: f64 = 0.7;
+
+/// The fields of the spec that a folder's file has; none when there is no file.
+///
+/// # Errors
+/// What of it makes no sense, with what was meant, as far as that can be known. Nothing was begun.
+pub fn read(folder: &Path) -> Result<Map<String, Value>> {
+    let path = folder.join(FILE);
+    let text = match fs::metadata(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Map::new()),
+        Ok(meta) if meta.len() > LARGEST => bail!("{} is larger than {} MiB; nothing was changed", path.display(), LARGEST >> 20),
+        _ => fs::read_to_string(&path).with_context(|| format!("{} cannot be read; nothing was changed", path.display()))?,
+    };
+    of(&text).with_context(|| format!("{}; nothing was changed", path.display()))
+}
+
+fn of(text: &str) -> Result<Map<String, Value>> {
+    let run: Value = serde_saphyr::from_str(text).context("it is no YAML")?;
+    let Value::Object(run) = run else { bail!("it is no TerraformRun") };
+    let known = ["apiVersion", "kind", "metadata", "spec"];
+    if let Some(name) = run.keys().find(|name| !known.contains(&name.as_str())) {
+        bail!("{}", unknown(name, "", known));
+    }
+    for (field, wanted) in [("apiVersion", "pawl.run/v1alpha1"), ("kind", "TerraformRun")] {
+        if run.get(field).and_then(Value::as_str) != Some(wanted) {
+            bail!("{field} is not {wanted}");
+        }
+    }
+    let spec = match run.get("spec") {
+        None | Some(Value::Null) => return Ok(Map::new()),
+        Some(Value::Object(spec)) => spec.clone(),
+        Some(_) => bail!("spec has no fields"),
+    };
+    let crd = crds::crd::terraform_run();
+    check("spec", &Value::Object(spec.clone()), &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])?;
+    if let Some(name) = spec.keys().find(|name| !HERE.contains(&name.as_str())) {
+        let why = match name.as_str() {
+            "source" => "the source is the folder that the file is in".to_owned(),
+            "operation" => "the command line says it: runner-agent local plan, apply or destroy".to_owned(),
+            "backend" => "the backend is the code's".to_owned(),
+            _ => format!("it is of runs in a cluster; here are {}", HERE.join(", ")),
+        };
+        bail!("spec.{name} is not taken from this file: {why}");
+    }
+    for (name, value) in &spec {
+        let alone = json!({"source": {}, name: value});
+        if let Err(error) = serde_json::from_value::<TerraformRunSpec>(alone) {
+            bail!("spec.{name}: {error}");
+        }
+    }
+    Ok(spec)
+}
+
+/// Compares a value with the schema of a run: names of fields, words of which there are only some, and bounds of numbers.
+fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
+    match value {
+        _ if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
+        Value::Object(fields) => {
+            let known = schema["properties"].as_object();
+            for (name, value) in fields {
+                match known.and_then(|known| known.get(name)) {
+                    Some(schema) => check(&format!("{path}.{name}"), value, schema)?,
+                    None if schema["additionalProperties"].is_object() => {}
+                    None => bail!("{}", unknown(name, path, known.into_iter().flatten().map(|(name, _)| name.as_str()))),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                check(&format!("{path}[{at}]"), item, &schema["items"])?;
+            }
+        }
+        Value::String(word) => {
+            if let Some(words) = schema["enum"].as_array()
+                && !words.iter().any(|known| known == word)
+            {
+                let all: Vec<_> = words.iter().filter_map(Value::as_str).collect();
+                bail!("{path} is {word:?}; it is one of {}", all.join(", "));
+            }
+        }
+        Value::Number(number) => {
+            let (number, bound) = (number.as_f64().unwrap_or_default(), |key: &str| schema[key].as_f64());
+            if bound("minimum").is_some_and(|least| number < least) || bound("maximum").is_some_and(|most| number > most) {
+                bail!("{path} is {number}; it is at least {} and at most {}", schema["minimum"], schema["maximum"]);
+            }
+        }
+        Value::Null | Value::Bool(_) => {}
+    }
+    Ok(())
+}
+
+fn unknown<'a>(name: &str, path: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let alike = known.into_iter().map(|other| (strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase()), other));
+    match alike.filter(|(alike, _)| *alike >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((_, other)) => format!("there is no field {at} (did you mean {other}?)"),
+        None => format!("there is no field {at}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_of(spec: &str) -> Result<Map<String, Value>, String> {
+        let text = format!("apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n{spec}");
+        of(&text).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn what_a_folder_says_is_read_in_the_form_of_a_run() {
+        let spec = read_of(
+            "  variables:\n    - {name: zone, value: [1, {any: thing}]}\n  variableFiles:\n    - path: prod.tfvars\n  \
+             env: [{name: A, value: b}]\n  targets: [a.b]\n  parallelism: 3\n  arguments: {plan: [-compact-warnings]}\n",
+        );
+        assert_eq!(spec.unwrap().len(), 6);
+        assert!(of("apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\n").unwrap().is_empty());
+        let dir = tempfile::tempdir().unwrap();
+        assert!(read(dir.path()).unwrap().is_empty());
+        fs::write(dir.path().join(FILE), "a: [").unwrap();
+        let error = format!("{:#}", read(dir.path()).unwrap_err());
+        assert!(error.contains("pawl.yaml; nothing was changed: it is no YAML"), "{error}");
+    }
+
+    #[test]
+    fn each_field_that_is_taken_is_one_of_a_run() {
+        let crd = crds::crd::terraform_run();
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        assert!(HERE.iter().all(|name| schema.get(name).is_some()));
+    }
+
+    #[test]
+    fn what_is_unknown_is_named_with_what_was_meant() {
+        let rows = [
+            ("  variablefiles: []\n", "there is no field spec.variableFiles (did you mean variableFiles?)"),
+            ("  target: []\n", "there is no field spec.target (did you mean targets?)"),
+            ("  files: [{path: a, inn: Home}]\n", "there is no field spec.files[0].inn (did you mean in?)"),
+            ("  files: [{path: a, in: Elsewhere}]\n", "spec.files[0].in is \"Elsewhere\"; it is one of Home, Source"),
+            ("  parallelism: 0\n", "spec.parallelism is 0; it is at least 1"),
+            ("  parallelism: many\n", "spec.parallelism: invalid type"),
+            ("  source: {inline: {files: {}}}\n", "spec.source is not taken from this file: the source is the folder"),
+            ("  operation: Destroy\n", "the command line says it"),
+            ("  backend: {type: s3}\n", "the backend is the code's"),
+            ("  retry: {limit: 1}\n", "it is of runs in a cluster; here are arguments, env"),
+            ("  zzz: 1\n", "there is no field spec.zzz"),
+        ];
+        for (spec, said) in rows {
+            let error = read_of(spec).unwrap_err();
+            assert!(error.to_lowercase().starts_with(&said.to_lowercase()) || error.contains(said), "{spec}: {error}");
+        }
+        for (text, said) in [
+            ("kind: TerraformRun\nspec: {}\n", "apiVersion is not pawl.run/v1alpha1"),
+            ("apiVersion: pawl.run/v1alpha1\nkind: TerraformRunn\n", "kind is not TerraformRun"),
+            ("apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspecs: {}\n", "there is no field specs (did you mean spec?)"),
+            ("[]", "it is no TerraformRun"),
+        ] {
+            assert!(format!("{:#}", of(text).unwrap_err()).contains(said), "{text}");
+        }
+    }
+}

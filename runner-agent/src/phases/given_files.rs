@@ -1,0 +1,266 @@
+//! Files of Secrets and ConfigMaps for the tool: in its home, or beside the code.
+//!
+//! A file of a ConfigMap beside the code is code: it is counted by the checksum and kept with the plan. What is of a Secret is neither; so
+//! that it cannot be another one when the plan is applied, the agent puts it there again from its own memory before it looks at the disk
+//! for the claim, or from the Secret in another pod, where the Secret is still what it was.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder},
+    io::{self, Write as _},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use crds::{Failure, FilePlace, Reason, TerraformRunSpec};
+use nix::errno::Errno;
+
+use super::{
+    masked,
+    objects::{Found, key_of},
+    options,
+};
+use crate::{classify::internal, files, report::redact::Redactor, settings::Settings};
+
+/// Code, and what the tools read as code: nobody could review what is not shown.
+const CODE: [&str; 7] = [".tf", ".tofu", ".tf.json", ".tofu.json", ".tfvars", ".tfvars.json", ".hcl"];
+
+/// A file for the tool.
+#[derive(Debug)]
+pub(super) struct GivenFile {
+    /// Below the directory that it is put in.
+    path: PathBuf,
+    place: FilePlace,
+    secret: bool,
+    overwrite: bool,
+    /// `Home .aws/credentials`.
+    name: String,
+    /// `secret aws/credentials`.
+    origin: String,
+    bytes: Vec<u8>,
+}
+
+impl GivenFile {
+    /// Its name and origin, for the manifest.
+    pub(super) fn fact(&self) -> (String, String) {
+        (self.name.clone(), self.origin.clone())
+    }
+
+    /// Whether it is one of a Secret beside the code.
+    const fn is_apart(&self) -> bool {
+        self.secret && matches!(self.place, FilePlace::Source)
+    }
+
+    /// Puts it below a directory, in place of a file that has its name. No link is followed.
+    fn put(&self, dir: &Path) -> Result<(), Failure> {
+        let path = dir.join(&self.path);
+        let put = || {
+            let mut made = dir.to_path_buf();
+            for part in self.path.parent().into_iter().flat_map(Path::components) {
+                made.push(part);
+                if fs::symlink_metadata(&made).is_err() {
+                    DirBuilder::new().mode(0o700).create(&made)?;
+                }
+            }
+            files::create(&path)?.write_all(&self.bytes)
+        };
+        // Something else than a directory is on the way, or a directory in its place.
+        let is_taken = |error: &io::Error| {
+            let code = error.raw_os_error().map(Errno::from_raw);
+            matches!(code, Some(Errno::ENOTDIR | Errno::EISDIR | Errno::ELOOP))
+        };
+        put().map_err(|error: io::Error| {
+            if is_taken(&error) {
+                invalid(format!("spec.files: {} cannot be put in its place: {error}", self.name))
+            } else {
+                internal(&format!("the file {} cannot be written", self.name), &error)
+            }
+        })
+    }
+}
+
+fn invalid(message: impl AsRef<str>) -> Failure {
+    Reason::InvalidSpec.failure(message)
+}
+
+/// Reads the files of a spec, and notes in `taken` what is in those that the plan is not kept with.
+pub(super) fn gather(
+    spec: &TerraformRunSpec,
+    settings: &Settings,
+    redactor: &Redactor,
+    taken: &mut BTreeMap<String, String>,
+) -> Result<Vec<GivenFile>, Failure> {
+    let mut given = Vec::new();
+    for file in &spec.files {
+        let name = format!("{} {}", file.place.as_str(), file.path);
+        let wanted = format!("file {name}");
+        if !options::is_inside(&file.path) {
+            let message = format!(
+                "spec.files: {} is no path below {}, or leads into a directory of the tools",
+                file.path,
+                file.place.as_str()
+            );
+            return Err(invalid(message));
+        }
+        if file.place == FilePlace::Source && file.path.starts_with("zz_pawl") {
+            return Err(invalid(format!("spec.files: {} is a name that Pawl uses for itself", file.path)));
+        }
+        let secret = file.secret_key_ref.is_some();
+        if secret && file.place == FilePlace::Source && CODE.iter().any(|ending| file.path.ends_with(ending)) {
+            let message = format!("spec.files: {} is code, and no code comes from a Secret: nobody could review it", file.path);
+            return Err(invalid(message));
+        }
+        let from = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
+        let Found { bytes, origin } = key_of(from, settings, &wanted)?;
+        if secret {
+            masked::file(&bytes, redactor);
+        }
+        if secret || file.place == FilePlace::Home {
+            let digest = files::digest(bytes.as_slice()).map_err(|error| internal("a file cannot be read", &error))?;
+            taken.insert(wanted, digest);
+        }
+        let path = PathBuf::from(&file.path);
+        given.push(GivenFile { path, place: file.place, secret, overwrite: file.overwrite, name, origin, bytes });
+    }
+    Ok(given)
+}
+
+/// Puts files beside the code of a fresh source.
+pub(super) fn put_beside(given: &[GivenFile], stack: &Path) -> Result<(), Failure> {
+    for file in given.iter().filter(|file| file.place == FilePlace::Source) {
+        if !file.overwrite && fs::symlink_metadata(stack.join(&file.path)).is_ok() {
+            let path = file.path.display();
+            let message = format!(
+                "spec.files: the source has a file {path} already; overwrite: true puts the one of {} in its place",
+                file.origin
+            );
+            return Err(invalid(message));
+        }
+        file.put(stack)?;
+    }
+    Ok(())
+}
+
+/// Puts again what is kept with no plan: files in the home, and those of Secrets beside the code.
+pub(super) fn put_again(given: &[GivenFile], stack: &Path, home: &Path) -> Result<(), Failure> {
+    given.iter().filter(|file| file.is_apart()).try_for_each(|file| file.put(stack))?;
+    put_home(given, home)
+}
+
+/// Puts files in the home of the tool.
+pub(super) fn put_home(given: &[GivenFile], home: &Path) -> Result<(), Failure> {
+    given.iter().filter(|file| file.place == FilePlace::Home).try_for_each(|file| file.put(home))
+}
+
+/// Refuses files of Secrets beside the code of a Terragrunt unit.
+pub(super) fn check_terragrunt(given: &[GivenFile]) -> Result<(), Failure> {
+    given.iter().find(|file| file.is_apart()).map_or(Ok(()), |file| {
+        let message = "is beside the code of Terragrunt, which copies it to where the checksum counts it; put it into Home";
+        Err(invalid(format!("spec.files: {} of {} {message}", file.path.display(), file.origin)))
+    })
+}
+
+/// What of a source is neither counted nor kept: files of Secrets, below its top. `below` is the stack's directory.
+pub(super) fn apart(given: &[GivenFile], below: &Path) -> Vec<PathBuf> {
+    given.iter().filter(|file| file.is_apart()).map(|file| below.join(&file.path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::phases::tests::settings;
+    use crds::reason;
+    use serde_json::{Value, json};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    fn gathered(dir: &Path, spec: &Value) -> Result<(Vec<GivenFile>, BTreeMap<String, String>), Failure> {
+        let settings = settings(dir);
+        for (path, text) in [("secrets/s/key", "t0k3n"), ("configmaps/c/key", "plain")] {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let spec = serde_json::from_value(json!({"source": {"inline": {"files": {}}}, "files": spec})).unwrap();
+        let mut taken = BTreeMap::new();
+        gather(&spec, &settings, &Redactor::default(), &mut taken).map(|given| (given, taken))
+    }
+
+    fn of(path: &str, place: &str, secret: bool) -> Value {
+        let (kind, name) = if secret { ("secretKeyRef", "s") } else { ("configMapKeyRef", "c") };
+        json!({"path": path, "in": place, kind: {"name": name, "key": "key"}})
+    }
+
+    #[test]
+    fn files_are_put_where_they_are_wanted_and_those_of_secrets_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let (home, stack) = (top.join("home"), top.join("stack"));
+        fs::create_dir_all(&home).unwrap();
+        fs::create_dir_all(&stack).unwrap();
+        let spec =
+            json!([of(".aws/credentials", "Home", true), of("conf/key", "Source", true), of("conf/plain", "Source", false)]);
+        let (given, taken) = gathered(&top, &spec).unwrap();
+        assert_eq!(taken.keys().collect::<Vec<_>>(), ["file Home .aws/credentials", "file Source conf/key"]);
+        assert!(taken.values().all(|value| value.len() == 64), "no value is held");
+        assert_eq!(given[1].fact(), ("Source conf/key".into(), "secret s/key".into()));
+        put_beside(&given, &stack).unwrap();
+        put_home(&given, &home).unwrap();
+        assert_eq!(fs::read_to_string(home.join(".aws/credentials")).unwrap(), "t0k3n");
+        assert_eq!(fs::metadata(home.join(".aws/credentials")).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(stack.join("conf/plain")).unwrap(), "plain");
+        assert_eq!(apart(&given, Path::new("live")), [Path::new("live/conf/key")]);
+        // Code that was run in between made others of them.
+        for file in ["conf/key", "conf/plain"] {
+            fs::write(stack.join(file), "evil").unwrap();
+        }
+        fs::remove_dir_all(home.join(".aws")).unwrap();
+        put_again(&given, &stack, &home).unwrap();
+        assert_eq!(fs::read_to_string(stack.join("conf/key")).unwrap(), "t0k3n");
+        assert_eq!(fs::read_to_string(stack.join("conf/plain")).unwrap(), "evil", "the checksum counts it");
+        assert_eq!(fs::read_to_string(home.join(".aws/credentials")).unwrap(), "t0k3n");
+        // A link in the place of a directory is not followed.
+        fs::remove_dir_all(stack.join("conf")).unwrap();
+        symlink(&home, stack.join("conf")).unwrap();
+        assert!(put_again(&given, &stack, &home).is_err());
+        assert!(!home.join("key").exists());
+    }
+
+    #[test]
+    fn a_file_of_the_source_is_replaced_only_where_that_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let stack = dir.path().canonicalize().unwrap();
+        fs::write(stack.join("plain"), "of the source").unwrap();
+        let (given, _) = gathered(&stack, &json!([of("plain", "Source", false)])).unwrap();
+        let failure = put_beside(&given, &stack).unwrap_err();
+        assert_eq!(failure.reason, reason::INVALID_SPEC);
+        assert!(failure.message.contains("has a file plain already; overwrite: true"), "{}", failure.message);
+        let mut asked = of("plain", "Source", false);
+        asked["overwrite"] = true.into();
+        put_beside(&gathered(&stack, &json!([asked])).unwrap().0, &stack).unwrap();
+        assert_eq!(fs::read_to_string(stack.join("plain")).unwrap(), "plain");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_before_anything_is_fetched() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = [
+            (of("../x", "Home", true), "no path below Home"),
+            (of("a/../../x", "Source", true), "no path below Source"),
+            (of("/etc/x", "Home", true), "no path below Home"),
+            (of(".terraform/x", "Source", true), "a directory of the tools"),
+            (of("zz_pawl_override.tf.json", "Source", false), "uses for itself"),
+            (of("evil.tf", "Source", true), "no code comes from a Secret"),
+            (of("a/b.auto.tfvars.json", "Source", true), "no code comes from a Secret"),
+            (
+                json!({"path": "a", "secretKeyRef": {"name": "s", "key": "gone"}}),
+                "Secret s has no key gone; file Home a wants s/gone",
+            ),
+            (json!({"path": "a", "configMapKeyRef": {"name": "no", "key": "k"}}), "ConfigMap no does not exist or is empty"),
+            (json!({"path": "a"}), "exactly one of"),
+        ];
+        for (file, said) in rows {
+            let failure = gathered(dir.path(), &json!([file])).unwrap_err();
+            assert!(failure.message.contains(said), "{file}: {}", failure.message);
+        }
+    }
+}

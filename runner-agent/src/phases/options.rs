@@ -1,0 +1,229 @@
+//! Arguments of the tool's commands that a run asks for: by fields of their own, and by `spec.arguments` from a list.
+
+use crds::{Failure, Reason, TerraformRunSpec};
+
+/// Further arguments of each command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Options {
+    pub(super) init: Vec<String>,
+    pub(super) plan: Vec<String>,
+    pub(super) apply: Vec<String>,
+}
+
+impl Options {
+    /// The commands that have any, for the manifest.
+    pub(super) fn facts(&self) -> Vec<(String, Vec<String>)> {
+        let all = [("init", &self.init), ("plan", &self.plan), ("apply", &self.apply)];
+        all.into_iter().filter(|(_, words)| !words.is_empty()).map(|(name, words)| (name.to_owned(), words.clone())).collect()
+    }
+}
+
+/// What may follow an option.
+#[derive(Clone, Copy, Debug)]
+enum Takes {
+    /// Nothing, or `=true` or `=false`.
+    Flag,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Any text, such as an address.
+    Text,
+    /// A path below the stack's directory.
+    Path,
+}
+
+use Takes::{Flag, OneOf, Path, Text};
+
+type Allowed = &'static [(&'static str, Takes)];
+
+/// How warnings and errors are printed changes nothing of what is planned or applied.
+const INIT: Allowed = &[
+    ("upgrade", Flag),
+    ("lockfile", OneOf(&["readonly"])),
+    ("compact-warnings", Flag),
+    ("consolidate-warnings", Flag),
+    ("consolidate-errors", Flag),
+];
+const PLAN: Allowed = &[
+    ("exclude", Text),
+    ("target-file", Path),
+    ("exclude-file", Path),
+    ("generate-config-out", Path),
+    ("compact-warnings", Flag),
+    ("consolidate-warnings", Flag),
+    ("consolidate-errors", Flag),
+    ("concise", Flag),
+    ("deprecation", Text),
+];
+const APPLY: Allowed = &[
+    ("compact-warnings", Flag),
+    ("consolidate-warnings", Flag),
+    ("consolidate-errors", Flag),
+    ("concise", Flag),
+    ("deprecation", Text),
+];
+
+/// Options of the tools that have another way, and which.
+const INSTEAD: &[(&str, &str)] = &[
+    ("target", "it is spec.targets"),
+    ("replace", "it is spec.replace"),
+    ("refresh", "it is spec.refresh"),
+    ("parallelism", "it is spec.parallelism"),
+    ("var", "it is spec.variables"),
+    ("var-file", "it is spec.variableFiles"),
+    ("destroy", "it is spec.operation"),
+    ("refresh-only", "it is spec.operation"),
+    ("backend-config", "it is spec.backend"),
+    ("backend", "a run always has its backend"),
+    ("lock", "a state is always locked"),
+    ("lock-timeout", "Pawl waits for a lock by itself"),
+    ("show-sensitive", "it would print secrets"),
+    ("get", "modules are always fetched"),
+    ("plugin-dir", "providers are where the tool's configuration says"),
+    ("reconfigure", "each run has a directory of its own"),
+    ("migrate-state", "a run never moves a state"),
+    ("force-copy", "a run never moves a state"),
+    ("out", "Pawl gives it"),
+    ("json", "Pawl gives it"),
+    ("input", "Pawl gives it"),
+    ("no-color", "Pawl gives it"),
+    ("detailed-exitcode", "Pawl gives it"),
+    ("auto-approve", "what is applied is a plan that was approved"),
+    ("state", "the state is where the backend has it"),
+    ("state-out", "the state is where the backend has it"),
+    ("backup", "the state is where the backend has it"),
+];
+
+/// The arguments that a spec asks for.
+///
+/// # Errors
+/// The first that is not allowed, with those that are.
+pub(super) fn of(spec: &TerraformRunSpec) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    for (name, addresses) in [("target", &spec.targets), ("replace", &spec.replace)] {
+        for address in addresses {
+            if address.trim().is_empty() || address.contains(char::is_control) {
+                let field = if name == "target" { "targets" } else { name };
+                return Err(Reason::InvalidSpec.failure(format!("spec.{field} has {address:?}, which is no address")));
+            }
+            options.plan.push(format!("-{name}={address}"));
+        }
+    }
+    if spec.refresh == Some(false) {
+        options.plan.push("-refresh=false".to_owned());
+    }
+    if let Some(count) = spec.parallelism {
+        let word = format!("-parallelism={count}");
+        options.plan.push(word.clone());
+        options.apply.push(word);
+    }
+    let given = &spec.arguments;
+    for (command, words, allowed, to) in [
+        ("init", &given.init, INIT, &mut options.init),
+        ("plan", &given.plan, PLAN, &mut options.plan),
+        ("apply", &given.apply, APPLY, &mut options.apply),
+    ] {
+        for word in words {
+            check(command, word, allowed)?;
+            to.push(word.clone());
+        }
+    }
+    Ok(options)
+}
+
+fn check(command: &str, word: &str, allowed: Allowed) -> Result<(), Failure> {
+    let refused = |why: &str| {
+        let all: Vec<_> = allowed.iter().map(|(name, takes)| usage(name, *takes)).collect();
+        let message = format!("spec.arguments.{command} has {word:?}: {why}; allowed are {}", all.join(", "));
+        Err(Reason::InvalidSpec.failure(message))
+    };
+    if word.contains(char::is_control) {
+        return refused("it holds a line break or the like");
+    }
+    let Some(option) = word.strip_prefix('-').map(|rest| rest.strip_prefix('-').unwrap_or(rest)) else {
+        return refused("an argument is one word that begins with a dash: -name, or -name=value");
+    };
+    let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+    let Some((_, takes)) = allowed.iter().find(|(known, _)| *known == name) else {
+        let instead = INSTEAD.iter().find(|(known, _)| *known == name).map(|(_, instead)| *instead);
+        return refused(instead.unwrap_or("Pawl does not know that it is safe"));
+    };
+    let fits = match (takes, value) {
+        (Flag, None | Some("true" | "false")) => true,
+        (OneOf(words), Some(value)) => words.contains(&value),
+        (Text, Some(value)) => !value.is_empty(),
+        (Path, Some(value)) => is_inside(value),
+        (Flag, Some(_)) | (OneOf(_) | Text | Path, None) => false,
+    };
+    if fits { Ok(()) } else { refused("its value is not one that it takes") }
+}
+
+fn usage(name: &str, takes: Takes) -> String {
+    match takes {
+        Flag => format!("-{name}"),
+        OneOf(words) => format!("-{name}={}", words.join("|")),
+        Text => format!("-{name}=…"),
+        Path => format!("-{name}=PATH"),
+    }
+}
+
+/// Whether a path leads nowhere but down, and into none of the directories of the tools and of git.
+pub(super) fn is_inside(path: &str) -> bool {
+    let own = [".git", ".terraform", ".terragrunt-cache", ".pawl"];
+    !path.is_empty() && path.split('/').all(|part| !part.is_empty() && part != "." && part != ".." && !own.contains(&part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn options(json: &Value) -> Result<Options, String> {
+        let mut base = json!({"source": {"inline": {"files": {}}}});
+        base.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        of(&serde_json::from_value(base).unwrap()).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn fields_and_arguments_become_words_of_their_commands() {
+        let all = json!({"targets": ["a.b[\"x y\"]", "module.c"], "replace": ["a.d"], "refresh": false, "parallelism": 3,
+            "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.e", "--generate-config-out=gen/new.tf"], "apply": ["-compact-warnings=true"]}});
+        let found = options(&all).unwrap();
+        assert_eq!(found.init, ["-upgrade"]);
+        let plan =
+            ["-target=a.b[\"x y\"]", "-target=module.c", "-replace=a.d", "-refresh=false", "-parallelism=3", "-exclude=a.e"];
+        assert_eq!((&found.plan[..6], found.plan[6].as_str()), (&plan.map(String::from)[..], "--generate-config-out=gen/new.tf"));
+        assert_eq!(found.apply, ["-parallelism=3", "-compact-warnings=true"]);
+        assert_eq!(options(&json!({"refresh": true})).unwrap(), Options::default());
+        assert!(Options::default().facts().is_empty());
+        assert_eq!(found.facts().len(), 3);
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_refused_with_what_is() {
+        let rows = [
+            ("plan", "-target=a", "it is spec.targets"),
+            ("plan", "-destroy", "it is spec.operation"),
+            ("plan", "-var=a=1", "it is spec.variables"),
+            ("plan", "-out=x", "Pawl gives it"),
+            ("plan", "-lock=false", "a state is always locked"),
+            ("plan", "-anything", "Pawl does not know that it is safe"),
+            ("plan", "-exclude", "its value is not one that it takes"),
+            ("plan", "-generate-config-out=../x", "its value is not one that it takes"),
+            ("plan", "-target-file=/etc/passwd", "its value is not one that it takes"),
+            ("plan", "exclude", "begins with a dash"),
+            ("plan", "-exclude=a\n-destroy", "a line break"),
+            ("init", "-lockfile=update", "its value is not one that it takes"),
+            ("init", "-backend-config=x", "it is spec.backend"),
+            ("init", "-reconfigure", "a directory of its own"),
+            ("apply", "-auto-approve", "approved"),
+            ("apply", "-exclude=a", "Pawl does not know"),
+            ("apply", "-compact-warnings=maybe", "its value is not one that it takes"),
+        ];
+        for (command, word, why) in rows {
+            let message = options(&json!({"arguments": {command: [word]}})).unwrap_err();
+            assert!(message.starts_with(&format!("spec.arguments.{command} has {word:?}: ")), "{message}");
+            assert!(message.contains(why) && message.contains("; allowed are -") && !message.contains('\n'), "{word}: {message}");
+        }
+        assert!(options(&json!({"targets": [" "]})).unwrap_err().contains("no address"));
+    }
+}

@@ -1,0 +1,274 @@
+//! Files with variables that a run names: of the source, of ConfigMaps and of Secrets.
+//!
+//! They are put beside the code under names that the tool reads by itself, in their order, and after whatever the source has of that kind.
+//! So every command of the tool reads them, Terragrunt copies them, and the file of `variables` comes last and wins.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use crds::{Failure, Reason, TerraformRunSpec};
+
+use super::{
+    masked::{self, Variables},
+    objects::{Found, key_of},
+};
+use crate::{
+    classify::internal,
+    files::{self, VARIABLE_FILES},
+    report::redact::Redactor,
+    settings::Settings,
+};
+
+/// The largest file with variables of a source: 4 MiB, more than a ConfigMap holds.
+const LARGEST: u64 = 4 << 20;
+
+/// A file with variables.
+#[derive(Debug)]
+pub(super) struct GivenVariables {
+    /// `configMap vars/prod.tfvars`, `path prod.tfvars`.
+    pub(super) origin: String,
+    /// Its name, whose ending says what it is written in.
+    name: String,
+    from: From,
+}
+
+#[derive(Debug)]
+enum From {
+    /// Below the stack's directory, or beside it.
+    Source(String),
+    /// What is in it, and where it was read.
+    Mounted(String, PathBuf),
+}
+
+/// Reads the files that are not of the source, and notes in `taken` what is in them.
+pub(super) fn gather(
+    spec: &TerraformRunSpec,
+    settings: &Settings,
+    redactor: &Redactor,
+    taken: &mut BTreeMap<String, String>,
+) -> Result<Vec<GivenVariables>, Failure> {
+    let mut given = Vec::new();
+    for file in &spec.variable_files {
+        let refs = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
+        let one = match (&file.path, refs) {
+            (Some(path), (None, None)) => {
+                if path.starts_with('/') {
+                    return Err(invalid(format!(
+                        "spec.variableFiles: {path} is no path below the stack's directory or beside it"
+                    )));
+                }
+                GivenVariables { origin: format!("path {path}"), name: path.clone(), from: From::Source(path.clone()) }
+            }
+            (None, refs) => {
+                let key = refs.0.or(refs.1).map(|key| key.key.clone()).unwrap_or_default();
+                let object = refs.0.or(refs.1).map(|key| key.name.clone()).unwrap_or_default();
+                let wanted = format!("variable file {object}/{key}");
+                let Found { bytes, origin } = key_of(refs, settings, &wanted)?;
+                let text = String::from_utf8(bytes).map_err(|_| invalid(format!("spec.variableFiles: {origin} is not UTF-8")))?;
+                let parsed = Variables::read(&key, &text).map_err(|why| not_understood(&origin, &why))?;
+                if refs.0.is_some() {
+                    masked::values(&text, &parsed, redactor);
+                }
+                taken.insert(format!("variable file {origin}"), text.clone());
+                let dir = if refs.0.is_some() { &settings.secrets } else { &settings.config_maps };
+                let path = dir.join(object).join(&key);
+                GivenVariables { origin, name: key, from: From::Mounted(text, path) }
+            }
+            (Some(path), _) => {
+                return Err(invalid(format!(
+                    "spec.variableFiles: {path} needs exactly one of path, configMapKeyRef and secretKeyRef"
+                )));
+            }
+        };
+        given.push(one);
+    }
+    Ok(given)
+}
+
+fn invalid(message: impl AsRef<str>) -> Failure {
+    Reason::InvalidSpec.failure(message)
+}
+
+fn not_understood(origin: &str, why: &str) -> Failure {
+    Reason::VariableInvalid.failure(format!("the variable file {origin} is not JSON: {why}"))
+}
+
+/// Puts them beside the code of a source whose top is `root`.
+pub(super) fn put(given: &[GivenVariables], stack: &Path, root: &Path) -> Result<(), Failure> {
+    for (number, file) in given.iter().enumerate() {
+        let text = match &file.from {
+            From::Mounted(text, _) => text.clone(),
+            From::Source(path) => of_source(&stack.join(path), root, path)?,
+        };
+        let path = stack.join(file.put_name(number));
+        let written = files::create(&path).and_then(|mut to| to.write_all(text.as_bytes()));
+        written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))?;
+    }
+    Ok(())
+}
+
+/// Their arguments on the command line of a tool in a person's folder, to which nothing is written.
+pub(super) fn arguments(given: &[GivenVariables], stack: &Path, root: &Path) -> Result<Vec<OsString>, Failure> {
+    let mut words = Vec::new();
+    for file in given {
+        let path = match &file.from {
+            From::Mounted(_, path) => path.clone(),
+            From::Source(path) => {
+                // Terragrunt runs the tool in a copy.
+                let path_here = stack.join(path);
+                of_source(&path_here, root, path)?;
+                path_here
+            }
+        };
+        words.extend(["-var-file".into(), path.into_os_string()]);
+    }
+    Ok(words)
+}
+
+/// A file of the source, which stays in it.
+fn of_source(path: &Path, root: &Path, named: &str) -> Result<String, Failure> {
+    let real = path.canonicalize().map_err(|error| {
+        invalid(format!("spec.variableFiles: the source has no file {named} ({error}); paths begin in the stack's directory"))
+    })?;
+    if !real.starts_with(root) {
+        return Err(invalid(format!("spec.variableFiles: {named} leads out of the source")));
+    }
+    let mut text = String::new();
+    let read = files::regular(&real).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
+    let count = read.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => invalid(format!("spec.variableFiles: {named} is no file of text")),
+        _ => invalid(format!("spec.variableFiles: {named} cannot be read: {error}")),
+    })?;
+    if count as u64 > LARGEST {
+        return Err(invalid(format!("spec.variableFiles: {named} is larger than {} MiB", LARGEST >> 20)));
+    }
+    Variables::read(named, &text).map_err(|why| not_understood(named, &why))?;
+    Ok(text)
+}
+
+impl GivenVariables {
+    /// The name under which the tool reads it; what it says of a line in it leads back to the file.
+    fn put_name(&self, number: usize) -> String {
+        let last = self.name.rsplit('/').next().unwrap_or_default();
+        let (stem, json) = last.strip_suffix(".json").map_or((last, ""), |stem| (stem, ".json"));
+        let stem: String = stem.strip_suffix(".tfvars").unwrap_or(stem).chars().take(64).collect();
+        format!("{VARIABLE_FILES}{number:02}-{}.auto.tfvars{json}", stem.replace(' ', "_"))
+    }
+}
+
+/// Names of variables that a file gives; none where it is not understood or not there.
+pub(super) fn names(path: &Path) -> Option<Vec<String>> {
+    let mut text = String::new();
+    files::regular(path).ok()?.take(LARGEST).read_to_string(&mut text).ok()?;
+    Variables::read(&path.display().to_string(), &text).ok()?.names()
+}
+
+/// The files with variables that a tool finds in the stack's directory by itself.
+pub(super) fn found(stack: &Path) -> Vec<PathBuf> {
+    let is_read = |name: &str| {
+        let base = name.strip_suffix(".json").unwrap_or(name);
+        base == "terraform.tfvars" || base.ends_with(".auto.tfvars")
+    };
+    let entries = fs::read_dir(stack).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_read)).map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{files::is_variables_file, phases::tests::settings};
+    use crds::reason;
+    use serde_json::{Value, json};
+
+    fn gathered(dir: &Path, list: &Value) -> Result<(Vec<GivenVariables>, BTreeMap<String, String>), Failure> {
+        let settings = settings(dir);
+        for (path, text) in [
+            ("secrets/s/prod.tfvars", "password = \"hunter22\"\n"),
+            ("configmaps/c/size.tfvars.json", "{\"size\": 3}"),
+            ("configmaps/c/bad.json", "size = 3"),
+        ] {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let spec = serde_json::from_value(json!({"source": {"inline": {"files": {}}}, "variableFiles": list})).unwrap();
+        let mut taken = BTreeMap::new();
+        gather(&spec, &settings, &Redactor::default(), &mut taken).map(|given| (given, taken))
+    }
+
+    #[test]
+    fn files_are_put_in_their_order_before_the_one_of_variables() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let stack = root.join("live/net");
+        fs::create_dir_all(&stack).unwrap();
+        fs::write(root.join("live/all.tfvars"), "region = \"eu\"\n").unwrap();
+        let list = json!([
+            {"path": "../all.tfvars"},
+            {"secretKeyRef": {"name": "s", "key": "prod.tfvars"}},
+            {"configMapKeyRef": {"name": "c", "key": "size.tfvars.json"}},
+        ]);
+        let (given, taken) = gathered(&root, &list).unwrap();
+        let origins: Vec<_> = given.iter().map(|one| one.origin.as_str()).collect();
+        assert_eq!(origins, ["path ../all.tfvars", "secret s/prod.tfvars", "configMap c/size.tfvars.json"]);
+        assert_eq!(taken.len(), 2, "what is of the source is counted there");
+        put(&given, &stack, &root).unwrap();
+        let mut names: Vec<_> = fs::read_dir(&stack).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.extend([crate::files::VARIABLES_FILE.to_owned(), "zz.auto.tfvars".into()]);
+        names.sort();
+        let wanted = [
+            "zz.auto.tfvars",
+            "zz_pawl-00-all.auto.tfvars",
+            "zz_pawl-01-prod.auto.tfvars",
+            "zz_pawl-02-size.auto.tfvars.json",
+            "zz_pawl.auto.tfvars.json",
+        ];
+        assert_eq!(names, wanted);
+        assert!(wanted[1..].iter().all(|name| is_variables_file(name)) && !is_variables_file("zz_pawl-00-a.tf"));
+        assert_eq!(found(&stack).len(), 3);
+        let words = arguments(&given, &stack, &root).unwrap();
+        assert_eq!(words[..2], [OsString::from("-var-file"), stack.join("../all.tfvars").into()]);
+        assert_eq!(words[3], root.join("secrets/s/prod.tfvars"));
+    }
+
+    #[test]
+    fn what_is_not_there_or_leads_out_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let stack = root.join("source/net");
+        fs::create_dir_all(&stack).unwrap();
+        fs::write(root.join("outside.tfvars"), "").unwrap();
+        fs::write(stack.join("bad.tfvars.json"), "a = 1").unwrap();
+        let of = |path: &str| {
+            let given = gathered(&root, &json!([{"path": path}])).map(|(given, _)| given);
+            given.and_then(|given| put(&given, &stack, &root.join("source"))).unwrap_err()
+        };
+        for (path, reason, said) in [
+            ("gone.tfvars", reason::INVALID_SPEC, "the source has no file gone.tfvars"),
+            ("../../outside.tfvars", reason::INVALID_SPEC, "leads out of the source"),
+            ("/etc/passwd", reason::INVALID_SPEC, "no path below"),
+            (".", reason::INVALID_SPEC, ". cannot be read"),
+            ("bad.tfvars.json", reason::VARIABLE_INVALID, "the variable file bad.tfvars.json is not JSON: expected"),
+        ] {
+            let failure = of(path);
+            assert_eq!(failure.reason, reason, "{path}");
+            assert!(failure.message.contains(said) || path == ".", "{}", failure.message);
+        }
+        for (list, said) in [
+            (
+                json!([{"configMapKeyRef": {"name": "c", "key": "bad.json"}}]),
+                "the variable file configMap c/bad.json is not JSON",
+            ),
+            (json!([{"secretKeyRef": {"name": "s", "key": "no"}}]), "Secret s has no key no; variable file s/no wants s/no"),
+            (json!([{}]), "exactly one of"),
+        ] {
+            let failure = gathered(&root, &list).unwrap_err();
+            assert!(failure.message.contains(said), "{}", failure.message);
+        }
+    }
+}

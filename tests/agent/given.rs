@@ -1,0 +1,136 @@
+//! What is given to the tool as a whole: files of variables, an environment, files, and arguments.
+
+use std::{fs, path::Path};
+
+use crate::common::{Attempt, start};
+use crds::{FailureClass, Phase, RunResult, reason};
+use serde_json::{Value, json};
+
+/// An attempt with Secrets and ConfigMaps, of which code of the stack reads none by itself.
+fn attempt(more: &Value, env: &[(&str, &str)], mounted: &Path) -> Attempt {
+    for (path, text) in [
+        ("secrets/aws/credentials", "key = t0k3n-of-home\n"),
+        ("secrets/aws/token", "t0k3n-of-source\n"),
+        ("secrets/vars/prod.tfvars", "p = \"hunter22\"\n"),
+        ("secrets/all/FIRST", "one-of-all"),
+        ("secrets/all/not-a-name", "x"),
+        ("secrets/bad/PATH", "/evil"),
+        ("configmaps/plain/file", "plain\n"),
+        ("configmaps/plain/SECOND", "two"),
+    ] {
+        let path = mounted.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    start(more, env, |settings, _| {
+        settings.secrets = mounted.join("secrets");
+        settings.config_maps = mounted.join("configmaps");
+    })
+}
+
+#[tokio::test]
+async fn files_of_secrets_are_put_again_before_the_claim() {
+    let _one = crate::ONE.lock().await;
+    let mounted = tempfile::tempdir().unwrap();
+    let key = |kind: &str, name: &str, key: &str| json!({kind: {"name": name, "key": key}});
+    let mut files =
+        [key("secretKeyRef", "aws", "credentials"), key("secretKeyRef", "aws", "token"), key("configMapKeyRef", "plain", "file")];
+    for (file, (path, place)) in
+        files.iter_mut().zip([(".aws/credentials", "Home"), ("conf/token", "Source"), ("conf/plain", "Source")])
+    {
+        file["path"] = path.into();
+        file["in"] = place.into();
+    }
+    let reads = "cat conf/token conf/plain $HOME/.aws/credentials >> $LEDGER; cat conf/token";
+    let plan = format!("{reads}; echo evil > conf/token; echo evil > $HOME/.aws/credentials");
+    for mode in ["Automatic", "Manual"] {
+        let more = json!({"files": files, "approval": {"mode": mode}});
+        let mut a = attempt(&more, &[("PLAN", &plan), ("APPLY", reads)], mounted.path());
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
+        let read = ["t0k3n-of-source", "plain", "key = t0k3n-of-home"];
+        let wanted = [&["init", "plan"][..], &read, &["show", "show", "apply"], &read].concat();
+        assert_eq!(a.ledger(), wanted, "{mode}");
+        assert!(!a.log().contains("t0k3n") && a.log().contains("(sensitive value)"), "{}", a.log());
+    }
+}
+
+#[tokio::test]
+async fn what_a_plan_makes_of_a_file_of_a_config_map_counts() {
+    let _one = crate::ONE.lock().await;
+    let mounted = tempfile::tempdir().unwrap();
+    let more = json!({"approval": {"mode": "Manual"},
+        "files": [{"path": "file", "in": "Source", "configMapKeyRef": {"name": "plain", "key": "file"}}]});
+    let mut a = attempt(&more, &[], mounted.path());
+    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    fs::write(a.stack().join("file"), "evil").unwrap();
+    a.api.approve();
+    assert_eq!(a.end().await, 1);
+    assert_eq!((a.api.status().failure.unwrap().reason.as_str(), a.ran("apply")), (reason::CHECKSUM_MISMATCH, 0));
+}
+
+#[tokio::test]
+async fn variables_and_environments_are_given_and_masked() {
+    let _one = crate::ONE.lock().await;
+    let mounted = tempfile::tempdir().unwrap();
+    let more = json!({
+        "variableFiles": [{"secretKeyRef": {"name": "vars", "key": "prod.tfvars"}}],
+        "variables": [{"name": "p", "value": "last"}],
+        "envFrom": [{"secretRef": {"name": "all"}}, {"prefix": "OF_", "configMapRef": {"name": "plain"}}],
+    });
+    let plan = "cat zz_pawl-00-prod.auto.tfvars; echo all $FIRST $OF_SECOND; ls zz_pawl* >> $LEDGER";
+    let mut a = attempt(&more, &[("PLAN", plan)], mounted.path());
+    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    let log = a.log();
+    assert!(log.contains("p = \"(sensitive value)\"") && log.contains("all (sensitive value) two"), "{log}");
+    assert!(
+        log.contains("pawl: key not-a-name of Secret all is left out of envFrom: not-a-name is no name of a variable"),
+        "{log}"
+    );
+    assert_eq!(a.ledger()[2..4], ["zz_pawl-00-prod.auto.tfvars", "zz_pawl.auto.tfvars.json"]);
+    let mut refused = attempt(&json!({"envFrom": [{"secretRef": {"name": "bad"}}]}), &[], mounted.path());
+    assert_eq!(refused.end().await, 1);
+    let failure = refused.api.status().failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::INVALID_SPEC));
+    assert!(failure.message.starts_with("envFrom: PATH of Secret bad is refused"), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn arguments_are_given_to_their_commands_and_no_others() {
+    let _one = crate::ONE.lock().await;
+    let mounted = tempfile::tempdir().unwrap();
+    let says = "echo \"$@\" >> $LEDGER";
+    let more = json!({"targets": ["a.b"], "replace": ["a.c"], "refresh": false, "parallelism": 3,
+        "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.d"], "apply": ["-concise"]}});
+    let mut a = attempt(&more, &[("INIT", says), ("PLAN", says), ("APPLY", says)], mounted.path());
+    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    let said = |command: &str| a.ledger().into_iter().find(|line| line.starts_with(&format!("{command} "))).unwrap();
+    assert!(said("init").contains(" -upgrade") && !said("init").contains("-target"), "{}", said("init"));
+    assert!(said("plan").contains(" -target=a.b -replace=a.c -refresh=false -parallelism=3 -exclude=a.d"), "{}", said("plan"));
+    assert!(said("apply").contains(" -parallelism=3 -concise ") && !said("apply").contains("-target"), "{}", said("apply"));
+    let mut refused = attempt(&json!({"arguments": {"plan": ["-destroy"]}}), &[], mounted.path());
+    assert_eq!(refused.end().await, 1);
+    let failure = refused.api.status().failure.unwrap();
+    assert!(failure.message.contains("it is spec.operation; allowed are -exclude=…"), "{}", failure.message);
+    assert!(refused.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn all_variables_without_a_value_are_named_before_the_tool_starts() {
+    let _one = crate::ONE.lock().await;
+    let mounted = tempfile::tempdir().unwrap();
+    let code = "variable \"p\" {}\n\nvariable \"q\" {}\nvariable \"r\" {}\n";
+    let source = json!({"inline": {"files": {"main.tf": code}}});
+    let mut a = attempt(&json!({"source": source, "variables": [{"name": "r", "value": 1}]}), &[], mounted.path());
+    assert_eq!(a.end().await, 1);
+    let status = a.api.status();
+    let failure = status.failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VARIABLE_NOT_SET));
+    assert_eq!(failure.message, "2 variables have no value: p (main.tf:1), q (main.tf:3)");
+    assert_eq!(status.next_step.unwrap(), "create a run with p and q in spec.variables (a spec never changes)");
+    assert!(a.ledger().is_empty());
+}

@@ -1,0 +1,137 @@
+//! What a folder says of its runs in `pawl.yaml`, and what the command line says over it.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{RunResult, reason};
+use tests::guide;
+
+use crate::place::{Lab, Place, Test, approval, ended, holds};
+
+pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
+    let mut tests = vec![
+        Test::new("given::a_folder_says_what_is_wrong", wrong),
+        Test::new("given::a_part_is_planned", part),
+        Test::new("given::what_the_guide_says_of_it", documented),
+        Test::new("given::a_plan_that_waits_has_what_it_was_made_with", waits),
+    ];
+    for tool in lab.tools() {
+        tests.push(Test::new(format!("given::the_last_value_counts_with_{tool}"), move |lab| order(lab, tool)));
+    }
+    tests
+}
+
+const HEAD: &str = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
+
+/// Says what of the stack's folder, or what is in a file of it.
+fn write(place: &Place, name: &str, text: &str) -> Result<()> {
+    let path = place.stack().join(name);
+    fs::create_dir_all(path.parent().context("no directory")?)?;
+    Ok(fs::write(path, text)?)
+}
+
+const NAMES: [&str; 7] = ["env", "auto", "file", "again", "given", "typed", "secret"];
+
+/// Each variable is given in one place more than the one before it.
+fn order(lab: &Lab, tool: &str) -> Result<()> {
+    let declared = NAMES.map(|name| format!("variable \"{name}\" {{}}\n")).concat();
+    let said: Vec<_> = NAMES.iter().map(|name| format!("${{var.{name}}}")).collect();
+    let place =
+        lab.place(tool, &[("main.tf", &format!("{declared}output \"said\" {{\n  value = \"{}\"\n}}\n", said.join(" ")))])?;
+    let all = |from: usize, word: &str| -> String {
+        NAMES[from..6].iter().map(|name| format!("{name} = \"{word}\"\n")).collect::<Vec<_>>().concat()
+    };
+    write(&place, "terraform.tfvars", &all(1, "auto"))?;
+    write(&place, "env/first.tfvars", &all(2, "file"))?;
+    write(&place, ".pawl/configmaps/vars/again.tfvars.json", r#"{"again": "again", "given": "again", "typed": "again"}"#)?;
+    write(&place, ".pawl/secrets/all/secret", "t0k3n-of-all")?;
+    write(
+        &place,
+        "pawl.yaml",
+        &format!(
+            "{HEAD}  variableFiles:\n    - path: env/first.tfvars\n    - configMapKeyRef: {{name: vars, key: again.tfvars.json}}\n  \
+             variables:\n    - {{name: given, value: given}}\n    - {{name: typed, value: given}}\n  \
+             envFrom:\n    - {{prefix: TF_VAR_, secretRef: {{name: all}}}}\n  env:\n    - {{name: TF_VAR_auto, value: env}}\n"
+        ),
+    )?;
+    let mut command = place.agent(&["apply", "-auto-approve", "-no-color", "-var", "typed=first", "-var=typed=typed"]);
+    let (code, text) = ended(command.env("TF_VAR_env", "env"))?;
+    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    holds(&text, "said = \"env auto file again given typed (sensitive value)\"")
+}
+
+fn wrong(lab: &Lab) -> Result<()> {
+    let place = lab.place("tofu", &[("main.tf", "variable \"a\" {}\nvariable \"b\" {}\n")])?;
+    for (spec, said) in [
+        ("  variablefiles: []\n", "there is no field spec.variablefiles (did you mean variableFiles?)"),
+        ("  operation: Destroy\n", "the command line says it"),
+    ] {
+        write(&place, "pawl.yaml", &format!("{HEAD}{spec}"))?;
+        let (code, text) = place.run(&["plan"])?;
+        ensure!(code == 1 && place.records()?.is_empty(), "{code}: {text}");
+        holds(&text, said)?;
+    }
+    write(&place, "pawl.yaml", &format!("{HEAD}  arguments: {{plan: [-destroy]}}\n"))?;
+    let (code, text) = place.run(&["plan"])?;
+    ensure!(code == 1, "{code}: {text}");
+    holds(&text, "it is spec.operation; allowed are")?;
+    write(&place, "pawl.yaml", &format!("{HEAD}  env: [{{name: A, valueFrom: {{secretKeyRef: {{name: db, key: word}}}}}}]\n"))?;
+    let (code, text) = place.run(&["plan"])?;
+    ensure!(code == 1, "{code}: {text}");
+    let record = place.record()?;
+    ensure!(record.failure.context("no failure")?.reason == reason::SECRET_NOT_FOUND, "{text}");
+    holds(&text, "stack/.pawl/secrets/db/word")?;
+    fs::remove_file(place.stack().join("pawl.yaml"))?;
+    let (code, text) = place.run(&["plan"])?;
+    ensure!(code == 1, "{code}: {text}");
+    holds(&text, "2 variables have no value: a (main.tf:1), b (main.tf:2)")?;
+    holds(&text, "--var a=… --var b=…")
+}
+
+/// The example of the guide, with what it names beside it.
+fn documented(lab: &Lab) -> Result<()> {
+    let code = "variable \"zone\" {}\nvariable \"word\" {}\nvariable \"size\" {}\noutput \"said\" {\n  value = \"${var.zone} ${var.size}\"\n}\n";
+    let place = lab.place("tofu", &[("main.tf", code), ("prod.tfvars", "zone = \"north\"\nsize = 1\n")])?;
+    write(&place, ".pawl/secrets/db/secret.tfvars", "word = \"t0k3n\"\n")?;
+    write(&place, "pawl.yaml", &guide::block("pawl.yaml")?)?;
+    let (code, text) = place.run(&["apply", "-auto-approve"])?;
+    ensure!(code == 0, "{code}: {text}");
+    holds(&text, "said = \"north 3\"")
+}
+
+const PARTS: &str =
+    "resource \"terraform_data\" \"a\" {}\nresource \"terraform_data\" \"b\" {}\nresource \"terraform_data\" \"c\" {}\n";
+
+fn part(lab: &Lab) -> Result<()> {
+    let place = lab.place("tofu", &[("main.tf", PARTS)])?;
+    let counts = |place: &Place| -> Result<(u32, u32)> {
+        let counts = place.record()?.plan.context("no plan")?.counts;
+        Ok((counts.add, counts.destroy))
+    };
+    write(&place, "pawl.yaml", &format!("{HEAD}  targets: [terraform_data.a, terraform_data.b]\n  parallelism: 1\n"))?;
+    let (code, text) = place.run(&["plan"])?;
+    ensure!(code == 0 && counts(&place)? == (2, 0), "{code}: {text}");
+    // What is typed wins.
+    let (code, text) = place.run(&["apply", "-target", "terraform_data.a", "-auto-approve"])?;
+    ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
+    fs::remove_file(place.stack().join("pawl.yaml"))?;
+    let (code, text) = place.run(&["plan", "-exclude=terraform_data.b", "-compact-warnings"])?;
+    ensure!(code == 0 && counts(&place)? == (1, 0), "{code}: {text}");
+    let (code, text) =
+        place.run(&["plan", "-replace=terraform_data.a", "-target=terraform_data.a", "-refresh=false", "-upgrade"])?;
+    ensure!(code == 0 && counts(&place)? == (1, 1), "{code}: {text}");
+    Ok(())
+}
+
+fn waits(lab: &Lab) -> Result<()> {
+    let place = lab
+        .place("tofu", &[("main.tf", &format!("variable \"word\" {{}}\noutput \"word\" {{\n  value = var.word\n}}\n{PARTS}"))])?;
+    write(&place, "pawl.yaml", &format!("{HEAD}  variables: [{{name: word, value: here}}]\n"))?;
+    let (code, text) = place.run(&["apply", "-target=terraform_data.a"])?;
+    ensure!(code == 2, "{code}: {text}");
+    let line = approval(&text)?;
+    holds(&line, "--target terraform_data.a")?;
+    let (code, text) = place.paste(&line)?;
+    ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
+    Ok(())
+}
