@@ -66,7 +66,7 @@ impl PhaseRunner {
         self.fixed_hooks().iter().map(Hook::fact).collect()
     }
 
-    fn has_hook(&self, when: HookWhen) -> bool {
+    pub(super) fn has_hook(&self, when: HookWhen) -> bool {
         self.fixed_hooks().iter().any(|hook| hook.when == when)
     }
 

@@ -254,7 +254,8 @@ impl Work for PhaseRunner {
         let prepared = Arc::new(prepared);
         self.enter(Stage::Prepared(prepared.clone()));
         self.run_hooks(HookWhen::AfterSetup, Some(&prepared.shell), &Vec::new(), &notices).await?;
-        variables::check(&prepared)?;
+        let more = [HookWhen::BeforeInit, HookWhen::AfterInit, HookWhen::BeforePlan].into_iter().any(|when| self.has_hook(when));
+        variables::check(&prepared, &self.handed_over(), more)?;
         for note in prepared.shell.tool.found.notes.iter().chain(&prepared.notes) {
             self.log.line(&format!("pawl: {note}")).await;
         }

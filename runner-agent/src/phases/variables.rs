@@ -30,15 +30,20 @@ const ALIKE: f64 = 0.8;
 const NAMED: usize = 20;
 
 /// Refuses values for variables that the stack's own files do not declare, and a stack of which a variable has no value, before anything
-/// is planned.
-pub(super) fn check(prepared: &Prepared) -> Result<(), Failure> {
+/// is planned. `handed_over` is the environment that hooks have given so far; where `may_follow` says that more of them come before the
+/// plan, what has no value yet is not missing.
+pub(super) fn check(prepared: &Prepared, handed_over: &[(String, String)], may_follow: bool) -> Result<(), Failure> {
     let Prepared { run, shell, .. } = prepared;
     let (stack, args) = (&shell.stack, shell.variable_args.as_slice());
     let Some(declared) = declared(shell.tool.found.name, stack) else { return Ok(()) };
     let given = || run.spec.variables.iter().map(|variable| variable.name.as_str()).chain(named(args));
     check_declared(&declared, given())?;
+    if may_follow {
+        return Ok(());
+    }
     let Some(mut all) = in_files(stack, args, &shell.env) else { return Ok(()) };
-    all.extend(given().map(str::to_owned));
+    let by_hooks = handed_over.iter().filter_map(|(name, _)| name.strip_prefix("TF_VAR_"));
+    all.extend(given().chain(by_hooks).map(str::to_owned));
     check_given(&declared, &all)
 }
 

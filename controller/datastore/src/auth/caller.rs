@@ -1,6 +1,7 @@
 //! Whether a pod may do what it asks for: a pure decision on the run as it is.
 
 use crds::{
+    Operation,
     datastore::{FORBIDDEN, ObjectKind, Problem, REPLACED},
     names::attempt_name,
 };
@@ -132,7 +133,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
 pub(crate) mod tests {
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-    use crds::{Adopted, Claim, Operation, datastore::StateId};
+    use crds::{Adopted, Claim, datastore::StateId};
 
     use super::*;
 
