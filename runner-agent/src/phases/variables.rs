@@ -90,7 +90,6 @@ fn check_given(declared: &Declarations, given: &BTreeSet<String>) -> Result<(), 
         address: Some(format!("var.{name}")),
         file: Some(at.file.clone()),
         line: at.line,
-        ..Diagnostic::default()
     });
     let diagnostics = diagnostics.collect();
     Err(Failure { diagnostics, ..Reason::VariableNotSet.failure(format!("{what}: {}", words.join(", "))) })
