@@ -13,7 +13,8 @@ pub const FILE: &str = "pawl.yaml";
 const LARGEST: u64 = 1 << 20;
 
 /// What a folder has a say in. The rest of a spec is of a cluster, or is said by the command line.
-const HERE: [&str; 13] = [
+const HERE: [&str; 14] = [
+    "hooks",
     "arguments",
     "env",
     "envFrom",

@@ -8,7 +8,7 @@ use std::{
 use crds::{ArtifactSource, Failure, Reason};
 use tool_versions::{
     Error, Kind, Limits, archive,
-    http::{Ask, Auth, Client, Rules, address::shown_text},
+    releases::http::{Ask, Auth, Client, Rules, address::shown_text},
 };
 
 use super::{PhaseRunner, fetch::files, inputs};

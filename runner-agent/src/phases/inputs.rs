@@ -145,10 +145,6 @@ impl Inputs {
     }
 }
 
-fn is_refused(name: &str) -> bool {
-    REFUSED.contains(&name) || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
-
 /// All keys of a Secret or ConfigMap as variables of the environment. A key that is no name of one is left out, as in a Pod.
 fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut Inputs) -> Result<(), Failure> {
     let (name, dir, kind, word, reason) = match (&from.secret_ref, &from.config_map_ref) {

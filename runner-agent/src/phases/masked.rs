@@ -70,7 +70,7 @@ impl Variables {
             let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
             return if value.is_object() { Ok(Self::Json(value)) } else { Err("it is no JSON object".to_owned()) };
         }
-        Ok(tool_versions::hcl::parse(text).map_or(Self::Unknown, |body| Self::Hcl(Box::new(body))))
+        Ok(tool_versions::request::hcl::parse(text).map_or(Self::Unknown, |body| Self::Hcl(Box::new(body))))
     }
 
     /// The names of its variables; none where it is not understood.

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use crds::{Failure, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
+use crds::{Failure, KeyRef, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -46,6 +46,7 @@ pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool,
     for variable in &spec.env {
         found.value(settings, variable.value_from.as_ref(), &format!("env {}", variable.name));
     }
+    found.inputs(spec, settings);
     if fetches {
         found.source(spec, settings);
     }
@@ -70,10 +71,10 @@ impl Found {
     fn value(&mut self, settings: &Settings, from: Option<&ValueFrom>, wanted: &str) {
         // What makes no sense is refused by whoever takes the values.
         let (key, dir, kind, reason) = match from {
-            Some(ValueFrom { secret_key_ref: Some(key), config_map_key_ref: None }) => {
+            Some(ValueFrom { secret_key_ref: Some(key), config_map_key_ref: None, output_of: None }) => {
                 (key, &settings.secrets, "Secret", Reason::SecretNotFound)
             }
-            Some(ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key) }) => {
+            Some(ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key), output_of: None }) => {
                 (key, &settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound)
             }
             Some(_) | None => return,
@@ -88,6 +89,33 @@ impl Found {
                 self.0.push((reason, format!("{kind} {} has nothing at its key {}; {wanted} wants it", key.name, key.key)));
             }
             Some(_) => {}
+        }
+    }
+
+    /// Files with variables, files for the tool, and whole environments.
+    fn inputs(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
+        let from = |secret: &Option<KeyRef>, config_map: &Option<KeyRef>| ValueFrom {
+            secret_key_ref: secret.clone(),
+            config_map_key_ref: config_map.clone(),
+            output_of: None,
+        };
+        for file in spec.variable_files.iter().filter(|file| file.path.is_none()) {
+            let from = from(&file.secret_key_ref, &file.config_map_key_ref);
+            self.value(settings, Some(&from), "a file with variables");
+        }
+        for file in spec.files.iter().filter(|_| settings.folder.is_none()) {
+            let from = from(&file.secret_key_ref, &file.config_map_key_ref);
+            self.value(settings, Some(&from), &format!("file {}", file.path));
+        }
+        for whole in &spec.env_from {
+            let (dir, kind, reason, name) = match (&whole.secret_ref, &whole.config_map_ref) {
+                (Some(secret), None) => (&settings.secrets, "Secret", Reason::SecretNotFound, &secret.name),
+                (None, Some(map)) => (&settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound, &map.name),
+                (Some(_), Some(_)) | (None, None) => continue,
+            };
+            if inputs::is_empty(&dir.join(name)) {
+                self.0.push((reason, format!("{kind} {name} does not exist or is empty; envFrom wants it")));
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use hcl_edit::{expr::Expression, structure::Block};
-use tool_versions::hcl;
+use tool_versions::request::hcl;
 
 /// What a run adds to the tool's CLI configuration.
 #[derive(Clone, Debug, Default)]
