@@ -67,11 +67,19 @@ pub(crate) fn feed(world: &mut World, index: usize, event: Event) {
     if before != state && !effects.is_empty() {
         agent.pending = None;
     }
+    let hooks = world.hooks;
     for effect in effects {
         let agent = world.agents[index].as_mut().unwrap();
         match effect {
             Effect::Adopt | Effect::Record(_) | Effect::Claim => agent.pending = Some(effect),
-            Effect::RunSetup | Effect::RunRestore | Effect::RunInit | Effect::RunPlan | Effect::VerifyManifest => {
+            Effect::RunSetup
+            | Effect::RunRestore
+            | Effect::RunInit
+            | Effect::RunPlan
+            | Effect::VerifyManifest
+            | Effect::RunHooksBefore
+            | Effect::VerifyAgain
+            | Effect::RunHooksAfter(_) => {
                 agent.running = Some(effect);
             }
             Effect::RunApply => {
@@ -87,11 +95,22 @@ pub(crate) fn feed(world: &mut World, index: usize, event: Event) {
             Effect::End(ending) => {
                 agent.running = None;
                 agent.said = Some(said(ending));
-                agent.pending = Some(effect);
+                agent.pending = Some(effect).filter(|_| !hooks);
+            }
+            Effect::Report => {
+                agent.running = None;
+                if let State::Reporting(ending) = state {
+                    agent.pending = Some(Effect::End(ending));
+                }
             }
             Effect::Exit => die(world, index),
             Effect::KillOthers | Effect::KillProviders | Effect::KillTool => {}
         }
+    }
+    // What the process says stands with the datastore and in its pod at once; the hooks behind it take their time.
+    if let (State::Ending(_), true) = (state, hooks && before != state) {
+        feed(world, index, Event::Write(Write::Delivered { hooks: true }));
+        return;
     }
     // As the driver does on entering them.
     if state == State::Leasing && before != State::Leasing && world.agents[index].as_ref().is_some_and(|a| a.levels.leased) {
@@ -259,7 +278,10 @@ fn granted(world: &mut World, index: usize, effect: Effect) {
                 feed(world, index, Event::Write(Write::Recorded));
             }
         }
-        Effect::Claim => feed(world, index, Event::Write(Write::ClaimGranted)),
+        Effect::Claim => {
+            let hooks = world.hooks;
+            feed(world, index, Event::Write(Write::ClaimGranted { hooks }));
+        }
         Effect::End(_) => feed(world, index, Event::Write(Write::Reported)),
         _ => {}
     }

@@ -30,6 +30,7 @@ fn world(mode: ApprovalMode, left: Budget) -> World {
         now: 0,
         applies: 0,
         applied: false,
+        hooks: false,
         wrong: None,
     }
 }
@@ -60,6 +61,11 @@ fn main() -> ExitCode {
             "manual_behind_another_with_a_death",
             behind(manual(Budget { crash: 1, ticks: 2, ..NONE })),
             &["Applied", "Indeterminate", "retried"],
+        ),
+        (
+            "automatic_with_hooks_and_a_death",
+            World { hooks: true, ..automatic(Budget { crash: 1, cancel: 1, ticks: 2, ..NONE }) },
+            &["Applied", "Indeterminate"],
         ),
         ("automatic_behind_another_with_lost_replies", behind(automatic(Budget { lost: 1, ..NONE })), &["Applied"]),
     ];

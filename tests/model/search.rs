@@ -203,7 +203,8 @@ fn work(world: &mut World, index: usize, fine: bool) {
         Effect::RunSetup | Effect::RunRestore => Event::Task(Task::SetupDone),
         Effect::RunInit => Event::Task(Task::InitDone),
         Effect::RunPlan => Event::Task(Task::PlanDone { changes: true }),
-        Effect::VerifyManifest => Event::Task(Task::ManifestMatched),
+        Effect::VerifyManifest | Effect::VerifyAgain => Event::Task(Task::ManifestMatched),
+        Effect::RunHooksBefore | Effect::RunHooksAfter(_) => Event::Task(Task::HooksDone),
         _ => Event::Task(Task::ApplyDone),
     };
     if !fine {

@@ -148,6 +148,8 @@ pub(crate) struct World {
     pub left: Budget,
     /// Another run has the lease on the state.
     pub behind: bool,
+    /// Hooks run before the apply, and at every end.
+    pub hooks: bool,
     pub now: u8,
     pub applies: u8,
     pub applied: bool,

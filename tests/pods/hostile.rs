@@ -96,6 +96,17 @@ const FOUND: [(&str, &str); 9] = [
     ("closed", "555"),
 ];
 
+/// What is refused to a hook besides.
+const REFUSED_TO_HOOKS: [&str; 2] = ["hook_script_changed", "hook_script_planted"];
+
+/// The same code as a hook, after the plan and behind the claim.
+fn hooks() -> Value {
+    json!([
+        {"name": "attack-the-plan", "when": "AfterPlan", "inline": "#!/bin/bash\nexec bash attack.sh hook\n"},
+        {"name": "attack-the-apply", "when": "BeforeApply", "inline": "#!/bin/bash\nexec bash attack.sh late\n"},
+    ])
+}
+
 /// How each attempt of a phase has to end.
 fn expected(phase: &str) -> BTreeMap<String, String> {
     let of_files = FILES.iter().flat_map(|file| {
@@ -103,6 +114,8 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
         ways.chain([(format!("{file}_is_there"), "done")])
     });
     let refused = REFUSED.iter().map(|name| ((*name).to_owned(), "refused"));
+    let is_hook = matches!(phase, "hook" | "late");
+    let refused = refused.chain(REFUSED_TO_HOOKS.iter().filter(|_| is_hook).map(|name| ((*name).to_owned(), "refused")));
     let planted = PLANTED.iter().filter(|_| phase == "plan");
     let done = DONE.iter().chain(planted).map(|name| ((*name).to_owned(), "done"));
     of_files.chain(refused).chain(done).map(|(name, end)| (name, end.to_owned())).collect()
@@ -180,15 +193,17 @@ async fn attacks(scene: Scene) -> Result<()> {
     holds(&before, "\"number\"")?;
 
     // A run that only plans.
-    run(&scene, &url, "planned", json!({"stack": "net", "operation": "Plan"})).await?;
+    run(&scene, &url, "planned", json!({"stack": "net", "operation": "Plan", "hooks": hooks()})).await?;
     let status = scene.ends_within("planned", RunResult::Planned, LATER).await?;
     ensure!(!status.unconfined && status.claim.is_none(), "{status:?}");
-    fended_off(&scene.log("planned").await?, "plan")?;
+    let log = scene.log("planned").await?;
+    fended_off(&log, "plan")?;
+    fended_off(&log, "hook")?;
     unchanged(&scene, &before)?;
 
     // One that waits in its pod, and one whose plan is applied by another pod.
-    run(&scene, &url, "held", json!({"stack": "net", "approval": {"holdFor": "1h"}})).await?;
-    run(&scene, &url, "kept", json!({"stack": "kept", "approval": {"holdFor": "0s"}})).await?;
+    run(&scene, &url, "held", json!({"stack": "net", "hooks": hooks(), "approval": {"holdFor": "1h"}})).await?;
+    run(&scene, &url, "kept", json!({"stack": "kept", "hooks": hooks(), "approval": {"holdFor": "0s"}})).await?;
     let held = scene.phase("held", Phase::AwaitingApproval).await?;
     unchanged(&scene, &before)?;
     ensure!(held.plan.context("no plan")?.changes.iter().any(|line| line == "- terraform_data.before"), "{:?}", held.history);
@@ -204,6 +219,7 @@ async fn attacks(scene: Scene) -> Result<()> {
         let attempt = status.attempt.context("no attempt")?;
         ensure!(attempt.restores == restores && attempt.tries == 1, "{name}: {attempt:?}");
         let log = scene.log(name).await?;
+        fended_off(&log, "late")?;
         fended_off(&log, "apply")?;
         let found = FOUND.map(|(name, end)| (name.to_owned(), end.to_owned()));
         ensure!(said(&log, "look") == BTreeMap::from(found), "{name}: {:?}\n{log}", said(&log, "look"));

@@ -11,6 +11,7 @@ mod failures;
 mod guard;
 mod guide;
 mod hangs;
+mod hooks;
 mod hostile;
 mod identity;
 mod images;
@@ -97,6 +98,7 @@ fn main() -> Result<ExitCode> {
         failures::tests(),
         guard::tests(),
         guide::tests(),
+        hooks::tests(),
         hostile::tests(),
         identity::tests(),
         images::tests(),

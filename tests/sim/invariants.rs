@@ -18,6 +18,8 @@ use crate::{
 pub(crate) enum Done {
     Init,
     Plan,
+    HooksBefore,
+    HooksAfter { applied: bool },
     ApplyBegun { bytes: String, checksum: String },
     Created,
     ApplyEnded { fine: bool },
@@ -45,6 +47,8 @@ pub(crate) struct Watcher {
     pub flaky: u8,
     /// By UID of the run.
     applied: BTreeMap<String, Applied>,
+    /// By UID of the run: whether hooks behind its apply have begun.
+    hooked: BTreeMap<String, bool>,
     claims: BTreeMap<String, Claim>,
     /// By run and attempt: when its plan was begun.
     planned: BTreeMap<(String, u32), u64>,
@@ -76,7 +80,33 @@ pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, don
                 world.watcher.planned.insert((uid, settings.attempt), millis());
             }
         }
+        Done::HooksBefore => {
+            if world.watcher.claims.get(&uid).is_none_or(|claim| claim.nonce != settings.nonce) {
+                world.violated("S70", &format!("{} runs hooks before an apply that it has no claim of", process.name));
+            }
+            if world.watcher.hooked.insert(uid.clone(), false).is_some() || world.watcher.applied.contains_key(&uid) {
+                world.violated("S70", "hooks before the apply a second time, or behind it");
+            }
+        }
+        Done::HooksAfter { applied } => {
+            if !applied {
+                return;
+            }
+            world.watcher.hooked.insert(uid.clone(), true);
+            let kept = world.data.results.get(&(uid.clone(), settings.attempt)).and_then(|message| message.result);
+            let is_kept = matches!(kept, Some(RunResult::Applied | RunResult::Destroyed));
+            if world.schedule.scene.datastore && !is_kept {
+                world.violated("S71", "a hook behind the apply begins, and its result is not with the datastore");
+            }
+            if world.watcher.applied.get(&uid).is_none_or(|applied| applied.ended != Some(true)) {
+                world.violated("S71", "hooks behind an apply that has not ended well");
+            }
+        }
         Done::ApplyBegun { bytes, checksum } => {
+            let hooks = world.schedule.scene.hooks;
+            if hooks && !world.watcher.hooked.contains_key(&uid) {
+                world.violated("S70", "an apply without the hooks before it");
+            }
             if world.applied_at.is_none() {
                 world.applied_at = Some(world.boundaries);
             }
@@ -118,7 +148,13 @@ pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, don
                         world.violated("S13", "a tool behind a claim was killed and had not been asked to end");
                     }
                 }
-                Done::Interrupted | Done::Killed | Done::Init | Done::Plan | Done::ApplyBegun { .. } => {}
+                Done::Interrupted
+                | Done::Killed
+                | Done::Init
+                | Done::Plan
+                | Done::HooksBefore
+                | Done::HooksAfter { .. }
+                | Done::ApplyBegun { .. } => {}
             }
         }
     }
@@ -314,6 +350,14 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
         let lie = trace::truth(*result, *changes, claimed, &deeds);
         if lie.is_some() || failed || (*settled && !fine) {
             world.violated("S28", &format!("{name} ended {result} with changes {changes:?}; it was {applied:?}"));
+        }
+        // A pod that ended among its hooks has applied, as the datastore knows.
+        let is_applied = *settled || matches!(result, RunResult::Applied | RunResult::Destroyed);
+        if world.watcher.hooked.get(uid) == Some(&true) && world.schedule.scene.datastore && !is_applied {
+            world.violated("S71", &format!("{name} ended {result}, though it was applied and its hooks had begun"));
+        }
+        if world.watcher.hooked.contains_key(uid) {
+            world.watcher.endings.insert("hooks");
         }
     }
     world.watcher.results = results;

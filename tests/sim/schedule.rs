@@ -141,6 +141,10 @@ pub(crate) struct Scene {
     pub second: Option<u8>,
     /// Two controllers that both think they lead.
     pub two: bool,
+    /// Hooks run before the apply, after it, and at every end.
+    pub hooks: bool,
+    /// The one before the apply changes the code.
+    pub hook_tampers: bool,
 }
 
 impl Default for Scene {
@@ -159,6 +163,8 @@ impl Default for Scene {
             objects: 3,
             second: None,
             two: false,
+            hooks: false,
+            hook_tampers: false,
         }
     }
 }
@@ -183,6 +189,8 @@ impl Schedule {
     /// The schedule of a seed.
     pub(crate) fn random(seed: u64) -> Self {
         let mut c = Chance(seed ^ 0x5eed);
+        // Of their own, so that a seed has the life that it always had.
+        let mut of_hooks = Chance(seed ^ 0x400c);
         let manual = !c.one_in(3);
         let mut scene = Scene {
             automatic: !manual,
@@ -204,6 +212,8 @@ impl Schedule {
             objects: c.pick(&[1, 3, 8, 20, 84]),
             second: if c.one_in(8) { Some(c.pick(&[0, 5, 20, 60])) } else { None },
             two: c.one_in(3),
+            hooks: of_hooks.one_in(4),
+            hook_tampers: of_hooks.one_in(12),
         };
         if scene.operation == crds::Operation::Plan {
             scene.second = None;
@@ -292,8 +302,10 @@ impl Schedule {
             less.person.remove(i);
             all.push(less);
         }
-        let plain: [fn(&mut Scene); 7] = [
+        let plain: [fn(&mut Scene); 9] = [
             |s| s.two = false,
+            |s| s.hooks = false,
+            |s| s.hook_tampers = false,
             |s| s.second = None,
             |s| s.stubborn = false,
             |s| s.flaky = 0,

@@ -99,6 +99,13 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
             scene(plain.clone(), &[held[0], (When::Waits(1_002), Gesture::Withdraw), (When::Waits(4_000), Gesture::Approve)]),
         ),
         ("cancelled at once", scene(plain.clone(), &[(When::At(900), Gesture::Cancel)])),
+        ("hooks", scene(Scene { automatic: true, hooks: true, ..plain.clone() }, &[])),
+        ("hooks without a datastore", scene(Scene { hooks: true, datastore: false, ..plain.clone() }, &held)),
+        ("a hook that changes the code", scene(Scene { hooks: true, hook_tampers: true, ..plain.clone() }, &held)),
+        (
+            "cancelled among the hooks",
+            scene(Scene { hooks: true, ..plain.clone() }, &[held[0], (When::Applies(200), Gesture::Cancel)]),
+        ),
         ("two controllers", scene(Scene { two: true, ..plain }, &held)),
     ]
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crds::{
-    Changed, Changes, Claim, Failure, FailureClass, Progress, StateLock, TerraformRun, datastore::StateId, reason, state_key,
-    termination::TerminationMessage,
+    Changed, Changes, Claim, Failure, FailureClass, Progress, RunResult, StateLock, TerraformRun, datastore::StateId, reason,
+    state_key, termination::TerminationMessage,
 };
 use kube::ResourceExt;
 use runner_agent::{
@@ -201,6 +201,20 @@ impl PlayedWork {
         None
     }
 
+    /// Writes the record of the claim, without which nothing follows.
+    async fn record(&self, claim: &Claim) -> Result<(), Failure> {
+        if !self.has_store {
+            return Ok(());
+        }
+        let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
+        let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "another process claimed this run".into() };
+        let kept = self.stored("record the claim", 60, move |data| {
+            let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
+            if *there == record { Ok(()) } else { Err(claimed()) }
+        });
+        kept.await.map_err(unrecorded)
+    }
+
     fn release_lock(&self) {
         let name = &self.process.name;
         self.shared.act(|world| {
@@ -336,15 +350,28 @@ impl Work for PlayedWork {
         Ok(Verified { checksum: self.mine().disk.clone(), differs: Vec::new() })
     }
 
+    fn has_hooks_before(&self) -> bool {
+        self.shared.lock().schedule.scene.hooks
+    }
+
+    async fn hooks_before(&self, claim: Claim, notices: Notices) -> Result<(), Failure> {
+        self.record(&claim).await?;
+        self.step("hooks before", Some(Done::HooksBefore), 200, &notices).await?;
+        if self.shared.lock().schedule.scene.hook_tampers {
+            self.mine().disk = digest("what a hook made");
+        }
+        Ok(())
+    }
+
+    async fn verify_again(&self) -> Result<Verified, Failure> {
+        self.shared.pause(5).await;
+        self.process.live().await;
+        Ok(Verified { checksum: self.mine().disk.clone(), differs: Vec::new() })
+    }
+
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
-        if self.has_store {
-            let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
-            let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "another process claimed this run".into() };
-            let kept = self.stored("record the claim", 60, move |data| {
-                let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
-                if *there == record { Ok(()) } else { Err(claimed()) }
-            });
-            kept.await.map_err(unrecorded)?;
+        if !self.has_hooks_before() {
+            self.record(&claim).await?;
         }
         if *self.told.borrow() > 0 {
             return Err(terminated());
@@ -438,17 +465,30 @@ impl Work for PlayedWork {
         self.mine().changed
     }
 
-    async fn deliver(&self, message: TerminationMessage) {
-        if !self.has_store {
+    fn has_hooks_after(&self, _applied: bool) -> bool {
+        self.shared.lock().schedule.scene.hooks
+    }
+
+    async fn hooks_after(&self, applied: bool, _result: Option<RunResult>, _notices: Notices) {
+        // One that cannot be started fails alone.
+        if self.shared.exec(&self.process, "hooks after").await {
             return;
         }
+        self.did(Done::HooksAfter { applied });
+        self.shared.pause(300).await;
+        self.process.live().await;
+    }
+
+    async fn deliver(&self, message: TerminationMessage) -> bool {
+        if !self.has_store {
+            return true;
+        }
         let key = (message.run_uid.clone(), message.attempt);
-        let _ = self
-            .stored("deliver the result", 20, move |data| {
-                data.results.insert(key.clone(), message.clone());
-                Ok(())
-            })
-            .await;
+        let delivered = self.stored("deliver the result", 20, move |data| {
+            data.results.insert(key.clone(), message.clone());
+            Ok(())
+        });
+        delivered.await.is_ok()
     }
 
     fn redact(&self, text: &str) -> String {

@@ -74,6 +74,11 @@ fn failed(retried: bool) -> Step {
     end(if retried { Ending::Attempt(Cause::Step) } else { Ending::Failed(Cause::Step) })
 }
 
+/// How what was claimed ends before its apply begins: it is never retried, nor Canceled.
+fn not_applied(cause: Cause) -> Step {
+    end(Ending::Failed(cause))
+}
+
 /// How a stop ends an attempt that has no claim.
 fn stopped(stop: Stop) -> Step {
     match stop {
@@ -262,13 +267,14 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
     }
 }
 
-/// Hooks before the apply run, behind the claim. What is claimed is never retried, nor Canceled.
+/// Hooks before the apply run, behind the claim.
 fn preparing(event: E) -> Step {
     match event {
         E::Task(Task::HooksDone) => (State::VerifyingAgain, vec![Effect::KillOthers, Effect::VerifyAgain]),
-        E::Task(Task::StepFailed { .. }) => end(Ending::Failed(Cause::Step)),
-        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => {
-            (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt])
+        E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
+        E::Stop(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => {
+            let stage = Stage::Asked;
+            (State::Interrupting { stop, stage }, vec![Effect::Interrupt])
         }
         E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
         | E::Task(
@@ -289,11 +295,11 @@ fn preparing(event: E) -> Step {
 fn verifying_again(event: E) -> Step {
     match event {
         E::Task(Task::ManifestMatched) => (State::Applying, vec![Effect::RunApply]),
-        E::Task(Task::ManifestDiffers) => end(Ending::Failed(Cause::Mismatch)),
-        E::Task(Task::StepFailed { .. }) => end(Ending::Failed(Cause::Step)),
-        E::Stop(Stop::Terminated) => end(Ending::Failed(Cause::Terminated)),
-        E::Stop(Stop::Cancelled) => end(Ending::Failed(Cause::Cancelled)),
-        E::Stop(Stop::Deadline) => end(Ending::Failed(Cause::Deadline)),
+        E::Task(Task::ManifestDiffers) => not_applied(Cause::Mismatch),
+        E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
+        E::Stop(Stop::Terminated) => not_applied(Cause::Terminated),
+        E::Stop(Stop::Cancelled) => not_applied(Cause::Cancelled),
+        E::Stop(Stop::Deadline) => not_applied(Cause::Deadline),
         E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
         | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
         | E::Write(_)
