@@ -191,7 +191,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     fn entered(&mut self, before: State) {
         self.listens(before);
         match self.state {
-            State::Stopping { killed: false, .. } | State::Interrupting { stage: Stage::Asked, .. } => {
+            State::Stopping { killed: false, .. }
+            | State::HoldingBack { killed: false, .. }
+            | State::Interrupting { stage: Stage::Asked, .. } => {
                 self.told_at = Some(Instant::now());
             }
             State::Claiming(_, Some(_)) => {
@@ -239,6 +241,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             | State::Claiming(..)
             | State::Stopping { .. }
             | State::Preparing
+            | State::HoldingBack { .. }
             | State::VerifyingAgain
             | State::Applying
             | State::Interrupting { .. }
@@ -351,6 +354,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     | State::Awaiting
                     | State::Verifying(_)
                     | State::Preparing
+                    | State::HoldingBack { .. }
                     | State::VerifyingAgain
                     | State::Stopping { .. }
                     | State::Applying

@@ -47,7 +47,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             State::Claiming(_, Some(_)) => {
                 Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::Stop(Stop::Deadline)))
             }
-            State::Stopping { killed, .. } => {
+            State::Stopping { killed, .. } | State::HoldingBack { killed, .. } => {
                 let first = STOP_GRACE.min(grace.saturating_sub(reserve / 2));
                 told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
             }

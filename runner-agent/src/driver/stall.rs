@@ -82,7 +82,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     /// The state changed: a command begins, or is told to end, and has its time from here on.
     pub(super) fn listens(&mut self, before: State) {
-        let told_to_end = matches!(self.state, State::Stopping { .. } | State::Interrupting { .. });
+        let told_to_end = matches!(self.state, State::Stopping { .. } | State::HoldingBack { .. } | State::Interrupting { .. });
         if told_to_end && works(before) && !matches!(before, State::Interrupting { .. }) {
             self.view.stalled_for(self.stall.lasted(Instant::now()));
         }

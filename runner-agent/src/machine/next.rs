@@ -46,6 +46,7 @@ pub fn next(state: &State, event: &E) -> Step {
         State::Verifying(mode) => verifying(mode, event),
         State::Claiming(mode, stop) => claiming(mode, stop, event),
         State::Preparing => preparing(event),
+        State::HoldingBack { stop, killed } => holding_back(stop, killed, event),
         State::VerifyingAgain => verifying_again(event),
         State::Stopping { stop, killed } => stopping(stop, killed, event),
         State::Applying => applying(event),
@@ -77,6 +78,15 @@ fn failed(retried: bool) -> Step {
 /// How what was claimed ends before its apply begins: it is never retried, nor Canceled.
 fn not_applied(cause: Cause) -> Step {
     end(Ending::Failed(cause))
+}
+
+/// What a stop behind the claim is a failure of.
+fn cause(stop: Stop) -> Cause {
+    match stop {
+        Stop::Deadline => Cause::Deadline,
+        Stop::Cancelled => Cause::Cancelled,
+        Stop::Terminated | Stop::Denied | Stop::Deleted | Stop::Fenced => Cause::Terminated,
+    }
 }
 
 /// How a stop ends an attempt that has no claim.
@@ -273,8 +283,7 @@ fn preparing(event: E) -> Step {
         E::Task(Task::HooksDone) => (State::VerifyingAgain, vec![Effect::KillOthers, Effect::VerifyAgain]),
         E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
         E::Stop(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => {
-            let stage = Stage::Asked;
-            (State::Interrupting { stop, stage }, vec![Effect::Interrupt])
+            (State::HoldingBack { stop, killed: false }, vec![Effect::Interrupt])
         }
         E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
         | E::Task(
@@ -288,6 +297,32 @@ fn preparing(event: E) -> Step {
         | E::Write(_)
         | E::Permission(_)
         | E::Timer(_) => stay(State::Preparing),
+    }
+}
+
+/// Hooks before the apply were told to end. However they do, nothing is applied.
+fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
+    match event {
+        E::Task(Task::HooksDone | Task::StepFailed { .. }) => not_applied(cause(stop)),
+        E::Timer(Timer::GraceOver) => {
+            if killed {
+                not_applied(cause(stop))
+            } else {
+                (State::HoldingBack { stop, killed: true }, vec![Effect::KillTool])
+            }
+        }
+        E::Stop(_)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::ApplyDone,
+        )
+        | E::Timer(Timer::Expired | Timer::HoldOver)
+        | E::Write(_)
+        | E::Permission(_) => stay(State::HoldingBack { stop, killed }),
     }
 }
 
@@ -333,17 +368,10 @@ fn applying(event: E) -> Step {
 
 fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
     let state = State::Interrupting { stop, stage };
-    let failed = || {
-        end(Ending::Failed(match stop {
-            Stop::Deadline => Cause::Deadline,
-            Stop::Cancelled => Cause::Cancelled,
-            Stop::Terminated | Stop::Denied | Stop::Deleted | Stop::Fenced => Cause::Terminated,
-        }))
-    };
+    let failed = || end(Ending::Failed(cause(stop)));
     match event {
         E::Task(Task::ApplyDone) => end(Ending::Applied),
-        // Behind hooks that were told to end nothing is applied, however they ended.
-        E::Task(Task::StepFailed { .. } | Task::HooksDone) => failed(),
+        E::Task(Task::StepFailed { .. }) => failed(),
         E::Timer(Timer::GraceOver) => match stage {
             Stage::Asked => (State::Interrupting { stop, stage: Stage::ProvidersKilled }, vec![Effect::KillProviders]),
             Stage::ProvidersKilled => (State::Interrupting { stop, stage: Stage::ToolKilled }, vec![Effect::KillTool]),
@@ -351,7 +379,14 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
         },
         // One signal is all a tool gets.
         E::Stop(_)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::ManifestMatched | Task::ManifestDiffers)
+        | E::Task(
+            Task::SetupDone
+            | Task::InitDone
+            | Task::PlanDone { .. }
+            | Task::ManifestMatched
+            | Task::ManifestDiffers
+            | Task::HooksDone,
+        )
         | E::Timer(Timer::Expired | Timer::HoldOver)
         | E::Write(_)
         | E::Permission(_) => stay(state),

@@ -94,6 +94,13 @@ pub enum State {
     Claiming(Mode, Option<Stop>),
     /// The plan is claimed, and hooks before the apply run.
     Preparing,
+    /// They were told to end: nothing is applied.
+    HoldingBack {
+        /// Why.
+        stop: Stop,
+        /// Whether they were killed.
+        killed: bool,
+    },
     /// They have ended, and the manifest is computed once more.
     VerifyingAgain,
     /// A command before the claim was told to end.
@@ -105,7 +112,7 @@ pub enum State {
     },
     /// `apply` runs.
     Applying,
-    /// `apply` was told to end, or a hook before it.
+    /// `apply` was told to end.
     Interrupting {
         /// Why.
         stop: Stop,
@@ -139,6 +146,7 @@ impl State {
             Self::Verifying(_) => "Verifying",
             Self::Claiming(..) => "Claiming",
             Self::Preparing => "Preparing",
+            Self::HoldingBack { .. } => "HoldingBack",
             Self::VerifyingAgain => "VerifyingAgain",
             Self::Stopping { .. } => "Stopping",
             Self::Applying => "Applying",
@@ -152,6 +160,9 @@ impl State {
 
     /// Whether the plan is claimed by this process, as far as it knows.
     pub const fn is_claimed(&self) -> bool {
-        matches!(self, Self::Preparing | Self::VerifyingAgain | Self::Applying | Self::Interrupting { .. })
+        matches!(
+            self,
+            Self::Preparing | Self::HoldingBack { .. } | Self::VerifyingAgain | Self::Applying | Self::Interrupting { .. }
+        )
     }
 }

@@ -87,6 +87,7 @@ fn states() -> Vec<State> {
     }
     for stop in STOPS {
         states.extend([false, true].map(|killed| State::Stopping { stop, killed }));
+        states.extend([false, true].map(|killed| State::HoldingBack { stop, killed }));
         states.extend([Stage::Asked, Stage::ProvidersKilled, Stage::ToolKilled].map(|stage| State::Interrupting { stop, stage }));
     }
     let mut endings = vec![
@@ -274,7 +275,7 @@ fn every_accepted_stop_leads_to_an_end() {
         let mut steps = 0;
         while state != State::Ended {
             let event = match state {
-                State::Stopping { .. } | State::Interrupting { .. } => Event::Timer(Timer::GraceOver),
+                State::Stopping { .. } | State::HoldingBack { .. } | State::Interrupting { .. } => Event::Timer(Timer::GraceOver),
                 State::Claiming(..) | State::Preparing | State::VerifyingAgain | State::Applying | State::Finishing(_) => {
                     Event::Stop(Stop::Deadline)
                 }
@@ -356,6 +357,8 @@ fn table() -> String {
         State::Claiming(Mode::Manual, Some(Stop::Terminated)),
         State::Claiming(Mode::Manual, Some(Stop::Deleted)),
         State::Preparing,
+        State::HoldingBack { stop: Stop::Terminated, killed: false },
+        State::HoldingBack { stop: Stop::Terminated, killed: true },
         State::VerifyingAgain,
         State::Stopping { stop: Stop::Terminated, killed: false },
         State::Stopping { stop: Stop::Terminated, killed: true },

@@ -214,7 +214,7 @@ mod tests {
         let lock = of(&Digests { work: "x".into(), lock: Some("l".into()), ..d.clone() });
         assert_eq!(lock, ["the lock file .terraform.lock.hcl, and perhaps more of the code"]);
         assert_eq!(of(&Digests { plan: "x".into(), tool: "x".into(), ..d.clone() }).len(), 2);
-        let other = Facts { workspace: "prod".into(), ..facts() };
+        let other = Facts { workspace: "prod".into(), ..f.clone() };
         assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
         // Each part of the checksum has its words, the version of the manifest apart, which another version of the agent alone has.
         let parts = Parts::of(&f, &d);
