@@ -327,11 +327,15 @@ mod tests {
         assert_eq!(of(dir.path()), counted);
         let (plan, file) = (back.path().join("in"), Scratch::create(back.path()).unwrap());
         fs::write(&plan, "the plan").unwrap();
-        let digest = pack(&head(), &plan, dir.path(), &file).unwrap();
+        // Of the largest script, whose bytes are the longest in JSON.
+        let script = "\u{1}".repeat(crate::hooks::MAX_SCRIPT);
+        let hook = Hook { name: "late".into(), when: crds::HookWhen::BeforeApply, continues: false, script };
+        let head = Head { hooks: vec![hook; 4], ..head() };
+        let digest = pack(&head, &plan, dir.path(), &file).unwrap();
         assert_eq!(digest, file.digest().unwrap());
         let restored = back.path().join("source");
         fs::create_dir(&restored).unwrap();
-        assert_eq!(unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(), head());
+        assert_eq!(unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(), head);
         assert_eq!(fs::read_to_string(back.path().join("out")).unwrap(), "the plan");
         // The providers' directory itself is not counted, so the digests are those of the manifest.
         assert_eq!(of(&restored), counted);

@@ -233,7 +233,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let hooks = self.work.has_hooks_after(ending == Ending::Applied);
         if hooks {
             // What the run says until they are over; the end itself is in the message and with the datastore first.
-            self.view.hooks_follow(ending);
+            self.view.hooks_follow(result);
             self.write_progress();
         }
         self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());

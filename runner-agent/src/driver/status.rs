@@ -1,14 +1,14 @@
 //! The agent's copy of the status: what it says while it works, and at the end.
 
+mod hooks;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
-    Adopted, Approval, Changed, Claim, FailedHook, Failure, FailureClass, HookWhen, Journal, Phase, PlanStatus, Progress,
-    RunResult, StateLock, Step, TerraformRunStatus,
+    Adopted, Approval, Changed, Claim, Failure, FailureClass, HookWhen, Journal, Phase, PlanStatus, Progress, RunResult,
+    StateLock, Step, TerraformRunStatus,
     fields::{self, Origin},
-    names, reason,
-    text::clip,
-    whole_seconds,
+    names, reason, whole_seconds,
 };
 use jiff::Timestamp;
 
@@ -368,50 +368,6 @@ impl StatusView {
         if let Some(step) = self.status.steps.iter_mut().rev().find(open) {
             step.finished_at = Some(whole_seconds(at));
             step.exit_code = Some(code);
-        }
-    }
-
-    /// What the run says while the hooks at its end run, and before it says how it ended.
-    pub(super) fn hooks_follow(&mut self, ending: Ending) {
-        if ending == Ending::Applied {
-            self.status.message = Some(format!("applied {}; the hooks after it run", self.summary()));
-        }
-    }
-
-    pub(super) fn hook_started(&mut self, name: &str, when: HookWhen, now: Timestamp) {
-        self.hook = Some((name.to_owned(), when));
-        self.step_started(&format!("hook {name}"), now);
-    }
-
-    pub(super) fn hook_ended(&mut self, name: &str, now: Timestamp, code: i32) {
-        self.hook = None;
-        self.step_ended(&format!("hook {name}"), now, code);
-    }
-
-    /// A hook failed, and ends nothing: the run is said to be no worse for it.
-    pub(super) fn hook_failed(&mut self, failed: FailedHook, now: Timestamp) {
-        self.history("Hook", &failed.message, now);
-        if self.ended {
-            let message = self.status.message.take().unwrap_or_default();
-            self.status.message = Some(format!("{}; {}", clip(&message, 700), clip(&failed.message, 300)));
-            self.status.next_step.get_or_insert_with(|| self.settings.commands().logs());
-        }
-        self.status.failed_hook = Some(failed);
-    }
-
-    /// The hooks at the end are not run, since the result could not be left where it outlives the pod.
-    pub(super) fn hooks_left_out(&mut self, now: Timestamp) {
-        let when = if self.status.result == Some(RunResult::Destroyed) { HookWhen::AfterDestroy } else { HookWhen::AfterApply };
-        let message = "the hooks at the end were not run: the result could not be left with the datastore before".to_owned();
-        self.hook_failed(FailedHook { name: String::new(), when, message }, now);
-    }
-
-    /// One that still runs was stopped.
-    pub(super) fn hooks_over(&mut self, now: Timestamp) {
-        if let Some((name, when)) = self.hook.take() {
-            self.step_ended(&format!("hook {name}"), now, 137);
-            let message = format!("hook {name} ({}) did not end, and was stopped", when.as_str());
-            self.hook_failed(FailedHook { name, when, message }, now);
         }
     }
 
