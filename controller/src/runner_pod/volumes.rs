@@ -214,6 +214,16 @@ mod tests {
     }
 
     #[test]
+    fn scripts_of_hooks_are_mounted_by_their_keys() {
+        let mut run = testing::run();
+        let hook = serde_json::json!({"name": "a", "when": "Always", "configMapKeyRef": {"name": "scripts", "key": "a.sh"}});
+        run.spec.hooks = vec![serde_json::from_value(hook).unwrap()];
+        let map = spec_of(&run).volumes.unwrap().into_iter().find_map(|v| v.config_map).unwrap();
+        let keys: Vec<_> = map.items.unwrap().into_iter().map(|item| item.key).collect();
+        assert_eq!((map.name.as_str(), map.optional, keys), ("scripts", Some(true), vec!["a.sh".to_owned()]));
+    }
+
+    #[test]
     fn the_token_is_projected_and_nothing_is_mounted_by_itself() {
         let spec = spec_of(&testing::run());
         assert_eq!(spec.automount_service_account_token, Some(false));
