@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         ),
         (
             "automatic_with_hooks_and_a_death",
-            World { hooks: true, ..automatic(Budget { crash: 1, cancel: 1, ticks: 2, ..NONE }) },
+            World { hooks: true, ..automatic(Budget { crash: 1, ticks: 2, ..NONE }) },
             &["Applied", "Indeterminate"],
         ),
         ("automatic_behind_another_with_lost_replies", behind(automatic(Budget { lost: 1, ..NONE })), &["Applied"]),
