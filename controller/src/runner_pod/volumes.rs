@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn secrets_are_mounted_optional_and_by_the_keys_that_are_named() {
         let key = |name: &str, key: &str| KeyRef { name: name.into(), key: key.into() };
-        let secret = |at| Some(ValueFrom { secret_key_ref: Some(at), config_map_key_ref: None });
+        let secret = |at| Some(ValueFrom { secret_key_ref: Some(at), ..ValueFrom::default() });
         let mut run = testing::run();
         run.spec.source = Source {
             git: Some(GitSource {
@@ -251,7 +251,7 @@ mod tests {
             variable("b", secret(key("db", "user"))),
             variable("c", secret(key("git", "username"))),
             variable("d", secret(key("../etc", "x"))),
-            variable("e", Some(ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key("region", "name")) })),
+            variable("e", Some(ValueFrom { config_map_key_ref: Some(key("region", "name")), ..ValueFrom::default() })),
         ];
         let spec = spec_of(&run);
         let volumes = spec.volumes.unwrap();

@@ -155,13 +155,13 @@ const fn limit() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ApprovalMode::{Automatic, Manual};
 
     #[test]
     fn only_what_is_within_its_bounds_needs_no_person() {
         let approval = |mode, automatic_when| Approval { mode, automatic_when, ..Approval::default() };
         let bounds = |max_destroy, max_replace| Some(AutomaticWhen { max_destroy, max_replace });
         let changes = |add, destroy, replace| Changes { add, destroy, replace, ..Changes::default() };
-        use ApprovalMode::{Automatic, Manual};
         let rows = [
             (Manual, None, changes(1, 0, 0), false),
             (Manual, bounds(9, 9), changes(1, 0, 0), false),

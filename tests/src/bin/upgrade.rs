@@ -22,7 +22,7 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { from, keep } = Arguments::parse();
-    match upgrade::run(&Options { from, keep }).await {
+    match Box::pin(upgrade::run(&Options { from, keep })).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A person reads this: what failed and why, without a trace of our own code.

