@@ -3,7 +3,7 @@
 use crds::{Attempt, TerraformRun, datastore};
 use k8s_openapi::api::core::v1::{ProjectedVolumeSource, Volume};
 
-use super::volumes::{FILE_MODE, token_of};
+use super::{FILE_MODE, token_of};
 
 /// Name of the volume.
 pub(super) const VOLUME: &str = "identity";

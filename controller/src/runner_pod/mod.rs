@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, LocalObjectReference, Pod, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
-        SecurityContext, VolumeMount,
+        SecurityContext, ServiceAccountTokenProjection, VolumeMount, VolumeProjection,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
@@ -23,6 +23,11 @@ use crds::{Attempt, TerraformRun, names, pod_env};
 use datastore_client::{RequestError, controller::Datastore};
 
 use crate::settings::Settings;
+
+/// Seconds until a token has to be renewed, which the kubelet does in good time.
+const TOKEN_SECONDS: i64 = 3600;
+/// Files of Secrets and ConfigMaps: readable by whatever user the image has, writable by none.
+const FILE_MODE: i32 = 0o444;
 
 /// How long a node has to end what has no pod any more, beside the pod's own grace.
 const NODE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
@@ -170,6 +175,18 @@ fn container(
         termination_message_policy: Some("File".into()),
         volume_mounts: Some(mounts),
         ..Container::default()
+    }
+}
+
+/// A token of the pod's account: for the API server, or for the audience that is named.
+fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
+    VolumeProjection {
+        service_account_token: Some(ServiceAccountTokenProjection {
+            path,
+            expiration_seconds: Some(TOKEN_SECONDS),
+            audience: audience.map(Into::into),
+        }),
+        ..VolumeProjection::default()
     }
 }
 

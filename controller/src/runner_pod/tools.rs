@@ -40,7 +40,7 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
         let name = mirror.tool.directory();
         let source = SecretVolumeSource {
             secret_name: Some(secret.clone()),
-            default_mode: Some(super::volumes::FILE_MODE),
+            default_mode: Some(super::FILE_MODE),
             // The agent says in the run's status that it is missing; a pod that waits for it says it to nobody.
             optional: Some(true),
             ..SecretVolumeSource::default()

@@ -4,17 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile, EmptyDirVolumeSource, KeyToPath,
-    ObjectFieldSelector, ProjectedVolumeSource, SecretVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount,
-    VolumeProjection,
+    ObjectFieldSelector, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeMount, VolumeProjection,
 };
 
-use super::identity;
+use super::{FILE_MODE, identity, token_of};
 use crds::{Attempt, Source, TerraformRun, ValueFrom, datastore, pod_env};
-
-/// Seconds until a token has to be renewed, which the kubelet does in good time.
-const TOKEN_SECONDS: i64 = 3600;
-/// Files of Secrets and ConfigMaps: readable by whatever user the image has, writable by none.
-pub(super) const FILE_MODE: i32 = 0o444;
 
 /// What is mounted of one Secret or ConfigMap: the keys the run names, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,18 +171,6 @@ pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) ->
         });
     }
     (volumes, mounts)
-}
-
-/// A token of the pod's account: for the API server, or for the audience that is named.
-pub(super) fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
-    VolumeProjection {
-        service_account_token: Some(ServiceAccountTokenProjection {
-            path,
-            expiration_seconds: Some(TOKEN_SECONDS),
-            audience: audience.map(Into::into),
-        }),
-        ..VolumeProjection::default()
-    }
 }
 
 /// Token, certificate authority and namespace where clients look for them; what automounting would give, and no more.

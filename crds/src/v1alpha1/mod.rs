@@ -27,7 +27,7 @@ pub use inputs::{Arguments, EnvConfigMap, EnvFrom, FilePlace, InputFile, Variabl
 pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
-pub use policy::{Approval, ApprovalMode, Retry, Timeouts};
+pub use policy::{Approval, ApprovalMode, AutomaticWhen, Retry, Timeouts};
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
 pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, Source};

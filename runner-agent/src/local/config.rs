@@ -14,11 +14,11 @@ const LARGEST: u64 = 1 << 20;
 
 /// What a folder has a say in. The rest of a spec is of a cluster, or is said by the command line.
 const HERE: [&str; 14] = [
-    "hooks",
     "arguments",
     "env",
     "envFrom",
     "files",
+    "hooks",
     "parallelism",
     "refresh",
     "replace",

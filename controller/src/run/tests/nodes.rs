@@ -33,7 +33,7 @@ impl World {
     }
 
     /// It holds the lease on its managed state.
-    fn leased(mut self) -> Self {
+    pub(super) fn leased(mut self) -> Self {
         self.settings.datastore_url = Some("https://x".into());
         let run = self.run.clone();
         let key = state_key::managed("team", &StateId::of("net", &run.spec));
