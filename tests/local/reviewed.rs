@@ -85,6 +85,13 @@ fn drifted(lab: &Lab) -> Result<()> {
         let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
         state["resources"][0]["instances"][0]["attributes"]["rotation_rfc3339"] = "2021-01-01T00:00:00Z".into();
         fs::write(&file, state.to_string())?;
+        let before = fs::read(&file)?;
+        let (code, text) = place.run(&["plan", "-refresh-only"])?;
+        ensure!(code == 2 && fs::read(&file)? == before, "{code}: {text}");
+        holds(&text, "what exists differs from the state: +0 ~0 -0, 1 drifted; nothing was changed, the state neither")?;
+        let (code, text) = place.run(&["apply", "-refresh-only"])?;
+        ensure!(code == 64 || code == 1, "{code}: {text}");
+        holds(&text, "--refresh-only goes with plan")?;
         let changes = ["+ time_rotating.key", "! time_rotating.key (deleted outside of the code)"];
         waits(&place, main, "+1 ~0 -0, 1 drifted", &changes)?;
     }

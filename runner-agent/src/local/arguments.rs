@@ -53,7 +53,7 @@ macro_rules! after_help {
 Exit codes:
   0   applied, destroyed, planned, or nothing to do
   1   failed
-  2   a plan waits for an answer
+  2   a plan waits for an answer, or --refresh-only found what differs from the state
   3   denied or cancelled; nothing was applied
   4   it is not known what was applied
   64  the command line makes no sense
@@ -124,6 +124,9 @@ pub struct Arguments {
     /// Whether the plan reads what exists first; true when it is left out
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub refresh: Option<bool>,
+    /// With plan: only look whether what exists differs from the state; exit code 2 when it does. Nothing is changed, the state neither
+    #[arg(long)]
+    pub refresh_only: bool,
     /// How many operations the tool carries out at once; 10 when it is left out
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallelism: Option<u16>,
@@ -159,6 +162,21 @@ impl Arguments {
             (Some(word), Some(place)) => verb(word)
                 .map(|verb| (verb, place.clone()))
                 .ok_or_else(|| format!("`{word}` is neither plan, apply nor destroy; the directory comes last")),
+        }
+    }
+
+    /// What the run does.
+    ///
+    /// # Errors
+    /// When it is asked to apply what only looks.
+    pub fn operation(&self, verb: Verb) -> anyhow::Result<Operation> {
+        match (self.refresh_only, verb) {
+            (false, verb) => Ok(verb.operation()),
+            (true, Verb::Plan) => Ok(Operation::RefreshOnly),
+            (true, Verb::Apply | Verb::Destroy) => anyhow::bail!(
+                "--refresh-only goes with plan: `runner-agent local plan --refresh-only` says what differs from the state; to take it \
+                 into the state run `apply -refresh-only` of the tool"
+            ),
         }
     }
 
@@ -222,6 +240,7 @@ impl Arguments {
         let lists = [("--target", &self.targets), ("--replace", &self.replace)];
         words.extend(lists.iter().flat_map(|(option, list)| list.iter().flat_map(|word| [(*option).to_owned(), quoted(word)])));
         words.extend(self.refresh.map(|refresh| format!("--refresh={refresh}")));
+        words.extend(self.refresh_only.then(|| "--refresh-only".to_owned()));
         words.extend(self.parallelism.map(|count| format!("--parallelism={count}")));
         words.extend(self.arguments.iter().map(|(command, word)| quoted(&format!("--argument={command}={word}"))));
         if let Some(workspace) = &self.workspace {

@@ -154,6 +154,7 @@ fn end_untold(status: &mut TerraformRunStatus) {
 
 /// A new run.
 fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, command: &str, screen: &Screen) -> Result<Ready> {
+    let operation = arguments.operation(verb)?;
     let stack = target.folder();
     let mut spec = stack.map(|folder| config::read(folder)).transpose()?.unwrap_or_default();
     arguments.put_into(&mut spec);
@@ -177,7 +178,7 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     let of_folder = spec.get("workspace").and_then(Value::as_str).map(str::to_owned);
     let workspace = arguments.workspace.clone().or(from_env).or(of_folder).or(selected).unwrap_or_else(|| "default".to_owned());
     let mode = if arguments.auto_approve { "Automatic" } else { "Manual" };
-    let Value::Object(own) = json!({"operation": verb.operation(), "source": target.source(),
+    let Value::Object(own) = json!({"operation": operation, "source": target.source(),
         "tool": {"name": asked, "version": version}, "workspace": workspace.trim(), "approval": {"mode": mode}})
     else {
         bail!("the run makes no sense");

@@ -36,6 +36,7 @@ const WORDS: &[(&str, Word)] = &[
     ("help", Flag),
     ("json", Flag),
     ("no-color", Flag),
+    ("refresh-only", Flag),
     ("refresh", Bool),
     ("compact-warnings", Argument(&["init", "plan", "apply"], false)),
     ("concise", Argument(&["plan", "apply"], false)),
@@ -55,12 +56,6 @@ const WORDS: &[(&str, Word)] = &[
     ("migrate-state", Instead("a run never moves a state; run `init -migrate-state` of the tool once")),
     ("out", Instead("a plan is kept in DIR/.pawl; one that nobody answers ends with the line that applies it, by --approve")),
     ("reconfigure", Instead("set TF_CLI_ARGS_init=-reconfigure")),
-    (
-        "refresh-only",
-        Instead(
-            "`runner-agent local plan` shows what was changed outside of the code; to take it into the state run `apply -refresh-only` of the tool",
-        ),
-    ),
     ("state", Instead("the state is where the code's backend has it")),
 ];
 
@@ -150,6 +145,7 @@ mod tests {
             (&["apply", "-auto-approve=false", "-auto-approve=true"], "apply|--auto-approve"),
             (&["plan", "-input=false", "-lock=true"], "plan"),
             (&["plan", "-refresh=false", "-refresh"], "plan|--refresh=false|--refresh=true"),
+            (&["plan", "-refresh-only"], "plan|--refresh-only"),
             (&["plan", "-target", "a.b", "-target=a.c", "-replace=a.d"], "plan|--target=a.b|--target=a.c|--replace=a.d"),
             (&["-parallelism=3"], "--parallelism=3"),
             (&["plan", "-exclude", "a.b", "-upgrade", "net"], "plan|--argument=plan=-exclude=a.b|--argument=init=-upgrade|net"),
@@ -176,7 +172,6 @@ mod tests {
             ("-destroy", "`runner-agent local destroy`"),
             ("-out=p", "--approve"),
             ("--out", "--approve"),
-            ("-refresh-only", "runner-agent local plan"),
             ("-input", "--var"),
             ("-lock=false", "always locked"),
             ("-auto-approve=maybe", "true or false"),
