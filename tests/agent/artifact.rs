@@ -100,7 +100,7 @@ fn tar_of(files: &[(&str, &str)], links: &[(&str, &str)]) -> Vec<u8> {
 }
 
 fn good() -> Vec<u8> {
-    tar_of(&[("README.md", "x"), ("stacks/net/main.tf", "variable \"p\" {}\n")], &[("stacks/net/shared.tf", "main.tf")])
+    tar_of(&[("README.md", "x"), ("stacks/net/main.tf", "locals {}\n")], &[("stacks/net/shared.tf", "main.tf")])
 }
 
 fn secret(attempt: &std::path::Path, name: &str, keys: &[(&str, &str)]) {
@@ -200,7 +200,7 @@ async fn the_files_of_a_config_map_are_a_stack() {
     let _one = crate::ONE.lock().await;
     let source = json!({"source": {"configMapRef": {"name": "net"}}});
     let mut a = start(&source, &[], |settings, _| {
-        secret(&settings.config_maps, "net", &[("main.tf", "variable \"p\" {}\n"), ("out.tf", "")]);
+        secret(&settings.config_maps, "net", &[("main.tf", "locals {}\n"), ("out.tf", "")]);
     });
     assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
     assert!(setup(&a).contains("ConfigMap net, 2 files"), "{}", setup(&a));

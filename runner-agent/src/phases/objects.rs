@@ -26,16 +26,17 @@ pub(super) fn key_of(refs: (Option<&KeyRef>, Option<&KeyRef>), settings: &Settin
     };
     let object = dir.join(&key.name);
     let bytes = Some(&object).filter(|_| is_name(&key.name)).and_then(|object| bytes(object, &key.key)).ok_or_else(|| {
-        let what = if is_empty(&object) {
-            format!("{kind} {} does not exist or is empty", key.name)
-        } else {
-            format!("{kind} {} has no key {}", key.name, key.key)
-        };
+        let what = lacks(kind, &key.name, &object, &key.key);
         let place = place(settings, &object.join(&key.key));
         reason.failure(format!("{what}; {wanted} wants {}/{}{place}", key.name, key.key))
     })?;
     let word = if secret { "secret" } else { "configMap" };
     Ok(Found { bytes, origin: format!("{word} {}/{}", key.name, key.key) })
+}
+
+/// Why a key is not there, for people.
+pub(super) fn lacks(kind: &str, name: &str, object: &Path, key: &str) -> String {
+    if is_empty(object) { format!("{kind} {name} does not exist or is empty") } else { format!("{kind} {name} has no key {key}") }
 }
 
 /// A key of a mounted Secret or ConfigMap, as text.

@@ -10,7 +10,10 @@ use crds::{Failure, KeyRef, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::inputs;
+use super::{
+    inputs,
+    objects::{lacks, place},
+};
 use crate::settings::Settings;
 
 /// Names in the environment that are credentials, so that an empty one is a mistake.
@@ -83,7 +86,8 @@ impl Found {
         match inputs::mounted(&object, &key.key) {
             None => {
                 let what = lacks(kind, &key.name, &object, &key.key);
-                self.0.push((reason, format!("{what}; {wanted} wants {}/{}", key.name, key.key)));
+                let place = place(settings, &object.join(&key.key));
+                self.0.push((reason, format!("{what}; {wanted} wants {}/{}{place}", key.name, key.key)));
             }
             Some(text) if text.trim().is_empty() && wanted.strip_prefix("env ").is_some_and(is_credential) => {
                 self.0.push((reason, format!("{kind} {} has nothing at its key {}; {wanted} wants it", key.name, key.key)));
@@ -114,7 +118,8 @@ impl Found {
                 (Some(_), Some(_)) | (None, None) => continue,
             };
             if inputs::is_empty(&dir.join(name)) {
-                self.0.push((reason, format!("{kind} {name} does not exist or is empty; envFrom wants it")));
+                let place = place(settings, &dir.join(name));
+                self.0.push((reason, format!("{kind} {name} does not exist or is empty; envFrom wants it{place}")));
             }
         }
     }
@@ -192,15 +197,6 @@ fn source_secrets(spec: &TerraformRunSpec) -> impl Iterator<Item = (&str, &'stat
 
 fn is_credential(name: &str) -> bool {
     CREDENTIALS.contains(&name) || name.starts_with(CREDENTIAL_PREFIX)
-}
-
-/// What a mounted object does not have.
-pub(super) fn lacks(kind: &str, name: &str, object: &Path, key: &str) -> String {
-    if inputs::is_empty(object) {
-        format!("{kind} {name} does not exist or is empty")
-    } else {
-        format!("{kind} {name} has no key {key}")
-    }
 }
 
 fn text_of(settings: &Settings, value: Option<&String>, from: Option<&ValueFrom>) -> Option<String> {
