@@ -72,6 +72,20 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
 }
 
 #[tokio::test]
+async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
+    let _one = crate::ONE.lock().await;
+    let leave = "cd \"$PAWL_SOURCE_DIR\" && mkdir .git && ln -s \"$HOME/elsewhere\" main.tf\n\
+        setsid sleep 600 >/dev/null 2>&1 &\necho $! > \"$HOME/pid\"";
+    let look = "cd \"$PAWL_SOURCE_DIR\" && [ ! -e .git ] && [ ! -L main.tf ] && [ -s main.tf ] && [ ! -e \"$HOME/elsewhere\" ] \
+        && ! kill -0 \"$(cat \"$HOME/pid\")\"";
+    let mut a = start(&hooks(&[("BeforeSetup", leave), ("AfterSetup", look)]), &[], |_, _| {
+        // As in a pod, where orphans come to PID 1.
+        nix::sys::prctl::set_child_subreaper(true).unwrap();
+    });
+    assert_eq!(a.end().await, 0, "{:#?}\n{}", a.api.status(), a.log());
+}
+
+#[tokio::test]
 async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_either() {
     let _one = crate::ONE.lock().await;
     let all = hooks(&[

@@ -118,7 +118,9 @@ impl Publisher {
         let _turn = self.turn.lock().await;
         let before = self.record(&name).await?.filter(|record| record.namespace_uid == namespace_uid).unwrap_or_default();
         let at = run.claim.as_ref().map_or_else(|| self.cluster.now(), |claim| claim.at.0);
-        if before.is_newer(&found, at) {
+        // Before the claim a pod says nothing of values, nor that there are none any more.
+        let is_gone = run.claim.is_none() && found.lineage.is_empty() && !before.lineage.is_empty();
+        if is_gone || before.is_newer(&found, at) {
             let message = format!("newer outputs of the stack are published already, by run {}", before.run);
             return Ok(said(Reason::Published, message));
         }
@@ -262,7 +264,8 @@ impl Publisher {
         Ok(found)
     }
 
-    /// Makes every published object what it is to be. A namespace that is gone, or was made again, is passed over.
+    /// Makes every published object what it is to be. A namespace that is gone, or was made again, is passed over, and so is a stack whose
+    /// objects cannot be written or whose record cannot be read, until the next look.
     ///
     /// # Errors
     /// `Unavailable`: those that were not reached are left as they are.
@@ -281,7 +284,9 @@ impl Publisher {
             for stack in store.children(&below).await?.0 {
                 for word in store.children(&names::below(&below, &stack)).await?.1 {
                     let Some(key) = StateKey::listed(&namespace, &stack, &word) else { continue };
-                    self.repair_one(&key, uid.as_deref()).await?;
+                    if let Err(problem) = self.repair_one(&key, uid.as_deref()).await {
+                        tracing::warn!(namespace, stack, %problem, "published outputs of the stack were not looked at");
+                    }
                 }
             }
         }

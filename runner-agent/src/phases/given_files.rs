@@ -143,8 +143,13 @@ pub(super) fn put_beside(given: &[GivenFile], stack: &Path) -> Result<(), Failur
 
 /// Puts again what is kept with no plan: files in the home, and those of Secrets beside the code.
 pub(super) fn put_again(given: &[GivenFile], stack: &Path, home: &Path) -> Result<(), Failure> {
-    given.iter().filter(|file| file.is_apart()).try_for_each(|file| file.put(stack))?;
+    put_apart_again(given, stack)?;
     put_home(given, home)
+}
+
+/// Puts those of Secrets beside the code again, which no checksum counts.
+pub(super) fn put_apart_again(given: &[GivenFile], stack: &Path) -> Result<(), Failure> {
+    given.iter().filter(|file| file.is_apart()).try_for_each(|file| file.put(stack))
 }
 
 /// Puts files in the home of the tool.

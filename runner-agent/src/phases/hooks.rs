@@ -12,7 +12,7 @@ use std::{
 
 use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
 
-use super::{PhaseRunner, Shell, guard, inputs};
+use super::{PhaseRunner, Shell, given_files, guard, inputs, setup::make_empty};
 use crate::{
     classify::{internal, not_run},
     files,
@@ -234,6 +234,19 @@ impl PhaseRunner {
         Ok(())
     }
 
+    /// Makes place for the source behind hooks before Setup. What they left running could read what the source is fetched with, and what
+    /// they put where it comes to lie would steer the fetch, such as a configuration of git, or lead it elsewhere, such as a link.
+    pub(super) async fn clear_for_source(&self) -> Result<(), Failure> {
+        if !self.has_hook(HookWhen::BeforeSetup) {
+            return Ok(());
+        }
+        if !kill_others(&self.children, GONE).await {
+            let text = "what the hooks before Setup left running does not end; nothing was fetched";
+            return Err(Reason::HookFailed.failure(text));
+        }
+        make_empty(&self.settings.source_dir()).map_err(|error| internal("the directory of the source cannot be emptied", &error))
+    }
+
     /// Runs those before `init` once more, for what they hand over and leave outside of the source.
     pub(super) async fn run_hooks_again(&self, shell: &Shell, notices: &Notices) -> Result<(), Failure> {
         self.run_hooks(HookWhen::BeforeSetup, None, &More::new(), notices).await?;
@@ -367,6 +380,8 @@ impl PhaseRunner {
             let text = "what the hooks before the apply left does not end; nothing was applied";
             return Err(Reason::HookFailed.failure(text));
         }
+        // No checksum counts them, so that nothing else would show that a hook has changed them.
+        given_files::put_apart_again(&planned.shell.files, &planned.shell.stack)?;
         let (checksum, found) = self.checksum(&planned.shell, &planned.facts).await?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();
         Ok(Verified { checksum, differs })

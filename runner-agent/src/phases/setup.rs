@@ -95,6 +95,7 @@ impl PhaseRunner {
             let origin = Origin { source, revision: None, stack: root.clone(), root, managed: false, pinned: None };
             return self.prepare(run, cache, given, origin, notices).await;
         }
+        self.clear_for_source().await?;
         let Fetched { source, revision } = self.fetch(spec, &root, notices).await?;
         source::check_links(&root)?;
         let stack = source::stack(&root, spec.source.path(), &source)?;

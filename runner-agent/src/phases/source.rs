@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -13,6 +14,7 @@ use crds::{Failure, GitSource, Reason, text::clip};
 use super::PhaseRunner;
 use crate::{
     classify::{internal, not_run},
+    files,
     ports::{Notice, Notices},
     process::{Command, Role, RunError},
     settings::nonce,
@@ -85,7 +87,9 @@ impl PhaseRunner {
         }
         // Git is kept from the Secret as everybody is; an authority is no secret.
         let copy = self.settings.home().join("ca.crt");
-        fs::copy(authority, &copy).map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
+        // In place of whatever a hook left there, be it a link.
+        let copied = fs::read(authority).and_then(|text| files::create(&copy)?.write_all(&text));
+        copied.map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
         Ok(repository.with_authority(copy))
     }
 
@@ -100,7 +104,7 @@ impl PhaseRunner {
         };
         if !own.is_empty() {
             let message = format!(
-                "git has only pointers to {}: their contents are with Git LFS, which Pawl does not fetch; nothing was planned. Keep what the                  stack reads in git itself, or have the stack fetch it",
+                "git has only pointers to {}: their contents are with Git LFS, which Pawl does not fetch; nothing was planned. Keep what the stack reads in git itself, or have the stack fetch it",
                 listed(&own)
             );
             return Err(Reason::SourceInvalid.failure(message));

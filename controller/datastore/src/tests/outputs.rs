@@ -153,6 +153,11 @@ async fn before_the_claim_only_the_managed_state_speaks() {
     assert_eq!(lab.publish(&state(1, "l", "forged")).await.reason(), FORBIDDEN);
     let answer = lab.publish(b"").await;
     assert_eq!((answer.code, lab.object("ConfigMap", "net")), (200, Some(json!({}))), "there is no state yet");
+    // That there is none says nothing of a stack which keeps its state elsewhere.
+    lab.cluster.set(claimed(both()));
+    lab.publish(&state(1, "l", "vpc-1")).await;
+    lab.cluster.set(RunView { outputs: both(), ..view(1, true) });
+    assert_eq!((lab.publish(b"").await.code, lab.object("ConfigMap", "net")), (200, Some(json!({"id": "vpc-1"}))));
     let others = Claim { nonce: "f".repeat(32), ..claim(1) };
     lab.cluster.set(RunView { claim: Some(others), ..claimed(both()) });
     assert_eq!(lab.publish(&state(1, "l", "forged")).await.reason(), FORBIDDEN);
