@@ -56,7 +56,7 @@ async fn refresh(scene: Scene) -> Result<()> {
         at.strftime("%Y-%m-%dT%H:%M:%SZ")
     );
     let stack = |operation: &str| {
-        json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": "rotating", "operation": operation,
+        json!({"source": {"inline": {"files": {"main.tf": main}}}, "backend": scene.backend("rotating"), "operation": operation,
             "approval": {"mode": AUTOMATIC}})
     };
     scene.create("made", stack("Apply")).await?;
@@ -78,7 +78,7 @@ async fn harmless(scene: Scene) -> Result<()> {
     let stack = |objects: &[&str]| {
         let blocks: Vec<_> = objects.iter().map(|name| format!("resource \"terraform_data\" \"{name}\" {{}}\n")).collect();
         let main = blocks.concat();
-        json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": "some",
+        json!({"source": {"inline": {"files": {"main.tf": main}}}, "backend": scene.backend("some"),
             "approval": {"mode": AUTOMATIC, "automaticWhen": {}}})
     };
     scene.create("adds", stack(&["a", "b"])).await?;

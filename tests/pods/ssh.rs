@@ -33,8 +33,8 @@ async fn as_the_guide_says(scene: Scene) -> Result<()> {
     let own = server.create("platform/own")?.commit("main", &[("main.tf", part)])?;
     server.create("platform/module")?.commit("main", &[("main.tf", part)])?;
     // Nothing that ssh was told of is there any more when code of the stack runs.
-    let main = "module \"own\" {\n  source = \"./own\"\n}\n\nresource \"terraform_data\" \"seen\" {\n  lifecycle {\n    precondition {\n      \
-        condition     = length(fileset(\"/dev/shm\", \"**\")) == 0\n      error_message = \"something lies there\"\n    }\n  }\n}\n";
+    let main = "module \"own\" {\n  source = \"./own\"\n}\n\nlocals {\n  left = fileset(\"/dev/shm\", \"**\")\n}\n\n\
+        resource \"terraform_data\" \"seen\" {\n  lifecycle {\n    precondition {\n      condition     = length(local.left) == 0\n      error_message = \"something lies there\"\n    }\n  }\n}\n";
     let far = format!("module \"far\" {{\n  source = \"git::{}\"\n}}\n", server.url("platform/module"));
     server.create("platform/stacks")?.commit_changes(
         "main",
