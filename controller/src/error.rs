@@ -122,7 +122,7 @@ pub fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>
     call::call(what, request).err_into()
 }
 
-/// As [`call`], where "not found" is an answer.
+/// As [`call()`], where "not found" is an answer.
 pub fn call_opt<T>(
     what: &'static str,
     request: impl Future<Output = kube::Result<T>>,

@@ -96,10 +96,9 @@ pub(super) fn withdrawal(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Opt
 
 /// The annotation does not approve this plan: nor does the record.
 fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timestamp) {
-    // An Automatic run that asks a person has had it since its attempt was opened.
-    state_queue::give_back(draft);
     if o.status().approval.is_some() {
         draft.clear("approval");
+        state_queue::give_back(draft);
         waits_again(draft, &o.run, plan, now);
     }
     match o.run.annotations().get(names::APPROVE) {

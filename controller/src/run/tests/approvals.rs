@@ -127,14 +127,14 @@ fn a_plan_that_died_takes_its_approval_with_it() {
 }
 
 #[test]
-fn an_automatic_run_that_asks_a_person_holds_nobody_up() {
+fn an_automatic_run_that_asks_a_person_keeps_its_turn() {
     let asks = |run: &mut TerraformRun| run.spec.approval.automatic_when = Some(crds::AutomaticWhen::default());
     let mut world = World::automatic().with(asks).adopted(Phase::AwaitingApproval).leased();
     world.settle();
-    assert!(world.status().lease.is_none(), "it had it since its attempt was opened");
+    assert!(world.status().lease.is_some(), "it has had it since its attempt was opened");
     assert_eq!(world.condition(conditions::APPROVED), is_false("WaitingForApproval"));
     world = world.annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice");
     world.settle();
     assert_eq!(world.status().approval.as_ref().and_then(|record| record.checksum.as_deref()), Some(SUM));
-    assert!(world.status().lease.is_some(), "approval and lease come together");
+    assert!(world.status().lease.is_some());
 }
