@@ -1,4 +1,4 @@
-//! `SHA256SUMS`: which file of a release has which digest. Whose they are is proven by [`crate::signature`].
+//! `SHA256SUMS`: which file of a release has which digest. Whose they are is proven by [`crate::verify::signature`].
 
 use std::collections::BTreeMap;
 

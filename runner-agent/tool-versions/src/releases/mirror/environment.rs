@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `P_INSTALL_MODE` | names of files follow from the version, so no API is asked for them, and no limit of requests is reached |
 //! | `TOFUENV_URL_TEMPLATE` | a language of templates for one tool; a mirror has the published layout |
-//! | `TENV_REMOTE_CONF` | a file that says what these names say, and how to cut versions out of pages: [`crate::lists`] does without |
+//! | `TENV_REMOTE_CONF` | a file that says what these names say, and how to cut versions out of pages: [`crate::releases::lists`] does without |
 //! | `TENV_GITHUB_APP_*` | a key that signs tokens does not belong into a run |
 //! | `TENV_VALIDATION`, `TENV_SKIP_*` | what is not proven is not run |
 //! | `TENV_AUTO_INSTALL`, `TENV_FORCE_REMOTE`, `TENV_ROOT`, `TENV_LOCK_PATH` | the agent's own settings say these |
