@@ -34,13 +34,11 @@ pub fn next(state: &State, event: &E) -> Step {
             working(state, event, Task::InitDone, || (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)]))
         }
         State::Planning(terms) => {
-            let done = match event {
-                E::Task(done @ Task::PlanDone { .. }) => done,
-                E::Task(_) | E::Stop(_) | E::Write(_) | E::Permission(_) | E::Timer(_) => {
-                    Task::PlanDone { changes: false, harmless: false }
-                }
+            let (changes, harmless) = match event {
+                E::Task(Task::PlanDone { changes, harmless }) => (changes, harmless),
+                E::Task(_) | E::Stop(_) | E::Write(_) | E::Permission(_) | E::Timer(_) => (false, false),
             };
-            working(state, event, done, || planned(terms, done))
+            working(state, event, Task::PlanDone { changes, harmless }, || planned(terms, changes, harmless))
         }
         State::RecordingInit(terms) => recording(state, event, || (State::Init(terms), vec![Effect::RunInit])),
         State::RecordingPlan(terms) => recording(state, event, || (State::Planning(terms), vec![Effect::RunPlan])),
@@ -143,9 +141,7 @@ fn working(state: State, event: E, done: Task, then: impl FnOnce() -> Step) -> S
     }
 }
 
-fn planned(terms: Terms, done: Task) -> Step {
-    let changes = matches!(done, Task::PlanDone { changes: true, .. });
-    let harmless = matches!(done, Task::PlanDone { harmless: true, .. });
+fn planned(terms: Terms, changes: bool, harmless: bool) -> Step {
     match (changes, terms.plan_only, if harmless { terms.mode } else { Mode::Manual }) {
         (false, _, _) => end(Ending::NoChanges),
         (true, true, _) => end(Ending::Planned),
@@ -339,9 +335,7 @@ fn verifying_again(event: E) -> Step {
         E::Task(Task::ManifestMatched) => (State::Applying, vec![Effect::RunApply]),
         E::Task(Task::ManifestDiffers) => not_applied(Cause::Mismatch),
         E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
-        E::Stop(Stop::Terminated) => not_applied(Cause::Terminated),
-        E::Stop(Stop::Cancelled) => not_applied(Cause::Cancelled),
-        E::Stop(Stop::Deadline) => not_applied(Cause::Deadline),
+        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => not_applied(cause(stop)),
         E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
         | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
         | E::Write(_)

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 pub(super) use super::objects::{is_empty, mounted};
 use super::{
     given_files::{self, GivenFile},
-    objects::{Found, is_name, key_of, keys, place},
+    objects::{Found, Object, is_name, key_of, keys, place},
     options::{self, Options},
     outputs::{self, TakenOutputs},
     variable_files::{self, GivenVariables},
@@ -145,21 +145,26 @@ impl Inputs {
     }
 }
 
+/// The object of which all keys are wanted; none unless exactly one is named.
+pub(super) fn named_whole<'a>(from: &'a EnvFrom, settings: &Settings) -> Option<Object<'a>> {
+    let secret = from.secret_ref.as_ref().map(|secret| secret.name.as_str());
+    Object::of(secret, from.config_map_ref.as_ref().map(|map| map.name.as_str()), settings)
+}
+
+/// That such an object is not there, for people.
+pub(super) fn not_whole(object: &Object<'_>, settings: &Settings) -> String {
+    format!("{}; envFrom wants it{}", object.absent(), place(settings, &object.dir))
+}
+
 /// All keys of a Secret or ConfigMap as variables of the environment. A key that is no name of one is left out, as in a Pod.
 fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut Inputs) -> Result<(), Failure> {
-    let (name, dir, kind, word, reason) = match (&from.secret_ref, &from.config_map_ref) {
-        (Some(secret), None) => (&secret.name, &settings.secrets, "Secret", "secret", Reason::SecretNotFound),
-        (None, Some(map)) => (&map.name, &settings.config_maps, "ConfigMap", "configMap", Reason::ConfigMapNotFound),
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(invalid("envFrom needs exactly one of secretRef and configMapRef".to_owned()));
-        }
+    let Some(object) = named_whole(from, settings) else {
+        return Err(invalid("envFrom needs exactly one of secretRef and configMapRef".to_owned()));
     };
-    let object = dir.join(name);
-    let keys = if is_name(name) { keys(&object) } else { Vec::new() };
+    let Object { name, kind, word, .. } = object;
+    let keys = if is_name(name) { keys(&object.dir) } else { Vec::new() };
     if keys.is_empty() {
-        return Err(
-            reason.failure(format!("{kind} {name} does not exist or is empty; envFrom wants it{}", place(settings, &object)))
-        );
+        return Err(object.reason.failure(not_whole(&object, settings)));
     }
     let prefix = from.prefix.as_deref().unwrap_or_default();
     let mut all = Map::new();
@@ -178,7 +183,7 @@ fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut 
             let message = format!("envFrom: {variable} of {kind} {name} is refused: it would steer the tool or the agent itself");
             return Err(invalid(message));
         }
-        let Some(value) = mounted(&object, &key) else { continue };
+        let Some(value) = mounted(&object.dir, &key) else { continue };
         if value.contains('\0') {
             return Err(invalid(format!("envFrom: {variable} of {kind} {name} holds a zero byte")));
         }

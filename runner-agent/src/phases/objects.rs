@@ -1,6 +1,10 @@
 //! Keys of Secrets and ConfigMaps, as they are mounted in a pod, or lie in a person's folder.
 
-use std::{fs, io::Read as _, path::Path};
+use std::{
+    fs,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
 
 use crds::{Failure, KeyRef, Reason};
 
@@ -15,28 +19,72 @@ pub(super) struct Found {
     pub(super) origin: String,
 }
 
-/// Reads a key of a Secret or of a ConfigMap, of which exactly one is named.
-pub(super) fn key_of(refs: (Option<&KeyRef>, Option<&KeyRef>), settings: &Settings, wanted: &str) -> Result<Found, Failure> {
-    let (key, dir, kind, reason, secret) = match refs {
-        (Some(key), None) => (key, &settings.secrets, "Secret", Reason::SecretNotFound, true),
-        (None, Some(key)) => (key, &settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound, false),
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(Reason::InvalidSpec.failure(format!("{wanted} needs exactly one of secretKeyRef and configMapKeyRef")));
-        }
-    };
-    let object = dir.join(&key.name);
-    let bytes = Some(&object).filter(|_| is_name(&key.name)).and_then(|object| bytes(object, &key.key)).ok_or_else(|| {
-        let what = lacks(kind, &key.name, &object, &key.key);
-        let place = place(settings, &object.join(&key.key));
-        reason.failure(format!("{what}; {wanted} wants {}/{}{place}", key.name, key.key))
-    })?;
-    let word = if secret { "secret" } else { "configMap" };
-    Ok(Found { bytes, origin: format!("{word} {}/{}", key.name, key.key) })
+/// A Secret or a ConfigMap that a run names.
+pub(super) struct Object<'a> {
+    pub(super) name: &'a str,
+    pub(super) kind: &'static str,
+    /// The word for it in origins.
+    pub(super) word: &'static str,
+    /// The reason when it, or a key of it, is not there.
+    pub(super) reason: Reason,
+    /// Where it is mounted.
+    pub(super) dir: PathBuf,
 }
 
-/// Why a key is not there, for people.
-pub(super) fn lacks(kind: &str, name: &str, object: &Path, key: &str) -> String {
-    if is_empty(object) { format!("{kind} {name} does not exist or is empty") } else { format!("{kind} {name} has no key {key}") }
+impl<'a> Object<'a> {
+    pub(super) fn secret(name: &'a str, settings: &Settings) -> Self {
+        Self { name, kind: "Secret", word: "secret", reason: Reason::SecretNotFound, dir: settings.secrets.join(name) }
+    }
+
+    pub(super) fn config_map(name: &'a str, settings: &Settings) -> Self {
+        let dir = settings.config_maps.join(name);
+        Self { name, kind: "ConfigMap", word: "configMap", reason: Reason::ConfigMapNotFound, dir }
+    }
+
+    /// The one that is named by a Secret's name and a ConfigMap's; none unless it is exactly one.
+    pub(super) fn of(secret: Option<&'a str>, config_map: Option<&'a str>, settings: &Settings) -> Option<Self> {
+        match (secret, config_map) {
+            (Some(name), None) => Some(Self::secret(name, settings)),
+            (None, Some(name)) => Some(Self::config_map(name, settings)),
+            (Some(_), Some(_)) | (None, None) => None,
+        }
+    }
+
+    /// That it is not there, for people.
+    pub(super) fn absent(&self) -> String {
+        format!("{} {} does not exist or is empty", self.kind, self.name)
+    }
+
+    /// Why a key is not there, for people.
+    pub(super) fn lacks(&self, key: &str) -> String {
+        if is_empty(&self.dir) { self.absent() } else { format!("{} {} has no key {key}", self.kind, self.name) }
+    }
+
+    /// The same, and who wants the key.
+    pub(super) fn wanted(&self, key: &str, wanted: &str, settings: &Settings) -> String {
+        let place = place(settings, &self.dir.join(key));
+        format!("{}; {wanted} wants {}/{key}{place}", self.lacks(key), self.name)
+    }
+}
+
+/// What names a key: of a Secret, and of a ConfigMap.
+pub(super) type Refs<'a> = (Option<&'a KeyRef>, Option<&'a KeyRef>);
+
+/// The object and its key; none unless exactly one is named.
+pub(super) fn named<'a>(refs: Refs<'a>, settings: &Settings) -> Option<(Object<'a>, &'a str)> {
+    let name = |key: Option<&'a KeyRef>| key.map(|key| key.name.as_str());
+    let object = Object::of(name(refs.0), name(refs.1), settings)?;
+    Some((object, refs.0.or(refs.1)?.key.as_str()))
+}
+
+/// Reads a key of a Secret or of a ConfigMap, of which exactly one is named.
+pub(super) fn key_of(refs: Refs<'_>, settings: &Settings, wanted: &str) -> Result<Found, Failure> {
+    let Some((object, key)) = named(refs, settings) else {
+        return Err(Reason::InvalidSpec.failure(format!("{wanted} needs exactly one of secretKeyRef and configMapKeyRef")));
+    };
+    let bytes = if is_name(object.name) { bytes(&object.dir, key) } else { None };
+    let bytes = bytes.ok_or_else(|| object.reason.failure(object.wanted(key, wanted, settings)))?;
+    Ok(Found { bytes, origin: format!("{} {}/{key}", object.word, object.name) })
 }
 
 /// A key of a mounted Secret or ConfigMap, as text.

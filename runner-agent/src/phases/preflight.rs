@@ -3,16 +3,14 @@
 //! Pure but for the reading of mounted files. What cannot be known from here, such as whether a server takes a password, is found out
 //! by whoever uses it.
 
-use std::path::Path;
-
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use crds::{Failure, KeyRef, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
+use crds::{Failure, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
     inputs,
-    objects::{lacks, place},
+    objects::{Object, Refs, named},
 };
 use crate::settings::Settings;
 
@@ -44,10 +42,10 @@ struct Found(Vec<(Reason, String)>);
 pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool, now: Timestamp) -> Result<(), Failure> {
     let mut found = Found::default();
     for variable in &spec.variables {
-        found.value(settings, variable.value_from.as_ref(), &format!("variable {}", variable.name));
+        found.value(settings, refs(variable.value_from.as_ref()), &format!("variable {}", variable.name));
     }
     for variable in &spec.env {
-        found.value(settings, variable.value_from.as_ref(), &format!("env {}", variable.name));
+        found.value(settings, refs(variable.value_from.as_ref()), &format!("env {}", variable.name));
     }
     found.inputs(spec, settings);
     if fetches {
@@ -71,26 +69,14 @@ pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool,
 
 impl Found {
     /// A key of a Secret or ConfigMap.
-    fn value(&mut self, settings: &Settings, from: Option<&ValueFrom>, wanted: &str) {
+    fn value(&mut self, settings: &Settings, refs: Refs<'_>, wanted: &str) {
         // What makes no sense is refused by whoever takes the values.
-        let (key, dir, kind, reason) = match from {
-            Some(ValueFrom { secret_key_ref: Some(key), config_map_key_ref: None, output_of: None }) => {
-                (key, &settings.secrets, "Secret", Reason::SecretNotFound)
-            }
-            Some(ValueFrom { secret_key_ref: None, config_map_key_ref: Some(key), output_of: None }) => {
-                (key, &settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound)
-            }
-            Some(_) | None => return,
-        };
-        let object = dir.join(&key.name);
-        match inputs::mounted(&object, &key.key) {
-            None => {
-                let what = lacks(kind, &key.name, &object, &key.key);
-                let place = place(settings, &object.join(&key.key));
-                self.0.push((reason, format!("{what}; {wanted} wants {}/{}{place}", key.name, key.key)));
-            }
+        let Some((object, key)) = named(refs, settings) else { return };
+        match inputs::mounted(&object.dir, key) {
+            None => self.0.push((object.reason, object.wanted(key, wanted, settings))),
             Some(text) if text.trim().is_empty() && wanted.strip_prefix("env ").is_some_and(is_credential) => {
-                self.0.push((reason, format!("{kind} {} has nothing at its key {}; {wanted} wants it", key.name, key.key)));
+                let text = format!("{} {} has nothing at its key {key}; {wanted} wants it", object.kind, object.name);
+                self.0.push((object.reason, text));
             }
             Some(_) => {}
         }
@@ -98,28 +84,17 @@ impl Found {
 
     /// Files with variables, files for the tool, and whole environments.
     fn inputs(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
-        let from = |secret: &Option<KeyRef>, config_map: &Option<KeyRef>| ValueFrom {
-            secret_key_ref: secret.clone(),
-            config_map_key_ref: config_map.clone(),
-            output_of: None,
-        };
         for file in spec.variable_files.iter().filter(|file| file.path.is_none()) {
-            let from = from(&file.secret_key_ref, &file.config_map_key_ref);
-            self.value(settings, Some(&from), "a file with variables");
+            let refs = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
+            self.value(settings, refs, "a file with variables");
         }
         for file in spec.files.iter().filter(|_| settings.folder.is_none()) {
-            let from = from(&file.secret_key_ref, &file.config_map_key_ref);
-            self.value(settings, Some(&from), &format!("file {}", file.path));
+            let refs = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
+            self.value(settings, refs, &format!("file {}", file.path));
         }
-        for whole in &spec.env_from {
-            let (dir, kind, reason, name) = match (&whole.secret_ref, &whole.config_map_ref) {
-                (Some(secret), None) => (&settings.secrets, "Secret", Reason::SecretNotFound, &secret.name),
-                (None, Some(map)) => (&settings.config_maps, "ConfigMap", Reason::ConfigMapNotFound, &map.name),
-                (Some(_), Some(_)) | (None, None) => continue,
-            };
-            if inputs::is_empty(&dir.join(name)) {
-                let place = place(settings, &dir.join(name));
-                self.0.push((reason, format!("{kind} {name} does not exist or is empty; envFrom wants it{place}")));
+        for object in spec.env_from.iter().filter_map(|whole| inputs::named_whole(whole, settings)) {
+            if inputs::is_empty(&object.dir) {
+                self.0.push((object.reason, inputs::not_whole(&object, settings)));
             }
         }
     }
@@ -127,18 +102,20 @@ impl Found {
     /// The objects that the source is, or is fetched with.
     fn source(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
         let source = &spec.source;
-        let (config_maps, secrets) = (&settings.config_maps, &settings.secrets);
-        self.files(source.config_map_ref.as_deref(), config_maps, "ConfigMap", Reason::ConfigMapNotFound, "source.configMapRef");
-        self.files(source.secret_ref.as_deref(), secrets, "Secret", Reason::SecretNotFound, "source.secretRef");
+        if let Some(from) = source.config_map_ref.as_deref() {
+            self.files(&Object::config_map(&from.name, settings), from, "source.configMapRef");
+        }
+        if let Some(from) = source.secret_ref.as_deref() {
+            self.files(&Object::secret(&from.name, settings), from, "source.secretRef");
+        }
         for (name, wanted) in source_secrets(spec) {
-            let object = secrets.join(name);
-            if inputs::is_empty(&object) {
-                let text = format!("Secret {name} does not exist or is empty; {wanted} wants it");
-                self.0.push((Reason::SecretNotFound, text));
+            let object = Object::secret(name, settings);
+            if inputs::is_empty(&object.dir) {
+                self.0.push((object.reason, format!("{}; {wanted} wants it", object.absent())));
                 continue;
             }
             for key in SOURCE_KEYS {
-                if inputs::mounted(&object, key).is_some_and(|text| text.trim().is_empty()) {
+                if inputs::mounted(&object.dir, key).is_some_and(|text| text.trim().is_empty()) {
                     let text = format!("Secret {name} has nothing at its key {key}; {wanted} wants it");
                     self.0.push((Reason::SecretNotFound, text));
                 }
@@ -146,15 +123,13 @@ impl Found {
         }
     }
 
-    fn files(&mut self, object: Option<&ObjectSource>, dir: &Path, kind: &str, reason: Reason, wanted: &str) {
-        let Some(ObjectSource { name, items }) = object else { return };
-        let at = dir.join(name);
-        if inputs::is_empty(&at) {
-            self.0.push((reason, format!("{kind} {name} does not exist or is empty; {wanted} wants it")));
+    fn files(&mut self, object: &Object<'_>, from: &ObjectSource, wanted: &str) {
+        if inputs::is_empty(&object.dir) {
+            self.0.push((object.reason, format!("{}; {wanted} wants it", object.absent())));
             return;
         }
-        for item in items.iter().filter(|item| inputs::mounted(&at, &item.key).is_none()) {
-            self.0.push((reason, format!("{kind} {name} has no key {}; {wanted} wants it", item.key)));
+        for item in from.items.iter().filter(|item| inputs::mounted(&object.dir, &item.key).is_none()) {
+            self.0.push((object.reason, format!("{}; {wanted} wants it", object.lacks(&item.key))));
         }
     }
 
@@ -167,7 +142,9 @@ impl Found {
         };
         for variable in &spec.env {
             let name = &variable.name;
-            let Some(text) = text_of(settings, variable.value.as_ref(), variable.value_from.as_ref()) else { continue };
+            let mounted =
+                || named(refs(variable.value_from.as_ref()), settings).and_then(|(o, key)| inputs::mounted(&o.dir, key));
+            let Some(text) = variable.value.clone().or_else(mounted) else { continue };
             if SESSION_ENDS.contains(&name.as_str()) {
                 judge(text.trim().parse().ok(), format!("the session of AWS that env {name} speaks of"));
             }
@@ -199,14 +176,10 @@ fn is_credential(name: &str) -> bool {
     CREDENTIALS.contains(&name) || name.starts_with(CREDENTIAL_PREFIX)
 }
 
-fn text_of(settings: &Settings, value: Option<&String>, from: Option<&ValueFrom>) -> Option<String> {
-    let mounted = |dir: &Path, key: &crds::KeyRef| inputs::mounted(&dir.join(&key.name), &key.key);
-    let from = from.and_then(|from| match from {
-        ValueFrom { secret_key_ref: Some(key), .. } => mounted(&settings.secrets, key),
-        ValueFrom { config_map_key_ref: Some(key), .. } => mounted(&settings.config_maps, key),
-        ValueFrom { .. } => None,
-    });
-    value.cloned().or(from)
+/// The key that a value is taken from; none of one that comes from another stack.
+fn refs(from: Option<&ValueFrom>) -> Refs<'_> {
+    let from = from.filter(|from| from.output_of.is_none());
+    (from.and_then(|from| from.secret_key_ref.as_ref()), from.and_then(|from| from.config_map_key_ref.as_ref()))
 }
 
 /// Until when a JSON Web Token (RFC 7519) is good; none for what is no such token, or says nothing of it. Its signature is for whoever
