@@ -5,10 +5,12 @@ use std::{path::Path, process::Command};
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
-use tests::guide;
 use tool_versions::Digest;
 
-use crate::suite::{SOON, Scene, Test, holds, stderr};
+use crate::{
+    guide::Reader,
+    suite::{SOON, Scene, Test, holds, stderr},
+};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -61,19 +63,9 @@ async fn artifact(scene: Scene) -> Result<()> {
 
 /// The guide's own blocks, in the namespace of the test.
 async fn config_map(scene: Scene) -> Result<()> {
-    let here = |name: &str| -> Result<String> {
-        let text = guide::block(name)?;
-        let text = text.replace("-n prod", &format!("-n {}", scene.namespace));
-        Ok(text.replace("namespace: prod", &format!("namespace: {}", scene.namespace)))
-    };
-    let dir = tempfile::tempdir()?;
-    let paste = |text: &str| -> Result<String> {
-        let output = scene.paste(&format!("set -e; cd '{}'\n{text}", dir.path().display()))?;
-        ensure!(output.status.success(), "{text}\n{}", stderr(&output));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    std::fs::write(dir.path().join("zones.yaml"), here("zones.yaml")?)?;
-    paste(&here("stack in a ConfigMap")?)?;
+    let reader = Reader::new(&scene)?;
+    std::fs::write(reader.dir.path().join("zones.yaml"), reader.here("zones.yaml")?)?;
+    reader.paste(&reader.here("stack in a ConfigMap")?)?;
     let status = scene.ends("zones", RunResult::Planned).await?;
     holds(&status.history.join("\n"), "ConfigMap zones, 1 file")?;
     scene.create("gone", json!({"source": {"configMapRef": {"name": "nowhere"}}})).await?;

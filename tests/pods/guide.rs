@@ -30,19 +30,30 @@ const REPOSITORY: &str = "https://git.example.com/platform/stacks.git";
 const MAIN: &str = "variable \"zone\" { type = string }\nresource \"terraform_data\" \"vpc\" {\n  input = var.zone\n}\n";
 
 /// A person with an empty directory and the cluster's `kubectl`.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     scene: &'a Scene,
-    dir: TempDir,
+    pub(crate) dir: TempDir,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    pub(crate) fn new(scene: &'a Scene) -> Result<Self> {
+        Ok(Self { scene, dir: tempfile::tempdir()? })
+    }
+
+    /// A block of this name, in the namespace of the test.
+    pub(crate) fn here(&self, name: &str) -> Result<String> {
+        let namespace = &self.scene.namespace;
+        let text = guide::block(name)?.replace(&format!("namespace: {NAMESPACE}"), &format!("namespace: {namespace}"));
+        Ok(text.replace(&format!("-n {NAMESPACE}"), &format!("-n {namespace}")))
+    }
+
     /// Writes a manifest of a page to the file that it is called after.
     fn write(&self, file: &str, repository: &str) -> Result<()> {
         Ok(std::fs::write(self.dir.path().join(file), guide::block(file)?.replace(REPOSITORY, repository))?)
     }
 
     /// Pastes text; what it printed.
-    fn paste(&self, text: &str) -> Result<String> {
+    pub(crate) fn paste(&self, text: &str) -> Result<String> {
         let output = self.scene.paste(&format!("set -e; cd '{}'\n{text}", self.dir.path().display()))?;
         ensure!(output.status.success(), "{text}\n{}", said(&output));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -59,7 +70,7 @@ fn said(output: &Output) -> String {
 }
 
 async fn first_runs(scene: Scene) -> Result<()> {
-    let reader = Reader { scene: &scene, dir: tempfile::tempdir()? };
+    let reader = Reader::new(&scene)?;
     // A cluster that was kept has both of the time before.
     reader.paste("kubectl delete tfrun hello --ignore-not-found --timeout=120s")?;
     reader.paste(&format!("kubectl delete namespace {NAMESPACE} --ignore-not-found --timeout=170s"))?;

@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, TerraformRun, reason};
 use serde_json::json;
-use tests::guide;
 
 use crate::{
+    guide::Reader,
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, holds, stderr},
+    suite::{LATER, SOON, Scene, Test, holds},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -19,31 +19,19 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A block of the guide, in the namespace of a test.
-fn block(scene: &Scene, name: &str) -> Result<String> {
-    let namespace = &scene.namespace;
-    let text = guide::block(name)?;
-    Ok(text.replace("namespace: prod", &format!("namespace: {namespace}")).replace("-n prod", &format!("-n {namespace}")))
-}
-
 /// Creates the run of such a block, and gives its name.
 fn create(scene: &Scene, name: &str) -> Result<String> {
-    let dir = tempfile::tempdir()?;
-    let file = dir.path().join("run.yaml");
-    std::fs::write(&file, block(scene, name)?)?;
+    let reader = Reader::new(scene)?;
+    let file = reader.dir.path().join("run.yaml");
+    std::fs::write(&file, reader.here(name)?)?;
     let made = scene.kubectl(&["create", "-o", "name", "-f", &file.display().to_string()])?;
     Ok(made.trim().rsplit('/').next().unwrap_or_default().to_owned())
 }
 
-fn paste(scene: &Scene, name: &str) -> Result<()> {
-    let output = scene.paste(&block(scene, name)?)?;
-    ensure!(output.status.success(), "{name}: {}", stderr(&output));
-    Ok(())
-}
-
 async fn guided(scene: Scene) -> Result<()> {
     for name in ["make scripts", "make teardown"] {
-        paste(&scene, name)?;
+        let reader = Reader::new(&scene)?;
+        reader.paste(&reader.here(name)?)?;
     }
     let runs = [
         ("hooks.yaml", vec!["/hooked: Applied"]),

@@ -6,6 +6,7 @@ use serde_json::json;
 use tests::guide;
 
 use crate::{
+    guide::Reader,
     stored::{approve_waiting, released},
     suite::{LATER, SOON, Scene, Test, holds},
 };
@@ -85,19 +86,13 @@ async fn again(scene: Scene) -> Result<()> {
 
 /// The example of the guide as it stands there.
 async fn documented(scene: Scene) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let file = |name: &str| Ok::<_, anyhow::Error>(std::fs::write(dir.path().join(name), guide::block(name)?)?);
-    file("inputs.yaml")?;
-    let paste = |text: &str| -> Result<String> {
-        let output = scene.paste(&format!("set -e; cd '{}'\n{text}", dir.path().display()))?;
-        ensure!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
+    let reader = Reader::new(&scene)?;
+    std::fs::write(reader.dir.path().join("inputs.yaml"), guide::block("inputs.yaml")?)?;
     // A cluster that was kept has them of the time before.
-    paste(
+    reader.paste(
         "kubectl delete tfrun inputs --ignore-not-found --timeout=120s; kubectl delete secret inputs inputs-env --ignore-not-found",
     )?;
-    paste(&guide::block("inputs plan")?)?;
+    reader.paste(&guide::block("inputs plan")?)?;
     let here = Scene { suite: scene.suite.clone(), namespace: "default".to_owned() };
     ensure!(here.approve("inputs").await?.status.success());
     here.ends_within("inputs", RunResult::Applied, LATER).await?;
