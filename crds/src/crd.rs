@@ -1,10 +1,13 @@
-//! The CustomResourceDefinition: what `kube` derives from the types, with the CEL rules at the root of the schema and a bound
+//! The CustomResourceDefinitions: what `kube` derives from the types, with the CEL rules at the root of the schema and a bound
 //! on every string, list and map.
 
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::{Phase, RunResult, TerraformRun, names::MAX_RUN_NAME};
+use crate::{
+    Phase, RunResult, TerraformLayer, TerraformRepository, TerraformRun,
+    names::{MAX_LAYER_NAME, MAX_RUN_NAME},
+};
 
 /// A CEL rule at the root of the schema.
 ///
@@ -99,16 +102,113 @@ pub fn terraform_run() -> Value {
     crd
 }
 
+/// The CustomResourceDefinition of `TerraformRepository`, as JSON.
+pub fn terraform_repository() -> Value {
+    let mut crd = serde_json::to_value(TerraformRepository::crd()).unwrap_or_default();
+    let root = definition(&mut crd, "A Git repository that layers are made of.");
+    let spec = &mut root["properties"]["spec"]["properties"];
+    described(&mut spec["defaults"], template(&RUN_ONLY, &OWNERS));
+    spec["interval"]["x-kubernetes-validations"] = rules(&[(
+        "duration(self) >= duration('30s') && duration(self) <= duration('24h')",
+        "interval is at least 30s and at most 24h",
+    )]);
+    root["properties"]["status"]["properties"]["refs"]["x-kubernetes-list-type"] = "map".into();
+    root["properties"]["status"]["properties"]["refs"]["x-kubernetes-list-map-keys"] = json!(["name"]);
+    bound(&mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], true);
+    crd
+}
+
+/// The CustomResourceDefinition of `TerraformLayer`, as JSON.
+pub fn terraform_layer() -> Value {
+    let mut crd = serde_json::to_value(TerraformLayer::crd()).unwrap_or_default();
+    let root = definition(&mut crd, "A directory of a repository at a ref, kept planned and applied.");
+    root["x-kubernetes-validations"] =
+        rules(&[(&format!("self.metadata.name.size() <= {MAX_LAYER_NAME}"), "the name of a layer has at most 63 characters")]);
+    let spec = &mut root["properties"]["spec"]["properties"];
+    described(&mut spec["template"], template(&RUN_ONLY, &[]));
+    spec["drift"]["x-kubernetes-validations"] = rules(&[(
+        "duration(self.interval) >= duration('1m') && duration(self.interval) <= duration('720h')",
+        "interval is at least 1m and at most 720h",
+    )]);
+    let spec = &mut root["properties"]["spec"];
+    spec["x-kubernetes-validations"] = inside("the repository");
+    bound(&mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], true);
+    crd
+}
+
+/// Fields of a run's spec that follow from its layer, as pointers.
+const RUN_ONLY: [&str; 6] = ["/source", "/operation", "/recover", "/approval/mode", "/targets", "/replace"];
+/// Fields that are of whoever may create the layer, and so are no defaults of a repository.
+const OWNERS: [&str; 6] =
+    ["/runner/serviceAccountName", "/runner/planServiceAccountName", "/runner/image", "/hooks", "/env", "/envFrom"];
+
+/// The schema of a run's spec without some of its fields. Nothing is required and nothing has a default, so that what nobody set stays
+/// unset; rules that compare fields are the run's.
+fn template(without: &[&str], and: &[&str]) -> Value {
+    let mut spec = terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].take();
+    for pointer in without.iter().chain(and) {
+        let (parent, field) = pointer.rsplit_once('/').unwrap_or_default();
+        let parent = parent.split('/').filter(|part| !part.is_empty()).fold(&mut spec, |at, part| &mut at["properties"][part]);
+        if let Some(properties) = parent["properties"].as_object_mut() {
+            properties.remove(field);
+        }
+    }
+    unset(&mut spec, true);
+    spec
+}
+
+/// Takes defaults and what is required away, and the rules that would meet fields nobody set. Items of lists are whole, or not there.
+fn unset(schema: &mut Value, open: bool) {
+    let Some(object) = schema.as_object_mut() else { return };
+    object.remove("default");
+    if open {
+        object.remove("required");
+        if object.contains_key("properties") {
+            object.remove("x-kubernetes-validations");
+        }
+        for inner in object.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+            unset(inner, true);
+        }
+    }
+}
+
+/// Puts a schema in the place of another, under the other's description.
+fn described(place: &mut Value, mut schema: Value) {
+    schema["description"] = place["description"].take();
+    *place = schema;
+}
+
+/// What the definitions of repository and layer have in common.
+fn definition<'a>(crd: &'a mut Value, description: &str) -> &'a mut Value {
+    crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    let root = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    root["description"] = description.into();
+    root["required"] = json!(["spec"]);
+    let conditions = &mut root["properties"]["status"]["properties"]["conditions"];
+    conditions["x-kubernetes-list-type"] = "map".into();
+    conditions["x-kubernetes-list-map-keys"] = json!(["type"]);
+    root
+}
+
 fn rules(rules: &[(&str, &str)]) -> Value {
     rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
+}
+
+/// That `path` does not lead out.
+fn inside(what: &str) -> Value {
+    rules(&[(
+        "!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
+        &format!("path stays inside {what}"),
+    )])
 }
 
 /// What the derived schema cannot say.
 fn shape(root: &mut Value) {
     let spec = &mut root["properties"]["spec"]["properties"];
     spec["source"]["x-kubernetes-validations"] = rules(&[(
-        "[has(self.git), has(self.inline), has(self.configMapRef), has(self.secretRef), has(self.artifact)].filter(x, x).size() == 1",
-        "exactly one of git, inline, configMapRef, secretRef and artifact",
+        "[has(self.git), has(self.inline), has(self.configMapRef), has(self.secretRef), has(self.artifact), has(self.repository)]
+            .filter(x, x).size() == 1",
+        "exactly one of git, inline, configMapRef, secretRef, artifact and repository",
     )]);
     for object in ["configMapRef", "secretRef"] {
         spec["source"]["properties"][object]["properties"]["items"]["x-kubernetes-validations"] = rules(&[(
@@ -117,10 +217,8 @@ fn shape(root: &mut Value) {
             "paths are relative, stay inside the stack, and differ",
         )]);
     }
-    spec["source"]["properties"]["artifact"]["x-kubernetes-validations"] = rules(&[(
-        "!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
-        "path stays inside the archive",
-    )]);
+    spec["source"]["properties"]["artifact"]["x-kubernetes-validations"] = inside("the archive");
+    spec["source"]["properties"]["repository"]["x-kubernetes-validations"] = inside("the repository");
     for identity in ["aws", "gcp", "azure", "vault"] {
         // Such a token would be another key to the run's own plans and states.
         spec["credentials"]["properties"][identity]["x-kubernetes-validations"] = rules(&[(
@@ -183,8 +281,8 @@ fn shape(root: &mut Value) {
         "!has(self.runner.planServiceAccountName) || self.approval.mode == 'Manual'",
         "planServiceAccountName needs approval.mode Manual: what nobody approves is applied in the pod that made the plan",
     ), (
-        "!has(self.source.artifact) || has(self.stack)",
-        "an artifact needs stack: no URL says which stack it holds, and so which state it has",
+        "!(has(self.source.artifact) || has(self.source.repository)) || has(self.stack)",
+        "an artifact or repository needs stack: nothing else says which stack it holds, and so which state it has",
     ), (
         "!has(self.credentials) || has(self.runner.serviceAccountName)
             || !(has(self.credentials.aws) || has(self.credentials.gcp) || has(self.credentials.azure) || has(self.credentials.vault))",
@@ -267,13 +365,18 @@ fn default_to(object: &mut Map<String, Value>, key: &str, value: u32) {
     object.entry(key).or_insert_with(|| value.into());
 }
 
-/// The CustomResourceDefinition as the chart ships it.
+/// The definitions as the chart ships them: names of files, and their texts.
 ///
 /// # Errors
-/// When it cannot be written as YAML, which a test would show.
-pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
+/// When one cannot be written as YAML, which a test would show.
+pub fn files() -> Result<[(&'static str, String); 3], serde_saphyr::ser::Error> {
     let head = "# Generated from crds/src by `cargo run --release --bin crdgen`; `cargo ci` holds it equal.\n";
-    Ok(format!("{head}{}", serde_saphyr::to_string(&terraform_run())?))
+    let text = |crd: &Value| serde_saphyr::to_string(crd).map(|text| format!("{head}{text}"));
+    Ok([
+        ("terraformlayers.yaml", text(&terraform_layer())?),
+        ("terraformrepositories.yaml", text(&terraform_repository())?),
+        ("terraformruns.yaml", text(&terraform_run())?),
+    ])
 }
 
 #[cfg(test)]
@@ -309,14 +412,18 @@ mod tests {
     #[test]
     fn everything_has_a_bound() {
         let mut found = Vec::new();
-        unbounded("", &terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &mut found);
+        for crd in [terraform_run(), terraform_repository(), terraform_layer()] {
+            unbounded("", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &mut found);
+        }
         assert!(found.is_empty(), "{found:#?}");
     }
 
     #[test]
     fn kubectl_apply_can_carry_it() {
         // All annotations of an object together have at most 256 KiB.
-        assert!(yaml().unwrap().len() < 196_608, "`kubectl apply` keeps a copy in an annotation: {}", yaml().unwrap().len());
+        for (name, text) in files().unwrap() {
+            assert!(text.len() < 196_608, "`kubectl apply` keeps a copy of {name} in an annotation: {}", text.len());
+        }
     }
 
     #[test]
@@ -334,11 +441,12 @@ mod tests {
                 }
             }
         }
-        let crd = terraform_run();
-        let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
         let mut missing = Vec::new();
-        walk("spec", &root["spec"], &mut missing);
-        walk("status", &root["status"], &mut missing);
+        for crd in [terraform_run(), terraform_repository(), terraform_layer()] {
+            let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+            walk("spec", &root["spec"], &mut missing);
+            walk("status", &root["status"], &mut missing);
+        }
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
@@ -370,15 +478,18 @@ mod tests {
             }
         }
         let mut missing = Vec::new();
-        let crd = terraform_run();
-        walk("spec", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut missing);
+        for crd in [terraform_run(), terraform_repository(), terraform_layer()] {
+            walk("spec", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut missing);
+        }
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
     #[test]
-    fn the_committed_definition_is_the_generated_one() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl/files/crds/terraformruns.yaml");
-        let committed = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(committed == yaml().unwrap(), "run `cargo run --release --bin crdgen` and commit the result");
+    fn the_committed_definitions_are_the_generated_ones() {
+        for (name, text) in files().unwrap() {
+            let path = format!("{}/../charts/pawl/files/crds/{name}", env!("CARGO_MANIFEST_DIR"));
+            let committed = std::fs::read_to_string(path).unwrap_or_default();
+            assert!(committed == text, "run `cargo run --release --bin crdgen` and commit {name}");
+        }
     }
 }

@@ -19,16 +19,27 @@ const FOREIGN: [&str; 5] = ["affinity", "tolerations", "topologySpreadConstraint
 
 /// The page of all fields: `design/guide/fields.md`.
 pub fn fields() -> String {
-    let schema = &crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+    let run = tables("TerraformRun", "They never change once the run is created.", &crd::terraform_run());
+    let repository = tables("TerraformRepository", "", &crd::terraform_repository());
+    let layer = tables("TerraformLayer", "", &crd::terraform_layer());
+    format!(
+        "{HEAD}# Every field\n\n`kubectl explain terraformrun.spec` says the same in a terminal. `…[]` is one item of a list.\n\n\
+         {run}\n{repository}\n{layer}"
+    )
+}
+
+/// The tables of one kind. A template has the fields of a run, which stand there.
+fn tables(kind: &str, more: &str, crd: &Value) -> String {
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
     let table = |name: &str| {
         let mut rows = "| field | type | meaning |\n|---|---|---|\n".to_owned();
         walk("", &schema[name], &mut rows);
         rows
     };
+    let words = format!("You write these. {more}");
     format!(
-        "{HEAD}# Every field of a TerraformRun\n\n`kubectl explain terraformrun.spec` says the same in a terminal. `…[]` is one item of a list.\n\n\
-         ## spec\n\nYou write these. They never change once the run is created.\n\n{}\n\
-         ## status\n\nPawl writes these.\n\n{}",
+        "## {kind}: spec\n\n{}\n\n{}\n## {kind}: status\n\nPawl writes these.\n\n{}",
+        words.trim_end(),
         table("spec"),
         table("status"),
     )
@@ -48,7 +59,8 @@ fn walk(path: &str, object: &Value, rows: &mut String) {
         let text = cell(field["description"].as_str().unwrap_or_default());
         // Writing to a String cannot fail.
         let _ = writeln!(rows, "| `{path}` | {kind} | {text}{more} |");
-        if !foreign {
+        let template = matches!(path.as_str(), "template" | "defaults");
+        if !foreign && !template {
             walk(&path, field, rows);
             walk(&format!("{path}[]"), &field["items"], rows);
         }

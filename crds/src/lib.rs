@@ -4,7 +4,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`v1alpha1`] | `TerraformRun`: spec, status, phases and results |
+//! | [`v1alpha1`] | `TerraformRun`, `TerraformRepository`, `TerraformLayer`: spec and status of each, phases and results |
 //! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
 //! | [`fields`] | the fields of the status: who writes each, what is cached, what wakes, which texts they hold |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |

@@ -42,6 +42,27 @@ pub const RECOVER: &str = "pawl.run/recover";
 /// Annotation on a run made for `pawl.run/recover`: name of the run that asked for it.
 pub const RECOVERY_OF: &str = "pawl.run/recovery-of";
 
+/// Annotation on a repository: its refs are looked at at once when it changes.
+pub const POKE: &str = "pawl.run/poke";
+/// Annotation on a layer: `now` asks for a plan; the controller puts a word of its own in its place, by which the request is known.
+pub const PLAN: &str = "pawl.run/plan";
+/// Annotation on a layer: `true` stops it, as `spec.suspend` does, whoever manages its spec.
+pub const SUSPEND: &str = "pawl.run/suspend";
+/// Annotation on a namespace: `true` lets no run begin in it.
+pub const FREEZE: &str = "pawl.run/freeze";
+/// Annotation on a layer's run: what set it off, as [`crate::Trigger`] has it. Written by the controller only, as the next three.
+pub const TRIGGER: &str = "pawl.run/trigger";
+/// Annotation on a layer's run: `status.source.content` of the layer that it was made of.
+pub const CONTENT: &str = "pawl.run/content";
+/// Annotation on a layer's run: digest of the settings that it was made with.
+pub const SETTINGS: &str = "pawl.run/settings";
+/// Label on a layer's run: name of the layer.
+pub const LABEL_LAYER: &str = "pawl.run/layer";
+/// Label on a layer's run: UID of the layer.
+pub const LABEL_LAYER_UID: &str = "pawl.run/layer-uid";
+/// Finalizer of a layer that destroys what it made.
+pub const LAYER_FINALIZER: &str = "pawl.run/layer";
+
 /// Finalizer of a run: set before its first pod, removable by the verb `control` only.
 pub const RUN_FINALIZER: &str = "pawl.run/run";
 /// Finalizer of an attempt's pod, until the controller has read its end.
@@ -88,6 +109,11 @@ pub const AGENT_MANAGER: &str = "pawl-runner-agent";
 /// The field manager of the controller.
 pub const CONTROLLER_MANAGER: &str = "pawl-controller";
 
+/// The field manager of `controller sources`.
+pub const SOURCES_MANAGER: &str = "pawl-sources";
+
+/// The longest name of a layer: a label has no more room, and names of its runs begin with it.
+pub const MAX_LAYER_NAME: usize = 63;
 /// The longest name of a run.
 pub const MAX_RUN_NAME: usize = 52;
 
@@ -100,8 +126,13 @@ const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// assert_eq!(crds::names::short_hash("0b9c1a4e-0000-4000-8000-000000000001").len(), 5);
 /// ```
 pub fn short_hash(uid: &str) -> String {
-    let digest = Sha256::digest(uid.as_bytes());
-    digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
+    hashed(uid, 5)
+}
+
+/// That many characters of a hash; at most 32.
+fn hashed(text: &str, characters: usize) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().take(characters).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
 }
 
 /// The name of an attempt's pod, ServiceAccount, Role and RoleBinding: `NAME-HASH-a1`, at most 63 characters, so that it is a
@@ -112,11 +143,17 @@ pub fn attempt_name(run: &str, uid: &str, attempt: u32) -> String {
 
 /// The name of the run that answers `pawl.run/rerun=true` on this one; the same each time it is asked for.
 pub fn rerun_name(run: &str, uid: &str) -> String {
-    derived_name(run, &format!("rerun of {uid}"))
+    derived_name(run, &short_hash(&format!("rerun of {uid}")))
 }
 
-fn derived_name(run: &str, of: &str) -> String {
-    let hash = short_hash(of);
+/// The name of a layer's run: it follows from the layer's UID and from what set it off, so that no crash makes two.
+/// `of` names commit, settings and trigger.
+pub fn layer_run_name(layer: &str, uid: &str, of: &str) -> String {
+    // A layer has thousands of runs in its life, and one of them must not be taken for another.
+    derived_name(layer, &hashed(&format!("layer {uid}: {of}"), 10))
+}
+
+fn derived_name(run: &str, hash: &str) -> String {
     let room = MAX_RUN_NAME - hash.len() - 1;
     let stem: String = run.chars().take(room).collect();
     format!("{}-{hash}", stem.trim_end_matches(['-', '.']))
@@ -124,7 +161,7 @@ fn derived_name(run: &str, of: &str) -> String {
 
 /// The name of the run that answers `pawl.run/recover=true` on this one; the same each time it is asked for.
 pub fn recovery_name(run: &str, uid: &str) -> String {
-    derived_name(run, &format!("recovery of {uid}"))
+    derived_name(run, &short_hash(&format!("recovery of {uid}")))
 }
 
 /// The name of the Lease of a state, for the namespaces that share it: `pawl-state-` and half of the digits of a digest of both.

@@ -98,7 +98,9 @@ impl World {
             world.access.kubectl(&["create", "namespace", "pawl-system"])?;
             world.apply(&output.stdout)?;
         } else {
-            world.apply(crds::crd::yaml()?.as_bytes())?;
+            for (_, text) in crds::crd::files()? {
+                world.apply(text.as_bytes())?;
+            }
         }
         // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
         let definition = "crd/terraformruns.pawl.run";

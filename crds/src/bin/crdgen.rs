@@ -1,4 +1,4 @@
-//! Writes what is made from the types: the CustomResourceDefinition, pages of the guide, and who writes which field into a policy and a
+//! Writes what is made from the types: the CustomResourceDefinitions, pages of the guide, and who writes which field into a policy and a
 //! page.
 
 use std::{error::Error, fs, path::Path};
@@ -9,7 +9,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let directory = top.join("charts/pawl/files/crds");
     fs::create_dir_all(&directory)?;
-    fs::write(directory.join("terraformruns.yaml"), crds::crd::yaml()?)?;
+    for (name, text) in crds::crd::files()? {
+        fs::write(directory.join(name), text)?;
+    }
     let guide = top.join("design/guide");
     fs::write(guide.join("fields.md"), crds::guide::fields())?;
     fs::write(guide.join("reasons.md"), crds::guide::reasons())?;

@@ -8,14 +8,18 @@ mod failure;
 mod hooks;
 mod identity;
 mod inputs;
+mod layer;
+mod layer_status;
 mod outputs;
 mod phase;
 mod plan;
 mod policy;
+mod repository;
 mod run;
 mod runner;
 mod source;
 mod status;
+mod template;
 mod values;
 
 pub use attempt::{Adopted, Attempt, Claim, Settled};
@@ -24,14 +28,22 @@ pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use hooks::{FailedHook, Hook, HookWhen, OnFailure};
 pub use identity::{AwsIdentity, AzureIdentity, GcpIdentity, IdentityToken, VaultIdentity};
 pub use inputs::{Arguments, EnvConfigMap, EnvFrom, FilePlace, InputFile, VariableFile};
+pub use layer::{
+    DeletionPolicy, DriftDetection, Remediation, RemediationStrategy, RepositoryRef, TerraformLayer, TerraformLayerSpec,
+};
+pub use layer_status::{Drift, LayerFailures, LayerRun, LayerSource, LayerState, Pending, TerraformLayerStatus, Trigger};
 pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
 pub use policy::{Approval, ApprovalMode, AutomaticWhen, Retry, Timeouts};
+pub use repository::{
+    Commit, RefFailure, RefStatus, TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus, Webhook,
+};
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
-pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, Source};
+pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, RepositorySource, Source};
 pub use status::{
     ApprovalRecord, Journal, LockRelease, Progress, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,
 };
+pub use template::RunTemplate;
 pub use values::{Backend, EnvVar, KeyRef, SecretName, ValueFrom, Variable};

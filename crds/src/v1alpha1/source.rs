@@ -26,19 +26,45 @@ pub struct Source {
     /// An archive on a web server, as Flux's source-controller serves it. Needs `spec.stack`: no URL says which stack it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Box<ArtifactSource>>,
+    /// A revision of a `TerraformRepository`, as the datastore has it: the pod needs no credentials for it. Needs `spec.stack`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<Box<RepositorySource>>,
+}
+
+/// A revision of a repository that Pawl follows.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepositorySource {
+    /// Name of the `TerraformRepository`.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Its namespace, which has to name this one in `allowedNamespaces`. Default: the run's own; at most 63 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    pub namespace: Option<String>,
+    /// Full id of the commit, in hexadecimal digits; at most 64 characters.
+    #[schemars(length(min = 40, max = 64), regex(pattern = r"^([0-9a-f]{40}|[0-9a-f]{64})$"))]
+    pub revision: String,
+    /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
+    #[serde(default = "default_path")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub path: String,
 }
 
 impl Source {
     /// The field of the spec that has the code, or fixes it by a digest: no run of the same spec has other code.
     pub fn fixed_by(&self) -> Option<&'static str> {
         let artifact = self.artifact.as_ref().map(|_| "spec.source.artifact");
-        self.inline.as_ref().map(|_| "spec.source.inline.files").or(artifact)
+        let repository = self.repository.as_ref().map(|_| "spec.source.repository.revision");
+        self.inline.as_ref().map(|_| "spec.source.inline.files").or(artifact).or(repository)
     }
 
     /// Directory of the stack, relative to the top of the source.
     pub fn path(&self) -> &str {
-        let git = self.git.as_ref().map(|git| git.path.as_str());
-        git.or_else(|| self.artifact.as_ref().map(|artifact| artifact.path.as_str())).unwrap_or(".")
+        let git = self.git.as_ref().map(|git| &git.path);
+        let artifact = || self.artifact.as_ref().map(|artifact| &artifact.path);
+        let repository = || self.repository.as_ref().map(|repository| &repository.path);
+        git.or_else(artifact).or_else(repository).map_or(".", String::as_str)
     }
 }
 

@@ -1,0 +1,193 @@
+//! `TerraformLayer`: a directory of a repository at a ref, kept planned and applied.
+#![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{layer_status::TerraformLayerStatus, template::RunTemplate};
+use crate::duration::Span;
+
+/// A directory of a repository at a ref, kept planned and applied: commits, a schedule and people set off its runs.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[kube(
+    group = "pawl.run",
+    version = "v1alpha1",
+    kind = "TerraformLayer",
+    plural = "terraformlayers",
+    namespaced,
+    status = "TerraformLayerStatus",
+    shortname = "tfl",
+    shortname = "layer",
+    shortname = "layers",
+    category = "pawl",
+    derive = "PartialEq",
+    derive = "Default",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.revision"),
+    printcolumn(name = "Last Result", type_ = "string", json_path = ".status.lastResult"),
+    printcolumn(name = "Drift Since", type_ = "date", json_path = ".status.drift.since"),
+    printcolumn(name = "Pending", type_ = "string", json_path = ".status.pending.run"),
+    printcolumn(name = "Waits For", type_ = "string", json_path = ".status.waitsFor"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Repository", type_ = "string", json_path = ".spec.repository.name", priority = 1),
+    printcolumn(name = "Ref", type_ = "string", json_path = ".spec.ref", priority = 1),
+    printcolumn(name = "Path", type_ = "string", json_path = ".spec.path", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformLayerSpec {
+    /// The repository.
+    pub repository: RepositoryRef,
+    /// Branch or tag that is followed, or a full commit id, which never moves. Default: `main`; at most 255 characters.
+    #[serde(default = "default_ref", rename = "ref")]
+    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$"))]
+    pub git_ref: String,
+    /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
+    #[serde(default = "default_path")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub path: String,
+    /// Settings of its runs, as in a run's spec; they win over the repository's `defaults`, field by field.
+    #[serde(default, skip_serializing_if = "RunTemplate::is_empty")]
+    pub template: RunTemplate,
+    /// Globs of further paths, relative to the top of the repository, of which a change sets off a plan: `modules/**`, `*.tfvars`; at most
+    /// 32. The directory itself, local modules and variable files count without being named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
+    pub trigger_paths: Vec<String>,
+    /// What becomes of a plan, by what set it off.
+    #[serde(default)]
+    pub remediation: RemediationStrategy,
+    /// When the world is compared with the state.
+    #[serde(default)]
+    pub drift: DriftDetection,
+    /// How often a plan that failed is made again by itself, 1 min after it, doubling to 1 h, before a commit or a person has to ask.
+    /// Default: `3`; at most 10.
+    #[serde(default = "default_retries")]
+    #[schemars(range(min = 0, max = 10))]
+    pub max_retries: u32,
+    /// How many ended runs are kept; the one that was applied last, and any that is Indeterminate, are kept besides. Default: `5`; at least
+    /// 1, at most 50.
+    #[serde(default = "default_history")]
+    #[schemars(range(min = 1, max = 50))]
+    pub run_history: u32,
+    /// What becomes of the layer's objects when it is deleted. Default: `Orphan`.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+    /// Whether it makes no runs. Default: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+}
+
+/// A repository, of the layer's or run's own namespace or of one that admits it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepositoryRef {
+    /// Name of the `TerraformRepository`.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Its namespace, which has to name this one in `allowedNamespaces`. Default: the layer's own; at most 63 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    pub namespace: Option<String>,
+}
+
+/// What becomes of a plan with changes.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+pub enum Remediation {
+    /// It is shown, and never applied.
+    Dry,
+    /// It waits for a person, who approves its run.
+    #[default]
+    Manual,
+    /// It is applied. Creating such a layer needs the verb `autoapprove`.
+    Automatic,
+    /// A word of a newer version: nothing is begun.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+/// What becomes of a plan, by what set it off.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationStrategy {
+    /// Of a plan for a commit, for other settings, or for a person who asked. Default: `Manual`.
+    #[serde(default)]
+    pub on_commit: Remediation,
+    /// Of a plan that found drift. Default: `Manual`.
+    #[serde(default)]
+    pub on_drift: Remediation,
+    /// Of the plan that destroys everything, with `deletionPolicy: Destroy`. With `Dry` the layer waits until its policy is changed.
+    /// Default: `Manual`.
+    #[serde(default)]
+    pub on_delete: Remediation,
+}
+
+/// When the world is compared with the state: at an interval, or at the times of a cron line.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftDetection {
+    /// How long after the last plan, give or take a tenth. Default: `24h`; at least 1m, at most 720h.
+    #[serde(default = "drift_interval")]
+    pub interval: Span,
+    /// Times in place of the interval, as cron has them: minute, hour, day of month, month, day of week; at most 128 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 9, max = 128))]
+    pub schedule: Option<String>,
+    /// Time zone of the schedule, as `Europe/Paris`; at most 64 characters. Default: `UTC`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub time_zone: Option<String>,
+    /// Whether nobody looks for drift. Default: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+}
+
+impl Default for DriftDetection {
+    fn default() -> Self {
+        Self { interval: drift_interval(), schedule: None, time_zone: None, suspend: false }
+    }
+}
+
+/// What becomes of what a layer made, when the layer is deleted.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+pub enum DeletionPolicy {
+    /// It stays, and so does its state.
+    #[default]
+    Orphan,
+    /// A run destroys it, as `remediation.onDelete` says; the layer stays until that run is applied. In a namespace that goes it stays.
+    Destroy,
+    /// A word of a newer version: nothing is begun.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+fn default_ref() -> String {
+    "main".into()
+}
+
+fn default_path() -> String {
+    ".".into()
+}
+
+const fn default_retries() -> u32 {
+    3
+}
+
+const fn default_history() -> u32 {
+    5
+}
+
+const fn drift_interval() -> Span {
+    Span::hours(24)
+}
+
+impl TerraformLayer {
+    /// Namespace and name of its repository.
+    pub fn repository_key(&self) -> (String, String) {
+        let own = self.metadata.namespace.clone().unwrap_or_default();
+        let RepositoryRef { name, namespace } = &self.spec.repository;
+        (namespace.clone().unwrap_or(own), name.clone())
+    }
+}
