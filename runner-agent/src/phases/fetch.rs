@@ -29,31 +29,57 @@ impl PhaseRunner {
     pub(super) async fn fetch(&self, spec: &TerraformRunSpec, root: &Path, notices: &Notices) -> Result<Fetched, Failure> {
         let plain = |source: String| Fetched { source, revision: None };
         match &spec.source {
-            Source { git: Some(git), inline: None, config_map_ref: None, secret_ref: None, artifact: None } => {
+            Source { git: Some(git), inline: None, config_map_ref: None, secret_ref: None, artifact: None, repository: None } => {
                 let commit = self.fetch_git(git, &spec.credentials, notices).await?;
                 let short: String = commit.chars().take(7).collect();
                 Ok(Fetched { source: format!("git {short} of {}", git.revision), revision: Some(commit) })
             }
-            Source { git: None, inline: Some(inline), config_map_ref: None, secret_ref: None, artifact: None } => {
+            Source {
+                git: None,
+                inline: Some(inline),
+                config_map_ref: None,
+                secret_ref: None,
+                artifact: None,
+                repository: None,
+            } => {
                 source::write_files(&inline.files, root)?;
                 Ok(plain(format!("inline, {}", files(inline.files.len()))))
             }
-            Source { git: None, inline: None, config_map_ref: Some(object), secret_ref: None, artifact: None } => {
+            Source {
+                git: None,
+                inline: None,
+                config_map_ref: Some(object),
+                secret_ref: None,
+                artifact: None,
+                repository: None,
+            } => {
                 let count = write_object(&self.settings.config_maps, object, ("ConfigMap", Reason::ConfigMapNotFound), root)?;
                 Ok(plain(format!("ConfigMap {}, {}", object.name, files(count))))
             }
-            Source { git: None, inline: None, config_map_ref: None, secret_ref: Some(object), artifact: None } => {
+            Source {
+                git: None,
+                inline: None,
+                config_map_ref: None,
+                secret_ref: Some(object),
+                artifact: None,
+                repository: None,
+            } => {
                 let count = write_object(&self.settings.secrets, object, ("Secret", Reason::SecretNotFound), root)?;
                 Ok(plain(format!("Secret {}, {}", object.name, files(count))))
             }
-            Source { git: None, inline: None, config_map_ref: None, secret_ref: None, artifact: Some(artifact) } => {
+            Source {
+                git: None,
+                inline: None,
+                config_map_ref: None,
+                secret_ref: None,
+                artifact: Some(artifact),
+                repository: None,
+            } => {
                 let source = self.fetch_artifact(artifact, root, notices).await?;
                 Ok(Fetched { source, revision: Some(artifact.digest.clone()) })
             }
-            Source { .. } => {
-                Err(Reason::InvalidSpec
-                    .failure("the source needs exactly one of git, inline, configMapRef, secretRef and artifact"))
-            }
+            Source { .. } => Err(Reason::InvalidSpec
+                .failure("the source needs exactly one of git, inline, configMapRef, secretRef, artifact and repository")),
         }
     }
 }
