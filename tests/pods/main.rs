@@ -18,6 +18,7 @@ mod identity;
 mod images;
 mod inputs;
 mod kills;
+mod layers;
 mod leases;
 mod locks;
 mod managed;
@@ -92,6 +93,7 @@ fn main() -> Result<ExitCode> {
         output::tests(),
         outputs::tests(),
         hangs::tests(),
+        layers::tests(),
         recovery::tests(),
         kills::tests(),
         again::tests(),

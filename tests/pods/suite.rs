@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tests::{
     cluster::{Cluster, victims},
     ledger::{self, Entry},
-    servers::{git::GitServer, state::StateServer},
+    servers::{git::GitServer, objects::ObjectServer, state::StateServer},
 };
 
 use crate::releases::Releases;
@@ -59,6 +59,7 @@ pub(crate) struct Suite {
     pub(crate) client: Client,
     pub(crate) git: GitServer,
     pub(crate) state: StateServer,
+    pub(crate) objects: ObjectServer,
     pub(crate) releases: Releases,
     _files: tempfile::TempDir,
     prefix: String,
@@ -101,11 +102,13 @@ impl Suite {
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let git = GitServer::start(host, files.path()).await?;
         let state = StateServer::start(host).await?;
+        let objects = ObjectServer::start(host).await?;
         Ok(Self {
             client: cluster.client().await?,
             cluster,
             git,
             state,
+            objects,
             releases,
             _files: files,
             prefix,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::cache::{self, Cache};
 use super::command::{cargo, executables, run};
-use super::gobuild::{Toolset, architecture};
+use super::gobuild::{OBJECT_PROVIDER, Toolset, architecture};
 use super::{node, packages, report};
 
 /// The name that `images/runner-agent/Containerfile` has for its base.
@@ -256,7 +256,7 @@ impl BuildContext {
     }
 }
 
-/// What the runner of tests holds besides the agent: real tools, a provider in a filesystem mirror, and the
+/// What the runner of tests holds besides the agent: real tools, providers in a filesystem mirror, and the
 /// configuration that names the mirror (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
 pub fn test_files(tools: &Toolset, scripted: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
@@ -264,11 +264,12 @@ pub fn test_files(tools: &Toolset, scripted: &Path) -> Result<Vec<(PathBuf, Stri
         let Ok(version) = tools.version(name) else { continue };
         files.push((tools.path(name)?.to_owned(), format!("/opt/pawl/tools/{directory}/{version}/{name}")));
     }
-    let provider = "terraform-provider-time";
-    let version = tools.version(provider)?;
-    for host in ["registry.opentofu.org", "registry.terraform.io"] {
-        let place = format!("/opt/pawl/providers/{host}/hashicorp/time/{version}/linux_{}", architecture());
-        files.push((tools.path(provider)?.to_owned(), format!("{place}/{provider}_v{version}")));
+    for (provider, address) in [("terraform-provider-time", "hashicorp/time"), (OBJECT_PROVIDER, "pawl/object")] {
+        let version = tools.version(provider)?;
+        for host in ["registry.opentofu.org", "registry.terraform.io"] {
+            let place = format!("/opt/pawl/providers/{host}/{address}/{version}/linux_{}", architecture());
+            files.push((tools.path(provider)?.to_owned(), format!("{place}/{provider}_v{version}")));
+        }
     }
     files.push((source("test/providers.tfrc"), "/opt/pawl/providers.tfrc".to_owned()));
     files.push((scripted.to_owned(), "/opt/pawl/tools/opentofu/0.0.1/tofu".to_owned()));

@@ -1,10 +1,12 @@
-//! The demo: a cluster, a repository, a run, a person's approval, and what came of it.
+//! The demo: a cluster, a repository, a run, a person's approval, and what came of it; then a layer, a commit, and drift.
 //!
 //! What it starts stays up when it ends: the cluster, and a process that serves repositories (`servers`). Every
 //! demo makes a new commit and a new run, so it can be repeated on the same cluster.
 
+mod act;
 mod approve;
 mod follow;
+mod layer;
 mod log;
 mod screen;
 mod servers;
@@ -25,6 +27,8 @@ pub use self::servers::serve;
 
 /// The cluster of the demo.
 const CLUSTER: &str = "demo";
+/// What makes a shell use the cluster.
+const ENV: &str = "eval \"$(cargo demo --env)\"";
 /// Exit code when there is nobody to approve.
 pub const NOT_APPROVED: u8 = 2;
 

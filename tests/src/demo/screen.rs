@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::cluster::report;
 
 /// How many steps there are.
-const STEPS: u8 = 6;
+const STEPS: u8 = 9;
 
 /// A paragraph.
 pub(super) fn say(text: &str) {

@@ -1,4 +1,4 @@
-//! The git server, in a process that outlives the demo: the cluster stays up to play with, and runs made by hand need it.
+//! The git server, and the texts that the demo's layer keeps, in a process that outlives the demo: the cluster stays up to play with, and runs made by hand need it.
 //!
 //! The process notes itself in the cluster's state directory, and ends when that note is gone: whoever takes the cluster down,
 //! in whatever way, ends its servers too.
@@ -15,15 +15,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, cache};
 use crate::servers::git::GitServer;
+use crate::servers::objects::ObjectServer;
 
 /// Always the same, so that runs of yesterday find their repository after a restart. The address is the cluster's own.
 const GIT_PORT: u16 = 3080;
+/// The same for texts.
+const OBJECT_PORT: u16 = 3081;
 
 /// Where the servers of a cluster are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Servers {
     pid: i32,
     git: SocketAddr,
+    objects: SocketAddr,
     /// The directory of the repositories.
     repositories: PathBuf,
 }
@@ -74,6 +78,18 @@ impl Servers {
         format!("http://{}/{repository}.git", self.git)
     }
 
+    /// The URL of a text.
+    pub(super) fn object_url(&self, name: &str) -> String {
+        format!("http://{}/objects/{name}", self.objects)
+    }
+
+    /// Changes a text by hand.
+    pub(super) async fn change_by_hand(&self, name: &str, text: &str) -> Result<()> {
+        let asked = reqwest::Client::builder().no_proxy().build()?.put(self.object_url(name)).body(text.to_owned());
+        asked.send().await?.error_for_status().context("the text cannot be changed")?;
+        Ok(())
+    }
+
     /// Where a repository is on disk.
     pub(super) fn repository(&self, repository: &str) -> PathBuf {
         self.repositories.join(format!("{repository}.git"))
@@ -109,8 +125,12 @@ pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
         Ok(server) => server,
         Err(_) => GitServer::start(at(0), &repositories).await?,
     };
+    let objects = match ObjectServer::start(at(OBJECT_PORT)).await {
+        Ok(server) => server,
+        Err(_) => ObjectServer::start(at(0)).await?,
+    };
     let pid = i32::try_from(std::process::id()).context("a process id is out of range")?;
-    let servers = Servers { pid, git: git.addr(), repositories };
+    let servers = Servers { pid, git: git.addr(), objects: objects.addr(), repositories };
     let draft = directory(state).join(".servers.json");
     cache::write(&draft, serde_json::to_vec(&servers)?)?;
     std::fs::rename(&draft, note(state)).context("cannot note where the servers are")?;

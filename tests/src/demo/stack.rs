@@ -15,9 +15,12 @@ use crate::servers::repo::Repo;
 
 /// The namespace of the demo's runs.
 pub(super) const NAMESPACE: &str = "demo";
-/// The repository, the directory in it, and the stack's state.
-const REPOSITORY: &str = "infrastructure";
+/// The repository.
+pub(super) const REPOSITORY: &str = "infrastructure";
+/// The directory of the run.
 const DIRECTORY: &str = "network";
+/// The layer, and its directory.
+pub(super) const LAYER: &str = "greeting";
 const STACK: &str = include_str!("../../fixtures/stacks/demo/main.tf");
 
 /// A commit of the stack: the demo's number is in it, so that each demo has something to change.
@@ -28,6 +31,16 @@ pub(super) fn commit(servers: &Servers, number: u32) -> Result<String> {
         (format!("{DIRECTORY}/demo.auto.tfvars"), format!("generation = {number}\n")),
     ];
     let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
+}
+
+/// A commit of the layer's directory: the text that it keeps.
+pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
+    let repo = Repo::create(&servers.repository(REPOSITORY))?;
+    let main = include_str!("../../fixtures/stacks/greeting/main.tf");
+    let values = format!("greeting = {}\n", json!(text));
+    let files = [(format!("{LAYER}/main.tf"), main), (format!("{LAYER}/greeting.auto.tfvars"), values.as_str())];
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
     repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
 }
 

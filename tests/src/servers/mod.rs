@@ -1,4 +1,4 @@
-//! Servers that the tests run in their own process: git over http, and Terraform's `http` state backend; and git over ssh, beside it.
+//! Servers that the tests run in their own process: git over http, Terraform's `http` state backend, and texts at URLs; and git over ssh, beside it.
 //!
 //! Each listens only on the address it is given, counts what it was asked, and can be told to misbehave.
 
@@ -8,6 +8,7 @@ mod cgi;
 mod fetched;
 pub mod git;
 pub(crate) mod listener;
+pub mod objects;
 pub mod proxy;
 pub mod repo;
 pub mod ssh;

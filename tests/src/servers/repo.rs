@@ -75,6 +75,16 @@ impl Repo {
         self.resolve(&reference)?.context("the branch is not there after its commit")
     }
 
+    /// Sets a branch to a commit, wherever it was.
+    pub fn force(&self, branch: &str, commit: &str) -> anyhow::Result<()> {
+        self.git(&["update-ref", &format!("refs/heads/{branch}"), commit], b"").map(drop)
+    }
+
+    /// Deletes a branch.
+    pub fn delete(&self, branch: &str) -> anyhow::Result<()> {
+        self.git(&["update-ref", "-d", &format!("refs/heads/{branch}")], b"").map(drop)
+    }
+
     /// The commit that a revision names, if it does.
     pub fn resolve(&self, revision: &str) -> anyhow::Result<Option<String>> {
         let output = self

@@ -92,6 +92,14 @@ const TOOLS: &[Tool] = &[
         module: "github.com/hashicorp/terraform-provider-time",
         stamp: |version| format!("-X main.version={}", version.trim_start_matches('v')),
     },
+    // Ours: what it keeps can be changed by hand.
+    Tool {
+        name: OBJECT_PROVIDER,
+        group: "provider",
+        package: "./object",
+        module: "github.com/hashicorp/terraform-plugin-framework",
+        stamp: |_| String::new(),
+    },
     Tool {
         name: "versitygw",
         group: "s3",
@@ -127,6 +135,8 @@ const TOOLS: &[Tool] = &[
     terraform("terraform-1.13.3"),
 ];
 
+/// The provider of texts at URLs.
+pub const OBJECT_PROVIDER: &str = "terraform-provider-object";
 /// An S3-compatible server, for the datastore's store.
 pub const BUCKETS: &[&str] = &["versitygw"];
 /// A registry, for images that are pushed.
@@ -146,11 +156,11 @@ pub const NODE: &[&str] = &[
     "helm",
 ];
 /// What the demo's image of the runner holds besides the agent.
-pub const DEMO_IN_PODS: &[&str] = &["tofu", "terraform-provider-time"];
+pub const DEMO_IN_PODS: &[&str] = &["tofu", "terraform-provider-time", OBJECT_PROVIDER];
 /// What no image holds, and tests run: on this machine, and in pods that get it from a mirror.
 pub const TERRAGRUNT: &[&str] = &["terragrunt"];
 /// What that of the tests holds.
-pub const IN_PODS: &[&str] = &["tofu", "terraform-provider-time", "terraform"];
+pub const IN_PODS: &[&str] = &["tofu", "terraform-provider-time", OBJECT_PROVIDER, "terraform"];
 
 /// Programs that are there, by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -270,7 +280,11 @@ impl Pin {
         flags.dedup();
         let flags = flags.join(" ");
         let mut parts = vec![go_mod, read("go.sum")?, read("tools.go")?, read("coredns/main.go")?, stamps.join(" ")];
-        parts.extend([read("server/main.go")?, read("backends/none/backends.go")?].into_iter().filter(|code| !code.is_empty()));
+        parts.extend(
+            [read("server/main.go")?, read("backends/none/backends.go")?, read("object/main.go")?]
+                .into_iter()
+                .filter(|code| !code.is_empty()),
+        );
         let key = cache::key(parts);
         Ok(Self { directory, version, flags, key })
     }

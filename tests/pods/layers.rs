@@ -1,0 +1,329 @@
+//! Layers of repositories: real git, `controller sources`, real OpenTofu, and what is changed by hand.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tests::servers::repo::Repo;
+
+use crate::suite::{LATER, Scene, Test, merge, stderr};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("layers::drift_is_found_shown_and_applied_when_approved", drift),
+        Test::new("layers::relevant_commits_are_planned_and_others_are_not", commits),
+        Test::new("layers::an_automatic_one_keeps_up_and_prunes_its_history", automatic),
+        Test::new("layers::a_deleted_branch_stops_no_other", branches),
+        Test::new("layers::the_younger_of_two_on_one_state_is_refused", one_state),
+        Test::new("layers::nothing_begins_while_suspended_or_frozen", held_up),
+        Test::new("layers::what_it_made_is_destroyed_with_it", deleted),
+    ]
+}
+
+/// A repository, and what is made of it.
+struct Stage {
+    scene: Scene,
+    repo: Repo,
+}
+
+impl Stage {
+    /// A repository with one stack, which keeps a text at a URL by a module beside it.
+    async fn set(scene: &Scene) -> Result<Self> {
+        let name = format!("{}/infrastructure", scene.namespace);
+        let repo = scene.suite.git.create(&name)?;
+        let stage = Self { scene: scene.clone(), repo };
+        stage.commit(
+            "main",
+            &[("modules/text/main.tf", &module("one")), ("app/main.tf", &stage.app("app")), ("docs/a.md", "a")],
+        )?;
+        let spec = json!({"url": scene.suite.git.url(&name), "interval": "1h",
+            "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});
+        let repository = TerraformRepository::new("infrastructure", serde_json::from_value(spec)?);
+        stage.repositories().create(&PostParams::default(), &repository).await?;
+        Ok(stage)
+    }
+
+    fn app(&self, object: &str) -> String {
+        let url = self.scene.suite.objects.url(&self.object(object));
+        format!("module \"text\" {{\n  source = \"../modules/text\"\n  url    = \"{url}\"\n}}\n")
+    }
+
+    fn object(&self, name: &str) -> String {
+        format!("{}/{name}", self.scene.namespace)
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.scene.suite.objects.get(&self.object(name))
+    }
+
+    fn commit(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
+        self.repo.commit(branch, files)
+    }
+
+    /// Commits, and tells of it as a webhook does.
+    async fn push(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
+        let commit = self.commit(branch, files)?;
+        self.poke().await?;
+        Ok(commit)
+    }
+
+    async fn poke(&self) -> Result<()> {
+        let word = jiff::Timestamp::now().to_string();
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::POKE: word}}}));
+        self.repositories().patch("infrastructure", &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    fn repositories(&self) -> Api<TerraformRepository> {
+        Api::namespaced(self.scene.suite.client.clone(), &self.scene.namespace)
+    }
+
+    fn layers(&self) -> Api<TerraformLayer> {
+        Api::namespaced(self.scene.suite.client.clone(), &self.scene.namespace)
+    }
+
+    async fn layer(&self, name: &str, spec: Value) -> Result<()> {
+        let mut whole = json!({"repository": {"name": "infrastructure"}, "path": "app"});
+        merge(&mut whole, spec);
+        let layer = TerraformLayer::new(name, serde_json::from_value(whole)?);
+        self.layers().create(&PostParams::default(), &layer).await?;
+        Ok(())
+    }
+
+    async fn until(&self, name: &str, what: &str, done: impl Fn(&TerraformLayerStatus) -> bool) -> Result<TerraformLayerStatus> {
+        let started = Instant::now();
+        loop {
+            let status = self.layers().get(name).await?.status.unwrap_or_default();
+            if done(&status) {
+                return Ok(status);
+            }
+            if started.elapsed() > LATER {
+                let seen = self.scene.kubectl(&["describe", "terraformlayers,terraformrepositories"])?;
+                anyhow::bail!("layer {name} is not {what} after {LATER:?}\n{seen}");
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Waits for a plan of a commit, and does what the layer says next.
+    async fn approve(&self, name: &str, revision: &str) -> Result<TerraformLayerStatus> {
+        let planned = |status: &TerraformLayerStatus| {
+            status.pending.is_some() && status.last_plan.as_ref().is_some_and(|plan| plan.revision == revision)
+        };
+        let waits = self.until(name, &format!("planned at {revision}"), planned).await?;
+        ensure!(waits.state == Some(LayerState::ApplyNeeded), "{waits:?}");
+        self.do_next(&waits)?;
+        let applied = |status: &TerraformLayerStatus| {
+            status.state == Some(LayerState::Idle) && status.last_apply.as_ref().is_some_and(|apply| apply.revision == revision)
+        };
+        self.until(name, &format!("applied at {revision}"), applied).await
+    }
+
+    fn do_next(&self, status: &TerraformLayerStatus) -> Result<()> {
+        let output = self.scene.paste(status.next_step.as_deref().context("no next step")?)?;
+        ensure!(output.status.success(), "{}", stderr(&output));
+        Ok(())
+    }
+
+    /// Waits until the head of a branch was looked at, and everything was made of it that is to be.
+    async fn seen(&self, branch: &str, revision: &str) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let status = self.repositories().get("infrastructure").await?.status.unwrap_or_default();
+            let at = status.refs.iter().find(|of| of.name == branch).and_then(|of| of.commit.clone());
+            if at.is_some_and(|commit| commit.revision == revision) {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < LATER, "{branch} is not at {revision}: {:?}", status.refs);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn run_names(&self) -> Result<Vec<String>> {
+        let runs = self.scene.runs().list(&ListParams::default()).await?;
+        Ok(runs.items.iter().map(kube::ResourceExt::name_any).collect())
+    }
+}
+
+fn module(text: &str) -> String {
+    format!(
+        "terraform {{\n  required_providers {{\n    object = {{ source = \"pawl/object\" }}\n  }}\n}}\n\n\
+         variable \"url\" {{}}\n\nresource \"object_text\" \"it\" {{\n  url     = var.url\n  content = \"{text}\"\n}}\n"
+    )
+}
+
+async fn commits(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    let first = stage.repo.resolve("main")?.context("no commit")?;
+    stage.layer("app", json!({})).await?;
+    let status = stage.approve("app", &first).await?;
+    ensure!(stage.text("app").as_deref() == Some("one"), "{status:?}");
+    let runs = stage.run_names().await?;
+    ensure!(runs.len() == 1, "{runs:?}");
+
+    // What lies beside it is no matter of the layer.
+    let beside = stage.push("main", &[("docs/a.md", "b"), ("app-old/main.tf", "# not this one\n")]).await?;
+    stage.seen("main", &beside).await?;
+    let source = stage.layers().get("app").await?.status.and_then(|status| status.source).context("no source")?;
+    ensure!(source.revision == first && stage.run_names().await? == runs, "a commit beside it made a run: {source:?}");
+
+    // A module that it uses is.
+    let module_changed = stage.push("main", &[("modules/text/main.tf", &module("two"))]).await?;
+    stage.approve("app", &module_changed).await?;
+    ensure!(stage.text("app").as_deref() == Some("two"));
+
+    // A branch that is set back is another tree: what it has is planned.
+    stage.repo.force("main", &first)?;
+    stage.poke().await?;
+    stage.approve("app", &first).await?;
+    ensure!(stage.text("app").as_deref() == Some("one"));
+    let status = stage.repositories().get("infrastructure").await?.status.unwrap_or_default();
+    ensure!(status.refs.iter().any(|of| of.forced_from.is_some()), "a push by force is not said: {:?}", status.refs);
+
+    // A newer commit takes the place of a plan that waits; what was denied is not planned again by itself.
+    let third = stage.push("main", &[("modules/text/main.tf", &module("three"))]).await?;
+    let waits = stage
+        .until("app", "planned", |s| s.pending.is_some() && s.last_plan.as_ref().is_some_and(|plan| plan.revision == third))
+        .await?;
+    let old = waits.pending.context("nothing waits")?.run;
+    let fourth = stage.push("main", &[("modules/text/main.tf", &module("four"))]).await?;
+    let of_fourth = |s: &TerraformLayerStatus| s.pending.as_ref().is_some_and(|p| p.run != old) && revision(s) == Some(&fourth);
+    let waits = stage.until("app", "planned anew", of_fourth).await?;
+    scene.ends(&old, RunResult::Canceled).await?;
+    let newer = waits.pending.context("nothing waits")?.run;
+    scene.annotate(&newer, &[(names::DENY, Some("not today"))]).await?;
+    scene.ends(&newer, RunResult::Rejected).await?;
+    let denied = stage.until("app", "denied", |s| s.pending.is_none() && s.current_run.is_none()).await?;
+    let runs = stage.run_names().await?;
+    scene.kubectl(&["annotate", "terraformlayer", "app", "pawl.run/plan=now"])?;
+    stage.until("app", "planned once more", |s| s.pending.as_ref().is_some_and(|p| !runs.contains(&p.run))).await?;
+    ensure!(denied.state == Some(LayerState::PlanNeeded) || denied.state == Some(LayerState::ApplyNeeded), "{denied:?}");
+    Ok(())
+}
+
+fn revision(status: &TerraformLayerStatus) -> Option<&String> {
+    status.last_plan.as_ref().map(|plan| &plan.revision)
+}
+
+async fn drift(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    let first = stage.repo.resolve("main")?.context("no commit")?;
+    stage.layer("app", json!({"drift": {"interval": "1m"}})).await?;
+    stage.approve("app", &first).await?;
+    scene.suite.objects.put(&stage.object("app"), "by hand");
+    let drifted = stage.until("app", "drifted", |s| s.drift.is_some() && s.pending.is_some()).await?;
+    let drift = drifted.drift.as_ref().context("no drift")?;
+    ensure!(
+        drift.objects.iter().any(|object| object.contains("module.text.object_text.it") && !object.contains("by hand")),
+        "{drift:?}"
+    );
+    let described = scene.kubectl(&["describe", "terraformlayer", "app"])?;
+    ensure!(described.contains("module.text.object_text.it"), "{described}");
+    stage.do_next(&drifted)?;
+    stage.until("app", "as it was", |s| s.drift.is_none() && s.pending.is_none() && s.state == Some(LayerState::Idle)).await?;
+    ensure!(stage.text("app").as_deref() == Some("one"));
+    Ok(())
+}
+
+async fn automatic(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    let spec = json!({"remediation": {"onCommit": "Automatic"}, "runHistory": 1});
+    stage.layer("app", spec).await?;
+    for text in ["two", "three", "four"] {
+        let commit = stage.push("main", &[("modules/text/main.tf", &module(text))]).await?;
+        let applied = |s: &TerraformLayerStatus| {
+            s.state == Some(LayerState::Idle) && s.last_apply.as_ref().is_some_and(|apply| apply.revision == commit)
+        };
+        stage.until("app", &format!("applied at {commit}"), applied).await?;
+        ensure!(stage.text("app").as_deref() == Some(text));
+    }
+    let started = Instant::now();
+    loop {
+        let runs = stage.run_names().await?;
+        if runs.len() <= 2 {
+            break;
+        }
+        ensure!(started.elapsed() < LATER, "{runs:?} are kept");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    // Dry: the plan is shown, and nobody can apply it.
+    stage.layer("dry", json!({"remediation": {"onCommit": "Dry"}, "template": {"stack": "dry"}, "path": "dry"})).await?;
+    let commit = stage.push("main", &[("dry/main.tf", &stage.app("dry"))]).await?;
+    let shown = stage.until("dry", "planned", |s| revision(s) == Some(&commit) && s.current_run.is_none()).await?;
+    ensure!(shown.pending.is_none() && stage.text("dry").is_none(), "{shown:?}");
+    Ok(())
+}
+
+async fn branches(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    let first = stage.repo.resolve("main")?.context("no commit")?;
+    stage.repo.force("other", &first)?;
+    stage.layer("app", json!({})).await?;
+    stage.layer("other", json!({"ref": "other", "template": {"stack": "other"}})).await?;
+    stage.until("other", "planned", |s| s.pending.is_some()).await?;
+    stage.repo.delete("other")?;
+    let next = stage.push("main", &[("modules/text/main.tf", &module("two"))]).await?;
+    stage.approve("app", &next).await?;
+    let status = stage.repositories().get("infrastructure").await?.status.unwrap_or_default();
+    let failure = status.refs.iter().find(|of| of.name == "other").and_then(|of| of.failure.as_ref());
+    ensure!(failure.is_some_and(|failure| !failure.next_step.is_empty()), "nobody says that the branch went: {:?}", status.refs);
+    Ok(())
+}
+
+async fn one_state(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    stage.layer("elder", json!({})).await?;
+    stage.until("elder", "planned", |s| s.pending.is_some()).await?;
+    // Times of creation have seconds.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    stage.layer("younger", json!({})).await?;
+    let refused = |s: &TerraformLayerStatus| s.conditions.iter().any(|c| c.type_ == "Ready" && c.reason == "StateOwned");
+    let status = stage.until("younger", "refused", refused).await?;
+    let message = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| c.message.clone()).unwrap_or_default();
+    ensure!(message.contains("elder") && status.current_run.is_none() && status.pending.is_none(), "{status:?}");
+    stage.layers().delete("elder", &DeleteParams::default()).await?;
+    stage.until("younger", "planned", |s| s.pending.is_some()).await?;
+    Ok(())
+}
+
+async fn held_up(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    stage.layer("app", json!({"suspend": true})).await?;
+    let first = stage.repo.resolve("main")?.context("no commit")?;
+    stage.seen("main", &first).await?;
+    stage.until("app", "suspended", |s| s.waits_for.as_ref().is_some_and(|why| why.contains("suspend"))).await?;
+    ensure!(stage.run_names().await?.is_empty());
+    scene.suite.cluster.kubectl(&["annotate", "namespace", &scene.namespace, "pawl.run/freeze=true"])?;
+    scene.kubectl(&["patch", "terraformlayer", "app", "--type=merge", "-p", r#"{"spec":{"suspend":false}}"#])?;
+    stage
+        .until("app", "frozen", |s| s.waits_for.as_ref().is_some_and(|why| why.contains("freeze") || why.contains("frozen")))
+        .await?;
+    let begun = scene.pods().list(&ListParams::default()).await?.items.len();
+    ensure!(begun == 0, "something began in a frozen namespace");
+    scene.suite.cluster.kubectl(&["annotate", "namespace", &scene.namespace, "pawl.run/freeze-"])?;
+    stage.approve("app", &first).await?;
+    Ok(())
+}
+
+async fn deleted(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    let first = stage.repo.resolve("main")?.context("no commit")?;
+    stage.layer("app", json!({"deletionPolicy": "Destroy"})).await?;
+    stage.approve("app", &first).await?;
+    stage.layers().delete("app", &DeleteParams::default()).await?;
+    let waits = stage.until("app", "waiting with its destruction", |s| s.pending.is_some()).await?;
+    ensure!(stage.text("app").is_some());
+    stage.do_next(&waits)?;
+    let started = Instant::now();
+    while stage.layers().get_opt("app").await?.is_some() {
+        ensure!(started.elapsed() < LATER, "the layer does not go");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    ensure!(stage.text("app").is_none(), "it went without what it made");
+    Ok(())
+}
