@@ -9,7 +9,10 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::servers::repo::Repo;
+use tests::{
+    cluster::victims,
+    servers::{git::Failure, repo::Repo},
+};
 
 use crate::suite::{LATER, Scene, Test, merge, stderr};
 
@@ -23,6 +26,11 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("layers::nothing_begins_while_suspended_or_frozen", held_up),
         Test::new("layers::what_it_made_is_destroyed_with_it", deleted),
     ]
+}
+
+/// What kills what all layers need.
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("layers::no_commit_is_lost_and_none_applied_twice_while_all_of_it_is_killed", killed)]
 }
 
 /// A repository, and what is made of it.
@@ -51,6 +59,12 @@ impl Stage {
     fn app(&self, object: &str) -> String {
         let url = self.scene.suite.objects.url(&self.object(object));
         format!("module \"text\" {{\n  source = \"../modules/text\"\n  url    = \"{url}\"\n}}\n")
+    }
+
+    /// A stack that keeps the number of a round.
+    fn kept(&self, object: &str, round: usize) -> String {
+        let url = self.scene.suite.objects.url(&self.object(object));
+        module(&format!("round {round}")).replace("variable \"url\" {}\n\n", "").replace("var.url", &format!("\"{url}\""))
     }
 
     fn object(&self, name: &str) -> String {
@@ -325,5 +339,85 @@ async fn deleted(scene: Scene) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     ensure!(stage.text("app").is_none(), "it went without what it made");
+    Ok(())
+}
+
+/// Layers that are committed to while everything that looks after them dies.
+async fn killed(scene: Scene) -> Result<()> {
+    const LAYERS: usize = 4;
+    const ROUNDS: usize = 60;
+    let stage = Stage::set(&scene).await?;
+    let name = |n: usize| format!("l{n}");
+    let files = |n: usize, round: usize| (format!("{}/main.tf", name(n)), stage.kept(&name(n), round));
+    let first: Vec<_> = (0..LAYERS).map(|n| files(n, 0)).collect();
+    let first: Vec<_> = first.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    stage.commit("main", &first)?;
+    for n in 0..LAYERS {
+        let spec = json!({"path": name(n), "remediation": {"onCommit": "Automatic"}, "runHistory": 50});
+        stage.layer(&name(n), spec).await?;
+    }
+    let repository = format!("{}/infrastructure", scene.namespace);
+    for round in 1..=ROUNDS {
+        let (path, text) = files(round % LAYERS, round);
+        stage.push("main", &[(path.as_str(), text.as_str())]).await?;
+        match round % 5 {
+            0 => kill(&scene, "controller").await?,
+            1 => kill(&scene, "sources").await?,
+            2 => kill(&scene, "datastore").await?,
+            3 => scene.suite.git.fail(&repository, Failure::Status(503)),
+            _ => scene.suite.git.fail(&repository, Failure::None),
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    scene.suite.git.fail(&repository, Failure::None);
+    stage.poke().await?;
+    for n in 0..LAYERS {
+        let last = (ROUNDS - LAYERS + 1..=ROUNDS).find(|round| round % LAYERS == n).context("no round")?;
+        let started = Instant::now();
+        while stage.text(&name(n)) != Some(format!("round {last}")) {
+            if started.elapsed() > 2 * LATER {
+                let seen = scene.kubectl(&["describe", "terraformlayers,terraformrepositories"])?;
+                anyhow::bail!("the last commit of {} is not applied: {:?}\n{seen}", name(n), stage.text(&name(n)));
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let written = scene.suite.objects.written(&stage.object(&name(n)));
+        let rounds: Vec<usize> = written.iter().filter_map(|text| text.strip_prefix("round ")?.parse().ok()).collect();
+        ensure!(
+            rounds.windows(2).all(|pair| pair[0] < pair[1]),
+            "{} was applied twice, or an older one after a newer: {rounds:?}",
+            name(n)
+        );
+    }
+    let runs = scene.runs().list(&ListParams::default()).await?;
+    let of = |run: &crds::TerraformRun, key: &str| run.metadata.annotations.as_ref().and_then(|all| all.get(key)).cloned();
+    let mut commits: Vec<_> = runs
+        .items
+        .iter()
+        .filter(|run| of(run, names::TRIGGER).as_deref() == Some("Commit"))
+        .map(|run| {
+            (run.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_LAYER)).cloned(), of(run, names::CONTENT))
+        })
+        .collect();
+    let all = commits.len();
+    commits.sort();
+    commits.dedup();
+    ensure!(
+        commits.len() == all && all >= LAYERS,
+        "{} of {all} runs are of a commit that another run is of",
+        all - commits.len()
+    );
+    Ok(())
+}
+
+/// Kills a process of Pawl where it stands. Its pod goes with it: the kubelet's back-off would make the test long.
+async fn kill(scene: &Scene, component: &str) -> Result<()> {
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.suite.client.clone(), "pawl-system");
+    let listed = pods.list(&ListParams::default().labels(&format!("app.kubernetes.io/component={component}"))).await?;
+    for pod in listed.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        victims::signal_in_pod(&pod.uid().context("no UID")?, "/controller", nix::sys::signal::Signal::SIGKILL)?;
+        // It may have gone by itself meanwhile.
+        let _ = pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await;
+    }
     Ok(())
 }

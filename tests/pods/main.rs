@@ -128,6 +128,7 @@ fn main() -> Result<ExitCode> {
         approval::alone(),
         caches::alone(),
         kills::alone(),
+        layers::alone(),
         nodes::alone(),
         outages::alone(),
         peers::alone(),

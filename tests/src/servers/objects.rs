@@ -15,7 +15,14 @@ use axum::{
 
 use super::listener::Listener;
 
-type Texts = Arc<Mutex<BTreeMap<String, String>>>;
+type Texts = Arc<Mutex<Kept>>;
+
+#[derive(Debug, Default)]
+struct Kept {
+    texts: BTreeMap<String, String>,
+    /// Every `PUT`, in order.
+    written: Vec<(String, String)>,
+}
 
 /// A server of texts, in memory: `GET`, `PUT` and `DELETE /objects/NAME`.
 #[derive(Debug)]
@@ -44,28 +51,35 @@ impl ObjectServer {
 
     /// The text of a name, if there is one.
     pub fn get(&self, name: &str) -> Option<String> {
-        held(&self.texts).get(name).cloned()
+        held(&self.texts).texts.get(name).cloned()
+    }
+
+    /// What was written to a name by requests, in their order.
+    pub fn written(&self, name: &str) -> Vec<String> {
+        held(&self.texts).written.iter().filter(|(of, _)| of == name).map(|(_, text)| text.clone()).collect()
     }
 
     /// Changes a text by hand.
     pub fn put(&self, name: &str, text: &str) {
-        held(&self.texts).insert(name.to_owned(), text.to_owned());
+        held(&self.texts).texts.insert(name.to_owned(), text.to_owned());
     }
 }
 
-fn held(texts: &Texts) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
+fn held(texts: &Texts) -> std::sync::MutexGuard<'_, Kept> {
     texts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn read(State(texts): State<Texts>, Path(name): Path<String>) -> Result<String, StatusCode> {
-    held(&texts).get(&name).cloned().ok_or(StatusCode::NOT_FOUND)
+    held(&texts).texts.get(&name).cloned().ok_or(StatusCode::NOT_FOUND)
 }
 
 async fn write(State(texts): State<Texts>, Path(name): Path<String>, text: String) -> StatusCode {
-    held(&texts).insert(name, text);
+    let mut kept = held(&texts);
+    kept.written.push((name.clone(), text.clone()));
+    kept.texts.insert(name, text);
     StatusCode::NO_CONTENT
 }
 
 async fn remove(State(texts): State<Texts>, Path(name): Path<String>) -> StatusCode {
-    if held(&texts).remove(&name).is_some() { StatusCode::NO_CONTENT } else { StatusCode::NOT_FOUND }
+    if held(&texts).texts.remove(&name).is_some() { StatusCode::NO_CONTENT } else { StatusCode::NOT_FOUND }
 }
