@@ -43,6 +43,10 @@ impl Shared {
         let Some((headers, body)) = self.files.get(path) else { return empty(StatusCode::NOT_FOUND) };
         let mut response = Response::new(Body::from(body.clone()));
         response.headers_mut().clone_from(headers);
+        if body.is_empty() {
+            // OpenTofu reads a body wherever there may be one.
+            *response.status_mut() = StatusCode::NO_CONTENT;
+        }
         response
     }
 }
@@ -59,17 +63,16 @@ pub struct Registry {
 impl Registry {
     /// Serves what is put there to whoever is let in, with a certificate of `pki`.
     pub async fn start(pki: &Pki, access: Access) -> Result<Self> {
-        let hosts = ["localhost", "127.0.0.1"];
-        let pair = pki.issue(Identity { file: "registry", user: "registry", group: "pawl", hosts: &hosts })?;
+        let pair = pki.issue(Identity { file: "registry", user: "registry", group: "pawl", hosts: &["127.0.0.1"] })?;
         let shared = App::new(Mutex::new(Shared { access, ..Shared::default() }));
         let router = Router::new().fallback(serve).with_state(shared.clone());
         let bind: SocketAddr = "127.0.0.1:0".parse().context("no address")?;
         Ok(Self { shared, listener: Listener::start(bind, router, Some(tls::config(&pair)?)).await? })
     }
 
-    /// `localhost:PORT`, as sources of modules name it.
+    /// `127.0.0.1:PORT`, as sources of modules name it: to the tools a name without a dot is no host.
     pub fn host(&self) -> String {
-        format!("localhost:{}", self.listener.addr().port())
+        self.listener.addr().to_string()
     }
 
     /// The URL of a path.
