@@ -27,6 +27,10 @@ for host in a.example.org other.example.org a.example.org.evil.com a.example.org
 for url in https://b.example.org:8443/m.git https://b.example.org/m.git http://b.example.org:8443/m.git https://other.example.org/m.git; do
   echo "$url $(git config --get-urlmatch http.extraHeader $url || echo nothing)" >> $LEDGER.asked
 done
+for host in a.example.org other.example.org; do
+  file=$(git config --get-urlmatch http.sslCAInfo https://$host/m.git || echo nothing)
+  echo "authority of $host ${file##*/} $(cat "$file" 2>/dev/null)" >> $LEDGER.asked
+done
 echo "redirects $(git config --get-urlmatch http.followRedirects https://b.example.org:8443/m.git)" >> $LEDGER.asked
 cat "$TF_CLI_CONFIG_FILE" > $LEDGER.rc
 eval "$GIT_SSH_COMMAND -G c.example.org" | grep -iE '^(identityfile|stricthostkeychecking)' > $LEDGER.ssh
@@ -46,6 +50,7 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
         for (path, text) in [
             ("a/username", "robot"),
             ("a/password", "a-word"),
+            ("a/ca.crt", "pem-of-a"),
             ("b/bearerToken", "b-token"),
             ("c/identity", key),
             ("registry/token", "r-token\n"),
@@ -67,6 +72,8 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
         "https://b.example.org/m.git nothing",
         "http://b.example.org:8443/m.git nothing",
         "https://other.example.org/m.git nothing",
+        "authority of a.example.org git-ca-0.crt pem-of-a",
+        "authority of other.example.org nothing ",
         "redirects false",
     ];
     assert_eq!(asked.lines().collect::<Vec<_>>(), wanted);

@@ -11,6 +11,7 @@ mod interrupts;
 mod output;
 mod place;
 mod providers;
+mod registries;
 mod repository;
 mod resumed;
 mod reviewed;
@@ -46,6 +47,7 @@ fn main() -> Result<ExitCode> {
         interrupts::tests(),
         output::tests(),
         providers::tests(&lab),
+        registries::tests(&lab),
         repository::tests(),
         resumed::tests(),
         reviewed::tests(),

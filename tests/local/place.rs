@@ -121,6 +121,12 @@ impl Lab {
         tests::compare::lab::mirror(Some(&self.tools), self.shared.path(), &self.shared.path().join("tofurc"))
     }
 
+    /// The version of the provider that is built for the tests, and its program.
+    pub(crate) fn provider(&self) -> Result<(&str, &Path)> {
+        let name = "terraform-provider-time";
+        Ok((self.tools.version(name)?, self.tools.path(name)?))
+    }
+
     /// The agent.
     pub(crate) fn agent(&self) -> &Path {
         &self.agent

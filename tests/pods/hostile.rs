@@ -1,16 +1,17 @@
 //! Code of a stack that attacks whoever runs it, while real OpenTofu plans, shows the plan and applies it: `fixtures/hostile`, with a
 //! provider of the suite's own. What must not work is refused by name, and what works has no effect on what is approved and applied.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io::Write as _, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, reason};
 use serde_json::{Value, json};
+use tar::EntryType;
 use tests::{
     cluster::gobuild::{IN_PODS, Toolset},
     servers::{auth::Access, repo::Change},
 };
-use tool_versions::Platform;
+use tool_versions::{Digest, Platform};
 
 use crate::{
     releases::{CREDENTIALS, SECRET},
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("hostile::code_that_attacks_at_plan_time_gains_nothing", attacks),
         Test::new("hostile::a_tool_replaced_at_plan_time_is_not_started", replaced),
+        Test::new("hostile::an_archive_that_leads_out_is_not_unpacked", packed),
     ]
 }
 
@@ -261,5 +263,95 @@ async fn replaced(scene: Scene) -> Result<()> {
     let message = status.failure.context("no failure")?.message;
     holds(&message, "OpenTofu 1.10.6 is not what it was at Setup")?;
     ensure!(status.claim.is_none() && !status.unconfined, "{:?}", status.history);
+    Ok(())
+}
+
+/// An entry of an archive that nobody packs by accident.
+struct Entry {
+    name: &'static str,
+    kind: EntryType,
+    mode: u32,
+    /// Where it leads to, if it is a link.
+    link: &'static str,
+}
+
+impl Entry {
+    /// The archive of the hostile stack, with entries as they come: names that `tar` itself would not write are written as they are.
+    fn archive(entries: &[Self]) -> Vec<u8> {
+        let own = |name: &'static str| Self { name, kind: EntryType::Regular, mode: 0o644, link: "" };
+        let mut bytes = Vec::new();
+        for (entry, text) in [(&own("main.tf"), MAIN), (&own("attack.sh"), ATTACK)]
+            .into_iter()
+            .chain(entries.iter().map(|entry| (entry, if entry.kind == EntryType::Regular { "planted" } else { "" })))
+        {
+            let mut header = tar::Header::new_ustar();
+            let raw = header.as_mut_bytes();
+            raw[..entry.name.len()].copy_from_slice(entry.name.as_bytes());
+            raw[157..157 + entry.link.len()].copy_from_slice(entry.link.as_bytes());
+            header.set_entry_type(entry.kind);
+            header.set_mode(entry.mode);
+            header.set_size(text.len() as u64);
+            header.set_cksum();
+            bytes.extend_from_slice(header.as_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+            bytes.resize(bytes.len().next_multiple_of(512), 0);
+        }
+        bytes.resize(bytes.len() + 1024, 0);
+        bytes
+    }
+}
+
+/// Many more bytes than it is large.
+fn bomb() -> Result<Vec<u8>> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let options = zip::write::SimpleFileOptions::default();
+    zip.start_file("main.tf", options)?;
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..64 {
+        zip.write_all(&zeros)?;
+    }
+    Ok(zip.finish()?.into_inner())
+}
+
+async fn packed(scene: Scene) -> Result<()> {
+    let releases = &scene.suite.releases;
+    let below = Path::new("artifacts").join(&scene.namespace);
+    let dir = releases.tree.root().join(&below);
+    std::fs::create_dir_all(&dir)?;
+    let authority = releases.open.authority().context("the server has no authority")?;
+    scene.kubectl(&["create", "secret", "generic", "server", &format!("--from-literal=ca.crt={authority}")])?;
+    let entry = |name, kind, mode, link| Entry { name, kind, mode, link };
+    let file = |name| entry(name, EntryType::Regular, 0o644, "");
+    let link = |name, link| entry(name, EntryType::Symlink, 0o777, link);
+    // The directory that runs share is one that the agent could write to.
+    let rows: [(&str, Vec<u8>, &str); 10] = [
+        ("absolute", Entry::archive(&[file("/pawl/cache/packed")]), "/pawl/cache/packed"),
+        ("upward", Entry::archive(&[file("../../../pawl/cache/packed")]), "../../../pawl/cache/packed"),
+        ("linked", Entry::archive(&[link("out", "/pawl/cache"), file("out/packed")]), "a link to an absolute path"),
+        ("below", Entry::archive(&[link("out", "."), file("out/packed")]), "below a file or a link"),
+        // Of its names each stays within: only together they lead out.
+        ("chained", Entry::archive(&[link("a", "."), link("b", "a/..")]), "the link b leads out"),
+        ("hard", Entry::archive(&[entry("env", EntryType::Link, 0o644, "/proc/1/environ")]), "a hard link"),
+        ("setuid", Entry::archive(&[entry("sh", EntryType::Regular, 0o4755, "")]), "set-user-id"),
+        ("device", Entry::archive(&[entry("sda", EntryType::Block, 0o666, "")]), "a device"),
+        ("pipe", Entry::archive(&[entry("pipe", EntryType::Fifo, 0o666, "")]), "a named pipe"),
+        ("bomb", bomb()?, "more than 200 times as many"),
+    ];
+    for (name, archive, _) in &rows {
+        std::fs::write(dir.join(name), archive)?;
+        let url = format!("{}/{}/{name}", releases.open.base(), below.display());
+        let digest = format!("sha256:{}", Digest::of(archive));
+        let artifact = json!({"url": url, "digest": digest, "secretRef": {"name": "server"}});
+        let spec = json!({"stack": name, "source": {"artifact": artifact}, "tool": {"name": "OpenTofu", "version": "1.10.6"},
+            "operation": "Plan", "runner": {"image": releases.image, "imagePullPolicy": "Never"}});
+        scene.create(name, spec).await?;
+    }
+    for (name, _, said) in &rows {
+        let status = scene.fails(name, FailureClass::Configuration, reason::SOURCE_INVALID, LATER).await?;
+        let message = status.failure.context("no failure")?.message;
+        holds(&message, said)?;
+        ensure!(status.plan.is_none() && status.steps.iter().all(|step| step.name == "source"), "{name}: {:?}", status.steps);
+        ensure!(std::fs::symlink_metadata(releases.cache.join("packed")).is_err(), "{name}: it was written where runs share");
+    }
     Ok(())
 }

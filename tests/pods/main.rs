@@ -18,6 +18,7 @@ mod identity;
 mod images;
 mod inputs;
 mod kills;
+mod large;
 mod layers;
 mod leases;
 mod locks;
@@ -111,6 +112,7 @@ fn main() -> Result<ExitCode> {
         identity::tests(),
         images::tests(),
         inputs::tests(),
+        large::tests(),
         leases::tests(),
         locks::tests(),
         managed::tests(),

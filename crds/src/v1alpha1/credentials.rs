@@ -66,8 +66,8 @@ pub struct GitCredential {
     /// The host, or `host:port` for `https` on another port than 443; at most 255 characters. A key for ssh is for all ports of the host.
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$"))]
     pub host: String,
-    /// Secret of the run's namespace: `username` and `password`, or `bearerToken`, for `https`; `identity` (or `ssh-privatekey`) and
-    /// `known_hosts` for ssh.
+    /// Secret of the run's namespace: `username` and `password`, or `bearerToken`, for `https`, and `ca.crt` for a private certificate
+    /// authority of that host alone; `identity` (or `ssh-privatekey`) and `known_hosts` for ssh.
     pub secret_ref: SecretName,
 }
 

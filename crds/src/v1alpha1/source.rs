@@ -137,7 +137,7 @@ pub struct GitSource {
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
     /// Secret of the run's namespace with the credentials: `username` and `password`, or `bearerToken`, and `ca.crt` for a
-    /// private certificate authority; for ssh `identity` (or `ssh-privatekey`), a private key without a passphrase, and `known_hosts`, besides
+    /// private certificate authority of that host alone; for ssh `identity` (or `ssh-privatekey`), a private key without a passphrase, and `known_hosts`, besides
     /// the public forges, whose keys are built in (the keys that Flux, `kubernetes.io/basic-auth` and `kubernetes.io/ssh-auth` use).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,

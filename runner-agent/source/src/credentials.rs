@@ -66,6 +66,8 @@ pub struct Login {
     pub identity: Option<Identity>,
     /// Keys of hosts besides those that are built in, as `known_hosts` has them.
     pub known_hosts: Option<String>,
+    /// `ca.crt`: whom its certificate is trusted by, in PEM, on this origin alone.
+    pub authority: Option<String>,
 }
 
 impl Login {
@@ -76,13 +78,14 @@ impl Login {
     pub fn of(origin: &str, host: &str, key: impl Fn(&str) -> Option<String>) -> Result<Self, IdentityError> {
         let identity = key("identity").or_else(|| key("ssh-privatekey")).map(|text| Identity::parse(&text)).transpose()?;
         let known_hosts = key("known_hosts");
+        let authority = key("ca.crt");
         let http = Credentials::of(key);
-        Ok(Self { origin: origin.to_owned(), host: host.to_owned(), http, identity, known_hosts })
+        Ok(Self { origin: origin.to_owned(), host: host.to_owned(), http, identity, known_hosts, authority })
     }
 
-    /// Whether nobody is named by it.
+    /// Whether it says nothing of how the host is asked.
     pub const fn is_empty(&self) -> bool {
-        self.http.is_none() && self.identity.is_none()
+        self.http.is_none() && self.identity.is_none() && self.authority.is_none()
     }
 
     /// The texts that nobody may see.

@@ -36,7 +36,8 @@ pub struct Repository {
     revision: String,
     /// Headers by the origin that gets them.
     headers: Vec<(String, String)>,
-    authority: Option<PathBuf>,
+    /// Files of authorities by the origin that they are for.
+    authorities: Vec<(String, PathBuf)>,
     ssh: Option<PathBuf>,
 }
 
@@ -50,7 +51,7 @@ impl Repository {
         if !is_revision(revision) {
             return Err(FetchError::IllegalRevision(revision.to_owned()));
         }
-        Ok(Self { url, revision: revision.to_owned(), headers: Vec::new(), authority: None, ssh: None })
+        Ok(Self { url, revision: revision.to_owned(), headers: Vec::new(), authorities: Vec::new(), ssh: None })
     }
 
     /// Where it is.
@@ -82,10 +83,13 @@ impl Repository {
         self
     }
 
-    /// Trusts the authorities of a file in PEM, in place of those of the system.
+    /// Trusts the authorities of a file in PEM for one origin, in place of those that count for all others. Of several for one origin the
+    /// first counts.
     #[must_use]
-    pub fn with_authority(mut self, file: PathBuf) -> Self {
-        self.authority = Some(file);
+    pub fn with_authority(mut self, origin: &str, file: PathBuf) -> Self {
+        if !self.authorities.iter().any(|(own, _)| own == origin) {
+            self.authorities.push((origin.to_owned(), file));
+        }
         self
     }
 
@@ -97,10 +101,10 @@ impl Repository {
     pub async fn fetch<G: Git>(
         &self,
         git: &G,
-        mut env: Vec<(OsString, OsString)>,
+        env: Vec<(OsString, OsString)>,
         root: &Path,
     ) -> Result<String, FetchError<G::Error>> {
-        env.extend(self.env());
+        let env = self.env(env, &[]);
         let run = async |args: &[&str]| git.run_git(args, &env, root).await.map_err(FetchError::NotRun);
         let fail = |ended: &Ended| refused(self.url.as_str(), &self.revision, ended);
         let init = run(&["init", "--quiet", "--template=", "."]).await?;
@@ -162,7 +166,8 @@ impl Repository {
         if is_commit(&commit) { Ok(commit) } else { Err(FetchError::UnknownCommit(commit)) }
     }
 
-    fn env(&self) -> Vec<(OsString, OsString)> {
+    /// The environment of git: what it is given, what holds for every command, and a configuration that goes before that of a repository.
+    pub(crate) fn env(&self, given: Vec<(OsString, OsString)>, more: &[(&str, String)]) -> Vec<(OsString, OsString)> {
         let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh { "always" } else { "never" };
         let mut config: Vec<(String, String)> = [
             ("protocol.allow", "never"),
@@ -188,6 +193,18 @@ impl Repository {
             // Git would send the header to wherever the server redirects it.
             config.push((format!("http.{origin}.followRedirects"), "false".into()));
         }
+        config.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        let mut env = given;
+        // The name in the environment goes before all of the configuration, so what it says is said there, for hosts without their own.
+        if !self.authorities.is_empty() {
+            let (of_all, others) = env.into_iter().partition(|(name, _)| name == CA_OF_ALL);
+            env = others;
+            let of_all: Vec<(OsString, OsString)> = of_all;
+            config.extend(of_all.into_iter().map(|(_, file)| ("http.sslCAInfo".to_owned(), file.to_string_lossy().into_owned())));
+        }
+        for (origin, file) in &self.authorities {
+            config.push((format!("http.{origin}.sslCAInfo"), file.display().to_string()));
+        }
         let fixed = [
             ("GIT_TERMINAL_PROMPT", "0"),
             ("GIT_ASKPASS", ""),
@@ -198,10 +215,12 @@ impl Repository {
             ("GIT_SSH_VARIANT", "ssh"),
             ("LC_ALL", "C"),
         ];
-        let mut env: Vec<(OsString, OsString)> = fixed.map(|(k, v)| (k.into(), v.into())).into();
+        env.extend(fixed.map(|(k, v)| (k.into(), v.into())));
+        if by_ssh == "never" {
+            // What git starts has no such rule.
+            env.push(("GIT_SSH_COMMAND".into(), "false".into()));
+        }
         env.extend(self.ssh.iter().map(|dir| ("GIT_SSH_COMMAND".into(), ssh::command(dir).into())));
-        // By the name that goes before all others: the operator's authorities are inherited by it.
-        env.extend(self.authority.iter().map(|file| ("GIT_SSL_CAINFO".into(), file.into())));
         env.push(("GIT_CONFIG_COUNT".into(), config.len().to_string().into()));
         for (i, (key, value)) in config.into_iter().enumerate() {
             env.push((format!("GIT_CONFIG_KEY_{i}").into(), key.into()));
@@ -210,6 +229,9 @@ impl Repository {
         env
     }
 }
+
+/// Names the file of the authorities that git trusts, whomever it asks.
+const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
 
 fn is_refused(text: &str) -> bool {
     ["not our ref", "unadvertised object", "couldn't find remote ref", "does not allow request", "remote error", "shallow"]
@@ -228,7 +250,7 @@ mod tests {
     }
 
     fn login(origin: &str, http: Credentials) -> Login {
-        Login { origin: origin.into(), host: "h".into(), http: Some(http), identity: None, known_hosts: None }
+        Login { origin: origin.into(), host: "h".into(), http: Some(http), identity: None, known_hosts: None, authority: None }
     }
 
     #[test]
@@ -256,7 +278,7 @@ mod tests {
             login("https://h:1/", token("later")),
             login("https://other/", Credentials::Basic("u".into(), "p".into())),
         ];
-        let env = repository("https://h:1/r.git", "main").with_logins::<io::Error>(&logins).unwrap().env();
+        let env = repository("https://h:1/r.git", "main").with_logins::<io::Error>(&logins).unwrap().env(Vec::new(), &[]);
         let config = config(&env);
         let headers: Vec<_> = config.iter().filter(|(key, _)| key.ends_with("extraHeader")).collect();
         assert_eq!(
@@ -276,15 +298,34 @@ mod tests {
     #[test]
     fn ssh_is_asked_only_where_there_is_a_key() {
         let allowed = |repository: &Repository| {
-            let config = config(&repository.env());
+            let config = config(&repository.env(Vec::new(), &[]));
             config.iter().find(|(key, _)| key == "protocol.ssh.allow").unwrap().1.clone()
         };
         let http = repository("https://h/r.git", "main");
         assert_eq!(allowed(&http), "never");
         let with = http.with_ssh("/keys".into());
         assert_eq!(allowed(&with), "always");
-        let command = with.env().into_iter().find(|(name, _)| name == "GIT_SSH_COMMAND").unwrap().1;
-        assert_eq!(command, "ssh -F '/keys/config'");
+        let command = |repository: &Repository| {
+            let env = repository.env(Vec::new(), &[]);
+            env.into_iter().find(|(name, _)| name == "GIT_SSH_COMMAND").unwrap().1
+        };
+        assert_eq!(command(&with), "ssh -F '/keys/config'");
+        assert_eq!(command(&repository("https://h/r.git", "main")), "false");
+    }
+
+    #[test]
+    fn an_authority_of_one_host_leaves_those_of_all_others() {
+        let given = || vec![("PATH".into(), "/bin".into()), (CA_OF_ALL.into(), "/kept/ca.crt".into())];
+        let plain = repository("https://h/r.git", "main");
+        assert!(plain.env(given(), &[]).contains(&given()[1]), "it stays where it was");
+        let own = plain.with_authority("https://h/", "/a".into()).with_authority("https://h/", "/b".into());
+        let env = own.env(given(), &[("lfs.x", "y".to_owned())]);
+        assert!(env.contains(&given()[0]) && !env.iter().any(|(name, _)| name == CA_OF_ALL), "it would go before");
+        let config = config(&env);
+        let files: Vec<_> = config.iter().filter(|(key, _)| key.ends_with("sslCAInfo")).collect();
+        let wanted = [("http.sslCAInfo", "/kept/ca.crt"), ("http.https://h/.sslCAInfo", "/a")];
+        assert_eq!(files, wanted.map(|(key, file)| (key.to_owned(), file.to_owned())).iter().collect::<Vec<_>>());
+        assert!(config.contains(&("lfs.x".to_owned(), "y".to_owned())));
     }
 
     /// Answers each command with the first row whose word it has, and keeps what it was asked.

@@ -12,7 +12,7 @@
 //! | [`ssh`] | the files that `ssh` is told of |
 //! | `forges` | keys of the hosts of public forges |
 //! | [`words`] | what git and ssh say when a revision is not there |
-//! | [`lfs`] | files that git holds only pointers to |
+//! | [`lfs`] | files that git holds only pointers to, and their contents |
 //! | [`tree`] | files that are given one by one, the stack's directory, links that lead out |
 
 pub mod credentials;

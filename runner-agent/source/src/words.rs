@@ -138,6 +138,40 @@ const ROWS: &[Row] = &[
     (&["No space left", "Disk quota exceeded"], Refusal::DiskFull, "does not fit on the pod's disk"),
 ];
 
+/// The same of `git lfs`.
+const CONTENTS: &[Row] = &[
+    (
+        &["missing protocol", "unsupported protocol"],
+        Refusal::Invalid,
+        "is named by .lfsconfig with a URL that nothing is fetched from",
+    ),
+    (
+        &[
+            "uthentication required",
+            "uthorization error",
+            "redentials for",
+            "error: 401",
+            "error: 403",
+            "could not read",
+            "[403]",
+            "[401]",
+        ],
+        Refusal::Unauthorized,
+        "wants other credentials",
+    ),
+    (
+        &["certificate", "x509"],
+        Refusal::Invalid,
+        "has a certificate that is not trusted (put its authority into ca.crt of the Secret)",
+    ),
+    (&["exit status", "Permission denied ("], Refusal::Unauthorized, "cannot be asked by ssh for large files"),
+    (&["No space left", "no space left", "quota exceeded"], Refusal::DiskFull, "gave more than fits on the pod's disk"),
+    (&["[404]", "[410]", "does not exist", "not found", "Repository or object"], Refusal::Invalid, "does not have them"),
+];
+
+/// How lines of `git lfs` begin that name no cause.
+const IDLE: [&str; 3] = ["error: failed to fetch some objects", "fetch: ", "hint: "];
+
 /// What git says last when ssh has said the reason already.
 const AFTER_SSH: &str = "fatal: Could not read from remote repository";
 
@@ -155,6 +189,20 @@ pub(crate) fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> Fetc
     let revision = if refusal == Refusal::NoRevision { format!(" {revision}") } else { String::new() };
     let message = format!("{of} {what}{revision}: {}", clip(telling(text), 400));
     FetchError::Refused { refusal, message }
+}
+
+/// What the words of `git lfs` say of contents that it did not fetch.
+pub(crate) fn contents_refused<E: Error>(of: &str, ended: &Ended) -> FetchError<E> {
+    if let Ended { signal: Some(signal), told: false, .. } = ended {
+        return FetchError::Killed(*signal);
+    }
+    let text = &ended.output;
+    let known = CONTENTS.iter().find(|row| row.0.iter().any(|needle| text.contains(needle)));
+    let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| (row.1, row.2));
+    // What follows from the line that says most, and what says nothing.
+    let idle = |line: &&str| line.is_empty() || IDLE.iter().any(|begin| line.starts_with(begin));
+    let line = text.lines().map(str::trim).rfind(|line| !idle(line)).unwrap_or("git-lfs said nothing");
+    FetchError::Refused { refusal, message: format!("the server of {} {what}: {}", clip(of, 300), clip(line, 400)) }
 }
 
 /// The line that says most: of git the first that is fatal; of ssh, behind which git has nothing to add, the last.
@@ -227,6 +275,32 @@ mod tests {
         }
         let killed = Ended { code: 137, signal: Some(9), ..Ended::default() };
         assert!(matches!(refused::<io::Error>("u", "main", &killed), FetchError::Killed(9)));
+    }
+
+    #[test]
+    fn words_of_git_lfs() {
+        let end = "error: failed to fetch some objects from 'https://h/r.git/info/lfs'";
+        let rows = [
+            (
+                "batch response: Post \"https://h/r.git/info/lfs/objects/batch\": dial tcp: connection refused",
+                Refusal::Unreachable,
+            ),
+            ("batch response: Fatal error: Server error: https://h/r.git/info/lfs/objects/batch", Refusal::Unreachable),
+            ("batch response: Git credentials for https://h/r.git not found.", Refusal::Unauthorized),
+            ("batch request: missing protocol: \"file:///srv\"", Refusal::Invalid),
+            ("batch request: exit status 1", Refusal::Unauthorized),
+            ("[4d7a] Object does not exist on the server: [404] Object does not exist on the server", Refusal::Invalid),
+        ];
+        for (text, expected) in rows {
+            let ended = Ended { code: 2, output: format!("fetch: Fetching reference HEAD\n{text}\n{end}\n"), ..Ended::default() };
+            let FetchError::<io::Error>::Refused { refusal, message } = contents_refused("https://h/r.git", &ended) else {
+                panic!("{text}")
+            };
+            assert_eq!(refusal, expected, "{text}");
+            assert!(message.starts_with("the server of https://h/r.git ") && message.ends_with(text), "{message}");
+        }
+        let killed = Ended { code: 137, signal: Some(9), ..Ended::default() };
+        assert!(matches!(contents_refused::<io::Error>("u", &killed), FetchError::Killed(9)));
     }
 
     #[test]

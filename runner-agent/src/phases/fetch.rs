@@ -22,17 +22,19 @@ pub(super) struct Fetched {
     pub(super) source: String,
     /// The commit, or the digest of the archive.
     pub(super) revision: Option<String>,
+    /// Why contents of large files are not there, where some are not.
+    pub(super) without: Option<Failure>,
 }
 
 impl PhaseRunner {
     /// Brings the source of a run into an empty directory.
     pub(super) async fn fetch(&self, spec: &TerraformRunSpec, root: &Path, notices: &Notices) -> Result<Fetched, Failure> {
-        let plain = |source: String| Fetched { source, revision: None };
+        let plain = |source: String| Fetched { source, revision: None, without: None };
         match &spec.source {
             Source { git: Some(git), inline: None, config_map_ref: None, secret_ref: None, artifact: None, repository: None } => {
-                let commit = self.fetch_git(git, &spec.credentials, notices).await?;
-                let short: String = commit.chars().take(7).collect();
-                Ok(Fetched { source: format!("git {short} of {}", git.revision), revision: Some(commit) })
+                let source::Commit { id, without } = self.fetch_git(git, &spec.credentials, notices).await?;
+                let short: String = id.chars().take(7).collect();
+                Ok(Fetched { source: format!("git {short} of {}", git.revision), revision: Some(id), without })
             }
             Source {
                 git: None,
@@ -76,7 +78,7 @@ impl PhaseRunner {
                 repository: None,
             } => {
                 let source = self.fetch_artifact(artifact, root, notices).await?;
-                Ok(Fetched { source, revision: Some(artifact.digest.clone()) })
+                Ok(Fetched { source, revision: Some(artifact.digest.clone()), without: None })
             }
             Source { .. } => Err(Reason::InvalidSpec
                 .failure("the source needs exactly one of git, inline, configMapRef, secretRef, artifact and repository")),

@@ -31,8 +31,7 @@ impl PhaseRunner {
                 Transport::Ssh => format!("https://{}/", url.host()),
             };
             let login = self.login(&secret.name, &origin, url.host(), "source.git.secretRef", Reason::SourceUnauthorized)?;
-            let has_authority = self.settings.secrets.join(&secret.name).join("ca.crt").is_file();
-            if login.is_empty() && !has_authority {
+            if login.is_empty() {
                 return Err(none_of(&secret.name, "identity, username and password, bearerToken, ca.crt"));
             }
             logins.push(login);
@@ -72,7 +71,7 @@ impl PhaseRunner {
             let wanted = format!("credentials.git of {}", git.host);
             let login = self.login(&git.secret_ref.name, &origin, url.host(), &wanted, Reason::Unauthorized)?;
             if login.is_empty() {
-                return Err(none_of(&git.secret_ref.name, "identity, username and password, bearerToken"));
+                return Err(none_of(&git.secret_ref.name, "identity, username and password, bearerToken, ca.crt"));
             }
             logins.push(login);
         }
@@ -95,8 +94,23 @@ impl PhaseRunner {
         Ok(login)
     }
 
+    /// The environment of the tool, with what its git asks others with.
+    pub(super) fn with_git(
+        &self,
+        credentials: &crds::Credentials,
+        mut env: Vec<(OsString, OsString)>,
+    ) -> Result<Vec<(OsString, OsString)>, Failure> {
+        let mut own = self.give_git(credentials)?;
+        if !own.is_empty() {
+            // It stands in the configuration, behind which no host has its own; what the run itself says of it stays.
+            env.retain(|pair| !(pair.0 == CA_OF_ALL && self.settings.inherited.contains(pair)));
+        }
+        own.extend(env);
+        Ok(own)
+    }
+
     /// Writes what the tool's own git asks with to where the tool reads it and nothing changes it; the environment that says where.
-    pub(super) fn give_git(&self, credentials: &crds::Credentials) -> Result<Vec<(OsString, OsString)>, Failure> {
+    fn give_git(&self, credentials: &crds::Credentials) -> Result<Vec<(OsString, OsString)>, Failure> {
         // A person's git has that person's credentials.
         if credentials.git.is_empty() || self.host.cli_config().is_none() {
             return Ok(Vec::new());
@@ -109,8 +123,12 @@ impl PhaseRunner {
             files::create(&path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))?;
             Ok(path)
         };
+        let mut config = String::new();
+        if let Some((_, file)) = self.settings.inherited.iter().find(|(name, _)| name == CA_OF_ALL) {
+            let _ = write!(config, "[http]\n\tsslCAInfo = {}\n", quoted(&file.to_string_lossy()));
+        }
         // What the run puts into its home counts as well.
-        let mut config = "[include]\n\tpath = ~/.gitconfig\n".to_owned();
+        config.push_str("[include]\n\tpath = ~/.gitconfig\n");
         for (n, login) in logins.iter().enumerate() {
             match &login.http {
                 Some(Credentials::Basic(user, password)) => {
@@ -119,6 +137,11 @@ impl PhaseRunner {
                 }
                 Some(Credentials::Bearer(token)) => config.push_str(&header(&login.origin, token)),
                 None => {}
+            }
+            if let Some(authority) = &login.authority {
+                let file = write(&format!("git-ca-{n}.crt"), authority)?;
+                let file = quoted(&file.display().to_string());
+                let _ = write!(config, "[http {}]\n\tsslCAInfo = {file}\n", quoted(&login.origin));
             }
         }
         let mut env = vec![("GIT_CONFIG_GLOBAL".into(), write("gitconfig", &config)?.into())];
@@ -164,6 +187,9 @@ impl PhaseRunner {
         })
     }
 }
+
+/// Names the file of the authorities that git trusts, whatever its configuration says.
+const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
 
 fn none_of(secret: &str, keys: &str) -> Failure {
     Reason::SecretNotFound.failure(format!("Secret {secret} has none of the keys {keys}"))
@@ -250,6 +276,28 @@ mod tests {
     }
 
     #[test]
+    fn an_authority_counts_for_its_host_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = settings(dir.path());
+        fs::create_dir_all(&settings.kept).unwrap();
+        fs::create_dir_all(settings.secrets.join("a")).unwrap();
+        fs::write(settings.secrets.join("a/ca.crt"), "pem of a").unwrap();
+        let operator: (OsString, OsString) = (CA_OF_ALL.into(), "/kept/ca.crt".into());
+        settings.inherited.push(operator.clone());
+        let work = work(settings);
+        let run: (OsString, OsString) = (CA_OF_ALL.into(), "/own/ca.crt".into());
+        let of = credentials(json!({"git": [{"host": "a.example.org", "secretRef": {"name": "a"}}]}));
+        let env = work.with_git(&of, vec![operator.clone(), run.clone()]).unwrap();
+        assert_eq!(env[1..], [run], "what the run says of it stays");
+        let config = fs::read_to_string(&env[0].1).unwrap();
+        assert!(config.starts_with("[http]\n\tsslCAInfo = \"/kept/ca.crt\"\n[include]"), "{config}");
+        let file = work.settings.kept.join("git-ca-0.crt");
+        let own = format!("[http \"https://a.example.org/\"]\n\tsslCAInfo = \"{}\"\n", file.display());
+        assert!(config.ends_with(&own) && fs::read_to_string(&file).unwrap() == "pem of a", "{config}");
+        assert_eq!(work.with_git(&crds::Credentials::default(), vec![operator.clone()]).unwrap(), [operator]);
+    }
+
+    #[test]
     fn what_a_secret_lacks_is_said_before_anything_is_asked() {
         let (_dir, work) = world(&[
             ("empty/..data", ""),
@@ -264,7 +312,7 @@ mod tests {
         let rows = [
             ("gone", Reason::SecretNotFound, "Secret gone does not exist or is empty; credentials.git of h wants it"),
             ("empty", Reason::SecretNotFound, "does not exist or is empty"),
-            ("other", Reason::SecretNotFound, "has none of the keys identity, username and password, bearerToken"),
+            ("other", Reason::SecretNotFound, "has none of the keys identity, username and password, bearerToken, ca.crt"),
             ("locked", Reason::Unauthorized, "the private key of Secret locked is a private key with a passphrase"),
             ("broken", Reason::Unauthorized, "Secret broken holds a line break"),
         ];

@@ -96,12 +96,12 @@ impl PhaseRunner {
             return self.prepare(run, cache, given, origin, notices).await;
         }
         self.clear_for_source().await?;
-        let Fetched { source, revision } = self.fetch(spec, &root, notices).await?;
+        let Fetched { source, revision, without } = self.fetch(spec, &root, notices).await?;
         source::check_links(&root)?;
         let stack = source::stack(&root, spec.source.path(), &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
         if spec.source.git.is_some() {
-            self.refuse_pointers(&root, &stack).await?;
+            self.refuse_pointers(&root, &stack, without).await?;
         }
         self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
@@ -162,7 +162,7 @@ impl PhaseRunner {
         }
         given_files::put_home(&given.files, &settings.home())?;
         // What the run says of the environment goes before.
-        let env = self.give_git(&spec.credentials)?.into_iter().chain(self.host.tool_env(&given.env)).collect();
+        let env = self.with_git(&spec.credentials, self.host.tool_env(&given.env))?;
         let user_config = Arc::new(self.user_config(&spec.credentials)?);
         let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
         let found = &tool.found;

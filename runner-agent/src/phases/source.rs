@@ -3,12 +3,14 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs,
     io::Write as _,
     path::{Path, PathBuf},
 };
 
-use ::source::{Ended, FetchError, Git, Login, Refusal, Repository, SshFiles, TreeError};
+use ::source::{
+    Ended, FetchError, Git, Login, Refusal, Repository, SshFiles, TreeError,
+    lfs::{ContentsError, Pointer},
+};
 use crds::{Failure, GitSource, Reason, text::clip};
 
 use super::PhaseRunner;
@@ -35,20 +37,34 @@ pub(super) fn check_links(root: &Path) -> Result<(), Failure> {
     ::source::check_links(root).map_err(|error| of_tree(&error))
 }
 
+/// A commit that is on disk.
+pub(super) struct Commit {
+    /// Its full id.
+    pub(super) id: String,
+    /// Why contents of large files are not there, where some are not.
+    pub(super) without: Option<Failure>,
+}
+
 impl PhaseRunner {
-    /// Fetches one revision into the source directory; the full id of the commit. What it is fetched with is gone before anything else is
-    /// run.
+    /// Fetches one revision into the source directory. What it is fetched with is gone before anything else is run.
     pub(super) async fn fetch_git(
         &self,
         git: &GitSource,
         credentials: &crds::Credentials,
         notices: &Notices,
-    ) -> Result<String, Failure> {
+    ) -> Result<Commit, Failure> {
         let mut repository = Repository::new(&git.url, &git.revision).map_err(|error| of_fetch(&error))?;
         let logins = self.logins_of_source(git, credentials, repository.url())?;
         repository = repository.with_logins(&logins).map_err(|error| of_fetch(&error))?;
-        if let Some(secret) = &git.secret_ref {
-            repository = self.with_authority(repository, &secret.name)?;
+        for (n, login) in logins.iter().enumerate() {
+            if let Some(authority) = &login.authority {
+                // Git is kept from the Secret as everybody is; an authority is no secret.
+                let file = self.settings.home().join(format!("ca-{n}.crt"));
+                // In place of whatever a hook left there, be it a link.
+                let written = files::create(&file).and_then(|mut file| file.write_all(authority.as_bytes()));
+                written.map_err(|error| internal("ca.crt of a Secret cannot be copied", &error))?;
+                repository = repository.with_authority(&login.origin, file);
+            }
         }
         let keys = logins.iter().any(|login| login.identity.is_some()).then(|| self.hold_keys(&logins)).transpose()?;
         if let Some((dir, _)) = &keys {
@@ -57,12 +73,15 @@ impl PhaseRunner {
         let mut env = self.settings.inherited.clone();
         env.push(("HOME".into(), self.settings.home().into()));
         let _ = notices.send(Notice::Started("source"));
-        let result = repository.fetch(self, env, &self.settings.source_dir()).await;
+        let root = self.settings.source_dir();
+        let result = repository.fetch(self, env.clone(), &root).await;
+        let contents = if result.is_ok() { repository.fetch_contents(self, env, &root).await } else { Ok(()) };
         let _ = notices.send(Notice::Ended("source", i32::from(result.is_err())));
         if let Some((_, keys)) = keys {
             keys.remove().map_err(|error| internal("the private key of the source cannot be removed", &error))?;
         }
-        result.map_err(|error| of_fetch(&error))
+        let id = result.map_err(|error| of_fetch(&error))?;
+        Ok(Commit { id, without: contents.err().map(|error| of_contents(&error)) })
     }
 
     /// Private keys where `ssh` reads them, until the fetch is over: in memory where the pod has such a place, so that no disk has them.
@@ -79,39 +98,28 @@ impl PhaseRunner {
         files.map(|files| (dir, files)).map_err(|error| internal("the private key of the source cannot be given to ssh", &error))
     }
 
-    /// The same repository, with the authority that a Secret has.
-    fn with_authority(&self, repository: Repository, secret: &str) -> Result<Repository, Failure> {
-        let authority = self.settings.secrets.join(secret).join("ca.crt");
-        if !authority.is_file() {
-            return Ok(repository);
-        }
-        // Git is kept from the Secret as everybody is; an authority is no secret.
-        let copy = self.settings.home().join("ca.crt");
-        // In place of whatever a hook left there, be it a link.
-        let copied = fs::read(authority).and_then(|text| files::create(&copy)?.write_all(&text));
-        copied.map_err(|error| internal("ca.crt of the Secret cannot be copied", &error))?;
-        Ok(repository.with_authority(copy))
-    }
-
-    /// Refuses a stack of which files are pointers, whose contents are not here; those of other directories are only told of.
-    pub(super) async fn refuse_pointers(&self, root: &Path, stack: &Path) -> Result<(), Failure> {
+    /// Refuses a stack of which files are pointers still, for the reason that kept their contents away; those of other directories are
+    /// only told of.
+    pub(super) async fn refuse_pointers(&self, root: &Path, stack: &Path, without: Option<Failure>) -> Result<(), Failure> {
         let all = ::source::lfs::pointers(root);
-        let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|name| root.join(name).starts_with(stack));
-        let listed = |names: &[&String]| {
-            let first: Vec<_> = names.iter().take(5).map(|name| clip(name, 100)).collect();
-            let more = names.len().saturating_sub(first.len());
+        let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|pointer| root.join(&pointer.name).starts_with(stack));
+        let listed = |pointers: &[&Pointer]| {
+            let first: Vec<_> = pointers.iter().take(5).map(|pointer| clip(&pointer.name, 100)).collect();
+            let more = pointers.len().saturating_sub(first.len());
             first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
         };
+        let why =
+            without.as_ref().map_or("the server gave none, or .lfsconfig leaves them out", |failure| failure.message.as_str());
         if !own.is_empty() {
             let message = format!(
-                "git has only pointers to {}: their contents are with Git LFS, which Pawl does not fetch; nothing was planned. Keep what the stack reads in git itself, or have the stack fetch it",
+                "git has only pointers to {}: their contents are with Git LFS and were not fetched: {why}; nothing was planned",
                 listed(&own)
             );
-            return Err(Reason::SourceInvalid.failure(message));
+            let refused = Reason::SourceInvalid.failure(String::new());
+            return Err(Failure { message, ..without.unwrap_or(refused) });
         }
         if !others.is_empty() {
-            let text =
-                format!("pawl: outside of the stack, these are pointers of Git LFS, which is not fetched: {}", listed(&others));
+            let text = format!("pawl: outside of the stack, these are pointers of Git LFS ({why}): {}", listed(&others));
             self.log.line(&self.redactor.clean(&text)).await;
         }
         Ok(())
@@ -161,6 +169,15 @@ fn of_fetch(error: &FetchError<RunError>) -> Failure {
     reason.failure(error.to_string())
 }
 
+/// What an error of contents of large files is for a run.
+fn of_contents(error: &ContentsError<RunError>) -> Failure {
+    match error {
+        ContentsError::NoProgram | ContentsError::TooLarge(_) => Reason::SourceInvalid.failure(error.to_string()),
+        ContentsError::Fetch(error) => of_fetch(error),
+        ContentsError::NotWritten { error: fault, .. } => internal(&error.to_string(), fault),
+    }
+}
+
 /// What an error of a source on disk is for a run.
 fn of_tree(error: &TreeError) -> Failure {
     let reason = match error {
@@ -173,6 +190,8 @@ fn of_tree(error: &TreeError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use crds::{FailureClass, reason};
 
     use super::*;
@@ -228,11 +247,19 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        assert!(work.refuse_pointers(&root, &root.join("net")).await.is_ok());
-        for stack in ["app", ""] {
-            let failure = work.refuse_pointers(&root, &root.join(stack)).await.unwrap_err();
-            assert_eq!(failure.reason, reason::SOURCE_INVALID);
-            assert!(failure.message.starts_with("git has only pointers to app/code.zip: "), "{}", failure.message);
+        assert!(work.refuse_pointers(&root, &root.join("net"), None).await.is_ok());
+        let away =
+            || of_contents(&ContentsError::Fetch(FetchError::Refused { refusal: Refusal::Unreachable, message: "away".into() }));
+        let none = || of_contents(&ContentsError::NoProgram);
+        for (stack, without, reason, text) in [
+            ("app", None, reason::SOURCE_INVALID, "the server gave none, or .lfsconfig leaves them out; nothing was planned"),
+            ("", Some(away()), reason::SOURCE_UNREACHABLE, "were not fetched: away; nothing was planned"),
+            ("app", Some(none()), reason::SOURCE_INVALID, "the program git-lfs is not installed where this runs"),
+        ] {
+            let failure = work.refuse_pointers(&root, &root.join(stack), without).await.unwrap_err();
+            assert_eq!(failure.reason, reason);
+            let message = failure.message;
+            assert!(message.starts_with("git has only pointers to app/code.zip: ") && message.contains(text), "{message}");
         }
     }
 }

@@ -19,7 +19,7 @@ use source::{Credentials, Ended, FetchError, Git, Login, Refusal, Repository, Ss
 use super::{auth::Access, git::GitServer, listener::Listener, repo::Change, ssh::SshServer};
 
 /// The git of this machine.
-struct Real;
+pub(super) struct Real;
 
 impl Git for Real {
     type Error = io::Error;
@@ -36,7 +36,7 @@ impl Git for Real {
     }
 }
 
-type Fetched = Result<String, FetchError<io::Error>>;
+pub(super) type Fetched = Result<String, FetchError<io::Error>>;
 
 /// Fetches as the agent does; where it was fetched to.
 async fn fetch(url: &str, revision: &str, secret: &[(&str, String)]) -> (Fetched, tempfile::TempDir) {
@@ -60,7 +60,7 @@ fn server(repos: &Path) -> Option<SshServer> {
     may.then(|| SshServer::start("127.0.0.1".parse().unwrap(), repos).unwrap())
 }
 
-fn refusal(fetched: Fetched) -> (Refusal, String) {
+pub(super) fn refusal(fetched: Fetched) -> (Refusal, String) {
     match fetched {
         Err(FetchError::Refused { refusal, message }) => (refusal, message),
         other => panic!("{other:?}"),
@@ -149,7 +149,7 @@ async fn submodules_come_with_it_and_lead_nowhere_else() {
 }
 
 /// A server that redirects every request to another, and what it was told.
-async fn redirecting(to: String) -> (Listener, Arc<Mutex<Vec<String>>>) {
+pub(super) async fn redirecting(to: String) -> (Listener, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let seen = told.clone();
     let app = Router::new().fallback(move |request: Request| {
@@ -179,6 +179,7 @@ async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
             http: Some(Credentials::Bearer("t0ken".into())),
             identity: None,
             known_hosts: None,
+            authority: None,
         };
         let into = tempfile::tempdir().unwrap();
         let repository = Repository::new::<io::Error>(url, "main").unwrap().with_logins::<io::Error>(&[login(origin)]).unwrap();

@@ -13,8 +13,11 @@ use axum::http::{Response, StatusCode, header};
 
 use super::auth::Access;
 use super::cgi;
+use super::large::Contents;
 use super::listener::Listener;
 use super::repo::Repo;
+use super::tls;
+use crate::cluster::pki::{Identity, Pki};
 
 /// What the server does instead of answering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +37,14 @@ struct Shared {
     failures: BTreeMap<String, Failure>,
     /// How many requests there were, by repository.
     requests: BTreeMap<String, usize>,
+    /// Large files of all repositories.
+    contents: Contents,
 }
 
 #[derive(Clone, Debug)]
 struct App {
     root: PathBuf,
+    scheme: &'static str,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -47,15 +53,42 @@ struct App {
 pub struct GitServer {
     app: App,
     listener: Listener,
+    authority: Option<String>,
 }
 
 impl GitServer {
     /// Serves the bare repositories below `root` on `bind` (port 0 takes any free one).
     pub async fn start(bind: SocketAddr, root: &Path) -> anyhow::Result<Self> {
+        Self::start_with(bind, root, None).await
+    }
+
+    /// Serves them by HTTPS, with a certificate of an authority of its own.
+    pub async fn start_tls(bind: SocketAddr, root: &Path) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir().context("no directory for certificates")?;
+        let pki = Pki::bare(directory.path(), "pawl-test-git")?;
+        Self::start_with(bind, root, Some(pki)).await
+    }
+
+    async fn start_with(bind: SocketAddr, root: &Path, pki: Option<Pki>) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("failed to create `{}`", root.display()))?;
-        let app = App { root: root.to_owned(), shared: Arc::default() };
+        let scheme = if pki.is_some() { "https" } else { "http" };
+        let app = App { root: root.to_owned(), scheme, shared: Arc::default() };
         let router = Router::new().fallback(serve).with_state(app.clone());
-        Ok(Self { app, listener: Listener::start(bind, router, None).await? })
+        let address = bind.ip().to_string();
+        let identity = Identity { file: "git", user: "git", group: "pawl", hosts: &[address.as_str()] };
+        let tls = pki.as_ref().map(|pki| tls::config(&pki.issue(identity)?)).transpose()?;
+        let authority = pki.map(|pki| pki.authority());
+        Ok(Self { app, listener: Listener::start(bind, router, tls).await?, authority })
+    }
+
+    /// The authority of its certificate in PEM, when it has one.
+    pub fn authority(&self) -> Option<&str> {
+        self.authority.as_deref()
+    }
+
+    /// Has contents for whoever may read a repository with a pointer to them.
+    pub fn add_large(&self, contents: &[u8]) {
+        self.app.shared().contents.add(contents);
     }
 
     /// The address it listens on.
@@ -65,7 +98,7 @@ impl GitServer {
 
     /// The URL to clone `repo` from.
     pub fn url(&self, repo: &str) -> String {
-        format!("http://{}/{repo}.git", self.addr())
+        format!("{}://{}/{repo}.git", self.app.scheme, self.addr())
     }
 
     /// Creates an empty repository that everyone may read.
@@ -114,6 +147,11 @@ impl App {
             Ok(body) => body,
             Err(error) => return plain(400, &error.to_string()),
         };
+        let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let base = format!("{}://{host}/{repo}.git", self.scheme);
+        if let Some(answer) = self.shared().contents.answer(&base, head.uri.path(), &body) {
+            return answer;
+        }
         match cgi::git_http_backend(&self.root, &head.method, &head.uri, &head.headers, &body).await {
             Ok(response) => response,
             Err(error) => plain(500, &format!("{error:#}")),

@@ -6,10 +6,14 @@ pub mod auth;
 mod cgi;
 #[cfg(test)]
 mod fetched;
+#[cfg(test)]
+mod fetched_large;
 pub mod git;
+pub mod large;
 pub(crate) mod listener;
 pub mod objects;
 pub mod proxy;
+pub mod registry;
 pub mod repo;
 pub mod ssh;
 pub mod state;

@@ -72,7 +72,7 @@ fn apt(args: &[&str]) -> Result<()> {
 }
 
 /// Packages of the image that the runner's stands on.
-pub const BASE: &str = "ca-certificates,git,openssh-client";
+pub const BASE: &str = "ca-certificates,git,git-lfs,openssh-client";
 
 /// The archive of that image, made from packages where it is not there yet.
 pub fn base_archive(cache: &Cache) -> Result<PathBuf> {

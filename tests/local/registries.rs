@@ -1,0 +1,97 @@
+//! What the run has for registries, as the real tools use it: a registry of modules and a mirror of providers by HTTPS that want a token,
+//! and a server of archives that has none to get.
+
+use std::{
+    fs,
+    io::{Cursor, Write as _},
+    path::Path,
+};
+
+use anyhow::{Result, ensure};
+use runner_agent::providers::{UserConfig, cli_config};
+use serde_json::json;
+use tests::{
+    cluster::pki::Pki,
+    servers::{auth::Access, registry::Registry},
+};
+use tool_versions::Platform;
+use zip::{ZipWriter, write::SimpleFileOptions};
+
+use crate::place::{Lab, Test, ended, holds};
+
+pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
+    let test = |tool: &'static str| {
+        Test::new(format!("registries::{tool}_asks_each_host_with_its_own_token"), move |lab| asked(lab, tool))
+    };
+    lab.tools().into_iter().map(test).collect()
+}
+
+/// An archive of one file.
+fn zipped(name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    zip.start_file(name, SimpleFileOptions::default().unix_permissions(0o755))?;
+    zip.write_all(bytes)?;
+    Ok(zip.finish()?.into_inner())
+}
+
+/// Has a mirror serve the provider of the tests; the archive itself is on another server.
+fn mirrored(lab: &Lab, mirror: &Registry, archives: &Registry, host: &str) -> Result<()> {
+    let (version, program) = lab.provider()?;
+    let zip = zipped(&format!("terraform-provider-time_v{version}"), &fs::read(program)?)?;
+    archives.put("/provider.zip", "application/zip", zip);
+    let put = |name: &str, value: serde_json::Value| {
+        mirror.put(&format!("/p/{host}/hashicorp/time/{name}"), "application/json", value.to_string().into_bytes());
+    };
+    put("index.json", json!({"versions": {version: {}}}));
+    let archive = json!({"url": archives.url("/provider.zip")});
+    put(&format!("{version}.json"), json!({"archives": {Platform::here().to_string(): archive}}));
+    Ok(())
+}
+
+fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let dir = tempfile::tempdir()?;
+    let pki = Pki::bare(dir.path(), "pawl-test-registry")?;
+    let start = |access| runtime.block_on(Registry::start(&pki, access));
+    let modules = start(Access::Bearer("modules-token".into()))?;
+    let mirror = start(Access::Bearer("mirror-token".into()))?;
+    let archives = start(Access::Public)?;
+    archives.put("/module.zip", "application/zip", zipped("main.tf", b"output \"from\" {\n  value = \"the registry\"\n}\n")?);
+    modules.publish("acme/part/local", "1.0.0", &archives.url("/module.zip"))?;
+    let host = if tool == "tofu" { "registry.opentofu.org" } else { "registry.terraform.io" };
+    mirrored(lab, &mirror, &archives, host)?;
+
+    let main = format!(
+        "terraform {{\n  required_providers {{\n    time = {{ source = \"hashicorp/time\" }}\n  }}\n}}\n\
+         resource \"time_static\" \"it\" {{}}\n\
+         module \"part\" {{\n  source  = \"{}/acme/part/local\"\n  version = \"1.0.0\"\n}}\n",
+        modules.host()
+    );
+    let place = lab.place(tool, &[("main.tf", &main)])?;
+    let init = |tokens: &[(String, String)]| -> Result<(i32, String)> {
+        let own = format!("provider_installation {{\n  network_mirror {{\n    url = \"{}\"\n  }}\n}}\n", mirror.url("/p/"));
+        let config = place.home().join("pawl.tfrc");
+        let user = UserConfig::of(tokens, Some(&own)).map_err(anyhow::Error::msg)?;
+        fs::write(&config, cli_config(Path::new("/not-there"), Path::new("/not-there"), &[], &user))?;
+        let mut init = place.program(tool, &["init", "-input=false", "-no-color"]);
+        ended(init.env("TF_CLI_CONFIG_FILE", config).env("SSL_CERT_FILE", pki.path("ca.crt")).env("NO_PROXY", "*"))
+    };
+    let tokens = [(modules.host(), "modules-token".to_owned()), (mirror.host(), "mirror-token".to_owned())];
+    let (code, said) = init(&tokens)?;
+    ensure!(code == 0, "{said}");
+    for (server, token) in [(&modules, Some("Bearer modules-token")), (&mirror, Some("Bearer mirror-token")), (&archives, None)] {
+        let asked = server.asked();
+        let asked: Vec<_> = asked.iter().filter(|(path, _)| !path.starts_with("/.well-known/")).collect();
+        ensure!(!asked.is_empty() && asked.iter().all(|(_, sent)| sent.as_deref() == token), "{token:?}: {asked:?}");
+    }
+    ensure!(place.stack().join(".terraform/modules/part/main.tf").is_file(), "{said}");
+
+    // Without a token of its own a host is asked with none, whatever others have.
+    fs::remove_dir_all(place.stack().join(".terraform"))?;
+    let before = modules.asked().len();
+    let (code, said) = init(&tokens[1..])?;
+    ensure!(code == 1, "{said}");
+    holds(&said.split_whitespace().collect::<Vec<_>>().join(" "), "401")?;
+    ensure!(modules.asked().len() > before && modules.asked()[before..].iter().all(|(_, sent)| sent.is_none()));
+    Ok(())
+}

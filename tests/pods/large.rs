@@ -1,0 +1,53 @@
+//! Large files of a repository, fetched with the `git-lfs` of the runner's image.
+
+use anyhow::{Context, Result};
+use crds::{FailureClass, RunResult, reason};
+use serde_json::{Value, json};
+use tests::servers::{
+    auth::Access,
+    large::{oid, pointer},
+    repo::Change,
+};
+
+use crate::suite::{SOON, Scene, Test, holds};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("large::contents_are_planned_and_no_pointers", contents)]
+}
+
+/// What a stack makes of a file.
+const MAIN: &str = "resource \"terraform_data\" \"a\" {\n  input = filesha256(\"${path.module}/code.zip\")\n}\n";
+
+async fn contents(scene: Scene) -> Result<()> {
+    let git = &scene.suite.git;
+    let (there, gone) = (format!("large of {}", scene.namespace).into_bytes(), b"nobody has it".as_slice());
+    git.add_large(&there);
+    let name = format!("{}/large", scene.namespace);
+    git.create(&name)?.commit_changes(
+        "main",
+        &[
+            Change::File(".gitattributes", b"*.zip filter=lfs diff=lfs merge=lfs -text\n"),
+            Change::File("net/main.tf", MAIN.as_bytes()),
+            Change::File("net/code.zip", pointer(&there).as_bytes()),
+            Change::File("app/main.tf", MAIN.as_bytes()),
+            Change::File("app/code.zip", pointer(gone).as_bytes()),
+        ],
+    )?;
+    git.set_access(&name, Access::basic("me", "s3cret-word"));
+    let literals = ["--from-literal=username=me", "--from-literal=password=s3cret-word"];
+    scene.kubectl(&["create", "secret", "generic", "git", literals[0], literals[1]])?;
+    let spec = |path: &str| -> Value {
+        let source = json!({"url": git.url(&name), "revision": "main", "path": path, "secretRef": {"name": "git"}});
+        json!({"source": {"git": source}, "tool": {"name": "OpenTofu", "version": "1.10.6"}, "operation": "Plan"})
+    };
+    scene.create("net", spec("net")).await?;
+    scene.create("app", spec("app")).await?;
+    scene.ends("net", RunResult::Planned).await?;
+    let log = scene.log("net").await?;
+    holds(&log, &oid(&there))?;
+    holds(&log, "outside of the stack, these are pointers of Git LFS")?;
+    let status = scene.fails("app", FailureClass::Configuration, reason::SOURCE_INVALID, SOON).await?;
+    let message = status.failure.context("no failure")?.message;
+    holds(&message, "git has only pointers to app/code.zip")?;
+    holds(&message, "does not exist")
+}
