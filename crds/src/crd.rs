@@ -281,6 +281,12 @@ fn shape(root: &mut Value) {
         "!has(self.runner.planServiceAccountName) || self.approval.mode == 'Manual'",
         "planServiceAccountName needs approval.mode Manual: what nobody approves is applied in the pod that made the plan",
     ), (
+        "self.operation != 'RefreshOnly' || !has(self.refresh) || self.refresh",
+        "RefreshOnly with refresh: false would look at nothing; leave refresh out",
+    ), (
+        "!(self.operation in ['Destroy', 'RefreshOnly']) || !has(self.replace) || self.replace.size() == 0",
+        "replace makes objects anew, which operations Destroy and RefreshOnly do not; leave replace out, or name operation Apply or Plan",
+    ), (
         "!(has(self.source.artifact) || has(self.source.repository)) || has(self.stack)",
         "an artifact or repository needs stack: nothing else says which stack it holds, and so which state it has",
     ), (

@@ -7,6 +7,7 @@
 //! | [`v1alpha1`] | `TerraformRun`, `TerraformRepository`, `TerraformLayer`: spec and status of each, phases and results |
 //! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
 //! | [`fields`] | the fields of the status: who writes each, what is cached, what wakes, which texts they hold |
+//! | [`needs`] | what an agent has to know of a spec |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
@@ -38,6 +39,7 @@ pub mod duration;
 pub mod fields;
 pub mod guide;
 pub mod names;
+pub mod needs;
 pub mod outputs;
 pub mod pod_env;
 pub mod reason;

@@ -11,7 +11,7 @@ mod status;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crds::{Approval, TerraformRun, duration::Span, pod_env};
+use crds::{Approval, OutputsStatus, TerraformRun, duration::Span, pod_env};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -42,8 +42,8 @@ enum Done {
     Verified(StepResult<Verified>),
     Claimed(Outcome),
     HooksBefore(StepResult<()>),
-    /// Whether the end stands where it outlives the pod.
-    Delivered(bool),
+    /// Whether the end stands where it outlives the pod, and what became of the outputs.
+    Delivered(bool, Option<OutputsStatus>),
     HooksAfter,
     Applied(StepResult<ApplyReport>),
     /// Whether it stands in the API.
@@ -306,7 +306,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 Event::Task(Task::ApplyDone)
             }
             Done::HooksBefore(Ok(())) | Done::HooksAfter => Event::Task(Task::HooksDone),
-            Done::Delivered(hooks) => {
+            Done::Delivered(hooks, outputs) => {
+                if let Some(outputs) = outputs {
+                    self.view.outputs(outputs);
+                }
                 if !hooks {
                     self.view.hooks_left_out(now);
                 }

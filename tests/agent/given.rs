@@ -98,6 +98,41 @@ async fn variables_and_environments_are_given_and_masked() {
     assert!(failure.message.starts_with("envFrom: PATH of Secret bad is refused"), "{}", failure.message);
 }
 
+/// An apply reads values of ephemeral variables anew, and no checksum counts the files that have them.
+#[tokio::test]
+async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hooks() {
+    let _one = crate::ONE.lock().await;
+    let mounted = tempfile::tempdir().unwrap();
+    let evil =
+        "for file in zz_pawl*; do echo evil > $file; done; rm -f zz_pawl.auto.tfvars.json; echo evil > zz_pawl-99-x.auto.tfvars";
+    let reads = "cat zz_pawl* >> $LEDGER; echo >> $LEDGER";
+    let wanted = ["p = \"hunter22\"", "{\"p\":\"last\"}"];
+    for (mode, hooks, plan) in [
+        ("Automatic", json!([]), evil),
+        ("Manual", json!([]), evil),
+        ("Automatic", json!([{"name": "evil", "when": "BeforeApply", "inline": evil}]), ""),
+    ] {
+        let more = json!({
+            "variableFiles": [{"secretKeyRef": {"name": "vars", "key": "prod.tfvars"}}],
+            "variables": [{"name": "p", "value": "last"}],
+            "approval": {"mode": mode},
+            "hooks": hooks,
+        });
+        let mut a = attempt(&more, &[("PLAN", plan), ("APPLY", reads)], mounted.path());
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
+        assert_eq!(a.ledger(), [&["init", "plan", "show", "show", "apply"][..], &wanted].concat(), "{mode}, hooks {hooks}");
+    }
+    // Nor does a run that gives none read what code of the stack has put there.
+    let mut a =
+        attempt(&json!({}), &[("PLAN", "echo evil > zz_pawl.auto.tfvars.json"), ("APPLY", "ls >> $LEDGER")], mounted.path());
+    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    assert!(!a.ledger().iter().any(|line| line.starts_with("zz_pawl")), "{:?}", a.ledger());
+}
+
 #[tokio::test]
 async fn arguments_are_given_to_their_commands_and_no_others() {
     let _one = crate::ONE.lock().await;

@@ -25,6 +25,27 @@ async fn they_are_shown_when_the_result_is_delivered_and_what_is_sensitive_is_no
 }
 
 #[tokio::test]
+async fn they_are_published_before_a_hook_behind_the_apply_begins() {
+    let _one = crate::ONE.lock().await;
+    for (state, reason, said) in [
+        (format!("echo '{STATE}'"), reason::PUBLISHED, "applied +1 ~0 -0; hook late (AfterApply) failed with 3"),
+        ("exit 7".to_owned(), reason::NOT_PUBLISHED, "applied +1 ~0 -0; its outputs are not published: "),
+    ] {
+        let hook = json!({"name": "late", "when": "AfterApply", "inline": "echo late >> $LEDGER; exit 3"});
+        let more = json!({"outputs": {"status": true}, "hooks": [hook]});
+        let mut a = start_at(tempfile::tempdir().unwrap(), &more, &[("STATE", &state)], |_, _| {});
+        assert_eq!(a.end().await, 0);
+        let status = a.api.status();
+        let order: Vec<_> = a.ledger().into_iter().filter(|line| line == "state" || line == "late").collect();
+        assert_eq!(order, ["state", "late"], "and once only");
+        assert_eq!((status.result, status.failure), (Some(RunResult::Applied), None));
+        assert_eq!(status.outputs.unwrap().reason, reason);
+        let message = status.message.unwrap();
+        assert!(message.starts_with(said) && message.ends_with("hook late (AfterApply) failed with 3"), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn outputs_that_cannot_be_read_undo_no_apply() {
     let _one = crate::ONE.lock().await;
     for (more, says) in [

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use crds::{TerraformRun, names};
+use crds::{TerraformRun, names, needs};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::Secret,
@@ -35,6 +35,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::a_plan_only_run_claims_nothing", true, claim_plan_only),
         Test::new("fences::a_run_that_refreshes_claims_nothing", true, claim_refresh_only),
         Test::new("fences::an_automatic_run_claims_what_is_within_its_bounds", true, claim_harmless),
+        Test::new("fences::an_agent_that_does_not_know_the_spec_adopts_nothing", true, adoption_too_old),
         Test::new("fences::nobody_else_writes_a_claim", true, claim_by_others),
         Test::new("fences::a_token_reaches_its_own_run_and_nothing_else", true, reach),
     ]
@@ -465,6 +466,36 @@ async fn claim_harmless(world: World) -> Result<()> {
             refused(&format!("{destroy} destroyed, {replace} replaced"), claimed, text)?;
             scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
         }
+    }
+    Ok(())
+}
+
+async fn adoption_too_old(world: World) -> Result<()> {
+    let key = json!({"name": "a", "key": "b"});
+    let uses = [
+        ("RefreshOnly", json!({"operation": "RefreshOnly"})),
+        ("arguments", json!({"arguments": {"plan": ["-concise"]}})),
+        ("credentials", json!({"credentials": {"cliConfig": {"secretKeyRef": key}}})),
+        ("envFrom", json!({"envFrom": [{"secretRef": {"name": "a"}}]})),
+        ("files", json!({"files": [{"path": "a", "secretKeyRef": key}]})),
+        ("hooks", json!({"hooks": [{"name": "a", "when": "AfterPlan", "inline": "true"}]})),
+        ("outputs", json!({"outputs": {"status": true}})),
+        ("parallelism", json!({"parallelism": 1})),
+        ("refresh", json!({"refresh": false})),
+        ("replace", json!({"replace": ["a.b"]})),
+        ("targets", json!({"targets": ["a.b"]})),
+        ("variableFiles", json!({"variableFiles": [{"path": "a.tfvars"}]})),
+    ];
+    ensure!(uses.iter().map(|(name, _)| *name).eq(needs::FIELDS), "a field has no row: {:?}", needs::FIELDS);
+    for (name, spec) in uses {
+        ensure!(needs::of(&run(RUN, &spec)?.spec) == [name], "{name}");
+        let scene = Scene::new(world.clone(), spec).await?;
+        let agent = scene.open(1).await?;
+        let adoption = agent.adoption(1, '0');
+        let mut silent = adoption.clone();
+        silent["adopted"].as_object_mut().map(|adopted| adopted.remove("speaks"));
+        refused(name, agent.status(&silent).await, "older than what the run's spec asks for; nothing was begun")?;
+        agent.status(&adoption).await.with_context(|| format!("{name}, as this version's agent"))?;
     }
     Ok(())
 }

@@ -1,18 +1,27 @@
 //! Leases on states, as Lease objects of a real API server: whose runs know of each other.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
-use crds::{StateLease, TerraformRun, conditions, reason};
+use crds::{StateLease, TerraformRun, conditions, names, reason, whole_seconds};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::json;
 
 use crate::{
     rig::{RUN, Rig},
-    world::{Test, World},
+    world::{PATIENCE, Test, World, plan, sum},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("leases::namespaces_that_do_not_share_have_leases_of_their_own", true, apart),
         Test::new("leases::namespaces_that_share_have_one_lease_on_a_state", true, together),
+        Test::new("leases::a_run_that_the_lease_names_is_not_waited_for_by_whom_it_waits_for", true, named),
     ]
 }
 
@@ -54,5 +63,46 @@ async fn together(world: World) -> Result<()> {
     };
     let waits = b.look("queued", queued).await?;
     ensure!(lease(&waits).is_none() && waits.status.is_some_and(|status| status.attempt.is_none()), "it waits without a pod");
+    Ok(())
+}
+
+/// A run took the Lease, its approval was withdrawn before that was recorded, and given anew after another run had its own: the Lease
+/// is kept for the one, and the line has the other first.
+async fn named(world: World) -> Result<()> {
+    const OTHER: &str = "other";
+    let rig = Rig::new(world.clone()).await?;
+    let mut made = plan(1, 'a');
+    (made["stateKey"], made["bundle"]) = (sum('c').into(), sum('b').into());
+    made["createdAt"] = whole_seconds(Timestamp::now()).0.to_string().into();
+    for (name, at) in [(OTHER, 20), (RUN, 10)] {
+        world.create(&rig.namespace, name, &json!({})).await?;
+        let attempt = json!({"number": 1, "podName": format!("{name}-a1"), "open": false, "tries": 1});
+        world.status(&rig.namespace, name, &json!({"phase": "Pending", "attempt": attempt})).await?;
+        for phase in ["Setup", "Init", "Plan"] {
+            world.status(&rig.namespace, name, &json!({"phase": phase})).await?;
+        }
+        world.status(&rig.namespace, name, &json!({"phase": "AwaitingApproval", "plan": made})).await?;
+        let approved = Patch::Merge(json!({"metadata": {"finalizers": [names::RUN_FINALIZER],
+            "annotations": {names::APPROVE: sum('a'), names::APPROVED_BY: "admin"}}}));
+        world.runs(&rig.namespace).patch(name, &PatchParams::default(), &approved).await?;
+        let at = whole_seconds(Timestamp::now() - SignedDuration::from_secs(at));
+        let record = json!({"checksum": sum('a'), "by": "admin", "at": at});
+        world.status(&rig.namespace, name, &json!({"approval": record})).await?;
+    }
+    let uid = rig.get().await?.uid().context("no UID")?;
+    let lease_name = names::lease_name(&rig.namespace, &sum('c'));
+    let taken: Lease = serde_json::from_value(json!({"metadata": {"name": lease_name, "labels": {names::LABEL_RUN_UID: uid}},
+        "spec": {"holderIdentity": format!("{}/{RUN}/{uid}", rig.namespace)}}))?;
+    kube::Api::namespaced(world.admin.clone(), "pawl-system").create(&PostParams::default(), &taken).await?;
+    rig.watched().await?;
+    let started = Instant::now();
+    while lease(&rig.get().await?).is_none() {
+        ensure!(started.elapsed() < PATIENCE, "both wait: {:?}", rig.get().await?.status);
+        rig.step_of(OTHER).await?;
+        rig.step().await?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let other = world.runs(&rig.namespace).get(OTHER).await?;
+    ensure!(lease(&other).is_none(), "both have it: {other:?}");
     Ok(())
 }

@@ -10,6 +10,7 @@ mod enforcement;
 mod fences;
 mod leases;
 mod matrix;
+mod namespaces;
 mod newer;
 mod outputs;
 mod policies;
@@ -43,6 +44,7 @@ fn main() -> Result<ExitCode> {
         enforcement::tests(),
         leases::tests(),
         matrix::tests(),
+        namespaces::tests(),
         applied::tests(),
         chart::tests(),
         conformance::tests(),

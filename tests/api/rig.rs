@@ -92,7 +92,12 @@ impl Rig {
 
     /// The controller looks once, on what its cache would show.
     pub(crate) async fn step(&self) -> Result<()> {
-        let mut run = self.get().await?;
+        self.step_of(RUN).await
+    }
+
+    /// The same at a run of that name.
+    pub(crate) async fn step_of(&self, name: &str) -> Result<()> {
+        let mut run = self.world.runs(&self.namespace).get(name).await?;
         let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
         for pod in pods.list(&kube::api::ListParams::default()).await? {
             let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,6 +106,18 @@ impl Rig {
         trim(&mut run);
         // What it could not do is seen in the run.
         let _ = reconcile(Arc::new(run), self.context.clone()).await;
+        Ok(())
+    }
+
+    /// What the controller's watch of runs would show of the namespace: who waits for which state.
+    pub(crate) async fn watched(&self) -> Result<()> {
+        let queue = &self.context.queue;
+        let mut feed = queue.feed(None, futures::channel::mpsc::unbounded().0);
+        queue.apply(&mut feed, &Event::Init);
+        for run in self.world.runs(&self.namespace).list(&kube::api::ListParams::default()).await? {
+            queue.apply(&mut feed, &Event::InitApply(run));
+        }
+        queue.apply(&mut feed, &Event::InitDone);
         Ok(())
     }
 

@@ -10,11 +10,35 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     for tool in lab.tools() {
         all.push(Test::new(format!("chosen::a_workspace_is_of_one_command_with_{tool}"), move |lab| workspace(lab, tool)));
     }
+    all.push(Test::new("chosen::tools_are_spoken_of_as_a_laptop_has_them", words));
     if lab.tools().contains(&"terraform") {
         all.push(Test::new("chosen::code_for_terraform_has_terraform", for_terraform));
         all.push(Test::new("chosen::what_is_on_path_does_not_say_which_tool", on_path));
     }
     all
+}
+
+/// A person has no image and no spec: what is said of tools is in the words of a laptop.
+fn words(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    let version = lab.version("tofu")?;
+    let (code, text) = place.run(&["plan", "--tool", "opentofu@0.0.1"])?;
+    ensure!(code == 1, "{code}: {text}");
+    let mut said = vec![text];
+    holds(&said[0], "--tool")?;
+    let (code, text) = place.run(&["plan", "--tool", "opentofu@< 1.0"])?;
+    ensure!(code == 1, "{code}: {text}");
+    said.push(text);
+    let (code, text) = place.run(&["plan", "--tool", &format!("opentofu@{version}")])?;
+    ensure!(code == 0, "{code}: {text}");
+    holds(&text, &format!("OpenTofu {version}, from --tool"))?;
+    said.push(text);
+    let (_, text) = ended(&mut place.program("runner-agent", &["tool", "resolve", "--offline"]))?;
+    said.push(text);
+    for text in said {
+        ensure!(!["in the image", "spec.tool", "spec.runner"].iter().any(|word| text.contains(word)), "{text}");
+    }
+    Ok(())
 }
 
 /// Resources in the state of a workspace.

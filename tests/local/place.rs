@@ -86,6 +86,11 @@ impl Lab {
         Ok(Place { dir, config: self.shared.path().join("tofurc") })
     }
 
+    /// The version of a tool that is here.
+    pub(crate) fn version(&self, tool: &str) -> Result<String> {
+        Ok(self.tools.version(tool)?.trim().to_owned())
+    }
+
     /// Puts another tool on the PATH of a machine.
     pub(crate) fn put_on_path(&self, place: &Place, tool: &str) -> Result<()> {
         Ok(symlink(self.tools.path(tool)?, place.dir.path().join("bin").join(tool))?)

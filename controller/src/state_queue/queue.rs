@@ -1,7 +1,7 @@
 //! Who waits for which state, in which order, who has it, and who applied to it last: filled by the watches, asked for no request.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, PoisonError},
 };
 
@@ -39,6 +39,8 @@ struct Inner {
     /// By UID; only runs that wait or have a lease.
     runs: Index<Box<str>, Entry>,
     line: BTreeSet<Place>,
+    /// Runs in a line whom its Lease was found to name: namespace and name by Lease.
+    named: BTreeMap<Box<str>, (Box<str>, Box<str>)>,
     applies: Applies,
     wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
 }
@@ -123,16 +125,32 @@ impl Queue {
         let inner = self.lock();
         let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
         let lease: Box<str> = self.shared.lease_name(&namespace, &want.key).into();
-        let own: Place = (lease.clone(), want.since, namespace.into(), run.name_any().into());
-        let first: Place = (lease.clone(), Timestamp::MIN, Box::default(), Box::default());
-        let before: Vec<_> = inner.line.range(first..own).collect();
         let holder = inner.runs.iter().find(|(of, entry)| ***of != *uid && entry.has.as_ref() == Some(&lease));
+        let is_named = inner.named.get(&lease).is_some_and(|(of, name)| **of == *namespace && **name == *run.name_any());
+        if is_named && holder.is_none() {
+            return None;
+        }
+        let own: Place = (lease.clone(), want.since, namespace.into(), run.name_any().into());
+        let before: Vec<_> = inner.in_line(&lease).take_while(|place| **place < own).collect();
         let first = match (holder, before.first()) {
             (Some((_, entry)), _) => format!("{}/{}", entry.namespace, entry.name),
             (None, Some((_, _, namespace, name))) => format!("{namespace}/{name}"),
             (None, None) => return None,
         };
         Some(Ahead { place: before.len() + 1, first })
+    }
+
+    /// Takes note that a Lease was found to name `holder`, `NAMESPACE/NAME`, which is entitled to it. If that one stands in the line it is
+    /// its turn, whatever its place: nobody gets the Lease before it, and it lost its place where its approval was withdrawn after
+    /// it took the Lease and is given anew.
+    pub fn names(&self, lease: &str, holder: &str) {
+        let Some((namespace, name)) = holder.split_once('/') else { return };
+        let mut inner = self.lock();
+        let waits = inner.in_line(lease).any(|(_, _, of, run)| &**of == namespace && &**run == name);
+        if waits {
+            inner.named.insert(lease.into(), (namespace.into(), name.into()));
+            inner.send(namespace, name);
+        }
     }
 
     /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
@@ -164,7 +182,7 @@ impl Inner {
         let mut moved = Vec::new();
         if let Some(before) = before {
             if let Some(place) = before.waits {
-                self.line.remove(&place);
+                self.steps_out(&place);
                 if waits.as_ref() != Some(&place) {
                     moved.push(place.0);
                 }
@@ -185,16 +203,29 @@ impl Inner {
     /// The Leases whose lines move, as a run is in none of them any more.
     fn leaves(&mut self, entry: Entry) -> Vec<Box<str>> {
         if let Some(place) = &entry.waits {
-            self.line.remove(place);
+            self.steps_out(place);
         }
         entry.waits.into_iter().map(|place| place.0).chain(entry.has).collect()
+    }
+
+    fn steps_out(&mut self, place: &Place) {
+        self.line.remove(place);
+        let (lease, _, namespace, name) = place;
+        if self.named.get(lease).is_some_and(|(of, run)| of == namespace && run == name) {
+            self.named.remove(lease);
+        }
+    }
+
+    /// Who waits for a Lease, in order.
+    fn in_line<'a>(&'a self, lease: &'a str) -> impl Iterator<Item = &'a Place> {
+        let first: Place = (lease.into(), Timestamp::MIN, Box::default(), Box::default());
+        self.line.range(first..).take_while(move |(of, ..)| **of == *lease)
     }
 
     /// Tells the runs that wait for these Leases, the first one first.
     fn wake(&self, moved: &[Box<str>]) {
         for key in moved {
-            let first: Place = (key.clone(), Timestamp::MIN, Box::default(), Box::default());
-            for (_, _, namespace, name) in self.line.range(first..).take_while(|(of, ..)| of == key) {
+            for (_, _, namespace, name) in self.in_line(key) {
                 self.send(namespace, name);
             }
         }
@@ -307,6 +338,35 @@ mod tests {
         queue.apply(&mut feed, &Apply(b));
         assert_eq!(woken(&mut receiver), ["x/a"]);
         assert_eq!(queue.applied_since(&a), Some(Applied { run: "x/b".into(), at }));
+    }
+
+    #[test]
+    fn whom_the_lease_names_goes_first_until_it_leaves_the_line() {
+        let (sender, mut receiver) = unbounded();
+        let queue = queue();
+        let mut feed = queue.feed(None, sender);
+        // `late` took the Lease, its approval was withdrawn before that was recorded, and given anew when `early` had one.
+        let (early, late) = (run("x", "early", 1), run("y", "late", 2));
+        let key = wants(&late, false, true).unwrap().key;
+        let lease = queue.shared.lease_name("y", &key);
+        for run in [&early, &late] {
+            queue.apply(&mut feed, &Apply(run.clone()));
+        }
+        assert_eq!(ahead(&queue, &late), Some((2, "x/early".into())));
+        queue.names(&lease, "y/late");
+        assert_eq!(woken(&mut receiver), ["y/late"]);
+        assert_eq!((ahead(&queue, &late), ahead(&queue, &early)), (None, None), "the Lease decides, and it is asked again");
+        queue.apply(&mut feed, &Apply(has(late.clone())));
+        assert_eq!(woken(&mut receiver), ["x/early"]);
+        assert_eq!(ahead(&queue, &early), Some((1, "y/late".into())));
+        queue.apply(&mut feed, &Apply(late.clone()));
+        assert_eq!(ahead(&queue, &late), Some((2, "x/early".into())), "what the Lease named then is over");
+        queue.names(&lease, "y/late");
+        queue.apply(&mut feed, &Apply(has(early)));
+        assert_eq!(ahead(&queue, &late), Some((1, "x/early".into())), "whom a run's own status names has it");
+        queue.apply(&mut feed, &Delete(late.clone()));
+        queue.names(&lease, "y/late");
+        assert!(queue.lock().named.is_empty(), "nobody of that name waits");
     }
 
     #[test]

@@ -265,8 +265,16 @@ reasons! {
     IMAGE_NOT_AVAILABLE ImageNotAvailable: Configuration,
         First("see that the node can pull the image that the message names"),
         Never;
+    /// The agent of the image is older than what the run's spec uses; nothing was begun.
+    IMAGE_TOO_OLD ImageTooOld: Configuration,
+        Only("create a run without spec.runner.image, or with an image of the controller's release"),
+        Never;
     /// No node takes the pod.
     UNSCHEDULABLE Unschedulable: Timeout, First("see why no node takes the pod: the message says it"), Never;
+    /// The run's namespace is being deleted, so that nothing can be created in it.
+    NAMESPACE_TERMINATING NamespaceTerminating: Configuration,
+        Only("create the run in a namespace that is not being deleted"),
+        Never;
     /// A quota is exceeded.
     QUOTA_EXCEEDED QuotaExceeded: Timeout, First("make room in the quota that the message names"), Never;
     /// The API server refuses the pod.

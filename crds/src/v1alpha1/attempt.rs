@@ -56,6 +56,10 @@ pub struct Adopted {
     /// Drawn by the process at its start and kept in memory only: 32 hexadecimal digits.
     #[schemars(length(min = 32, max = 32))]
     pub nonce: String,
+    /// How much of a spec its agent knows; an agent that does not say it knows none of the fields that came later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub speaks: Option<u32>,
 }
 
 /// The one write that permits the one apply.

@@ -1,7 +1,7 @@
 //! What the machine orders, carried out.
 
 use crds::{
-    Adopted, ApprovalMode, Changes, Claim, Operation, Phase, Reason, RunResult, pod_env, termination::TerminationMessage,
+    Adopted, ApprovalMode, Changes, Claim, Operation, Phase, RunResult, needs, pod_env, termination::TerminationMessage,
     whole_seconds,
 };
 use tokio::time::Instant;
@@ -173,6 +173,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                             attempt: settings.attempt,
                             pod_uid: settings.pod_uid.clone(),
                             nonce: settings.nonce.clone(),
+                            speaks: Some(needs::SPEAKS),
                         };
                         view.adopt(&status, adopted, settings.restores, now);
                         let outcome = writer.write(view.status(str::to_owned), Kind::Adopt).await;
@@ -223,7 +224,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     /// Delivers the end: to the termination message first, then to the datastore and to the run, or, where hooks follow, not to the run
-    /// yet.
+    /// yet. Outputs are published behind the delivery and before hooks, so that a pod that dies with one of these has published.
     fn end(&mut self, ending: Ending) {
         self.abandon();
         let result = match ending {
@@ -249,11 +250,15 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let without = if self.view.is_released(ending) { 0 } else { pod_env::EXIT_NO_RESULT };
         self.exit = result.map_or(without, pod_env::pod_exit_code);
         let message = self.leave_message();
+        let delivers = self.delivers(&message);
         if hooks {
-            let (work, delivers) = (self.work.clone(), self.delivers(&message));
-            self.start(async move { Done::Delivered(!delivers || work.deliver(message).await) });
+            let (work, publishes, claimed) = (self.work.clone(), self.publishes(), self.view.claimed().is_some());
+            self.start(async move {
+                let delivered = !delivers || work.deliver(message).await;
+                let outputs = if publishes { work.publish(claimed).await } else { None };
+                Done::Delivered(delivered, outputs)
+            });
         } else {
-            let delivers = self.delivers(&message);
             self.report(message, delivers);
         }
     }
@@ -272,26 +277,30 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.view.claimed().is_some() && message.result.is_some()
     }
 
+    /// Whether the run asks for its outputs to be published at this end.
+    fn publishes(&self) -> bool {
+        let succeeded = matches!(self.view.result(), Some(RunResult::Applied | RunResult::Destroyed | RunResult::NoChanges));
+        succeeded && self.run.as_ref().is_some_and(|run| run.spec.outputs.is_some())
+    }
+
     /// Delivers the end to the run, and to the datastore where it is not yet.
     fn report(&mut self, message: TerminationMessage, delivers: bool) {
-        let status = self.view.status(|text| self.work.redact(text));
-        let text = status.message.clone().unwrap_or_default();
+        let publishes = self.publishes() && !self.view.has_published();
         let claimed = self.view.claimed().is_some();
-        let succeeded = matches!(status.result, Some(RunResult::Applied | RunResult::Destroyed | RunResult::NoChanges));
-        let publishes = succeeded && self.run.as_ref().is_some_and(|run| run.spec.outputs.is_some());
+        let mut view = self.view.clone();
         let (writer, work) = (self.writer.clone(), self.work.clone());
         self.start(async move {
-            let mut status = status;
             if publishes {
                 // A pod that dies from here on has applied all the same.
                 if delivers {
                     work.deliver(message.clone()).await;
                 }
-                status.outputs = work.publish(claimed).await;
-                if let Some(outputs) = status.outputs.as_ref().filter(|outputs| outputs.reason != Reason::Published.as_str()) {
-                    status.message = Some(format!("{text}; its outputs are not published: {}", outputs.message));
+                if let Some(outputs) = work.publish(claimed).await {
+                    view.outputs(outputs);
                 }
             }
+            let status = view.status(|text| work.redact(text));
+            let text = status.message.clone().unwrap_or_default();
             let log = async {
                 work.log(&format!("pawl: {text}")).await;
                 if let Some(failure) = &status.failure {

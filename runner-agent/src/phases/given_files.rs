@@ -141,12 +141,6 @@ pub(super) fn put_beside(given: &[GivenFile], stack: &Path) -> Result<(), Failur
     Ok(())
 }
 
-/// Puts again what is kept with no plan: files in the home, and those of Secrets beside the code.
-pub(super) fn put_again(given: &[GivenFile], stack: &Path, home: &Path) -> Result<(), Failure> {
-    put_apart_again(given, stack)?;
-    put_home(given, home)
-}
-
 /// Puts those of Secrets beside the code again, which no checksum counts.
 pub(super) fn put_apart_again(given: &[GivenFile], stack: &Path) -> Result<(), Failure> {
     given.iter().filter(|file| file.is_apart()).try_for_each(|file| file.put(stack))
@@ -219,14 +213,15 @@ mod tests {
             fs::write(stack.join(file), "evil").unwrap();
         }
         fs::remove_dir_all(home.join(".aws")).unwrap();
-        put_again(&given, &stack, &home).unwrap();
+        put_apart_again(&given, &stack).unwrap();
+        put_home(&given, &home).unwrap();
         assert_eq!(fs::read_to_string(stack.join("conf/key")).unwrap(), "t0k3n");
         assert_eq!(fs::read_to_string(stack.join("conf/plain")).unwrap(), "evil", "the checksum counts it");
         assert_eq!(fs::read_to_string(home.join(".aws/credentials")).unwrap(), "t0k3n");
         // A link in the place of a directory is not followed.
         fs::remove_dir_all(stack.join("conf")).unwrap();
         symlink(&home, stack.join("conf")).unwrap();
-        assert!(put_again(&given, &stack, &home).is_err());
+        assert!(put_apart_again(&given, &stack).is_err());
         assert!(!home.join("key").exists());
     }
 

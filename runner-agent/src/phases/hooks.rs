@@ -12,7 +12,7 @@ use std::{
 
 use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
 
-use super::{PhaseRunner, Shell, given_files, guard, inputs, setup::make_empty};
+use super::{PhaseRunner, Shell, guard, inputs, setup::make_empty};
 use crate::{
     classify::{internal, not_run},
     files,
@@ -240,11 +240,13 @@ impl PhaseRunner {
         if !self.has_hook(HookWhen::BeforeSetup) {
             return Ok(());
         }
-        if !kill_others(&self.children, GONE).await {
-            let text = "what the hooks before Setup left running does not end; nothing was fetched";
-            return Err(Reason::HookFailed.failure(text));
-        }
+        self.end_what_is_left("what the hooks before Setup left running does not end; nothing was fetched").await?;
         make_empty(&self.settings.source_dir()).map_err(|error| internal("the directory of the source cannot be emptied", &error))
+    }
+
+    /// Kills what hooks left running; `text` is said of what does not die.
+    async fn end_what_is_left(&self, text: &str) -> Result<(), Failure> {
+        if kill_others(&self.children, GONE).await { Ok(()) } else { Err(Reason::HookFailed.failure(text)) }
     }
 
     /// Runs those before `init` once more, for what they hand over and leave outside of the source.
@@ -355,8 +357,7 @@ impl PhaseRunner {
         }
         let more = vec![("PAWL_PLAN_FILE", self.settings.plan_file().into()), ("PAWL_PLAN_CHANGES", changes.to_string().into())];
         self.run_hooks(HookWhen::AfterPlan, Some(shell), &more, notices).await?;
-        kill_others(&self.children, GONE).await;
-        Ok(())
+        self.end_what_is_left("what the hooks after the plan left running does not end; the plan is not kept").await
     }
 
     pub(super) fn has_hooks_before_apply(&self) -> bool {
@@ -376,12 +377,8 @@ impl PhaseRunner {
     /// What is on disk behind these hooks, none of which left anything that could still change it.
     pub(super) async fn verify_behind_hooks(&self) -> Result<Verified, Failure> {
         let planned = self.stage().planned()?;
-        if !kill_others(&self.children, GONE).await {
-            let text = "what the hooks before the apply left does not end; nothing was applied";
-            return Err(Reason::HookFailed.failure(text));
-        }
-        // No checksum counts them, so that nothing else would show that a hook has changed them.
-        given_files::put_apart_again(&planned.shell.files, &planned.shell.stack)?;
+        self.end_what_is_left("what the hooks before the apply left does not end; nothing was applied").await?;
+        planned.shell.put_uncounted(self.settings.folder.is_some())?;
         let (checksum, found) = self.checksum(&planned.shell, &planned.facts).await?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();
         Ok(Verified { checksum, differs })

@@ -17,11 +17,11 @@ use super::{
     objects::{Found, Object, is_name, key_of, keys, place},
     options::{self, Options},
     outputs::{self, TakenOutputs},
-    variable_files::{self, GivenVariables},
+    variable_files::{self, GivenVariables, VariablesFile},
 };
 use crate::{
     classify::internal,
-    files::{BACKEND_FILE, VARIABLES_FILE, is_variables_file},
+    files::{BACKEND_FILE, VARIABLES_FILE},
     report::redact::Redactor,
     settings::Settings,
 };
@@ -54,6 +54,8 @@ pub(super) struct Inputs {
     pub(super) env: Vec<(String, String)>,
     pub(super) env_origins: Vec<(String, String)>,
     pub(super) variable_files: Vec<GivenVariables>,
+    /// Files with variables as they were put beside the code.
+    pub(super) put: Vec<VariablesFile>,
     /// Where whole environments are from.
     pub(super) env_from: Vec<String>,
     pub(super) files: Vec<GivenFile>,
@@ -215,25 +217,22 @@ fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str
 
 /// Writes what is given to the tool beside the code into the stack's directory, whose source has its top at `root`: files, variables and
 /// backend, these under names that the source may not use.
-pub(super) fn put_all(stack: &Path, root: &Path, spec: &TerraformRunSpec, given: &Inputs) -> Result<(), Failure> {
+pub(super) fn put_all(stack: &Path, root: &Path, spec: &TerraformRunSpec, given: &mut Inputs) -> Result<(), Failure> {
     given_files::put_beside(&given.files, stack)?;
-    write(stack, spec, &given.variables)?;
-    variable_files::put(&given.variable_files, stack, root)
+    write_backend(stack, spec)?;
+    given.put = variable_files::texts(&given.variable_files, &given.variables, stack, root)?;
+    variable_files::put(&given.put, stack)
 }
 
-fn write(stack: &Path, spec: &TerraformRunSpec, variables: &Map<String, Value>) -> Result<(), Failure> {
+fn write_backend(stack: &Path, spec: &TerraformRunSpec) -> Result<(), Failure> {
     let tofu_names = [BACKEND_FILE.replace(".tf.json", ".tofu.json"), BACKEND_FILE.replace(".tf.json", ".tofu")];
     for name in [VARIABLES_FILE, BACKEND_FILE].into_iter().chain(tofu_names.iter().map(String::as_str)) {
         if fs::symlink_metadata(stack.join(name)).is_ok() {
             return Err(Reason::SourceInvalid.failure(format!("the source has a file {name}, a name that Pawl uses for itself")));
         }
     }
-    let names = fs::read_dir(stack).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    if let Some(name) = names.into_iter().find(|name| is_variables_file(name)) {
+    if let Some(name) = variable_files::own_names(stack).first() {
         return Err(Reason::SourceInvalid.failure(format!("the source has a file {name}, a name that Pawl uses for itself")));
-    }
-    if !variables.is_empty() {
-        put(&stack.join(VARIABLES_FILE), &Value::Object(variables.clone()))?;
     }
     if let Some(backend) = &spec.backend {
         let config = json!({"terraform": {"backend": {backend.kind.clone(): backend.config}}});
@@ -337,12 +336,17 @@ mod tests {
     fn files_are_private_and_never_the_users() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(&json!({"backend": {"type": "http", "config": {"address": "http://s/a"}}}));
-        let variables = json!({"a": 1}).as_object().unwrap().clone();
-        write(dir.path(), &spec, &variables).unwrap();
+        let mut given = Inputs { variables: json!({"a": 1}).as_object().unwrap().clone(), ..Inputs::default() };
+        put_all(dir.path(), dir.path(), &spec, &mut given).unwrap();
         let backend = fs::read_to_string(dir.path().join(BACKEND_FILE)).unwrap();
         assert_eq!(backend, r#"{"terraform":{"backend":{"http":{"address":"http://s/a"}}}}"#);
         let mode = fs::metadata(dir.path().join(VARIABLES_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(write(dir.path(), &spec, &variables).unwrap_err().reason, reason::SOURCE_INVALID);
+        for name in [BACKEND_FILE, VARIABLES_FILE] {
+            let failure = put_all(dir.path(), dir.path(), &spec, &mut given).unwrap_err();
+            assert!(failure.reason == reason::SOURCE_INVALID && failure.message.contains("zz_pawl"), "{}", failure.message);
+            fs::remove_file(dir.path().join(name)).unwrap();
+        }
+        put_all(dir.path(), dir.path(), &spec, &mut given).unwrap();
     }
 }

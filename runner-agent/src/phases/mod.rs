@@ -305,7 +305,8 @@ impl Work for PhaseRunner {
         let planned = self.stage().planned()?;
         self.empty_home().await?;
         self.compare_outputs(&planned.run).await?;
-        given_files::put_again(&planned.shell.files, &planned.shell.stack, &self.settings.home())?;
+        planned.shell.put_uncounted(self.settings.folder.is_some())?;
+        given_files::put_home(&planned.shell.files, &self.settings.home())?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
         let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();

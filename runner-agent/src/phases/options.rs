@@ -1,6 +1,6 @@
 //! Arguments of the tool's commands that a run asks for: by fields of their own, and by `spec.arguments` from a list.
 
-use crds::{Failure, Reason, TerraformRunSpec};
+use crds::{Failure, Operation, Reason, TerraformRunSpec};
 
 /// Further arguments of each command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,6 +99,17 @@ const INSTEAD: &[(&str, &str)] = &[
 /// The first that is not allowed, with those that are.
 pub(super) fn of(spec: &TerraformRunSpec) -> Result<Options, Failure> {
     let mut options = Options::default();
+    // The definition refuses both at creation; a laptop has none.
+    if spec.operation == Operation::RefreshOnly && spec.refresh == Some(false) {
+        return Err(
+            Reason::InvalidSpec.failure("operation RefreshOnly with refresh: false would look at nothing; leave refresh out")
+        );
+    }
+    if matches!(spec.operation, Operation::Destroy | Operation::RefreshOnly) && !spec.replace.is_empty() {
+        let operation = spec.operation.as_str();
+        return Err(Reason::InvalidSpec
+            .failure(format!("replace makes objects anew, which operation {operation} does not; leave replace out")));
+    }
     for (name, addresses) in [("target", &spec.targets), ("replace", &spec.replace)] {
         for address in addresses {
             if address.trim().is_empty() || address.contains(char::is_control) {
@@ -225,5 +236,16 @@ mod tests {
             assert!(message.contains(why) && message.contains("; allowed are -") && !message.contains('\n'), "{word}: {message}");
         }
         assert!(options(&json!({"targets": [" "]})).unwrap_err().contains("no address"));
+        for (operation, more, said) in [
+            ("RefreshOnly", json!({"refresh": false}), "would look at nothing"),
+            ("RefreshOnly", json!({"replace": ["a.b"]}), "operation RefreshOnly does not"),
+            ("Destroy", json!({"replace": ["a.b"]}), "operation Destroy does not"),
+        ] {
+            let mut spec = more.clone();
+            spec["operation"] = operation.into();
+            assert!(options(&spec).unwrap_err().contains(said), "{spec}");
+            assert!(options(&more).is_ok(), "as an Apply: {more}");
+        }
+        assert!(options(&json!({"operation": "RefreshOnly", "refresh": true})).is_ok());
     }
 }

@@ -121,6 +121,8 @@ impl PhaseRunner {
             hooks: self.fixed_hooks().to_vec(),
             parts: Some(parts.clone()),
         };
+        // What was changed while the plan was made would be what it is applied with.
+        made.shell.put_uncounted(self.settings.folder.is_some())?;
         let to = file.clone();
         let apart = given_files::apart(&made.shell.files, &head.stack);
         let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &apart, &to)).await;

@@ -7,6 +7,7 @@ use crds::{Failure, HookWhen, Reason, TerraformRun, datastore::ObjectKind};
 use super::{
     Initialised, PhaseRunner, Planned, given_files, source,
     tools::{Origin, Pinned},
+    variable_files,
 };
 use crate::{
     classify::internal,
@@ -36,7 +37,7 @@ impl PhaseRunner {
             return Err(Reason::StoredPlanMissing.failure("the plan is not with any datastore"));
         };
         self.make_places([settings.source_dir()])?;
-        let given = self.inputs(run, false).await?;
+        let mut given = self.inputs(run, false).await?;
         let taken = retry_for(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
         let file = match taken {
             Ok(file) => file,
@@ -72,7 +73,8 @@ impl PhaseRunner {
         // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
-        given_files::put_again(&given.files, &stack, &settings.home())?;
+        given_files::put_apart_again(&given.files, &stack)?;
+        given.put = variable_files::kept(&stack)?;
         if head.managed {
             self.offer_state().await?;
         }

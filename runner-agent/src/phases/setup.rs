@@ -84,7 +84,7 @@ impl PhaseRunner {
             return Err(Reason::InvalidSpec.failure(message));
         }
         // What is missing is said before anything is fetched.
-        let given = self.inputs(run, settings.folder.is_none()).await?;
+        let mut given = self.inputs(run, settings.folder.is_none()).await?;
         self.check_credentials(&spec.credentials)?;
         self.fix_hooks(run, &given.env)?;
         self.run_hooks(HookWhen::BeforeSetup, None, &Vec::new(), notices).await?;
@@ -105,7 +105,7 @@ impl PhaseRunner {
         }
         self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
-        inputs::put_all(&stack, &root, spec, &given)?;
+        inputs::put_all(&stack, &root, spec, &mut given)?;
         let managed = self.wants_managed_state(run, &stack);
         if managed {
             self.name_managed_state(run, &stack).await?;
@@ -194,6 +194,7 @@ impl PhaseRunner {
             options: Arc::new(given.options),
             variable_args: Arc::new(variable_args),
             files: Arc::new(given.files),
+            variables: Arc::new(given.put),
         };
         // Nothing is taken from a cache where the run says itself where providers come from.
         let cache = cache.filter(|_| !shell.user_config.installs);

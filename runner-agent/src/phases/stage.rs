@@ -8,7 +8,12 @@ use std::{
 
 use crds::{Failure, TerraformRun};
 
-use super::{given_files::GivenFile, options::Options, proven::ProvenTool};
+use super::{
+    given_files::{self, GivenFile},
+    options::Options,
+    proven::ProvenTool,
+    variable_files::{self, VariablesFile},
+};
 use crate::{
     classify::internal,
     datastore::sealed_inputs::SealedInputs,
@@ -37,6 +42,20 @@ pub(super) struct Shell {
     pub(super) variable_args: Arc<Vec<OsString>>,
     /// Files of Secrets and ConfigMaps for the tool.
     pub(super) files: Arc<Vec<GivenFile>>,
+    /// Files with variables beside the code.
+    pub(super) variables: Arc<Vec<VariablesFile>>,
+}
+
+impl Shell {
+    /// Puts beside the code again what no checksum counts, so that nothing else would show that code of the stack has changed it: files of
+    /// Secrets, and variables. A person's own folder is `in_place`, where nothing was put.
+    pub(super) fn put_uncounted(&self, in_place: bool) -> Result<(), Failure> {
+        if in_place {
+            return Ok(());
+        }
+        given_files::put_apart_again(&self.files, &self.stack)?;
+        variable_files::put(&self.variables, &self.stack)
+    }
 }
 
 /// What Setup made: the source is there, and the tool.

@@ -2,6 +2,10 @@
 //!
 //! They are put beside the code under names that the tool reads by itself, in their order, and after whatever the source has of that kind.
 //! So every command of the tool reads them, Terragrunt copies them, and the file of `variables` comes last and wins.
+//!
+//! No checksum counts them, as not even a hash of their values may be shown. A plan has its variables in it, but for those that are
+//! ephemeral, which an apply reads anew. So the agent keeps the texts in its memory, and makes them the only files of such names again
+//! before whatever is kept or applied.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +16,7 @@ use std::{
 };
 
 use crds::{Failure, Reason, TerraformRunSpec};
+use serde_json::{Map, Value};
 
 use super::{
     masked::{self, Variables},
@@ -19,7 +24,7 @@ use super::{
 };
 use crate::{
     classify::internal,
-    files::{self, VARIABLE_FILES},
+    files::{self, VARIABLE_FILES, VARIABLES_FILE, is_variables_file},
     report::redact::Redactor,
     settings::Settings,
 };
@@ -98,18 +103,61 @@ fn not_understood(origin: &str, why: &str) -> Failure {
     Reason::VariableInvalid.failure(format!("the variable file {origin} is not JSON: {why}"))
 }
 
-/// Puts them beside the code of a source whose top is `root`.
-pub(super) fn put(given: &[GivenVariables], stack: &Path, root: &Path) -> Result<(), Failure> {
+/// A file in which variables are given to the tool, as it has to be beside the code.
+#[derive(Debug)]
+pub(super) struct VariablesFile {
+    name: String,
+    text: String,
+}
+
+/// The files with variables of a run: those that it names, of a source whose top is `root`, and that of its `variables`.
+pub(super) fn texts(
+    given: &[GivenVariables],
+    variables: &Map<String, Value>,
+    stack: &Path,
+    root: &Path,
+) -> Result<Vec<VariablesFile>, Failure> {
+    let mut all = Vec::new();
     for (number, file) in given.iter().enumerate() {
         let text = match &file.from {
             From::Mounted(text, _) => text.clone(),
             From::Source(path) => of_source(&stack.join(path), root, path)?,
         };
-        let path = stack.join(file.put_name(number));
-        let written = files::create(&path).and_then(|mut to| to.write_all(text.as_bytes()));
-        written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))?;
+        all.push(VariablesFile { name: file.put_name(number), text });
     }
-    Ok(())
+    if !variables.is_empty() {
+        let text = Value::Object(variables.clone()).to_string();
+        all.push(VariablesFile { name: VARIABLES_FILE.to_owned(), text });
+    }
+    Ok(all)
+}
+
+/// Those that stand beside the code of a plan that was kept, before anything is run there.
+pub(super) fn kept(stack: &Path) -> Result<Vec<VariablesFile>, Failure> {
+    let read = |name: String| {
+        let mut text = String::new();
+        files::regular(&stack.join(&name))?.read_to_string(&mut text)?;
+        Ok(VariablesFile { name, text })
+    };
+    let all: io::Result<Vec<_>> = own_names(stack).into_iter().map(read).collect();
+    all.map_err(|error| internal("the variables of the plan cannot be read", &error))
+}
+
+/// Puts them beside the code, as the only files of such names.
+pub(super) fn put(all: &[VariablesFile], stack: &Path) -> Result<(), Failure> {
+    let clear = |name: String| {
+        let path = stack.join(name);
+        if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+    };
+    let write = |file: &VariablesFile| files::create(&stack.join(&file.name))?.write_all(file.text.as_bytes());
+    let put = own_names(stack).into_iter().try_for_each(clear).and_then(|()| all.iter().try_for_each(write));
+    put.map_err(|error| internal("the variables cannot be written", &error))
+}
+
+/// What has a name in the stack's directory that only Pawl uses for variables.
+pub(super) fn own_names(stack: &Path) -> Vec<String> {
+    let entries = fs::read_dir(stack).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_variables_file(name)).collect()
 }
 
 /// Their arguments on the command line of a tool in a person's folder, to which nothing is written.
@@ -181,9 +229,9 @@ pub(super) fn found(stack: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{files::is_variables_file, phases::tests::settings};
+    use crate::phases::tests::settings;
     use crds::reason;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn gathered(dir: &Path, list: &Value) -> Result<(Vec<GivenVariables>, BTreeMap<String, String>), Failure> {
         let settings = settings(dir);
@@ -217,9 +265,10 @@ mod tests {
         let origins: Vec<_> = given.iter().map(|one| one.origin.as_str()).collect();
         assert_eq!(origins, ["path ../all.tfvars", "secret s/prod.tfvars", "configMap c/size.tfvars.json"]);
         assert_eq!(taken.len(), 2, "what is of the source is counted there");
-        put(&given, &stack, &root).unwrap();
+        let files = texts(&given, json!({"n": 1}).as_object().unwrap(), &stack, &root).unwrap();
+        put(&files, &stack).unwrap();
         let mut names: Vec<_> = fs::read_dir(&stack).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.extend([crate::files::VARIABLES_FILE.to_owned(), "zz.auto.tfvars".into()]);
+        names.push("zz.auto.tfvars".into());
         names.sort();
         let wanted = [
             "zz.auto.tfvars",
@@ -230,7 +279,19 @@ mod tests {
         ];
         assert_eq!(names, wanted);
         assert!(wanted[1..].iter().all(|name| is_variables_file(name)) && !is_variables_file("zz_pawl-00-a.tf"));
-        assert_eq!(found(&stack).len(), 3);
+        assert_eq!(found(&stack).len(), 4);
+        // Code that was run in between changed one, left another out, and made more.
+        let size = stack.join("zz_pawl-02-size.auto.tfvars.json");
+        fs::write(stack.join("zz_pawl-00-all.auto.tfvars"), "evil").unwrap();
+        fs::remove_file(&size).unwrap();
+        fs::create_dir_all(size.join("below")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", stack.join("zz_pawl-99-evil.auto.tfvars")).unwrap();
+        put(&files, &stack).unwrap();
+        assert_eq!(fs::read_to_string(stack.join("zz_pawl-00-all.auto.tfvars")).unwrap(), "region = \"eu\"\n");
+        assert_eq!(fs::read_to_string(&size).unwrap(), "{\"size\": 3}");
+        let mut again: Vec<_> = kept(&stack).unwrap().into_iter().map(|file| file.name).collect();
+        again.sort();
+        assert_eq!(again, wanted[1..]);
         let words = arguments(&given, &stack, &root).unwrap();
         assert_eq!(words[..2], [OsString::from("-var-file"), stack.join("../all.tfvars").into()]);
         assert_eq!(words[3], root.join("secrets/s/prod.tfvars"));
@@ -246,7 +307,7 @@ mod tests {
         fs::write(stack.join("bad.tfvars.json"), "a = 1").unwrap();
         let of = |path: &str| {
             let given = gathered(&root, &json!([{"path": path}])).map(|(given, _)| given);
-            given.and_then(|given| put(&given, &stack, &root.join("source"))).unwrap_err()
+            given.and_then(|given| texts(&given, &Map::new(), &stack, &root.join("source"))).unwrap_err()
         };
         for (path, reason, said) in [
             ("gone.tfvars", reason::INVALID_SPEC, "the source has no file gone.tfvars"),

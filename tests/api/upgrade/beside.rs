@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, conditions, names, reason};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
@@ -20,6 +21,7 @@ pub(super) fn tests() -> Vec<Test> {
     vec![
         Test::at(Place::Guarded, "upgrade::an_agent_of_the_release_before_is_approved_and_applies", old_agent),
         Test::at(Place::Guarded, "upgrade::an_agent_of_the_release_before_applies_by_itself_and_fails", old_agent_fails),
+        Test::at(Place::Guarded, "upgrade::an_image_that_is_too_old_for_the_spec_is_named", image_too_old),
         Test::at(Place::Guarded, "upgrade::beside_a_controller_that_knows_no_leases_an_agent_waits_and_says_so", old_controller),
         Test::at(Place::Guarded, "upgrade::beside_a_controller_that_knows_no_leases_a_plan_without_a_key_is_applied", no_key),
     ]
@@ -43,12 +45,45 @@ async fn tested(agent: &Agent, run: &TerraformRun, nonce: char, fields: &Value) 
     Ok(())
 }
 
+/// What adopts for an agent that says nothing of what it speaks.
+fn old_adoption(agent: &Agent) -> Value {
+    let mut adoption = agent.adoption(1, '0');
+    adoption["adopted"].as_object_mut().map(|adopted| adopted.remove("speaks"));
+    adoption
+}
+
+/// What a node says of an agent that does not know a word of its command line.
+async fn image_too_old(world: World) -> Result<()> {
+    let rig = Rig::new(world).await?;
+    let spec = json!({"targets": ["a.b"], "runner": {"image": "runner:old"}});
+    rig.world.create(&rig.namespace, RUN, &spec).await?;
+    let opened = rig.look("opened", is_open(1)).await?;
+    rig.step().await?;
+    let pods: kube::Api<Pod> = kube::Api::namespaced(rig.world.admin.clone(), &rig.namespace);
+    let name = status(&opened).attempt.context("no attempt")?.pod_name;
+    let pod = pods.get(&name).await?;
+    let args = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.args);
+    ensure!(args == Some(vec!["run".into(), "--needs=targets".into()]), "{args:?}");
+    let ended = json!({"terminated": {"exitCode": crds::pod_env::EXIT_USAGE, "reason": "Error"}});
+    let container =
+        json!({"name": crds::pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
+    let patch = Patch::Merge(json!({"status": {"phase": "Failed", "containerStatuses": [container]}}));
+    pods.patch_status(&name, &PatchParams::default(), &patch).await?;
+    let ended = status(&rig.look("ended", |run| status(run).result.is_some()).await?);
+    let failure = ended.failure.context("no failure")?;
+    ensure!(ended.result == Some(RunResult::Failed) && failure.reason == reason::IMAGE_TOO_OLD, "{failure:?}");
+    ensure!(failure.message.contains("runner:old") && failure.message.ends_with(": targets"), "{failure:?}");
+    ensure!(ended.next_step.is_some_and(|next| next.contains("spec.runner.image")), "no next step");
+    ensure!(ended.attempt.is_some_and(|attempt| attempt.tries == 1), "it is tried once");
+    Ok(())
+}
+
 async fn old_agent(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     rig.world.create(&rig.namespace, RUN, &json!({"approval": {"holdFor": "1h"}})).await?;
     let run = rig.look("opened", is_open(1)).await?;
     let agent = rig.token().await?;
-    agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
+    agent.status(&old_adoption(&agent)).await.context("adoption")?;
     for phase in ["Setup", "Init", "Plan"] {
         tested(&agent, &run, '0', &json!({"phase": phase, "message": "as ever"})).await?;
         rig.step().await?;
@@ -80,7 +115,7 @@ async fn old_agent_fails(world: World) -> Result<()> {
     // What the spec says of the state is enough for the controller to keep others off it.
     ensure!(status(&run).lease.is_some() && status(&run).approval.is_some_and(|record| record.by == "automatic"), "{run:?}");
     let agent = rig.token().await?;
-    agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
+    agent.status(&old_adoption(&agent)).await.context("adoption")?;
     for phase in ["Setup", "Init", "Plan"] {
         tested(&agent, &run, '0', &json!({"phase": phase})).await?;
         rig.step().await?;

@@ -145,7 +145,7 @@ pub(crate) mod tests {
             namespace: "team".into(),
             name: "net".into(),
             attempt: Some((attempt, attempt_name("net", &uid, attempt), open)),
-            adopted: Some(Adopted { attempt, pod_uid: format!("pod-{attempt}"), nonce: NONCE.into() }),
+            adopted: Some(Adopted { attempt, pod_uid: format!("pod-{attempt}"), nonce: NONCE.into(), speaks: None }),
             claim: None,
             operation: Operation::Apply,
             terminal: false,

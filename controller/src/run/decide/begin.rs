@@ -195,6 +195,9 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
                     another run"
                 .into();
         }
+        (reason::NAMESPACE_TERMINATING, _) => {
+            return "create the run in a namespace that is not being deleted".into();
+        }
         (reason::SERVICE_ACCOUNT_NOT_FOUND, Some(name)) => {
             ("create the ServiceAccount", format!("kubectl create serviceaccount -n {namespace} {name}"))
         }
@@ -213,7 +216,9 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
 /// An attempt that did not start, as a failure: nothing was changed.
 fn failure(trouble: &Trouble, message: String) -> Failure {
     let class = match trouble.reason {
-        reason::IMAGE_NOT_AVAILABLE | reason::SERVICE_ACCOUNT_NOT_FOUND => FailureClass::Configuration,
+        reason::IMAGE_NOT_AVAILABLE | reason::SERVICE_ACCOUNT_NOT_FOUND | reason::NAMESPACE_TERMINATING => {
+            FailureClass::Configuration
+        }
         _ => FailureClass::Timeout,
     };
     Failure { class, reason: trouble.reason.into(), message, changes: Changed::None, diagnostics: Vec::new() }

@@ -221,9 +221,12 @@ fn again(draft: &mut Draft<'_>, o: &Observed) {
 /// The failure of an attempt that said nothing.
 fn lost(attempt: &Attempt, pod: Option<&PodView>) -> Failure {
     let ended = pod.and_then(|pod| pod.ended.as_ref());
+    let reason = ended.map_or(reason::POD_GONE, |ended| ended.reason);
+    // Another pod of the image would come to the same.
+    let class = if reason == reason::IMAGE_TOO_OLD { FailureClass::Configuration } else { FailureClass::Interrupted };
     Failure {
-        class: FailureClass::Interrupted,
-        reason: ended.map_or(reason::POD_GONE, |ended| ended.reason).into(),
+        class,
+        reason: reason.into(),
         message: ended.map_or_else(|| format!("pod {} is gone", attempt.pod_name), |ended| ended.text.clone()),
         changes: Changed::None,
         diagnostics: Vec::new(),
@@ -253,12 +256,12 @@ pub(super) fn unclaimed(o: &Observed, open: &OpenAttempt<'_>, pod: Option<&PodVi
         state_queue::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
-    if let Some(failure) = failure.as_ref().filter(|failure| !failure.class.is_retried()) {
-        draft.end(&End { result: RunResult::Failed, message: failure.message.clone(), failure: Some(failure.clone()) });
+    let failure = failure.unwrap_or_else(|| lost(attempt, pod));
+    if !failure.class.is_retried() {
+        draft.end(&End { result: RunResult::Failed, message: failure.message.clone(), failure: Some(failure) });
         state_queue::give_back(&mut draft);
         return closing(o, attempt, draft.finish(Kind::End));
     }
-    let failure = failure.unwrap_or_else(|| lost(attempt, pod));
     if let Some(plan) = open.waiting {
         return waiting_plan::close(o, plan, attempt, failure, quiet, now);
     }

@@ -24,7 +24,11 @@ use super::{
     observed::{LockHolder, Observed, PodState},
     run_view::RunView,
 };
-use crate::{error::Error, gc::delete, state_queue::lease};
+use crate::{
+    error::Error,
+    gc::delete,
+    state_queue::lease::{self, Taken},
+};
 use crds::{TerraformRun, names};
 use patch::metadata_patch;
 pub(super) use patch::{insist, params, take_off};
@@ -138,6 +142,9 @@ async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(
     let Some(run) = seen.run.whole() else { return Ok(()) };
     let name = ctx.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);
     let taken = lease::take(run, &name, ctx).await?;
+    if let Taken::Behind(holder) = &taken {
+        ctx.queue.names(&name, holder);
+    }
     let waits = state_queue::refused(&taken, key.clone(), ctx.now());
     seen.taken = waits.is_none().then_some((key, name));
     ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));

@@ -110,6 +110,10 @@ pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&s
                     reason::SERVICE_ACCOUNT_NOT_FOUND,
                     &format!("there is no ServiceAccount {name} in namespace {namespace}"),
                 ),
+                _ if says("because it is being terminated") => {
+                    let text = format!("namespace {namespace} is being deleted, and nothing can be created in it");
+                    trouble(reason::NAMESPACE_TERMINATING, &text)
+                }
                 _ if says("exceeded quota") => trouble(reason::QUOTA_EXCEEDED, &status.message),
                 _ => trouble(reason::POD_REJECTED, &status.message),
             }

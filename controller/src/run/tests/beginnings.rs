@@ -169,6 +169,12 @@ fn a_service_account_that_is_missing_is_named_and_waited_for() {
     );
     assert_eq!(refused(text, None).reason, reason::POD_REJECTED, "that of the attempt, which is made anew");
     assert_eq!(refused("pods is forbidden: exceeded quota: none", Some("aws")).reason, reason::QUOTA_EXCEEDED);
+    let going = refused(
+        "pods \"net-x8dlm-a1\" is forbidden: unable to create new content in namespace team because it is being terminated",
+        None,
+    );
+    let said = "namespace team is being deleted, and nothing can be created in it";
+    assert_eq!((going.reason, going.text.as_str()), (reason::NAMESPACE_TERMINATING, said));
     assert_eq!(refused("denied by a webhook", Some("aws")).reason, reason::POD_REJECTED);
 
     let mut world = World::new().with(|run| run.spec.runner.service_account_name = Some("aws".into()));

@@ -1,6 +1,6 @@
 //! What the status says at the end of an attempt or of the run.
 
-use crds::{Changed, Failure, FailureClass, Phase, RunResult, reason, whole_seconds};
+use crds::{Changed, Failure, FailureClass, OutputsStatus, Phase, RunResult, reason, whole_seconds};
 use jiff::Timestamp;
 
 use super::StatusView;
@@ -35,6 +35,20 @@ impl StatusView {
             changes: Changed::None,
             diagnostics: Vec::new(),
         });
+    }
+
+    /// What became of the outputs, behind the end.
+    pub(in crate::driver) fn outputs(&mut self, outputs: OutputsStatus) {
+        if outputs.reason != reason::PUBLISHED {
+            let message = self.status.message.take().unwrap_or_default();
+            self.status.message = Some(format!("{message}; its outputs are not published: {}", outputs.message));
+        }
+        self.status.outputs = Some(outputs);
+    }
+
+    /// Whether it is known what became of them.
+    pub(in crate::driver) const fn has_published(&self) -> bool {
+        self.status.outputs.is_some()
     }
 
     /// The end, or the end of the attempt when there is no result.
