@@ -75,7 +75,7 @@ pub async fn run(options: &Options) -> Result<u8> {
     step.done("images imported, chart installed, controller ready");
     cache::write(&mark, "")?;
 
-    story::tell(&cluster, &servers, options.approval, begun).await
+    Box::pin(story::tell(&cluster, &servers, options.approval, begun)).await
 }
 
 /// Prints the lines that make a shell use the cluster.
