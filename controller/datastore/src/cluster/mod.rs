@@ -319,7 +319,7 @@ where
     let (mut uids, mut params) = (HashSet::new(), ListParams::default().limit(500));
     loop {
         let page = call(what, api.list_metadata(&params)).await?;
-        uids.extend(page.items.iter().filter_map(ResourceExt::uid));
+        uids.extend(page.items.into_iter().filter_map(|item| item.metadata.uid));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(uids),

@@ -218,16 +218,10 @@ async fn write_once(
         }
         return Ok((record.stored, Wrote::Same));
     }
-    let discard = async |blob: Option<&Name>| {
-        if let Some(blob) = blob {
-            // What cannot be deleted now, the sweep deletes.
-            let _ = sealed.store().delete(blob).await;
-        }
-    };
     let written = sealed.write(content, limit, &blob).await?;
     let stored = Stored { digest: written.digest, size: written.size };
     if stored.digest != digest {
-        discard(written.blob.as_ref()).await;
+        discard(sealed, written.blob.as_ref()).await;
         return Err(problem(WRONG_DIGEST, format!("the content is {}, not {digest}", stored.digest)));
     }
     let inline = if written.blob.is_none() { written.head } else { Bytes::new() };
@@ -239,10 +233,17 @@ async fn write_once(
     let (there, _) = sealed.read::<Record>(&name).await?.ok_or_else(|| not_found("it was deleted meanwhile"))?;
     // After a lost answer to a creation that was sent again, the record may be this one.
     if there.blob != record.blob {
-        discard(written.blob.as_ref()).await;
+        discard(sealed, written.blob.as_ref()).await;
     }
     is_same(&there)?;
     Ok((there.stored, Wrote::Same))
+}
+
+async fn discard(sealed: &Sealed, blob: Option<&Name>) {
+    if let Some(blob) = blob {
+        // What cannot be deleted now, the sweep deletes.
+        let _ = sealed.store().delete(blob).await;
+    }
 }
 
 /// Reads what was written once; none when there is none.

@@ -71,7 +71,8 @@ async fn a_bundle_is_stored_once_told_of_and_deleted() {
         assert_eq!(of_sources(&lab, "DELETE", UID, &path, b"").await.code, 200);
         assert!(lab.files().is_empty(), "{:?}", lab.files());
     }
-    let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, &digest(b"other"))];
+    let other = digest(b"other");
+    let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, other.as_str())];
     let path = format!("{}{path}", bundles_path("team", UID));
     assert_eq!(lab.send("PUT", &path, &headers, &b"x"[..]).await.reason(), WRONG_DIGEST);
     assert_eq!(lab.send("PUT", &path, &headers[..1], &b"x"[..]).await.reason(), INVALID);
@@ -90,7 +91,7 @@ async fn only_whoever_follows_repositories_stores_them() {
     ];
     for (method, rest) in &asks {
         for token in ["Bearer pod-1", "Bearer controller"] {
-            let headers = [("authorization", token), (HEADER_DIGEST, &body_digest)];
+            let headers = [("authorization", token), (HEADER_DIGEST, body_digest.as_str())];
             let answer = lab.send(method, &format!("{base}{rest}"), &headers, &b"x"[..]).await;
             assert_eq!((answer.code, answer.reason().as_str()), (403, FORBIDDEN), "{method} {rest} by {token}");
         }
@@ -141,7 +142,8 @@ async fn a_repository_of_another_namespace_is_given_to_those_that_it_names_and_h
     repository(&lab, "platform", UID, &["other"]);
     assert_eq!(lab.get("source").await.problem(), nobody.problem(), "that it is there is not told");
     let path = format!("{}/{REVISION}", bundles_path("platform", UID));
-    let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, &digest(b"x"))];
+    let sum = digest(b"x");
+    let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, sum.as_str())];
     assert_eq!(lab.send("PUT", &path, &headers, &b"x"[..]).await.code, 200);
     assert_eq!(lab.get("source").await.problem(), nobody.problem(), "nor what it has");
     repository(&lab, "platform", UID, &["other", "team"]);
