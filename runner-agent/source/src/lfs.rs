@@ -16,7 +16,9 @@ use crate::{
 };
 
 /// No pointer is longer, in bytes.
-const MAX_POINTER: u64 = 1024;
+pub const MAX_POINTER: u64 = 1024;
+/// How each begins.
+const FIRST: &str = "version https://git-lfs.github.com/spec/";
 /// The longest list of attributes that is read, in bytes.
 const MAX_ATTRIBUTES: u64 = 1 << 20;
 /// Contents of more bytes in all are not fetched: as many as an archive may unpack to.
@@ -29,12 +31,12 @@ const NO_PROGRAM: &str = "'lfs' is not a git command";
 
 /// A file that git has only a pointer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pointer {
+pub struct PointerFile {
     /// Its path below the top of the repository.
     pub name: String,
     path: PathBuf,
-    /// SHA-256 of the contents in lower-case hexadecimal digits, and their bytes; none where the pointer names no contents.
-    contents: Option<(String, u64)>,
+    /// What it points to; none where it names no contents.
+    contents: Option<Pointer>,
 }
 
 /// Why contents are not on disk.
@@ -77,7 +79,7 @@ impl Repository {
         if sizes.is_empty() {
             return Ok(());
         }
-        let bytes = sizes.iter().fold(0_u64, |all, (_, size)| all.saturating_add(*size));
+        let bytes = sizes.iter().fold(0_u64, |all, pointer| all.saturating_add(pointer.size));
         if bytes > MAX_CONTENTS {
             return Err(ContentsError::TooLarge(bytes));
         }
@@ -118,12 +120,12 @@ fn config(store: &Path) -> [(&'static str, String); 5] {
     ]
 }
 
-impl Pointer {
+impl PointerFile {
     /// Puts the contents in its place, if they were fetched.
     fn replace(&self, store: &Path) -> io::Result<()> {
-        let Some((oid, size)) = &self.contents else { return Ok(()) };
-        let object = store.join("objects").join(&oid[..2]).join(&oid[2..4]).join(oid);
-        if !fs::symlink_metadata(&object).is_ok_and(|meta| meta.is_file() && meta.len() == *size) {
+        let Some(pointer) = &self.contents else { return Ok(()) };
+        let object = store.join("objects").join(pointer.place());
+        if !fs::symlink_metadata(&object).is_ok_and(|meta| meta.is_file() && meta.len() == pointer.size) {
             return Ok(());
         }
         // Over the file, which keeps its mode.
@@ -132,9 +134,35 @@ impl Pointer {
     }
 }
 
+/// What stands in git for a large file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pointer {
+    /// SHA-256 of its content, in 64 hexadecimal digits.
+    pub oid: String,
+    /// Its bytes.
+    pub size: u64,
+}
+
+impl Pointer {
+    /// Reads one; none when it is something else.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() as u64 <= MAX_POINTER && text.starts_with(FIRST))?;
+        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+        let oid = value("oid sha256:")?;
+        let is_sum = oid.len() == 64 && oid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        Some(Self { oid: is_sum.then(|| oid.to_owned())?, size: value("size ")?.parse().ok()? })
+    }
+
+    /// Where git-lfs keeps the content, below its `objects`.
+    pub fn place(&self) -> PathBuf {
+        let part = |range| self.oid.get(range).unwrap_or_default();
+        PathBuf::from_iter([part(0..2), part(2..4), &self.oid])
+    }
+}
+
 /// The pointers below the top of a repository, by their paths there, in order. None where no `.gitattributes` asks for Large File
 /// Storage; what cannot be read is none.
-pub fn pointers(root: &Path) -> Vec<Pointer> {
+pub fn pointers(root: &Path) -> Vec<PointerFile> {
     let mut files = Vec::new();
     let mut asked = false;
     let mut dirs = vec![root.to_owned()];
@@ -155,23 +183,15 @@ pub fn pointers(root: &Path) -> Vec<Pointer> {
     }
     let pointer = |path: PathBuf| {
         let text = read(&path, MAX_POINTER);
-        text.starts_with("version https://git-lfs.github.com/spec/").then(|| Pointer {
+        text.starts_with(FIRST).then(|| PointerFile {
             name: path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned(),
-            contents: contents(&text),
+            contents: Pointer::parse(text.as_bytes()),
             path,
         })
     };
     let mut pointers: Vec<_> = files.into_iter().filter_map(pointer).collect();
     pointers.sort_by(|a, b| a.name.cmp(&b.name));
     pointers
-}
-
-/// What a pointer names.
-fn contents(text: &str) -> Option<(String, u64)> {
-    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let oid = value("oid")?.strip_prefix("sha256:")?;
-    let is_digest = oid.len() == 64 && oid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    Some((is_digest.then(|| oid.to_owned())?, value("size")?.parse().ok()?))
 }
 
 /// The beginning of a file.
@@ -211,9 +231,9 @@ mod tests {
         write("net/.gitattributes", "*.zip filter=lfs diff=lfs merge=lfs -text\n");
         let found = pointers(dir.path());
         assert_eq!(found.iter().map(|pointer| &*pointer.name).collect::<Vec<_>>(), ["net/lambda.zip"]);
-        assert_eq!(found[0].contents, Some(("4".repeat(64), 12345)));
+        assert_eq!(found[0].contents, Some(Pointer { oid: "4".repeat(64), size: 12345 }));
         for broken in [text.replace("444", "../"), text.replace("444", "44"), text.replace("size 1", "size -1")] {
-            assert_eq!(contents(&broken), None, "{broken}");
+            assert_eq!(Pointer::parse(broken.as_bytes()), None, "{broken}");
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use ::source::{
     Ended, FetchError, Git, Login, Refusal, Repository, SshFiles, TreeError,
-    lfs::{ContentsError, Pointer},
+    lfs::{ContentsError, PointerFile},
 };
 use crds::{Failure, GitSource, Reason, text::clip};
 
@@ -103,7 +103,7 @@ impl PhaseRunner {
     pub(super) async fn refuse_pointers(&self, root: &Path, stack: &Path, without: Option<Failure>) -> Result<(), Failure> {
         let all = ::source::lfs::pointers(root);
         let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|pointer| root.join(&pointer.name).starts_with(stack));
-        let listed = |pointers: &[&Pointer]| {
+        let listed = |pointers: &[&PointerFile]| {
             let first: Vec<_> = pointers.iter().take(5).map(|pointer| clip(&pointer.name, 100)).collect();
             let more = pointers.len().saturating_sub(first.len());
             first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
