@@ -162,7 +162,8 @@ impl Repository {
         if is_commit(&commit) { Ok(commit) } else { Err(FetchError::UnknownCommit(commit)) }
     }
 
-    fn env(&self) -> Vec<(OsString, OsString)> {
+    /// What git is given to ask the repository's server, and no other, besides where it lives.
+    pub fn env(&self) -> Vec<(OsString, OsString)> {
         let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh { "always" } else { "never" };
         let mut config: Vec<(String, String)> = [
             ("protocol.allow", "never"),
@@ -211,7 +212,8 @@ impl Repository {
     }
 }
 
-fn is_refused(text: &str) -> bool {
+/// Whether a server gives no commit that no ref is at, or none without its history.
+pub fn is_refused(text: &str) -> bool {
     ["not our ref", "unadvertised object", "couldn't find remote ref", "does not allow request", "remote error", "shallow"]
         .iter()
         .any(|part| text.contains(part))
