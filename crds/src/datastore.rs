@@ -15,6 +15,7 @@
 //! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
 //! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), behind the claim; without a body those of the managed state. Answers a [`crate::OutputsStatus`] |
 //! | `GET outputs` | the outputs of other stacks that the caller's own spec names, each as [`crate::outputs::Taken`] |
+//! | `GET source` | the bundle of the revision that the caller's own `spec.source.repository` names; 404 [`SOURCE_NOT_READY`], 403 [`REPOSITORY_NOT_ALLOWED`] |
 //! | `GET state` | the newest state; 204 when there is none; 403 [`FORMER_NAMESPACE`], as for `PUT lock` |
 //! | `PUT state?lock=ID` | a new version of the state; 403 [`FORBIDDEN`] before the claim, 423 [`LOCKED`] without the lock |
 //! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |
@@ -22,6 +23,15 @@
 //!
 //! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `…/attempts/N/journal` (a [`crate::Journal`],
 //! compared with the run's managed state), `GET /v1/namespaces/NS/uids/UID/claim`, and deletes `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
+//!
+//! Whoever follows repositories writes their bundles, below [`bundles_path`]:
+//!
+//! | request | does |
+//! |---|---|
+//! | `PUT REVISION` | stores the bundle of a commit, at most [`MAX_SOURCE`] bytes; [`HEADER_DIGEST`] is required. Answers the [`Stored`] that is there, which is the first one |
+//! | `GET REVISION/digest` | its [`Stored`] |
+//! | `GET` | the commits that there are bundles of, as a list of strings |
+//! | `DELETE REVISION` | deletes one |
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -52,6 +62,8 @@ pub const MAX_APPEND: u64 = 1 << 20;
 pub const MAX_LOG: u64 = 4 << 30;
 /// The largest state, in bytes.
 pub const MAX_STATE: u64 = 512 << 20;
+/// The largest bundle of a repository's revision, in bytes: 1 GiB.
+pub const MAX_SOURCE: u64 = 1 << 30;
 /// The largest claim or lock info, in bytes.
 pub const MAX_SMALL: u64 = 16 << 10;
 
@@ -141,6 +153,10 @@ pub const NOT_ENDED: &str = "NotEnded";
 pub const WRONG_OFFSET: &str = "WrongOffset";
 /// The state belongs to a namespace of the same name that was deleted: 403.
 pub const FORMER_NAMESPACE: &str = crate::reason::STATE_OF_FORMER_NAMESPACE;
+/// The bundle of the revision is not there, or the repository is not: 404.
+pub const SOURCE_NOT_READY: &str = crate::reason::SOURCE_NOT_READY;
+/// The repository does not name the run's namespace: 403.
+pub const REPOSITORY_NOT_ALLOWED: &str = crate::reason::REPOSITORY_NOT_ALLOWED;
 /// Too large: 413.
 pub const TOO_LARGE: &str = "TooLarge";
 /// The content is not what its digest says: 422.
@@ -175,6 +191,11 @@ pub struct Problem {
 /// The path of an attempt's requests.
 pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
     format!("/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}")
+}
+
+/// The path of the bundles of a repository, which are kept by its UID.
+pub fn bundles_path(namespace: &str, uid: &str) -> String {
+    format!("/v1/namespaces/{namespace}/repositories/{uid}/bundles")
 }
 
 /// The text of an error with those of its causes: that of an HTTP client leaves them out, and only they help.

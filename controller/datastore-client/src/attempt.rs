@@ -144,6 +144,11 @@ impl Client {
         parsed(&read_up_to(response, MAX_TAKEN).await?)
     }
 
+    /// The bundle of the revision that this run's own spec names.
+    pub async fn source(&self) -> Result<Response, RequestError> {
+        answer(self.own(Method::GET, "source")?).await
+    }
+
     /// The newest state; none before the first.
     pub async fn state(&self) -> Result<Option<Response>, RequestError> {
         let response = answer(self.own(Method::GET, "state")?).await?;
@@ -179,7 +184,7 @@ pub struct AttemptId {
     pub nonce: String,
 }
 
-fn with(request: RequestBuilder, content: Content) -> RequestBuilder {
+pub(crate) fn with(request: RequestBuilder, content: Content) -> RequestBuilder {
     let Content { body, size, digest } = content;
     request.header(HEADER_DIGEST, digest).header(header::CONTENT_LENGTH, size).body(body)
 }

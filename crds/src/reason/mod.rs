@@ -125,6 +125,19 @@ reasons! {
     ARTIFACT_MISMATCH ArtifactMismatch: Integrity,
         Only("see who changed what is at the URL; then create a run with the digest of what you mean"),
         Never;
+    /// The revision of the `TerraformRepository` is not with the datastore yet.
+    SOURCE_NOT_READY SourceNotReady: Transient,
+        First("see with `kubectl describe tfrepo NAME` why the revision is not stored, and that spec.source.repository names a commit that it has"),
+        Never;
+    /// The `TerraformRepository` does not name the run's namespace in `allowedNamespaces`, or there is none.
+    REPOSITORY_NOT_ALLOWED RepositoryNotAllowed: Credentials,
+        First("have the repository's owner put the run's namespace into its spec.allowedNamespaces, or correct spec.source.repository in a new run"),
+        Never;
+    /// What the datastore has as a revision of the repository is not that revision; nothing of it was used.
+    SOURCE_CORRUPT SourceCorrupt: Integrity,
+        Only("have whoever runs Pawl see who can write to the datastore's store; the bundle of that revision has to be deleted there before it is \
+            stored again"),
+        Never;
     // Inputs.
     /// A Secret or a key of it is missing, or a credential in it is empty.
     SECRET_NOT_FOUND SecretNotFound: Configuration, First("create the Secrets, keys and ConfigMaps that the message names"),

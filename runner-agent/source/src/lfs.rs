@@ -4,13 +4,41 @@
 use std::{
     fs::{self, File},
     io::Read as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-/// No pointer is longer.
-const MAX_POINTER: u64 = 1024;
+/// No pointer is longer, in bytes.
+pub const MAX_POINTER: u64 = 1024;
+/// How each begins.
+const FIRST: &str = "version https://git-lfs.github.com/spec/";
 /// The longest list of attributes that is read.
 const MAX_ATTRIBUTES: u64 = 1 << 20;
+
+/// What stands in git for a large file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    /// SHA-256 of its content, in 64 hexadecimal digits.
+    pub oid: String,
+    /// Its bytes.
+    pub size: u64,
+}
+
+impl Pointer {
+    /// Reads one; none when it is something else.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() as u64 <= MAX_POINTER && text.starts_with(FIRST))?;
+        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+        let oid = value("oid sha256:")?;
+        let is_sum = oid.len() == 64 && oid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        Some(Self { oid: is_sum.then(|| oid.to_owned())?, size: value("size ")?.parse().ok()? })
+    }
+
+    /// Where git-lfs keeps the content, below its `objects`.
+    pub fn place(&self) -> PathBuf {
+        let part = |range| self.oid.get(range).unwrap_or_default();
+        PathBuf::from_iter([part(0..2), part(2..4), &self.oid])
+    }
+}
 
 /// The pointers below the top of a repository, by their paths there, in order. None where no `.gitattributes` asks for Large File
 /// Storage; what cannot be read is none.
@@ -33,7 +61,7 @@ pub fn pointers(root: &Path) -> Vec<String> {
     if !asked {
         return Vec::new();
     }
-    files.retain(|path| read(path, MAX_POINTER).starts_with("version https://git-lfs.github.com/spec/"));
+    files.retain(|path| read(path, MAX_POINTER).starts_with(FIRST));
     let mut names: Vec<_> =
         files.iter().map(|path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned()).collect();
     names.sort();

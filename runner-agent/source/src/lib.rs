@@ -13,8 +13,10 @@
 //! | `forges` | keys of the hosts of public forges |
 //! | [`words`] | what git and ssh say when a revision is not there |
 //! | [`lfs`] | files that git holds only pointers to |
+//! | [`bundle`] | the tree of one commit as an archive, and the proof that it is that commit's |
 //! | [`tree`] | files that are given one by one, the stack's directory, links that lead out |
 
+pub mod bundle;
 pub mod credentials;
 mod forges;
 pub mod git;
