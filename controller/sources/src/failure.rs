@@ -78,7 +78,7 @@ impl From<&GitError> for Problem {
     fn from(error: &GitError) -> Self {
         let reason = match error {
             GitError::NotStarted(_) => Reason::AgentFault,
-            GitError::TooLong(..) => Reason::SourceUnreachable,
+            GitError::TooLong { .. } => Reason::SourceUnreachable,
             GitError::TooMuch(..) | GitError::TooLarge(..) => Reason::SourceInvalid,
         };
         Self::new(reason, error.to_string())

@@ -56,8 +56,13 @@ pub enum GitError {
     #[error("git cannot be started: {0}")]
     NotStarted(#[source] io::Error),
     /// It took too long.
-    #[error("`git {0}` was ended: it took longer than {} s", .1.as_secs())]
-    TooLong(String, Duration),
+    #[error("`git {command}` was ended: it took longer than {} s", deadline.as_secs())]
+    TooLong {
+        /// What it was told.
+        command: String,
+        /// How long it might have taken.
+        deadline: Duration,
+    },
     /// It printed too much.
     #[error("`git {0}` printed more than {1} bytes")]
     TooMuch(String, usize),
@@ -144,8 +149,9 @@ impl Commands {
             drop(written);
             (stdout, said, status)
         };
-        let (stdout, said, status) =
-            tokio::time::timeout(self.deadline, whole).await.map_err(|_| GitError::TooLong(name(), self.deadline))?;
+        let (stdout, said, status) = tokio::time::timeout(self.deadline, whole)
+            .await
+            .map_err(|_| GitError::TooLong { command: name(), deadline: self.deadline })?;
         let status = status.map_err(GitError::NotStarted)?;
         let stdout = stdout.map_err(GitError::NotStarted)?.ok_or_else(|| GitError::TooMuch(name(), most))?;
         Ok(Output { ended: self.ended(status, &said), stdout })
@@ -272,7 +278,7 @@ mod tests {
         env.push(("GIT_CONFIG_PARAMETERS".into(), "'alias.stuck=!echo $$ > pid; exec sleep 600'".into()));
         let begun = Instant::now();
         let error = commands.output(&["stuck"], &env, dir.path(), Vec::new(), 100).await.unwrap_err();
-        assert!(matches!(error, GitError::TooLong(..)) && begun.elapsed() < Duration::from_secs(60), "{error}");
+        assert!(matches!(error, GitError::TooLong { .. }) && begun.elapsed() < Duration::from_secs(60), "{error}");
         let Ok(pid) = std::fs::read_to_string(dir.path().join("pid")) else { return };
         let stat = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {

@@ -184,7 +184,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use axum::{
-        Json, Router,
+        Router,
         extract::State,
         http::{HeaderMap, StatusCode},
         routing::post,
@@ -257,12 +257,13 @@ mod tests {
         fails: Arc<AtomicUsize>,
     }
 
-    async fn give(State(forge): State<Forge>, headers: HeaderMap, Json(body): Json<serde_json::Value>) -> (StatusCode, String) {
+    async fn give(State(forge): State<Forge>, headers: HeaderMap, body: String) -> (StatusCode, String) {
         let asked = forge.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let code = forge.fails.load(Ordering::Relaxed);
         if code != 0 {
             return (StatusCode::from_u16(u16::try_from(code).unwrap()).unwrap(), "no".to_owned());
         }
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
         let bearer = headers["authorization"].to_str().unwrap();
         assert!(bearer.starts_with("Bearer ey") && body["permissions"]["contents"] == "read", "{bearer} {body}");
         (StatusCode::CREATED, json!({"token": format!("ghs_{asked}"), "expires_at": "2027-01-15T09:00:00Z"}).to_string())

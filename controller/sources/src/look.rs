@@ -1,11 +1,7 @@
 //! One look at a repository: what its refs are at, and what is new of that for its layers. It writes nothing but mirrors and bundles; a bundle is
 //! stored before anybody is told of its commit.
 
-use std::{
-    path::PathBuf,
-    sync::Arc,
-    time::Instant,
-};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use crds::{Commit, LayerSource, RefStatus, text::clip};
 use jiff::Timestamp;
@@ -330,14 +326,15 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
     Some(if first { LayerSource { of: fresh.of, ..old.clone() } } else { fresh })
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn layer(source: Option<LayerSource>, of: &str) -> Layer {
         let spec = serde_json::from_value(serde_json::json!({"repository": {"name": "r"}})).unwrap();
-        Layer { source, of: of.into(), ..Layer::of(&crds::TerraformLayer::new("l", spec)) }
+        let mut layer = Layer::of(&crds::TerraformLayer::new("l", spec));
+        (layer.source, layer.of) = (source, of.into());
+        layer
     }
 
     fn commit(revision: &str) -> Commit {

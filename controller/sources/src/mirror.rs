@@ -12,7 +12,7 @@ use std::{
 
 use crds::Reason;
 use jiff::Timestamp;
-use source::{FetchError, Refusal, git::is_refused, words::refused};
+use source::{FetchError, git::is_refused, words::refused};
 
 use crate::{
     failure::Problem,
@@ -158,6 +158,19 @@ impl Mirror<'_> {
         if self.has(commit).await {
             return Ok(());
         }
+        let was_there = self.dir().join("HEAD").is_file();
+        let mut fetched = self.fetch_into(url, commit).await;
+        if was_there && fetched.as_ref().is_err_and(|problem| problem.reason == Reason::SourceUnreachable) {
+            // It may be the mirror, and not the server: a lock that nobody holds, or an object that is gone.
+            self.mirrors.remove(self.uid);
+            fetched = self.fetch_into(url, commit).await;
+        }
+        fetched?;
+        self.mirrors.fetched(self.uid);
+        Ok(())
+    }
+
+    async fn fetch_into(&self, url: &str, commit: &str) -> Result<(), Problem> {
         self.init().await?;
         let wanted = format!("{commit}:{}", kept(commit));
         let common = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"];
@@ -170,22 +183,15 @@ impl Mirror<'_> {
             if output.ended.code == 0 {
                 let noted = self.local(&["update-ref", &kept(commit), commit], Vec::new(), 4096).await?;
                 if noted.ended.code != 0 {
-                    let message = format!("{url} has no commit {commit}");
-                    return Err(Problem::new(Reason::RevisionNotFound, message));
+                    return Err(Problem::new(Reason::RevisionNotFound, format!("{url} has no commit {commit}")));
                 }
             }
         }
-        if output.ended.code != 0 {
-            let error: FetchError<GitError> = refused(url, commit, &output.ended);
-            if !matches!(&error, FetchError::Refused { refusal, .. } if !matches!(refusal, Refusal::Unreachable | Refusal::DiskFull))
-            {
-                // It may be the mirror, and not the server; a lock that nobody holds, for one.
-                self.mirrors.remove(self.uid);
-            }
-            return Err(error.into());
+        if output.ended.code == 0 {
+            return Ok(());
         }
-        self.mirrors.fetched(self.uid);
-        Ok(())
+        let error: FetchError<GitError> = refused(url, commit, &output.ended);
+        Err(error.into())
     }
 
     /// The object of a commit.
@@ -244,12 +250,8 @@ impl Mirror<'_> {
             // The server's words when all of it was committed before.
             return fetched.output.contains("no commits selected for shallow requests").then_some(false);
         }
-        match self.local(&["merge-base", "--is-ancestor", from, commit], Vec::new(), 4096).await.ok()?.ended.code {
-            0 => Some(true),
-            1 => Some(false),
-            // The mirror does not know it, so it is none of what was committed since then.
-            _ => Some(false),
-        }
+        // Of one that the mirror does not know git says neither yes nor no: it is none of what was committed since then.
+        Some(self.local(&["merge-base", "--is-ancestor", from, commit], Vec::new(), 4096).await.ok()?.ended.code == 0)
     }
 
     /// The values of a file of git's configuration in a commit, as pairs.
@@ -304,7 +306,7 @@ impl Mirror<'_> {
         if !dir.is_dir() {
             return Err(Problem::new(Reason::AgentFault, "the mirror is gone, and is fetched anew"));
         }
-        Ok(self.git.output(args, &self.git.local(), &dir, input, most).await.map_err(|error| Problem::from(&error))?)
+        self.git.output(args, &self.git.local(), &dir, input, most).await.map_err(|error| Problem::from(&error))
     }
 
     /// Asks a server, as long as the mirror does not become too large by it.

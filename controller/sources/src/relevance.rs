@@ -313,6 +313,8 @@ pub fn understood(ask: &Ask, text: &[u8]) -> Blob {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     /// A tree of files, and of links, whose target begins with `->`.
@@ -337,14 +339,12 @@ mod tests {
 
         fn content(&self, subject: &Subject) -> Content {
             let id = |text: &str| hex_digest(&Sha256::digest(text)).replace("sha256:", "");
-            let listing: String = self
-                .0
-                .iter()
-                .map(|(path, text)| {
-                    let mode = if text.starts_with("->") { "120000" } else { "100644" };
-                    format!("{mode} blob {} {}\t{path}\0", id(text), text.len())
-                })
-                .collect();
+            let mut listing = String::new();
+            for (path, text) in &self.0 {
+                let mode = if text.starts_with("->") { "120000" } else { "100644" };
+                writeln!(listing, "{mode} blob {} {}\t{path}", id(text), text.len()).unwrap();
+            }
+            let listing = listing.replace('\n', "\0");
             let tree = Tree::parse(listing.as_bytes()).unwrap();
             let mut known = Known::new();
             loop {

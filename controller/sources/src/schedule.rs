@@ -215,7 +215,7 @@ mod tests {
     }
 
     /// A repository of a minute with a layer on `main`, its status, and what its layer knows.
-    fn view(spec: Value, status: Value, source: bool) -> View {
+    fn view(spec: &Value, status: Value, source: bool) -> View {
         let mut all = json!({"url": "https://h/r", "interval": "1m"});
         all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         let mut repository = TerraformRepository::new("r", serde_json::from_value(all).unwrap());
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_interval_is_nine_to_eleven_tenths_and_the_same_each_time_it_is_asked() {
-        let view = view(json!({}), known(), true);
+        let view = view(&json!({}), known(), true);
         let mut seen = std::collections::BTreeSet::new();
         for second in 0..50 {
             let memory = Memory { looked: Some(at(second * 60)), ..memory(&view) };
@@ -277,9 +277,9 @@ mod tests {
 
     #[test]
     fn after_a_start_what_is_new_goes_first() {
-        let new = view(json!({}), json!({"observedGeneration": 1}), false);
+        let new = view(&json!({}), json!({"observedGeneration": 1}), false);
         assert_eq!(due(&new, &Memory::new(at(0)), at(0)), Due::Now(Cause::Interval));
-        let known = view(json!({}), known(), true);
+        let known = view(&json!({}), known(), true);
         let mut memory = Memory::new(at(0));
         memory.meets(&known);
         let wait = seconds(due(&known, &memory, at(0)));
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn pokes_specs_refs_and_layers_are_answered_at_once() {
         let now = at(1);
-        let mut view_ = view(json!({}), known(), true);
+        let mut view_ = view(&json!({}), known(), true);
         assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)));
         let mut poked = (*view_.repository).clone();
         poked.metadata.annotations = Some([(names::POKE.to_owned(), "1".to_owned())].into());
@@ -302,26 +302,26 @@ mod tests {
 
         let mut older = known();
         older["observedGeneration"] = json!(0);
-        let other = view(json!({}), older, true);
+        let other = view(&json!({}), older, true);
         assert_eq!(due(&other, &memory(&other), now), Due::Now(Cause::Spec));
         let mut without = known();
         without["refs"] = json!([]);
-        let without = view(json!({}), without, false);
+        let without = view(&json!({}), without, false);
         assert_eq!(due(&without, &memory(&without), now), Due::Now(Cause::Layer));
-        let fresh = view(json!({}), known(), false);
+        let fresh = view(&json!({}), known(), false);
         assert_eq!(due(&fresh, &memory(&fresh), now), Due::Now(Cause::Layer));
         let mut memory_ = memory(&fresh);
         let layer = &fresh.layers[0];
         let asked = (layer.of.clone(), layer.subject(&fresh.repository.spec.defaults));
         memory_.answered.insert(layer.key.clone(), asked);
         assert!(matches!(due(&fresh, &memory_, now), Due::At(_)), "what was answered is not asked in a circle");
-        let other = view(json!({"defaults": {"variableFiles": [{"path": "x.tfvars"}]}}), known(), true);
+        let other = view(&json!({"defaults": {"variableFiles": [{"path": "x.tfvars"}]}}), known(), true);
         assert_eq!(due(&other, &memory_, now), Due::Now(Cause::Layer), "other settings");
     }
 
     #[test]
     fn nothing_is_looked_at_while_it_is_suspended() {
-        let view = view(json!({"suspend": true}), json!({}), false);
+        let view = view(&json!({"suspend": true}), json!({}), false);
         assert_eq!(due(&view, &Memory::new(at(0)), at(9_999_999)), Due::Never);
     }
 
@@ -329,7 +329,7 @@ mod tests {
     /// one, always, and no later than the interval.
     #[test]
     fn a_repository_that_does_not_answer_is_asked_again_for_ever() {
-        let view = view(json!({}), known(), true);
+        let view = view(&json!({}), known(), true);
         for times in [1, 2, 3, 10, 1000, u32::MAX] {
             let memory = Memory { failed: Some(Tries { at: at(0), times }), ..memory(&view) };
             let wait = seconds(due(&view, &memory, at(0)));
@@ -344,7 +344,7 @@ mod tests {
     fn a_ref_that_fails_waits_longer_each_time() {
         let rows = [("Configuration", 1, 10), ("Configuration", 3, 40), ("Transient", 30, 300), ("Configuration", 30, 3600)];
         for (class, times, wait) in rows {
-            let view = view(json!({"interval": "24h"}), failing(class, times), true);
+            let view = view(&json!({"interval": "24h"}), failing(class, times), true);
             let mut memory = memory(&view);
             memory.refs.insert("main".into(), Tries { at: at(0), times: 1 });
             assert_eq!(due(&view, &memory, at(0)), Due::At(at(wait)), "{class} {times}");
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_written_is_found_again_and_not_at_once() {
-        let view = view(json!({}), json!({}), false);
+        let view = view(&json!({}), json!({}), false);
         let memory = Memory { unwritten: Some(Tries { at: at(0), times: 1 }), ..memory(&view) };
         assert!((0.5..=1.0).contains(&seconds(due(&view, &memory, at(0)))));
         assert_eq!(due(&view, &memory, at(1)), Due::Now(Cause::Spec));

@@ -11,7 +11,7 @@ use crds::{TerraformLayer, TerraformRepository};
 use futures::StreamExt as _;
 use k8s_openapi::NamespaceResourceScope;
 use kube::{
-    Api, Resource, ResourceExt as _,
+    Api, Resource,
     core::DeserializeGuard,
     runtime::{WatchStreamExt as _, watcher, watcher::Event},
 };

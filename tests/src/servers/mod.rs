@@ -6,6 +6,8 @@ pub mod auth;
 mod cgi;
 #[cfg(test)]
 mod fetched;
+#[cfg(test)]
+mod followed;
 pub mod git;
 pub(crate) mod listener;
 pub mod proxy;
