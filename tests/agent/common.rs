@@ -12,9 +12,10 @@ use std::{
 use crds::{TerraformRun, TerraformRunStatus, names};
 use futures::{Stream, stream};
 use runner_agent::{
+    datastore,
     driver::Driver,
     host::Pod,
-    phases::PhaseRunner,
+    phases::{PhaseRunner, Remote},
     ports::{Api, ApiError, Seen, SystemClock},
     process::{Children, Log},
     settings::Settings,
@@ -385,7 +386,13 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
     let writer = Log::to(Shared(log.clone()));
-    let work = Arc::new(PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children, writer.clone()));
+    let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children, writer.clone());
+    if let Some(store) = &settings.store {
+        let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
+        let spool = datastore::spool::Spool::create(dir.path().join("spool")).unwrap();
+        work = work.with_datastore(Remote::start(client, spool));
+    }
+    let work = Arc::new(work);
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {

@@ -18,6 +18,7 @@ mod outputs;
 mod planted;
 mod providers;
 mod quiet;
+mod repository;
 mod upgrade;
 
 /// Only one attempt at a time: without a PID namespace of its own, killing every other process means all of this program's.

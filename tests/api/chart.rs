@@ -75,6 +75,8 @@ async fn datastore(_: World) -> Result<()> {
     ensure!(container(deployment)["image"] == container(controller)["image"], "one image");
     let wanted = "--controller-account=system:serviceaccount:pawl-system:pawl-controller";
     ensure!(arguments(deployment).contains(&wanted), "{:?}", arguments(deployment));
+    let wanted = "--sources-account=system:serviceaccount:pawl-system:pawl-sources";
+    ensure!(arguments(deployment).contains(&wanted), "{:?}", arguments(deployment));
     for probe in ["livenessProbe", "readinessProbe"] {
         ensure!(container(deployment)[probe]["httpGet"]["port"] == "metrics", "not behind those that wait for a transfer");
     }

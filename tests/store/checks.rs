@@ -52,6 +52,12 @@ impl Cluster for Nobody {
     fn uids<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
         Box::pin(async { Ok(HashSet::new()) })
     }
+    fn repository<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<crds::TerraformRepository>, CallError>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn repositories<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        Box::pin(async { Ok(HashSet::new()) })
+    }
     fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
         Box::pin(async { Ok(None) })
     }
@@ -93,6 +99,7 @@ fn run() -> RunView {
         recovers: None,
         outputs: None,
         takes: Vec::new(),
+        source: None,
         released: None,
         state: StateId { stack: "net".into(), workspace: "default".into() },
     }

@@ -1,11 +1,7 @@
-//! Finds what runs left that are gone, and deletes it a day after it was first found; their claims after 90 days. Whether a run
-//! is gone only a live read of its name says, and only when the UID there is another or nothing is there.
+//! Finds what runs left that are gone, and deletes it a day after it was first found; their claims after 90 days; and the same of
+//! repositories. Whether a run is gone only a live read of its name says, and only when the UID there is another or nothing is there.
 
-use std::{
-    collections::HashSet,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -13,9 +9,8 @@ use serde::{Deserialize, Serialize};
 use crds::datastore::{ObjectKind, Problem};
 
 use crate::{
-    blob::store::Entry,
-    names::{self, RunKey},
-    objects::{Named, Record, claim},
+    names::{self, RepositoryKey, RunKey},
+    objects::{Named, Record, claim, sources},
     problem::{not_found, unavailable},
     service::Service,
 };
@@ -84,6 +79,10 @@ pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
     for namespace in &namespaces {
         sweep_namespace(service, namespace, now).await?;
     }
+    let (namespaces, _) = store.children(&names::top("repositories")).await?;
+    for namespace in &namespaces {
+        sweep_repositories(service, namespace, now).await?;
+    }
     let (namespaces, _) = store.children(&names::top("states")).await?;
     for namespace in &namespaces {
         for key in service.states.list(namespace).await? {
@@ -94,7 +93,7 @@ pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
         }
     }
     for entry in store.list(&names::top("probes")).await? {
-        if is_older(&entry, BLOBS) {
+        if entry.is_older(BLOBS) {
             store.delete(&entry.name).await?;
         }
     }
@@ -162,6 +161,41 @@ async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp
     Ok(())
 }
 
+/// Whoever follows repositories deletes what of them nobody needs; a repository itself may go while that process is away.
+async fn sweep_repositories(service: &Service, namespace: &str, now: Timestamp) -> Result<(), Problem> {
+    let kept = sources::of_namespace(&service.sealed, namespace).await?;
+    let there = match service.cluster.repositories(namespace).await {
+        Ok(uids) => uids,
+        // Nobody can say which there are.
+        Err(error) if matches!(error.code(), 401 | 403) => return Ok(()),
+        Err(error) => return Err(unavailable("the API server", &error)),
+    };
+    for uid in &kept {
+        let Ok(key) = RepositoryKey::new(namespace, uid) else { continue };
+        if let Err(problem) = sweep_repository(service, &key, !there.contains(uid), now).await {
+            tracing::warn!(namespace, uid, %problem, "a repository was not swept");
+        }
+    }
+    Ok(())
+}
+
+async fn sweep_repository(service: &Service, key: &RepositoryKey, gone: bool, now: Timestamp) -> Result<(), Problem> {
+    let (sealed, bundles) = (&service.sealed, &service.bundles);
+    service.metrics.swept("blob", bundles.prune(key, BLOBS).await?);
+    let mark = sealed.read::<Mark>(&key.mark()).await?.map(|(mark, _)| mark.at);
+    match verdict(gone, mark, now) {
+        Verdict::Keep => {}
+        Verdict::Unmark => sealed.store().delete(&key.mark()).await?,
+        Verdict::Mark => drop(sealed.create(&key.mark(), &Mark { at: now }, &[]).await?),
+        Verdict::DeleteObjects | Verdict::DeleteAll => {
+            bundles.delete_all(key).await?;
+            sealed.store().delete(&key.mark()).await?;
+            service.metrics.swept("repository", 1);
+        }
+    }
+    Ok(())
+}
+
 async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> {
     if service.sealed.store().list(&key.prefix()).await?.is_empty() {
         // Without a claim nothing is left to be remembered.
@@ -188,7 +222,7 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
 async fn sweep_blobs(service: &Service, key: &RunKey) -> Result<usize, Problem> {
     let mut deleted = 0;
     for entry in service.sealed.store().list(&key.blobs()).await? {
-        if !is_older(&entry, BLOBS) {
+        if !entry.is_older(BLOBS) {
             continue;
         }
         let mut words = entry.name.last().splitn(3, '-');
@@ -201,10 +235,6 @@ async fn sweep_blobs(service: &Service, key: &RunKey) -> Result<usize, Problem> 
         }
     }
     Ok(deleted)
-}
-
-fn is_older(entry: &Entry, age: Duration) -> bool {
-    SystemTime::now().duration_since(entry.modified).is_ok_and(|passed| passed > age)
 }
 
 #[cfg(test)]

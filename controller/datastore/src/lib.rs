@@ -12,11 +12,11 @@
 //! | [`names`] | names of objects; no trick gets past it | no |
 //! | [`crypt`] | keys and sealed streams | no |
 //! | [`blob`] | bytes; records and blobs that are sealed; whether the keys are those of the store | yes |
-//! | [`objects`] | what is kept of runs: objects, [logs](objects::log), [claims](objects::claim) | through `blob` |
+//! | [`objects`] | what is kept of runs: objects, [logs](objects::log), [claims](objects::claim); [bundles](objects::sources) of repositories | through `blob` |
 //! | [`state`] | managed states: versions, locks | through `blob` |
 //! | [`outputs`] | published outputs: their records, and the ConfigMaps and Secrets that hold them | through `blob` and `cluster` |
 //! | [`journal`] | journals, compared and read by the runs that recover | through the others |
-//! | [`gc`] | what runs left that are gone | yes |
+//! | [`gc`] | what runs and repositories left that are gone | yes |
 //! | [`metrics`], [`problem`] | what is counted; what is no success | no |
 
 pub mod auth;
@@ -76,7 +76,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let (stop, stopped) = watch::channel(false);
     let sealed = Sealed::new(store, Arc::new(Keys::waiting(&settings.keys)));
     let service = Service::new(sealed, cluster, settings.controller_account.clone(), stopped.clone());
-    let service = Arc::new(service.publishing(settings.outputs_policy.clone()));
+    let service = Arc::new(service.publishing(settings.outputs_policy.clone()).fed_by(settings.sources_account.clone()));
     service.unfit.send_replace(Some(problem::problem(UNAVAILABLE, "the keys are being looked at")));
     tokio::spawn(settle(service.clone(), settings.keys_secret.clone()));
     let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;

@@ -161,6 +161,59 @@ impl RunKey {
     }
 }
 
+/// The full id of a commit.
+pub fn revision(text: &str) -> Result<String, Problem> {
+    let legal = matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if legal { Ok(text.to_owned()) } else { Err(invalid("that is no full id of a commit")) }
+}
+
+/// What of a repository is kept under its UID.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RepositoryKey {
+    namespace: String,
+    uid: String,
+}
+
+impl RepositoryKey {
+    /// Checks both words.
+    ///
+    /// # Errors
+    /// When one of them is no such word.
+    pub fn new(namespace: &str, uid: &str) -> Result<Self, Problem> {
+        Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
+    }
+
+    /// Everything of the repository.
+    pub fn prefix(&self) -> Name {
+        Name::of(&["repositories", &self.namespace, &self.uid])
+    }
+
+    /// The records of all its bundles.
+    pub fn bundles(&self) -> Name {
+        self.prefix().child("bundles")
+    }
+
+    /// The record of the bundle of a commit, whose id was checked.
+    pub fn bundle(&self, revision: &str) -> Name {
+        self.bundles().child(revision)
+    }
+
+    /// All blobs.
+    pub fn blobs(&self) -> Name {
+        self.prefix().child("blobs")
+    }
+
+    /// A blob for such a record; it says in its name whose it is.
+    pub fn blob(&self, revision: &str, random: &str) -> Name {
+        self.blobs().child(&format!("{revision}-{random}"))
+    }
+
+    /// When the repository was first found gone.
+    pub fn mark(&self) -> Name {
+        Name::of(&["gone", &self.namespace, &self.uid])
+    }
+}
+
 /// A log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogKey {
@@ -306,6 +359,7 @@ mod tests {
             assert!(namespace(trick).is_err(), "{trick:?}");
             assert!(run(trick).is_err(), "{trick:?}");
             assert!(uid(trick).is_err(), "{trick:?}");
+            assert!(revision(trick).is_err(), "{trick:?}");
             assert!(attempt(trick).is_err(), "{trick:?}");
             assert!(phase(trick).is_err(), "{trick:?}");
             assert!(StateKey::new("team", StateId { stack: trick.into(), workspace: "w".into() }).is_err(), "{trick:?}");

@@ -8,7 +8,8 @@ use axum::{
 
 use crds::datastore::{
     ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, FORMER_NAMESPACE, INVALID, KEY_MISSING, LOCKED, NOT_ENDED, NOT_FOUND,
-    Problem, REPLACED, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST, WRONG_OFFSET,
+    Problem, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST,
+    WRONG_OFFSET,
 };
 
 /// A problem with one of the reasons of [`crds::datastore`].
@@ -41,8 +42,8 @@ pub fn unavailable(what: &'static str, error: &dyn std::fmt::Display) -> Problem
 pub fn status(reason: &str) -> StatusCode {
     match reason {
         UNAUTHENTICATED => StatusCode::UNAUTHORIZED,
-        FORBIDDEN | REPLACED | FORMER_NAMESPACE => StatusCode::FORBIDDEN,
-        NOT_FOUND => StatusCode::NOT_FOUND,
+        FORBIDDEN | REPLACED | FORMER_NAMESPACE | REPOSITORY_NOT_ALLOWED => StatusCode::FORBIDDEN,
+        NOT_FOUND | SOURCE_NOT_READY => StatusCode::NOT_FOUND,
         ALREADY_EXISTS | ALREADY_CLAIMED | NOT_ENDED | WRONG_OFFSET => StatusCode::CONFLICT,
         TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
         WRONG_DIGEST => StatusCode::UNPROCESSABLE_ENTITY,
@@ -91,7 +92,9 @@ mod tests {
             (FORBIDDEN, 403),
             (REPLACED, 403),
             (FORMER_NAMESPACE, 403),
+            (REPOSITORY_NOT_ALLOWED, 403),
             (NOT_FOUND, 404),
+            (SOURCE_NOT_READY, 404),
             (ALREADY_EXISTS, 409),
             (ALREADY_CLAIMED, 409),
             (WRONG_OFFSET, 409),

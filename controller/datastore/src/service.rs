@@ -18,7 +18,7 @@ use crate::{
     cluster::{Cluster, FrontProxyConfig},
     metrics::Metrics,
     names,
-    objects::{Objects, log::Logs},
+    objects::{Objects, log::Logs, sources::Bundles},
     outputs::Publisher,
     problem::{problem, unavailable},
     state::States,
@@ -39,6 +39,8 @@ pub struct Service {
     pub sealed: Sealed,
     /// Objects of runs.
     pub objects: Objects,
+    /// Bundles of repositories.
+    pub bundles: Bundles,
     /// Logs.
     pub logs: Arc<Logs>,
     /// Managed states.
@@ -53,6 +55,8 @@ pub struct Service {
     pub cluster: Arc<dyn Cluster>,
     /// The controller's user name.
     pub controller: String,
+    /// The user name of whoever follows repositories; nobody does without.
+    pub sources: Option<String>,
     /// How the API server proves itself; none while nothing is read through it.
     pub front_proxy: watch::Sender<Option<Arc<FrontProxyConfig>>>,
     /// What is counted.
@@ -98,6 +102,7 @@ impl Service {
     pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, controller: String, stopped: watch::Receiver<bool>) -> Self {
         Self {
             objects: Objects::new(sealed.clone()),
+            bundles: Bundles::new(sealed.clone()),
             logs: Arc::new(Logs::new(sealed.clone())),
             states: States::new(sealed.clone()),
             outputs: Arc::new(Publisher::new(sealed.clone(), cluster.clone(), None)),
@@ -105,6 +110,7 @@ impl Service {
             lookup: Lookup::new(cluster.clone()),
             cluster,
             controller,
+            sources: None,
             front_proxy: watch::Sender::new(None),
             metrics: Arc::new(Metrics::new()),
             unfit: watch::Sender::new(None),
@@ -118,6 +124,13 @@ impl Service {
             probe: names::random(),
             sealed,
         }
+    }
+
+    /// The same that takes bundles of repositories from that user.
+    #[must_use]
+    pub fn fed_by(mut self, sources: Option<String>) -> Self {
+        self.sources = sources;
+        self
     }
 
     /// The same that publishes outputs, within the bounds of the admission policy of that name.

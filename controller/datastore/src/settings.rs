@@ -62,6 +62,10 @@ pub struct Settings {
     /// User name of the controller: system:serviceaccount:NAMESPACE:NAME.
     #[arg(long, env = "PAWL_DATASTORE_CONTROLLER_ACCOUNT")]
     pub controller_account: String,
+    /// User name of the process that follows repositories: system:serviceaccount:NAMESPACE:NAME. Without it nobody stores bundles of
+    /// them.
+    #[arg(long, env = "PAWL_DATASTORE_SOURCES_ACCOUNT")]
+    pub sources_account: Option<String>,
     /// Address of the service, of /healthz and of /readyz; HTTPS.
     #[arg(long, env = "PAWL_DATASTORE_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,

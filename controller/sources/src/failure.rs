@@ -44,7 +44,10 @@ impl Problem {
             Reason::InvalidSpec | Reason::SourceInvalid => "correct what the message names",
             Reason::SourceUnreachable => "see that the cluster can reach the host that the message names",
             Reason::AgentFault | Reason::ToolKilled => "see in the log of `controller sources` what happened",
-            _ => return next_step(self.reason.as_str(), Place::Cluster, &Facts { again, ..Facts::default() }),
+            _ => {
+                let facts = Facts { logs: again.clone(), again, ..Facts::default() };
+                return next_step(self.reason.as_str(), Place::Cluster, &facts);
+            }
         };
         format!("{first}; it is tried again by itself, and at once after: {again}")
     }

@@ -159,8 +159,8 @@ mod tests {
             run.status = serde_json::from_value(json!({"phase": phase})).unwrap();
             needed_by(&run).map(|(key, _)| key)
         };
-        assert_eq!(run(None, "Planning"), Some(("own".into(), "r".into())));
-        assert_eq!(run(Some("other"), "Waiting"), Some(("other".into(), "r".into())));
-        assert_eq!(run(None, "Finished"), None);
+        assert_eq!(run(None, "Plan"), Some(("own".into(), "r".into())));
+        assert_eq!(run(Some("other"), "AwaitingApproval"), Some(("other".into(), "r".into())));
+        assert_eq!(run(None, "Succeeded"), None);
     }
 }

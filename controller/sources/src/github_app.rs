@@ -149,6 +149,10 @@ async fn ask(app: &App, api: &str, authority: Option<&str>, now: Timestamp) -> R
     let place = format!("{api}app/installations/{}/access_tokens", app.installation);
     let said = |reason, why: &str| Problem::new(reason, format!("no token of GitHub App {} from {place}: {why}", app.id));
     let jwt = app.jwt(now).ok_or_else(|| said(Reason::SourceUnauthorized, "its key cannot sign"))?;
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // The program installs it; whoever uses this crate alone may not have, and reqwest would panic.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("pawl/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
@@ -272,7 +276,6 @@ mod tests {
     /// Burrito 11.11: an error with the token, which passes, is taken for the end. Here it is a failure of a class that is tried again.
     #[tokio::test]
     async fn a_token_is_kept_until_it_is_nearly_over_and_an_error_passes() {
-        let _ = reqwest::Client::builder();
         let forge = Forge::default();
         let routes = Router::new().route("/api/v3/app/installations/678/access_tokens", post(give)).with_state(forge.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -78,6 +78,7 @@ impl Tree {
     /// The directories at the top, for people.
     pub fn top(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.0.iter().filter_map(|entry| Some(entry.path.split_once('/')?.0)).collect();
+        names.sort_unstable();
         names.dedup();
         names.retain(|name| !name.starts_with('.'));
         names

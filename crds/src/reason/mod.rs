@@ -130,7 +130,7 @@ reasons! {
         First("see with `kubectl describe tfrepo NAME` why the revision is not stored, and that spec.source.repository names a commit that it has"),
         Never;
     /// The `TerraformRepository` does not name the run's namespace in `allowedNamespaces`, or there is none.
-    REPOSITORY_NOT_ALLOWED RepositoryNotAllowed: Credentials,
+    REPOSITORY_NOT_ALLOWED RepositoryNotAllowed: Policy,
         First("have the repository's owner put the run's namespace into its spec.allowedNamespaces, or correct spec.source.repository in a new run"),
         Never;
     /// What the datastore has as a revision of the repository is not that revision; nothing of it was used.

@@ -78,6 +78,14 @@ impl PhaseRunner {
                 let source = self.fetch_artifact(artifact, root, notices).await?;
                 Ok(Fetched { source, revision: Some(artifact.digest.clone()) })
             }
+            Source {
+                git: None,
+                inline: None,
+                config_map_ref: None,
+                secret_ref: None,
+                artifact: None,
+                repository: Some(repository),
+            } => self.fetch_repository(spec, repository, root, notices).await,
             Source { .. } => Err(Reason::InvalidSpec
                 .failure("the source needs exactly one of git, inline, configMapRef, secretRef, artifact and repository")),
         }

@@ -28,6 +28,7 @@ mod proven;
 mod providers;
 mod recover;
 mod remote;
+mod repository;
 mod restore;
 mod setup;
 mod source;

@@ -100,7 +100,7 @@ impl PhaseRunner {
         source::check_links(&root)?;
         let stack = source::stack(&root, spec.source.path(), &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
-        if spec.source.git.is_some() {
+        if spec.source.git.is_some() || spec.source.repository.is_some() {
             self.refuse_pointers(&root, &stack).await?;
         }
         self.fix_hooks_of_source(&stack, &root)?;

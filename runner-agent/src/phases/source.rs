@@ -104,14 +104,14 @@ impl PhaseRunner {
         };
         if !own.is_empty() {
             let message = format!(
-                "git has only pointers to {}: their contents are with Git LFS, which Pawl does not fetch; nothing was planned. Keep what the stack reads in git itself, or have the stack fetch it",
+                "git has only pointers to {}: their contents are with Git LFS and were not fetched; nothing was planned. Keep what the stack reads in git itself, or have the stack fetch it",
                 listed(&own)
             );
             return Err(Reason::SourceInvalid.failure(message));
         }
         if !others.is_empty() {
             let text =
-                format!("pawl: outside of the stack, these are pointers of Git LFS, which is not fetched: {}", listed(&others));
+                format!("pawl: outside of the stack, these are pointers of Git LFS, which was not fetched: {}", listed(&others));
             self.log.line(&self.redactor.clean(&text)).await;
         }
         Ok(())

@@ -32,6 +32,8 @@ pub enum Ask {
     Publish,
     /// Read the outputs of other stacks that its own spec names.
     Outputs,
+    /// Read the bundle of the revision that its own spec names.
+    Source,
     /// Read the state.
     ReadState,
     /// Write the state; behind the claim only.
@@ -55,6 +57,7 @@ impl Ask {
             Self::Claim => "claim",
             Self::Publish => "publish_outputs",
             Self::Outputs => "read_outputs",
+            Self::Source => "read_source",
             Self::ReadState => "read_state",
             Self::WriteState => "write_state",
             Self::Lock => "lock",
@@ -68,7 +71,7 @@ impl Ask {
             Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
             Self::Log(stream) => matches!(stream.as_bytes(), b"apply" | b"journal"),
             Self::Publish | Self::ReadState | Self::WriteState | Self::Unlock => true,
-            Self::Get(_) | Self::Recover | Self::Intent | Self::Claim | Self::Outputs | Self::Lock => false,
+            Self::Get(_) | Self::Recover | Self::Intent | Self::Claim | Self::Outputs | Self::Source | Self::Lock => false,
         }
     }
 }
@@ -153,6 +156,7 @@ pub(crate) mod tests {
             recovers: None,
             outputs: None,
             takes: Vec::new(),
+            source: None,
             released: None,
             uid,
         }
@@ -173,7 +177,7 @@ pub(crate) mod tests {
         PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
     }
 
-    const ALL: [Ask; 17] = [
+    const ALL: [Ask; 18] = [
         Ask::Put(ObjectKind::Bundle),
         Ask::Put(ObjectKind::Result),
         Ask::Put(ObjectKind::ErroredState),
@@ -187,6 +191,7 @@ pub(crate) mod tests {
         Ask::Claim,
         Ask::Publish,
         Ask::Outputs,
+        Ask::Source,
         Ask::ReadState,
         Ask::WriteState,
         Ask::Lock,
@@ -283,7 +288,8 @@ pub(crate) mod tests {
                 Ask::Put(kind) => kind != ObjectKind::Bundle,
                 Ask::Log(stream) => stream != "plan",
                 Ask::Publish | Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
-                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Claim | Ask::Outputs | Ask::Lock => false,
+                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Claim => false,
+                Ask::Outputs | Ask::Source | Ask::Lock => false,
             };
             assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
             assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");

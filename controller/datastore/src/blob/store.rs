@@ -65,6 +65,13 @@ pub struct Entry {
     pub modified: SystemTime,
 }
 
+impl Entry {
+    /// Whether it was written longer ago, in the store's time.
+    pub fn is_older(&self, age: Duration) -> bool {
+        SystemTime::now().duration_since(self.modified).is_ok_and(|passed| passed > age)
+    }
+}
+
 /// Content of the store, piece by piece.
 pub type ByteStream = BoxStream<'static, Result<Bytes, Problem>>;
 

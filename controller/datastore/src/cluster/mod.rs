@@ -16,10 +16,11 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crds::{
-    Adopted, Claim, Operation, OutputRef, Outputs, TerraformRun, ValueFrom,
+    Adopted, Claim, Operation, OutputRef, Outputs, RepositorySource, TerraformRepository, TerraformRun, ValueFrom,
     clock::ServerClock,
     datastore::{AUDIENCE, StateId},
 };
@@ -80,6 +81,8 @@ pub struct RunView {
     pub outputs: Option<Outputs>,
     /// Outputs of other stacks that it takes.
     pub takes: Vec<OutputRef>,
+    /// The revision of a repository that it is of.
+    pub source: Option<Box<RepositorySource>>,
     /// ID of the lock that the controller says was left by an ended process of ours, and that this run may release.
     pub released: Option<String>,
 }
@@ -101,6 +104,7 @@ impl RunView {
             released: run.status.as_ref().and_then(|status| status.lock_release.as_ref()).map(|release| release.id.clone()),
             outputs: run.spec.outputs.clone(),
             takes: takes(run),
+            source: run.spec.source.repository.clone(),
             recovers: run.spec.recover.as_ref().map(|recover| recover.from_run.clone()),
             name,
         }
@@ -159,6 +163,14 @@ pub trait Cluster: Send + Sync + 'static {
     fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>>;
     /// UIDs of the runs of a namespace. For finding candidates; what is not among them is read live.
     fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
+    /// Reads a repository, live; none when there is none.
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>>;
+    /// UIDs of the repositories of a namespace.
+    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
     /// How the API server passes requests on; none when the cluster has not set that up.
     fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>>;
     /// The UID of a namespace, read live; none when there is none.
@@ -219,18 +231,26 @@ impl Cluster for Kube {
     }
 
     fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        Box::pin(uids("list runs", Api::<TerraformRun>::namespaced(self.0.clone(), namespace)))
+    }
+
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
         Box::pin(async move {
-            let api: Api<TerraformRun> = Api::namespaced(self.0.clone(), namespace);
-            let (mut uids, mut params) = (HashSet::new(), ListParams::default().limit(500));
-            loop {
-                let page = call("list runs", api.list_metadata(&params)).await?;
-                uids.extend(page.items.iter().filter_map(ResourceExt::uid));
-                match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                    Some(token) => params = params.continue_token(&token),
-                    None => return Ok(uids),
-                }
+            let api: Api<TerraformRepository> = Api::namespaced(self.0.clone(), namespace);
+            match call("read the repository", api.get(name)).await {
+                Ok(repository) => Ok(Some(repository)),
+                Err(error) if is_gone(&error, name) => Ok(None),
+                Err(error) => Err(error),
             }
         })
+    }
+
+    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        Box::pin(uids("list repositories", Api::<TerraformRepository>::namespaced(self.0.clone(), namespace)))
     }
 
     fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
@@ -291,7 +311,23 @@ impl Cluster for Kube {
     }
 }
 
-/// A 404 for the run itself. While its definition is missing, the API server knows no such kind and its 404 names no object.
+/// The UIDs of all objects of a kind and namespace.
+async fn uids<K>(what: &'static str, api: Api<K>) -> Result<HashSet<String>, CallError>
+where
+    K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let (mut uids, mut params) = (HashSet::new(), ListParams::default().limit(500));
+    loop {
+        let page = call(what, api.list_metadata(&params)).await?;
+        uids.extend(page.items.into_iter().filter_map(|item| item.metadata.uid));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(uids),
+        }
+    }
+}
+
+/// A 404 for the object itself. While its definition is missing, the API server knows no such kind and its 404 names no object.
 fn is_gone(error: &CallError, name: &str) -> bool {
     let details = error.status().filter(|status| status.code == 404).and_then(|status| status.details.as_ref());
     details.is_some_and(|details| details.name == name)

@@ -25,7 +25,9 @@ use crate::{
 use super::{
     answer::{content, empty},
     body::Incoming,
+    headers::{digest, text},
     route::{Parameters, limit},
+    sources,
 };
 
 /// A pod's request whose path was understood.
@@ -151,6 +153,7 @@ async fn carry_out(
             let namespace = service.lookup.namespace(run).await?;
             Ok(problem::json(StatusCode::OK, &service.outputs.taken(run, &namespace).await?))
         }
+        Ask::Source => sources::of_run(service, run).await,
         Ask::ReadState => match service.states.get_for(&state()?, &service.lookup.namespace(run).await?).await? {
             None => Ok(empty(StatusCode::NO_CONTENT)),
             Some((version, stream)) => content(service, &Stored { digest: version.digest, size: version.size }, stream).await,
@@ -193,28 +196,5 @@ const fn created(wrote: Wrote) -> StatusCode {
     match wrote {
         Wrote::Created => StatusCode::CREATED,
         Wrote::Same => StatusCode::OK,
-    }
-}
-
-fn digest(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let is_digest = |text: &&str| {
-        text.strip_prefix("sha256:")
-            .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
-    };
-    match text(headers, HEADER_DIGEST)? {
-        None => Ok(None),
-        Some(text) => {
-            Some(text).filter(is_digest).map(Some).ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is no digest")))
-        }
-    }
-}
-
-/// A header that may be there once.
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        (Some(value), None) => value.to_str().map(Some).map_err(|_| invalid(format!("the header {name} is no text"))),
-        (Some(_), Some(_)) => Err(invalid(format!("the header {name} is there twice"))),
     }
 }

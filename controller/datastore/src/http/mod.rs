@@ -5,8 +5,10 @@ pub mod asked;
 pub mod attempt;
 pub mod body;
 pub mod controller;
+pub mod headers;
 pub mod read;
 pub mod route;
+pub mod sources;
 
 use std::sync::Arc;
 
@@ -69,6 +71,10 @@ async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: 
         }
         Route::Uid { run, ask } => {
             let answered = controller::answer(service, run, *ask, &parts).await;
+            answered.unwrap_or_else(|problem| problem::response(&problem))
+        }
+        Route::Bundles { of, ask } => {
+            let answered = sources::answer(service, of, ask, &parts, body).await;
             answered.unwrap_or_else(|problem| problem::response(&problem))
         }
         Route::Read(reading) => read::answer(service, reading, &parts, body).await,

@@ -14,7 +14,7 @@ use crds::datastore::{MAX_APPEND, MAX_LOG, ObjectKind, Problem};
 
 use crate::{
     auth::caller::Ask,
-    names::{self, RunKey},
+    names::{self, RepositoryKey, RunKey},
     problem::invalid,
 };
 
@@ -53,6 +53,13 @@ pub enum Route {
         /// What.
         ask: UidAsk,
     },
+    /// Bundles of a repository, by whoever follows it.
+    Bundles {
+        /// The repository.
+        of: RepositoryKey,
+        /// What.
+        ask: BundleAsk,
+    },
     /// Something that the API server passes on.
     Read(Reading),
 }
@@ -72,6 +79,19 @@ pub enum UidAsk {
     Delete,
     /// Delete the bundles.
     DeleteBundles,
+}
+
+/// What whoever follows repositories asks for; commits by their full ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BundleAsk {
+    /// Store the bundle of a commit.
+    Put(String),
+    /// Digest and size of one.
+    Digest(String),
+    /// The commits that there are bundles of.
+    List,
+    /// Delete one.
+    Delete(String),
 }
 
 /// Parameters of a pod's request.
@@ -98,6 +118,12 @@ impl Route {
                 UidAsk::ReleaseLock => "controller_release_lock",
                 UidAsk::Delete | UidAsk::DeleteBundles => "controller_delete",
             },
+            Self::Bundles { ask, .. } => match ask {
+                BundleAsk::Put(_) => "sources_put",
+                BundleAsk::Digest(_) => "sources_digest",
+                BundleAsk::List => "sources_list",
+                BundleAsk::Delete(_) => "sources_delete",
+            },
             Self::Read(reading) => reading.kind(),
         }
     }
@@ -110,7 +136,7 @@ const PROBES: [Row<Route>; 3] = [
 ];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
-const OF_ATTEMPT: [Row<Route>; 13] = [
+const OF_ATTEMPT: [Row<Route>; 14] = [
     ("PUT", "/objects/{kind}", |asked| asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)),
     ("GET", "/objects/{kind}", |asked| asked.of_pod(Ask::Get(asked.kind()?), Wants::Nothing)),
     ("GET", "/objects/{kind}/digest", |asked| asked.of_pod(Ask::Digest(asked.kind()?), Wants::Nothing)),
@@ -120,6 +146,7 @@ const OF_ATTEMPT: [Row<Route>; 13] = [
     ("PUT", "/claim", |asked| asked.of_pod(Ask::Claim, Wants::Nothing)),
     ("PUT", "/outputs", |asked| asked.of_pod(Ask::Publish, Wants::Nothing)),
     ("GET", "/outputs", |asked| asked.of_pod(Ask::Outputs, Wants::Nothing)),
+    ("GET", "/source", |asked| asked.of_pod(Ask::Source, Wants::Nothing)),
     ("GET", "/state", |asked| asked.of_pod(Ask::ReadState, Wants::Nothing)),
     ("PUT", "/state", |asked| asked.of_pod(Ask::WriteState, Wants::Lock)),
     ("PUT", "/lock", |asked| asked.of_pod(Ask::Lock, Wants::Nothing)),
@@ -143,6 +170,14 @@ const OF_UID: [Row<Route>; 5] = [
     }),
 ];
 
+const BUNDLES: &str = "/v1/namespaces/{namespace}/repositories/{uid}/bundles";
+const OF_BUNDLES: [Row<Route>; 4] = [
+    ("PUT", "/{revision}", |asked| asked.of_sources(BundleAsk::Put(asked.revision()?))),
+    ("GET", "/{revision}/digest", |asked| asked.of_sources(BundleAsk::Digest(asked.revision()?))),
+    ("GET", "", |asked| asked.of_sources(BundleAsk::List)),
+    ("DELETE", "/{revision}", |asked| asked.of_sources(BundleAsk::Delete(asked.revision()?))),
+];
+
 /// A router that hands each request to `carry`, with what it asks for, or why that is nothing: `NotFound` for a path that is none or
 /// not for this verb, `Invalid` for one with a part that is no name, number or parameter.
 ///
@@ -152,7 +187,7 @@ where
     C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
 {
     let mut rows: BTreeMap<String, Vec<(&str, Reader)>> = BTreeMap::new();
-    for (base, table) in [("", &PROBES[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID)] {
+    for (base, table) in [("", &PROBES[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (BUNDLES, &OF_BUNDLES)] {
         for &(verb, path, read) in table {
             rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::Own(read)));
         }
@@ -226,6 +261,15 @@ impl Asked<'_> {
         })
     }
 
+    fn revision(&self) -> Result<String, Problem> {
+        names::revision(self.segment("revision"))
+    }
+
+    fn of_sources(&self, ask: BundleAsk) -> Result<Route, Problem> {
+        let of = RepositoryKey::new(self.segment("namespace"), self.segment("uid"))?;
+        if self.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Bundles { of, ask }) }
+    }
+
     fn of_controller(&self, ask: UidAsk) -> Result<Route, Problem> {
         let run = self.run_key()?;
         if self.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Uid { run, ask }) }
@@ -258,7 +302,9 @@ pub const fn limit(ask: Ask) -> u64 {
         Ask::Claim | Ask::Lock => crds::datastore::MAX_SMALL,
         Ask::Publish => crds::outputs::MAX_OUTPUTS,
         Ask::WriteState => crds::datastore::MAX_STATE,
-        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Outputs | Ask::ReadState | Ask::Unlock => 0,
+        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Outputs | Ask::Source | Ask::ReadState | Ask::Unlock => {
+            0
+        }
     }
 }
 
@@ -317,6 +363,22 @@ pub(crate) mod tests {
         let lock = Route::Uid { run: run.clone(), ask: UidAsk::ReleaseLock };
         assert_eq!(of(&Method::DELETE, &format!("{uid}/lock")), Ok(lock));
         assert_eq!(of(&Method::DELETE, uid), Ok(Route::Uid { run: run.clone(), ask: UidAsk::Delete }));
+        let bundles = crds::datastore::bundles_path("team", "0b9c1a4e-1f7e");
+        let (of_repository, commit) = (RepositoryKey::new("team", "0b9c1a4e-1f7e").unwrap(), "a".repeat(40));
+        for (method, rest, ask) in [
+            (Method::PUT, format!("/{commit}"), BundleAsk::Put(commit.clone())),
+            (Method::GET, format!("/{commit}/digest"), BundleAsk::Digest(commit.clone())),
+            (Method::GET, String::new(), BundleAsk::List),
+            (Method::DELETE, format!("/{commit}"), BundleAsk::Delete(commit.clone())),
+        ] {
+            let route = Route::Bundles { of: of_repository.clone(), ask };
+            assert_eq!(of(&method, &format!("{bundles}{rest}")), Ok(route));
+            assert_eq!(of(&method, &format!("{bundles}{rest}?x=1")), Err(NOT_FOUND.into()));
+        }
+        for trick in ["main", "..", "%2e%2e", &"A".repeat(40), &"a".repeat(41)] {
+            assert!(of(&Method::DELETE, &format!("{bundles}/{trick}")).is_err(), "{trick}");
+        }
+        assert_eq!(ask(Method::GET, "source").0, Ask::Source);
         assert_eq!(of(&Method::DELETE, &format!("{uid}?only=bundle")), Ok(Route::Uid { run, ask: UidAsk::DeleteBundles }));
     }
 

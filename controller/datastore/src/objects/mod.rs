@@ -1,7 +1,8 @@
-//! What an attempt writes once: bundle, plan, plan as JSON, result.
+//! What is written once: an attempt's bundle, plan, plan as JSON and result, and the [bundles](sources) of repositories.
 
 pub mod claim;
 pub mod log;
+pub mod sources;
 
 use std::{
     collections::HashSet,
@@ -18,7 +19,7 @@ use crds::datastore::{ALREADY_EXISTS, ObjectKind, Problem, Stored, WRONG_DIGEST,
 
 use crate::{
     blob::{sealed::Sealed, store::ByteStream},
-    names::{self, RunKey},
+    names::{self, Name, RunKey},
     problem::{corrupt, not_found, problem},
 };
 
@@ -105,38 +106,9 @@ impl Objects {
         digest: &str,
         content: impl Stream<Item = Result<Bytes, Problem>>,
     ) -> Result<(Stored, Wrote), Problem> {
-        let name = run.object(attempt, kind);
-        if let Some((record, _)) = self.sealed.read::<Record>(&name).await? {
-            let mut content = std::pin::pin!(content);
-            let same = existing(record, kind, digest)?;
-            // A client that is still sending would not read the answer.
-            while let Some(piece) = content.next().await {
-                piece?;
-            }
-            return Ok(same);
-        }
-        let blob = run.blob(attempt, kind, &names::random());
-        let written = self.sealed.write(content, kind.limit(), &blob).await?;
-        let stored = Stored { digest: written.digest, size: written.size };
-        if stored.digest != digest {
-            self.discard(written.blob.as_ref()).await;
-            return Err(problem(WRONG_DIGEST, format!("the content is {}, not {digest}", stored.digest)));
-        }
-        let inline = if written.blob.is_none() { written.head } else { Bytes::new() };
-        let record = Record {
-            stored: stored.clone(),
-            blob: written.blob.as_ref().map(|name| name.last().to_owned()),
-            at: Timestamp::now(),
-        };
-        if self.sealed.create(&name, &record, &inline).await? {
-            return Ok((stored, Wrote::Created));
-        }
-        let (there, _) = self.sealed.read::<Record>(&name).await?.ok_or_else(|| not_found("it was deleted meanwhile"))?;
-        // After a lost answer to a creation that was sent again, the record may be this one.
-        if there.blob != record.blob {
-            self.discard(written.blob.as_ref()).await;
-        }
-        existing(there, kind, digest)
+        let slot = Slot { name: run.object(attempt, kind), blob: run.blob(attempt, kind, &names::random()), limit: kind.limit() };
+        let is_same = |there: &Record| existing(there, kind, digest);
+        write_once(&self.sealed, slot, digest, content, is_same).await
     }
 
     /// Reads an object; none when there is none.
@@ -144,14 +116,7 @@ impl Objects {
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
     pub async fn get(&self, run: &RunKey, attempt: u32, kind: ObjectKind) -> Result<Option<Object>, Problem> {
-        let name = run.object(attempt, kind);
-        let Some((record, inline)) = self.sealed.read::<Record>(&name).await? else { return Ok(None) };
-        let content = match &record.blob {
-            Some(blob) => self.sealed.open(&names::below(&run.blobs(), blob), record.stored.size).await?,
-            None if inline.len() as u64 == record.stored.size => futures::stream::once(async { Ok(inline) }).boxed(),
-            None => return Err(corrupt(format!("{name} has another size than it says"))),
-        };
-        Ok(Some(Object { stored: record.stored, content }))
+        read_once(&self.sealed, &run.object(attempt, kind), &run.blobs()).await
     }
 
     /// Reads an object back from the store, to its end, and compares its digest.
@@ -205,19 +170,12 @@ impl Objects {
         let prefix = format!("{}/", run.prefix());
         let mut found: Vec<_> = self.sealed.store().list(&run.prefix()).await?.into_iter().map(|entry| entry.name).collect();
         found.retain(|name| name.as_str().strip_prefix(&prefix).is_some_and(&chosen));
-        let is_blob = |name: &names::Name| name.as_str().strip_prefix(&prefix).is_some_and(|below| below.starts_with("blobs/"));
+        let is_blob = |name: &Name| name.as_str().strip_prefix(&prefix).is_some_and(|below| below.starts_with("blobs/"));
         found.sort_by_key(is_blob);
         for name in found {
             self.sealed.store().delete(&name).await?;
         }
         Ok(())
-    }
-
-    async fn discard(&self, blob: Option<&names::Name>) {
-        if let Some(blob) = blob {
-            // What cannot be deleted now, the sweep deletes.
-            let _ = self.sealed.store().delete(blob).await;
-        }
     }
 }
 
@@ -226,10 +184,75 @@ pub fn none(attempt: u32, kind: ObjectKind) -> Problem {
     not_found(format!("attempt {attempt} has stored no {}", kind.as_str()))
 }
 
-fn existing(record: Record, kind: ObjectKind, digest: &str) -> Result<(Stored, Wrote), Problem> {
-    if record.stored.digest == digest {
-        Ok((record.stored, Wrote::Same))
-    } else {
-        Err(problem(ALREADY_EXISTS, format!("another {} is stored: {}", kind.as_str(), record.stored.digest)))
+fn existing(there: &Record, kind: ObjectKind, digest: &str) -> Result<(), Problem> {
+    if there.stored.digest == digest {
+        return Ok(());
     }
+    Err(problem(ALREADY_EXISTS, format!("another {} is stored: {}", kind.as_str(), there.stored.digest)))
+}
+
+/// Where something is written once.
+struct Slot {
+    /// Its record.
+    name: Name,
+    /// Its content, when that is large.
+    blob: Name,
+    /// The most bytes.
+    limit: u64,
+}
+
+/// Writes content once; what is there then. `is_same` judges what was there before. `digest` is what the writer says of its content.
+async fn write_once(
+    sealed: &Sealed,
+    Slot { name, blob, limit }: Slot,
+    digest: &str,
+    content: impl Stream<Item = Result<Bytes, Problem>>,
+    is_same: impl Fn(&Record) -> Result<(), Problem>,
+) -> Result<(Stored, Wrote), Problem> {
+    if let Some((record, _)) = sealed.read::<Record>(&name).await? {
+        let mut content = std::pin::pin!(content);
+        is_same(&record)?;
+        // A client that is still sending would not read the answer.
+        while let Some(piece) = content.next().await {
+            piece?;
+        }
+        return Ok((record.stored, Wrote::Same));
+    }
+    let written = sealed.write(content, limit, &blob).await?;
+    let stored = Stored { digest: written.digest, size: written.size };
+    if stored.digest != digest {
+        discard(sealed, written.blob.as_ref()).await;
+        return Err(problem(WRONG_DIGEST, format!("the content is {}, not {digest}", stored.digest)));
+    }
+    let inline = if written.blob.is_none() { written.head } else { Bytes::new() };
+    let record =
+        Record { stored: stored.clone(), blob: written.blob.as_ref().map(|name| name.last().to_owned()), at: Timestamp::now() };
+    if sealed.create(&name, &record, &inline).await? {
+        return Ok((stored, Wrote::Created));
+    }
+    let (there, _) = sealed.read::<Record>(&name).await?.ok_or_else(|| not_found("it was deleted meanwhile"))?;
+    // After a lost answer to a creation that was sent again, the record may be this one.
+    if there.blob != record.blob {
+        discard(sealed, written.blob.as_ref()).await;
+    }
+    is_same(&there)?;
+    Ok((there.stored, Wrote::Same))
+}
+
+async fn discard(sealed: &Sealed, blob: Option<&Name>) {
+    if let Some(blob) = blob {
+        // What cannot be deleted now, the sweep deletes.
+        let _ = sealed.store().delete(blob).await;
+    }
+}
+
+/// Reads what was written once; none when there is none.
+async fn read_once(sealed: &Sealed, name: &Name, blobs: &Name) -> Result<Option<Object>, Problem> {
+    let Some((record, inline)) = sealed.read::<Record>(name).await? else { return Ok(None) };
+    let content = match &record.blob {
+        Some(blob) => sealed.open(&names::below(blobs, blob), record.stored.size).await?,
+        None if inline.len() as u64 == record.stored.size => futures::stream::once(async { Ok(inline) }).boxed(),
+        None => return Err(corrupt(format!("{name} has another size than it says"))),
+    };
+    Ok(Some(Object { stored: record.stored, content }))
 }

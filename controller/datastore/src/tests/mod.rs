@@ -11,6 +11,7 @@ mod objects;
 mod outputs;
 mod reading;
 mod retention;
+mod sources;
 mod states;
 mod wire;
 
@@ -37,7 +38,10 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
-use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest};
+use crds::{
+    TerraformRepository,
+    datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest},
+};
 
 use crate::{
     auth::caller::tests::{NONCE, claim, pod, view},
@@ -56,6 +60,8 @@ pub(super) const NAMESPACE_UID: &str = "55555555-5555";
 
 pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller";
 
+pub(super) const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
+
 /// Objects with outputs by namespace, kind and name: whose they are, and their data.
 type Objects = BTreeMap<(String, String, String), (String, BTreeMap<String, String>)>;
 
@@ -66,6 +72,8 @@ pub(super) struct FakeCluster {
     runs: Mutex<HashMap<(String, String), RunView>>,
     /// UIDs of namespaces that are not [`NAMESPACE_UID`].
     pub(super) namespaces: Mutex<HashMap<String, String>>,
+    /// Repositories by namespace and name.
+    pub(super) repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
     /// Secrets by name.
     pub(super) secrets: Mutex<HashMap<String, Entries>>,
     /// What was published.
@@ -118,6 +126,22 @@ impl Cluster for FakeCluster {
     fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
         let runs = self.runs.lock().unwrap();
         let uids = runs.values().filter(|run| run.namespace == namespace).map(|run| run.uid.clone()).collect();
+        Box::pin(async move { self.answer(uids) })
+    }
+
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
+        let found = self.repositories.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
+        Box::pin(async move { self.answer(found) })
+    }
+
+    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        let repositories = self.repositories.lock().unwrap();
+        let of = repositories.iter().filter(|((of, _), _)| of == namespace);
+        let uids = of.filter_map(|(_, repository)| repository.metadata.uid.clone()).collect();
         Box::pin(async move { self.answer(uids) })
     }
 
@@ -220,6 +244,7 @@ impl Lab {
             let user = format!("system:serviceaccount:team:net-{attempt}");
             cluster.token(&format!("pod-{attempt}"), Identity { user, pod: Some(pod(&run, attempt)) });
         }
+        cluster.token("sources", Identity { user: SOURCES.into(), pod: None });
         cluster.token("controller", Identity { user: CONTROLLER.into(), pod: None });
         cluster.set(run);
         let (service, stop) = service(folder.path(), keys.path(), &cluster);
@@ -309,7 +334,7 @@ impl Lab {
 fn service(folder: &Path, keys: &Path, cluster: &Arc<FakeCluster>) -> (Arc<Service>, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
     let service = Service::new(open(folder, keys), cluster.clone(), CONTROLLER.into(), stopped);
-    (Arc::new(service.publishing(Some("pawl-outputs".into()))), stop)
+    (Arc::new(service.publishing(Some("pawl-outputs".into())).fed_by(Some(SOURCES.into()))), stop)
 }
 
 /// Sends a request by a connection whose client's certificate has that common name.

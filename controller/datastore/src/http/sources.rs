@@ -1,0 +1,94 @@
+//! Bundles of repositories: written by whoever follows them, and read by the pods of runs that name one of their revisions.
+
+use axum::{
+    body::Body,
+    http::{StatusCode, request::Parts},
+    response::Response,
+};
+
+use crds::datastore::{FORBIDDEN, HEADER_DIGEST, MAX_SOURCE, ObjectKind, Problem, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY};
+
+use crate::{
+    cluster::RunView,
+    names::RepositoryKey,
+    problem::{self, invalid, not_found, problem, unavailable},
+    service::Service,
+};
+
+use super::{
+    answer::{content, empty},
+    body::Incoming,
+    headers::digest,
+    route::BundleAsk,
+};
+
+/// Answers whoever follows repositories.
+///
+/// # Errors
+/// Whatever the answer is when it is no success.
+pub async fn answer(
+    service: &Service,
+    of: &RepositoryKey,
+    ask: &BundleAsk,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, Problem> {
+    let identity = service.tokens.identify(&parts.headers).await?;
+    if service.sources.as_ref() != Some(&identity.user) {
+        return Err(problem(FORBIDDEN, "that is for whoever follows repositories"));
+    }
+    match ask {
+        BundleAsk::Put(revision) => {
+            let digest = digest(&parts.headers)?.ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
+            let _permit = service.transfer(ObjectKind::Bundle).await?;
+            let mut body = Incoming::new(body, MAX_SOURCE, &service.metrics);
+            let done = service.bundles.put(of, revision, digest, body.stream()).await;
+            if done.is_err() {
+                body.drain().await;
+            }
+            Ok(problem::json(StatusCode::OK, &done?))
+        }
+        BundleAsk::Digest(revision) => {
+            let stored = service.bundles.stored(of, revision).await?;
+            let stored = stored.ok_or_else(|| not_found(format!("there is no bundle of {revision}")))?;
+            Ok(problem::json(StatusCode::OK, &stored))
+        }
+        BundleAsk::List => Ok(problem::json(StatusCode::OK, &service.bundles.list(of).await?)),
+        BundleAsk::Delete(revision) => {
+            service.bundles.delete(of, revision).await?;
+            Ok(empty(StatusCode::OK))
+        }
+    }
+}
+
+/// The bundle of the revision that a run's own spec names, if its repository, as it is now, lets the run's namespace have it. Of another
+/// namespace's repository nobody learns whether it is there who is not named by it.
+///
+/// # Errors
+/// `RepositoryNotAllowed`, `SourceNotReady`, `Invalid`, `Unavailable`, `Corrupt`, `KeyMissing`.
+pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Problem> {
+    let source = run.source.as_ref().ok_or_else(|| invalid("the run has no source.repository"))?;
+    let (name, revision) = (&source.name, &source.revision);
+    let namespace = source.namespace.as_ref().unwrap_or(&run.namespace);
+    let is_own = *namespace == run.namespace;
+    let repository = match service.cluster.repository(namespace, name).await {
+        Ok(repository) => repository,
+        // The operator has not let the datastore see that namespace: nobody of it is named there.
+        Err(error) if error.code() == 403 && !is_own => None,
+        Err(error) => return Err(unavailable("the API server", &error)),
+    };
+    let Some(repository) = repository.filter(|repository| repository.admits(&run.namespace)) else {
+        return Err(if is_own {
+            problem(SOURCE_NOT_READY, format!("there is no TerraformRepository {name} in namespace {namespace}"))
+        } else {
+            let text =
+                format!("no TerraformRepository {name} of namespace {namespace} names {} in allowedNamespaces", run.namespace);
+            problem(REPOSITORY_NOT_ALLOWED, text)
+        });
+    };
+    let key = RepositoryKey::new(namespace, repository.metadata.uid.as_deref().unwrap_or_default())?;
+    let object = service.bundles.get(&key, revision).await?.ok_or_else(|| {
+        problem(SOURCE_NOT_READY, format!("revision {revision} of TerraformRepository {name} is not stored yet"))
+    })?;
+    content(service, &object.stored, object.content).await
+}

@@ -1,0 +1,122 @@
+//! Bundles of repositories: the tree of each commit that is wanted, by the UID of the repository. One that was made again under the name of
+//! another has none of that one's.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+
+use crds::datastore::{MAX_SOURCE, Problem, Stored};
+
+use super::{Object, Record, Slot, read_once, write_once};
+use crate::{
+    blob::sealed::Sealed,
+    names::{self, Name, RepositoryKey},
+};
+
+/// Bundles of repositories.
+pub struct Bundles {
+    sealed: Sealed,
+}
+
+impl Bundles {
+    /// Bundles of this store.
+    pub fn new(sealed: Sealed) -> Self {
+        Self { sealed }
+    }
+
+    /// Stores the bundle of a commit; what is there then. The first one stays: what is in it follows from the commit, and whoever unpacks
+    /// it proves that; another release may have packed it to other bytes.
+    ///
+    /// # Errors
+    /// Those of the content; `WrongDigest`, `TooLarge`, `Unavailable`.
+    pub async fn put(
+        &self,
+        of: &RepositoryKey,
+        revision: &str,
+        digest: &str,
+        content: impl Stream<Item = Result<Bytes, Problem>>,
+    ) -> Result<Stored, Problem> {
+        let slot = Slot { name: of.bundle(revision), blob: of.blob(revision, &names::random()), limit: MAX_SOURCE };
+        write_once(&self.sealed, slot, digest, content, |_| Ok(())).await.map(|(stored, _)| stored)
+    }
+
+    /// Reads the bundle of a commit; none when there is none.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
+    pub async fn get(&self, of: &RepositoryKey, revision: &str) -> Result<Option<Object>, Problem> {
+        read_once(&self.sealed, &of.bundle(revision), &of.blobs()).await
+    }
+
+    /// What is there of a commit; none when there is nothing.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`, `KeyMissing`.
+    pub async fn stored(&self, of: &RepositoryKey, revision: &str) -> Result<Option<Stored>, Problem> {
+        Ok(self.sealed.read::<Record>(&of.bundle(revision)).await?.map(|(record, _)| record.stored))
+    }
+
+    /// The commits that there are bundles of.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn list(&self, of: &RepositoryKey) -> Result<Vec<String>, Problem> {
+        self.sealed.store().children(&of.bundles()).await.map(|(_, names)| names)
+    }
+
+    /// Deletes the bundle of a commit. The record goes first: it never names what is gone.
+    ///
+    /// # Errors
+    /// `Unavailable`; its blob may be left, for the sweep.
+    pub async fn delete(&self, of: &RepositoryKey, revision: &str) -> Result<(), Problem> {
+        let name = of.bundle(revision);
+        let Some((record, _)) = self.sealed.read::<Record>(&name).await? else { return Ok(()) };
+        self.sealed.store().delete(&name).await?;
+        match record.blob {
+            Some(blob) => self.sealed.store().delete(&names::below(&of.blobs(), &blob)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes all of a repository.
+    ///
+    /// # Errors
+    /// `Unavailable`; some may be deleted.
+    pub async fn delete_all(&self, of: &RepositoryKey) -> Result<(), Problem> {
+        for place in [of.bundles(), of.blobs()] {
+            for entry in self.sealed.store().list(&place).await? {
+                self.sealed.store().delete(&entry.name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes blobs that no record names, and that are older than that; how many. A blob's name says to which record it belongs.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`, `KeyMissing`; some may be deleted.
+    pub async fn prune(&self, of: &RepositoryKey, age: Duration) -> Result<usize, Problem> {
+        let mut deleted = 0;
+        for entry in self.sealed.store().list(&of.blobs()).await?.into_iter().filter(|entry| entry.is_older(age)) {
+            let Some(revision) = entry.name.last().split('-').next().and_then(|word| names::revision(word).ok()) else {
+                continue;
+            };
+            let record = self.sealed.read::<Record>(&of.bundle(&revision)).await?;
+            if record.is_none_or(|(record, _)| record.blob.as_deref() != Some(entry.name.last())) {
+                self.sealed.store().delete(&entry.name).await?;
+                deleted += 1;
+            }
+        }
+        Ok(deleted)
+    }
+}
+
+/// The repositories of a namespace that something is kept of.
+///
+/// # Errors
+/// `Unavailable`.
+pub async fn of_namespace(sealed: &Sealed, namespace: &str) -> Result<Vec<String>, Problem> {
+    let top: Name = names::below(&names::top("repositories"), namespace);
+    sealed.store().children(&top).await.map(|(uids, _)| uids)
+}

@@ -1,0 +1,181 @@
+//! Bundles of repositories: who stores them, whose runs get them, and when they go.
+
+use axum::body::Body;
+use jiff::{SignedDuration, Timestamp};
+
+use crds::{
+    RepositorySource, TerraformRepository, TerraformRepositorySpec,
+    datastore::{
+        FORBIDDEN, HEADER_DIGEST, INVALID, NOT_FOUND, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY, Stored, UNAVAILABLE,
+        WRONG_DIGEST, bundles_path,
+    },
+};
+
+use super::{Answer, Lab, digest, noise, view};
+use crate::{cluster::RunView, gc::sweep};
+
+const UID: &str = "22222222-2222";
+const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Whoever follows repositories asks.
+async fn of_sources(lab: &Lab, method: &str, uid: &str, rest: &str, body: &[u8]) -> Answer {
+    let (path, digest) = (format!("{}{rest}", bundles_path("team", uid)), digest(body));
+    let mut headers = vec![("authorization", "Bearer sources")];
+    if method == "PUT" {
+        headers.push((HEADER_DIGEST, &digest));
+    }
+    lab.send(method, &path, &headers, body.to_vec()).await
+}
+
+async fn store(lab: &Lab, uid: &str, body: &[u8]) {
+    let answer = of_sources(lab, "PUT", uid, &format!("/{REVISION}"), body).await;
+    assert_eq!(answer.code, 200, "{answer:?}");
+}
+
+fn repository(lab: &Lab, namespace: &str, uid: &str, allowed: &[&str]) {
+    let spec = TerraformRepositorySpec {
+        allowed_namespaces: allowed.iter().map(|name| (*name).to_owned()).collect(),
+        ..TerraformRepositorySpec::default()
+    };
+    let mut repository = TerraformRepository::new("infra", spec);
+    repository.metadata.namespace = Some(namespace.into());
+    repository.metadata.uid = Some(uid.into());
+    lab.cluster.repositories.lock().unwrap().insert((namespace.into(), "infra".into()), repository);
+}
+
+fn of(namespace: Option<&str>) -> RunView {
+    let source = RepositorySource {
+        name: "infra".into(),
+        namespace: namespace.map(Into::into),
+        revision: REVISION.into(),
+        path: ".".into(),
+    };
+    RunView { source: Some(Box::new(source)), ..view(1, true) }
+}
+
+#[tokio::test]
+async fn a_bundle_is_stored_once_told_of_and_deleted() {
+    let lab = Lab::new();
+    let path = format!("/{REVISION}");
+    assert_eq!(of_sources(&lab, "GET", UID, &format!("{path}/digest"), b"").await.reason(), NOT_FOUND);
+    let body = noise(300_000, 1);
+    let stored = serde_json::to_value(Stored { digest: digest(&body), size: 300_000 }).unwrap();
+    assert_eq!(of_sources(&lab, "PUT", UID, &path, &body).await.json(), stored);
+    assert_eq!(of_sources(&lab, "PUT", UID, &path, &noise(300_000, 2)).await.json(), stored, "the first one stays");
+    assert_eq!(of_sources(&lab, "GET", UID, &format!("{path}/digest"), b"").await.json(), stored);
+    assert_eq!(of_sources(&lab, "GET", UID, "", b"").await.json(), serde_json::json!([REVISION]));
+    assert_eq!(of_sources(&lab, "GET", "33333333-3333", "", b"").await.json(), serde_json::json!([]));
+    let blobs = lab.files().iter().filter(|path| path.to_string_lossy().contains("/blobs/")).count();
+    assert_eq!(blobs, 1, "{:?}", lab.files());
+    for _ in 0..2 {
+        assert_eq!(of_sources(&lab, "DELETE", UID, &path, b"").await.code, 200);
+        assert!(lab.files().is_empty(), "{:?}", lab.files());
+    }
+    let other = digest(b"other");
+    let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, other.as_str())];
+    let path = format!("{}{path}", bundles_path("team", UID));
+    assert_eq!(lab.send("PUT", &path, &headers, &b"x"[..]).await.reason(), WRONG_DIGEST);
+    assert_eq!(lab.send("PUT", &path, &headers[..1], &b"x"[..]).await.reason(), INVALID);
+}
+
+#[tokio::test]
+async fn only_whoever_follows_repositories_stores_them() {
+    let mut lab = Lab::new();
+    let base = bundles_path("team", UID);
+    let body_digest = digest(b"x");
+    let asks = [
+        ("PUT", format!("/{REVISION}")),
+        ("GET", format!("/{REVISION}/digest")),
+        ("GET", String::new()),
+        ("DELETE", format!("/{REVISION}")),
+    ];
+    for (method, rest) in &asks {
+        for token in ["Bearer pod-1", "Bearer controller"] {
+            let headers = [("authorization", token), (HEADER_DIGEST, body_digest.as_str())];
+            let answer = lab.send(method, &format!("{base}{rest}"), &headers, &b"x"[..]).await;
+            assert_eq!((answer.code, answer.reason().as_str()), (403, FORBIDDEN), "{method} {rest} by {token}");
+        }
+    }
+    assert_eq!(lab.send("GET", &base, &[], Body::empty()).await.code, 401);
+    assert_eq!(lab.of_pod("sources", "GET", 1, "source", b"").await.reason(), FORBIDDEN, "nor does it read what pods do");
+    // Where nobody follows any, an empty name is nobody's.
+    std::sync::Arc::get_mut(&mut lab.service).unwrap().sources = None;
+    assert_eq!(of_sources(&lab, "GET", UID, "", b"").await.reason(), FORBIDDEN);
+}
+
+#[tokio::test]
+async fn a_run_gets_the_revision_that_its_own_spec_names() {
+    let lab = Lab::new();
+    assert_eq!(lab.get("source").await.reason(), INVALID, "it names none");
+    lab.cluster.set(of(None));
+    let missing = lab.get("source").await;
+    assert_eq!(
+        (missing.code, missing.problem().message),
+        (404, "there is no TerraformRepository infra in namespace team".into())
+    );
+    repository(&lab, "team", UID, &[]);
+    let missing = lab.get("source").await;
+    assert_eq!((missing.code, missing.reason().as_str()), (404, SOURCE_NOT_READY));
+    assert!(missing.problem().message.ends_with("is not stored yet"), "{missing:?}");
+    let body = noise(300_000, 1);
+    store(&lab, UID, &body).await;
+    let read = lab.get("source").await;
+    assert!(read.body.as_deref() == Some(body.as_slice()));
+    assert_eq!(read.headers[HEADER_DIGEST], digest(&body).as_str());
+    // One that was made again under the name has nothing of its predecessor.
+    repository(&lab, "team", "33333333-3333", &[]);
+    assert_eq!(lab.get("source").await.reason(), SOURCE_NOT_READY);
+    repository(&lab, "team", UID, &[]);
+    lab.cluster.set(RunView { attempt: view(1, false).attempt, ..of(None) });
+    assert_eq!(lab.get("source").await.reason(), REPLACED, "the attempt is closed");
+    lab.cluster.set(of(None));
+    lab.cluster.down.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(lab.get("source").await.reason(), UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_repository_of_another_namespace_is_given_to_those_that_it_names_and_hidden_from_others() {
+    let lab = Lab::new();
+    lab.cluster.set(of(Some("platform")));
+    let nobody = lab.get("source").await;
+    assert_eq!((nobody.code, nobody.reason().as_str()), (403, REPOSITORY_NOT_ALLOWED));
+    repository(&lab, "platform", UID, &["other"]);
+    assert_eq!(lab.get("source").await.problem(), nobody.problem(), "that it is there is not told");
+    let path = format!("{}/{REVISION}", bundles_path("platform", UID));
+    let sum = digest(b"x");
+    let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, sum.as_str())];
+    assert_eq!(lab.send("PUT", &path, &headers, &b"x"[..]).await.code, 200);
+    assert_eq!(lab.get("source").await.problem(), nobody.problem(), "nor what it has");
+    repository(&lab, "platform", UID, &["other", "team"]);
+    assert_eq!(lab.get("source").await.text(), "x");
+    // The own repository of that name is another.
+    lab.cluster.set(of(None));
+    repository(&lab, "team", "33333333-3333", &[]);
+    assert_eq!(lab.get("source").await.reason(), SOURCE_NOT_READY);
+    lab.cluster.set(of(Some("platform")));
+    repository(&lab, "platform", UID, &[]);
+    assert_eq!(lab.get("source").await.reason(), REPOSITORY_NOT_ALLOWED, "at once");
+}
+
+#[tokio::test]
+async fn what_a_repository_left_goes_a_day_after_it() {
+    let lab = Lab::new();
+    repository(&lab, "team", UID, &[]);
+    store(&lab, UID, &noise(300_000, 1)).await;
+    let start = Timestamp::now();
+    let at = |hours: i64| start + SignedDuration::from_hours(hours);
+    let before = lab.files();
+    for hours in [0, 100, 5000] {
+        sweep(&lab.service, at(hours)).await.unwrap();
+    }
+    assert_eq!(lab.files(), before, "it is there");
+    repository(&lab, "team", "33333333-3333", &[]);
+    sweep(&lab.service, at(0)).await.unwrap();
+    sweep(&lab.service, at(23)).await.unwrap();
+    assert_eq!(lab.files().len(), before.len() + 1, "marked: {:?}", lab.files());
+    lab.cluster.down.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(sweep(&lab.service, at(50)).await.is_err());
+    lab.cluster.down.store(false, std::sync::atomic::Ordering::Relaxed);
+    sweep(&lab.service, at(25)).await.unwrap();
+    assert!(lab.files().is_empty(), "{:?}", lab.files());
+}

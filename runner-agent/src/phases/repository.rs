@@ -1,0 +1,215 @@
+//! A revision of a repository, as the datastore has it: taken, proven to be that commit's tree, and no credentials needed for it.
+
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use ::source::bundle::{self, UnpackError, Unpacked};
+use crds::{
+    Failure, Reason, RepositorySource, TerraformRunSpec,
+    datastore::{self as words, causes},
+};
+
+use super::{
+    PhaseRunner,
+    fetch::{Fetched, files},
+};
+use crate::{
+    api::backoff,
+    classify::{internal, is_disk_full, not_run},
+    datastore::{Client, RequestError, failure, retry_for},
+    files::Scratch,
+    ports::{Notice, Notices},
+    process::RunError,
+};
+
+/// How long the datastore may be away, and a revision not be there yet, within an attempt. Where the time for Setup is short it is half of
+/// that, so that it is not the deadline that fails the run.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long unpacking and comparing may take.
+const UNPACKING: Duration = Duration::from_secs(240);
+/// Between two looks at whether the attempt is told to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two words that something comes.
+const TELL: usize = 1 << 20;
+
+impl PhaseRunner {
+    /// Brings the revision into an empty directory.
+    pub(super) async fn fetch_repository(
+        &self,
+        spec: &TerraformRunSpec,
+        repository: &RepositorySource,
+        root: &Path,
+        notices: &Notices,
+    ) -> Result<Fetched, Failure> {
+        let Some(remote) = &self.remote else {
+            let message =
+                "source.repository needs a datastore, which has the revisions of repositories; name the repository in source.git";
+            return Err(Reason::InvalidSpec.failure(message));
+        };
+        let stopped = async {
+            while !self.children.is_stopped() {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(not_run("source", &RunError::Stopped))
+        };
+        let _ = notices.send(Notice::Started("source"));
+        let patience = PATIENCE.min(spec.timeouts.setup.0 / 2);
+        let fetched = tokio::select! {
+            fetched = self.take_revision(&remote.client, repository, patience, root, notices) => fetched,
+            stopped = stopped => stopped,
+        };
+        let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
+        let Unpacked { files: count, without } = fetched?;
+        if !without.is_empty() {
+            let text = format!("pawl: these submodules are empty, since they are not in what is stored: {}", without.join(", "));
+            self.log.line(&self.redactor.clean(&text)).await;
+        }
+        let short: String = repository.revision.chars().take(7).collect();
+        let source = format!("repository {} {short}, {}", repository.name, files(count));
+        Ok(Fetched { source, revision: Some(repository.revision.clone()) })
+    }
+
+    async fn take_revision(
+        &self,
+        client: &Client,
+        repository: &RepositorySource,
+        patience: Duration,
+        root: &Path,
+        notices: &Notices,
+    ) -> Result<Unpacked, Failure> {
+        let packed = self.receive_bundle(client, repository, patience, notices).await?;
+        let (root, revision) = (root.to_owned(), repository.revision.clone());
+        let unpacked =
+            tokio::task::spawn_blocking(move || bundle::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING));
+        let unpacked = unpacked.await.map_err(|error| internal("the revision cannot be unpacked", &error))?;
+        let _ = notices.send(Notice::Happened);
+        unpacked.map_err(|error| of_unpack(&error, repository))
+    }
+
+    /// Waits for the revision, and takes it.
+    async fn receive_bundle(
+        &self,
+        client: &Client,
+        repository: &RepositorySource,
+        patience: Duration,
+        notices: &Notices,
+    ) -> Result<Scratch, Failure> {
+        let (begun, mut tries) = (Instant::now(), 0);
+        loop {
+            let left = patience.saturating_sub(begun.elapsed());
+            let error = match retry_for(left, || get_bundle(client, &self.settings.kept, notices)).await {
+                Ok(packed) => return Ok(packed),
+                Err(error) => error,
+            };
+            let wait = backoff(tries + 1);
+            if !error.is(words::SOURCE_NOT_READY) || begun.elapsed() + wait > patience {
+                return Err(of_request(&error, repository));
+            }
+            if tries == 0 {
+                self.log.line(&format!("pawl: {}; it is waited for", error.why())).await;
+            }
+            tries += 1;
+            let _ = notices.send(Notice::Happened);
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+/// Takes the bundle into a file of our own, on the file system of a directory.
+async fn get_bundle(client: &Client, dir: &Path, notices: &Notices) -> Result<Scratch, RequestError> {
+    let mut response = client.source().await?;
+    let local = |error: io::Error| RequestError::file(dir, error);
+    let scratch = Scratch::create(dir).map_err(local)?;
+    let mut file = tokio::fs::File::from_std(scratch.file().try_clone().map_err(local)?);
+    let mut untold = 0;
+    while let Some(chunk) = response.chunk().await? {
+        tokio::io::AsyncWriteExt::write_all(&mut file, &chunk).await.map_err(local)?;
+        untold += chunk.len();
+        if untold >= TELL {
+            untold = 0;
+            let _ = notices.send(Notice::Happened);
+        }
+    }
+    tokio::io::AsyncWriteExt::flush(&mut file).await.map_err(local)?;
+    Ok(scratch)
+}
+
+/// What an answer of the datastore is for a run.
+fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
+    let RepositorySource { name, namespace, revision, .. } = repository;
+    let RequestError::Refused(problem) = error else { return failure("the revision could not be taken", error) };
+    match problem.reason.as_str() {
+        words::SOURCE_NOT_READY => {
+            let at = namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+            let message = format!(
+                "{}; `controller sources` has not stored it. What it last said of the repository: kubectl describe tfrepo {name}{at}",
+                problem.message
+            );
+            Reason::SourceNotReady.failure(message)
+        }
+        words::REPOSITORY_NOT_ALLOWED => Reason::RepositoryNotAllowed.failure(&problem.message),
+        words::CORRUPT => {
+            Reason::SourceCorrupt.failure(format!("revision {revision} of {name} cannot be read: {}", causes(error)))
+        }
+        // Of a datastore of the release before: it knows no such path.
+        words::NOT_FOUND => failure("the datastore knows no repositories yet", &RequestError::unanswered(problem.clone())),
+        _ => failure("the revision could not be taken", error),
+    }
+}
+
+/// What is wrong with what was taken.
+fn of_unpack(error: &UnpackError, repository: &RepositorySource) -> Failure {
+    let RepositorySource { name, revision, .. } = repository;
+    match error {
+        UnpackError::Storage(text) if is_disk_full(text) => Reason::DiskFull.failure(text),
+        UnpackError::Storage(text) => Reason::AgentFault.failure(text),
+        UnpackError::Integrity(text) => Reason::SourceCorrupt.failure(format!(
+            "what the datastore has as revision {revision} of repository {name} is not that: {text}; nothing was planned"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::{FailureClass, datastore::Problem, reason};
+
+    use super::*;
+
+    #[test]
+    fn each_answer_has_its_reason_and_what_to_look_at() {
+        let repository = |namespace: Option<&str>| RepositorySource {
+            name: "infra".into(),
+            namespace: namespace.map(str::to_owned),
+            revision: "a".repeat(40),
+            path: ".".into(),
+        };
+        let refused = |reason: &str| {
+            RequestError::Refused(Problem {
+                reason: reason.into(),
+                message: "revision a is not stored yet".into(),
+                ..Problem::default()
+            })
+        };
+        for (asked, class, reason) in [
+            (words::SOURCE_NOT_READY, FailureClass::Transient, reason::SOURCE_NOT_READY),
+            (words::REPOSITORY_NOT_ALLOWED, FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED),
+            (words::CORRUPT, FailureClass::Integrity, reason::SOURCE_CORRUPT),
+            (words::KEY_MISSING, FailureClass::Integrity, reason::KEY_MISSING),
+            (words::NOT_FOUND, FailureClass::Transient, reason::DATASTORE_UNAVAILABLE),
+            (words::FORBIDDEN, FailureClass::Credentials, reason::DATASTORE_REFUSED),
+        ] {
+            let failure = of_request(&refused(asked), &repository(None));
+            assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{asked}: {failure:?}");
+        }
+        let message = of_request(&refused(words::SOURCE_NOT_READY), &repository(Some("platform"))).message;
+        assert!(message.starts_with("revision a is not stored yet; `controller sources`"), "{message}");
+        assert!(message.ends_with("kubectl describe tfrepo infra -n platform"), "{message}");
+        let full = UnpackError::Storage("x of the bundle: No space left on device (os error 28)".into());
+        assert_eq!(of_unpack(&full, &repository(None)).reason, reason::DISK_FULL);
+        let other = of_unpack(&UnpackError::Integrity("the bundle has other files".into()), &repository(None));
+        assert_eq!((other.class, other.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT));
+    }
+}

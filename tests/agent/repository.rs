@@ -1,0 +1,312 @@
+//! Revisions of repositories: the real datastore, whose API server is the run in memory, and the attempt that takes its code from there.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use crds::{FailureClass, RunResult, TerraformRepository, TerraformRepositorySpec, TerraformRun, reason};
+use datastore::{
+    blob::{sealed::Sealed, store::Store},
+    cluster::{
+        CallError, Cluster, Entries, FrontProxyConfig, Identity, PodIdentity, RunView,
+        publish::{Owner, Published},
+    },
+    crypt::keys::Keys,
+    service::Service,
+    settings::SecretName,
+    tls,
+};
+use datastore_client::{
+    attempt::Content,
+    sources::{RepositoryId, Sources},
+};
+use futures::future::BoxFuture;
+use runner_agent::settings::{self, Settings};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tool_versions::Digest;
+
+use crate::common::{Attempt, MemoryApi, start};
+
+const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
+const REPOSITORY: RepositoryId<'_> = RepositoryId { namespace: "team", uid: "uid-of-infra" };
+
+/// The API server of the datastore: the run in memory, and repositories.
+#[derive(Default)]
+struct Played {
+    api: Mutex<Option<MemoryApi>>,
+    repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
+}
+
+impl Cluster for Played {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+        let pod = PodIdentity { namespace: "team".into(), name: "vpc-xxxxx-a1".into(), uid: "pod-1".into() };
+        let found = match token {
+            "pod" => Some(Identity { user: "system:serviceaccount:team:vpc".into(), pod: Some(pod) }),
+            "sources" => Some(Identity { user: SOURCES.into(), pod: None }),
+            _ => None,
+        };
+        Box::pin(async move { Ok(found) })
+    }
+    fn run<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
+        let api = self.api.lock().unwrap();
+        let object = api.as_ref().map(|api| api.state.lock().unwrap().object.clone());
+        let run = object.map(|object| RunView::of(&serde_json::from_value::<TerraformRun>(object).unwrap()));
+        Box::pin(async move { Ok(run) })
+    }
+    fn uids<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        Box::pin(async { Ok(HashSet::new()) })
+    }
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
+        let found = self.repositories.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
+        Box::pin(async move { Ok(found) })
+    }
+    fn repositories<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        Box::pin(async { Ok(HashSet::new()) })
+    }
+    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
+        Box::pin(async { Ok(Some("uid-of-team".into())) })
+    }
+    fn secret<'a>(&'a self, _: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn publish<'a>(&'a self, _: Owner<'a>, _: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
+        Box::pin(async { Ok(String::new()) })
+    }
+    fn withdraw<'a>(&'a self, _: &'a str, _: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn fill<'a>(
+        &'a self,
+        _: &'a SecretName,
+        _: &'a Entries,
+        _: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, CallError>> {
+        Box::pin(async { Ok(false) })
+    }
+}
+
+/// A datastore of this process.
+struct Lab {
+    dir: tempfile::TempDir,
+    cluster: Arc<Played>,
+    url: String,
+    authority: String,
+    _stop: watch::Sender<bool>,
+}
+
+impl Lab {
+    /// With the repository `infra` of the run's namespace, of which nothing is stored.
+    fn start() -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("keys/k1", STANDARD.encode([1; 32])),
+            ("keys/active", "k1".into()),
+            ("pod", "pod".into()),
+            ("sources", "sources".into()),
+        ] {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        fs::create_dir(dir.path().join("data")).unwrap();
+        let store = Store::open(&format!("file://{}", dir.path().join("data").display()), &HashMap::new()).unwrap();
+        let sealed = Sealed::new(store, Arc::new(Keys::open(&dir.path().join("keys")).unwrap()));
+        let cluster = Arc::new(Played::default());
+        let (stop, stopped) = watch::channel(false);
+        let service = Service::new(sealed, cluster.clone(), "system:serviceaccount:pawl:pawl-controller".into(), stopped.clone());
+        let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let authority = signed.cert.pem();
+        let files = tls::Files::of(authority.clone().into_bytes(), signed.signing_key.serialize_pem().into_bytes());
+        let (_, config) = watch::channel(Arc::new(files.config(None).unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let service = Arc::new(service.fed_by(Some(SOURCES.into())));
+        tokio::spawn(datastore::serve::serve(service, listener, config, stopped));
+        fs::write(dir.path().join("ca.crt"), &authority).unwrap();
+        let lab = Self { dir, cluster, url, authority, _stop: stop };
+        lab.repository("team", &[]);
+        lab
+    }
+
+    fn repository(&self, namespace: &str, allowed: &[&str]) {
+        let allowed_namespaces = allowed.iter().map(|name| (*name).to_owned()).collect();
+        let spec = TerraformRepositorySpec { allowed_namespaces, ..TerraformRepositorySpec::default() };
+        let mut repository = TerraformRepository::new("infra", spec);
+        repository.metadata.namespace = Some(namespace.into());
+        repository.metadata.uid = Some(REPOSITORY.uid.into());
+        self.cluster.repositories.lock().unwrap().insert((namespace.into(), "infra".into()), repository);
+    }
+
+    /// Stores a bundle as that of a commit.
+    async fn store(&self, of: RepositoryId<'_>, revision: &str, bundle: Vec<u8>) {
+        let at = |name: &str| self.dir.path().join(name);
+        let sources = Sources::new(&self.url, at("ca.crt"), at("sources"));
+        let (size, digest) = (bundle.len() as u64, format!("sha256:{}", Digest::of(&bundle)));
+        assert_eq!(sources.digest(of, revision).await.unwrap(), None);
+        let stored = sources.put(of, revision, Content { body: bundle.into(), size, digest }).await.unwrap();
+        assert_eq!(sources.digest(of, revision).await.unwrap(), Some(stored));
+        assert_eq!(sources.list(of).await.unwrap(), [revision]);
+    }
+
+    /// A run of a revision.
+    fn run(&self, revision: &str, more: &Value) -> Attempt {
+        let mut repository = json!({"name": "infra", "revision": revision, "path": "stacks/net"});
+        repository.as_object_mut().unwrap().extend(more["repository"].as_object().cloned().unwrap_or_default());
+        // A state of its own: the tool is no tool.
+        let mut spec = json!({"stack": "net", "source": {"repository": repository},
+            "backend": {"type": "http", "config": {"address": "http://state/x"}}});
+        spec.as_object_mut().unwrap().extend(more["spec"].as_object().cloned().unwrap_or_default());
+        start(&spec, &[], |settings, api| self.give(settings, api))
+    }
+
+    fn give(&self, settings: &mut Settings, api: &MemoryApi) {
+        *self.cluster.api.lock().unwrap() = Some(api.clone());
+        let token = self.dir.path().join("pod");
+        settings.store = Some(settings::Store { url: self.url.clone(), ca: self.authority.clone(), token });
+    }
+}
+
+/// The bundle of a commit with these files, and its id.
+fn bundle(files: &[(&str, &str)]) -> (String, Vec<u8>) {
+    let dir = tempfile::tempdir().unwrap();
+    let git = |dir: &Path| {
+        let mut git = Command::new("git");
+        git.current_dir(dir).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+        for who in ["AUTHOR", "COMMITTER"] {
+            git.env(format!("GIT_{who}_NAME"), "a").env(format!("GIT_{who}_EMAIL"), "a@b");
+        }
+        git
+    };
+    let run = |args: &[&str]| {
+        let ended = git(dir.path()).args(args).output().unwrap();
+        assert!(ended.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        String::from_utf8(ended.stdout).unwrap().trim().to_owned()
+    };
+    run(&["init", "-q", "."]);
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    run(&["add", "-A"]);
+    run(&["commit", "-q", "-m", "x"]);
+    let revision = run(&["rev-parse", "HEAD"]);
+    let mut packed = Vec::new();
+    source::bundle::pack(git(dir.path()), &dir.path().join(".git"), &revision, &mut packed).unwrap();
+    (revision, packed)
+}
+
+fn good() -> (String, Vec<u8>) {
+    bundle(&[("stacks/net/main.tf", "locals {}\n"), ("README.md", "x")])
+}
+
+#[tokio::test]
+async fn a_revision_is_waited_for_proven_and_applied() {
+    let _one = crate::ONE.lock().await;
+    let lab = Lab::start();
+    let (revision, packed) = good();
+    let mut a = lab.run(&revision, &json!({}));
+    let begun = std::time::Instant::now();
+    while !a.log().contains(&format!("revision {revision} of TerraformRepository infra is not stored yet; it is waited for")) {
+        assert!(begun.elapsed() < crate::common::PATIENCE, "{}", a.log());
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    lab.store(REPOSITORY, &revision, packed).await;
+    assert_eq!(a.end().await, 0, "{:#?}\n{}", a.api.status(), a.log());
+    let status = a.api.status();
+    assert_eq!(status.result, Some(RunResult::Applied));
+    assert_eq!(status.plan.unwrap().revision, Some(revision.clone()));
+    let setup = status.history.into_iter().find(|line| line.contains("Setup")).unwrap_or_default();
+    assert!(setup.contains(&format!("repository infra {}, 2 files", &revision[..7])), "{setup}");
+}
+
+#[tokio::test]
+async fn a_repository_of_another_namespace_has_to_name_the_runs() {
+    let _one = crate::ONE.lock().await;
+    let lab = Lab::start();
+    let (revision, packed) = good();
+    let elsewhere = RepositoryId { namespace: "platform", ..REPOSITORY };
+    lab.store(elsewhere, &revision, packed).await;
+    let of = json!({"repository": {"namespace": "platform"}});
+    for allowed in [None, Some("other")] {
+        if let Some(allowed) = allowed {
+            lab.repository("platform", &[allowed]);
+        }
+        let mut a = lab.run(&revision, &of);
+        assert_eq!(a.end().await, 1);
+        let failure = a.api.status().failure.unwrap();
+        assert_eq!(
+            (failure.class, failure.reason.as_str()),
+            (FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED),
+            "{failure:?}"
+        );
+        assert!(failure.message.contains("names team in allowedNamespaces") && a.ledger().is_empty(), "{failure:?}");
+    }
+    lab.repository("platform", &["other", "team"]);
+    let mut a = lab.run(&revision, &of);
+    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+}
+
+#[tokio::test]
+async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
+    let _one = crate::ONE.lock().await;
+    let lab = Lab::start();
+    let (revision, _) = good();
+    // Half of the time for Setup is what it is waited for.
+    let short = json!({"spec": {"timeouts": {"setup": "4s"}}});
+    let mut a = lab.run(&revision, &short);
+    assert_eq!(a.end().await, 1);
+    let failure = a.api.status().failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::SOURCE_NOT_READY), "{failure:?}");
+    assert!(failure.message.contains("kubectl describe tfrepo infra") && a.ledger().is_empty(), "{failure:?}");
+    // The bundle of another commit under the name of this one, and one with a byte changed.
+    let (other, foreign) = bundle(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
+    assert_ne!(other, revision);
+    lab.store(REPOSITORY, &revision, foreign).await;
+    let mut a = lab.run(&revision, &json!({}));
+    assert_eq!(a.end().await, 1);
+    let failure = a.api.status().failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT), "{failure:?}");
+    assert!(failure.message.contains(&format!("says that it is commit {other}")) && a.ledger().is_empty(), "{failure:?}");
+    let source = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision}}});
+    let mut a = start(&source, &[], |_, _| {});
+    assert_eq!(a.end().await, 1);
+    let failure = a.api.status().failure.unwrap();
+    assert_eq!(failure.reason, reason::INVALID_SPEC);
+    assert!(failure.message.starts_with("source.repository needs a datastore"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_stack_whose_large_files_are_pointers_is_refused() {
+    let _one = crate::ONE.lock().await;
+    let lab = Lab::start();
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1\n", "a".repeat(64));
+    let (revision, packed) =
+        bundle(&[(".gitattributes", "*.zip filter=lfs\n"), ("stacks/net/main.tf", ""), ("stacks/net/code.zip", &pointer)]);
+    lab.store(REPOSITORY, &revision, packed).await;
+    let mut a = lab.run(&revision, &json!({}));
+    assert_eq!(a.end().await, 1);
+    let failure = a.api.status().failure.unwrap();
+    assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
+    assert!(failure.message.starts_with("git has only pointers to stacks/net/code.zip"), "{failure:?}");
+}
