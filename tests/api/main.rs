@@ -13,6 +13,7 @@ mod matrix;
 mod newer;
 mod outputs;
 mod policies;
+mod repositories;
 mod rig;
 mod upgrade;
 mod world;
@@ -38,6 +39,7 @@ fn main() -> Result<ExitCode> {
         busy::tests(),
         cel::tests(),
         policies::tests(),
+        repositories::tests(),
         outputs::tests(),
         fences::tests(),
         enforcement::tests(),

@@ -172,6 +172,11 @@ impl Follow {
         }
     }
 
+    /// The UID of a repository.
+    pub fn uid(&self, key: &Key) -> Option<String> {
+        self.repositories.get(key)?.metadata.uid.clone()
+    }
+
     /// A repository with its layers.
     pub fn view(&self, key: &Key) -> Option<View> {
         let repository = self.repositories.get(key)?.clone();

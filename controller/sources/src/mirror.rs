@@ -46,6 +46,8 @@ struct Use {
     last: Instant,
     busy: bool,
     commits: usize,
+    /// Bytes, as they were when it was looked at; none when it has grown since.
+    size: Option<u64>,
 }
 
 impl Mirrors {
@@ -78,14 +80,19 @@ impl Mirrors {
             }
         }
         let mut uses = self.lock();
-        let used = uses.entry(uid.to_owned()).or_insert(Use { last: Instant::now(), busy: true, commits: 0 });
+        let used = uses.entry(uid.to_owned()).or_insert(Use { last: Instant::now(), busy: true, commits: 0, size: None });
         used.busy = true;
         Busy(self, uid.to_owned())
     }
 
     /// Deletes a mirror.
     pub fn remove(&self, uid: &str) {
-        self.lock().remove(uid);
+        let mut uses = self.lock();
+        match uses.get_mut(uid) {
+            Some(used) if used.busy => (used.commits, used.size) = (0, None),
+            _ => drop(uses.remove(uid)),
+        }
+        drop(uses);
         let _ = fs::remove_dir_all(self.dir(uid));
     }
 
@@ -94,10 +101,11 @@ impl Mirrors {
     pub fn make_room(&self) {
         let mut all: Vec<(String, Use, u64)> = self
             .lock()
-            .clone()
-            .into_iter()
-            .map(|(uid, used)| (self.dir(&uid), uid, used))
-            .map(|(dir, uid, used)| (uid, used, size(&dir)))
+            .iter_mut()
+            .map(|(uid, used)| {
+                let size = *used.size.get_or_insert_with(|| size(&self.root.join(uid)));
+                (uid.clone(), used.clone(), size)
+            })
             .collect();
         all.sort_by_key(|(_, used, _)| used.last);
         let mut total: u64 = all.iter().map(|(.., size)| size).sum();
@@ -110,9 +118,10 @@ impl Mirrors {
         }
     }
 
-    fn fetched(&self, uid: &str) {
+    /// Something is fetched into a mirror.
+    fn grows(&self, uid: &str) {
         if let Some(used) = self.lock().get_mut(uid) {
-            used.commits += 1;
+            (used.commits, used.size) = (used.commits + 1, None);
         }
     }
 
@@ -165,9 +174,7 @@ impl Mirror<'_> {
             self.mirrors.remove(self.uid);
             fetched = self.fetch_into(url, commit).await;
         }
-        fetched?;
-        self.mirrors.fetched(self.uid);
-        Ok(())
+        fetched
     }
 
     async fn fetch_into(&self, url: &str, commit: &str) -> Result<(), Problem> {
@@ -312,6 +319,7 @@ impl Mirror<'_> {
     /// Asks a server, as long as the mirror does not become too large by it.
     async fn remote(&self, args: &[&str]) -> Result<Output, Problem> {
         let dir = self.dir();
+        self.mirrors.grows(self.uid);
         let watched = async {
             loop {
                 tokio::time::sleep(LOOK).await;
@@ -383,12 +391,13 @@ mod tests {
         let there = |uid: &str| mirrors.dir(uid).exists();
         assert!(there("a") && !there("b") && there("c"), "one in use stays");
         fs::write(mirrors.dir("a").join("more"), [0; 900]).unwrap();
+        mirrors.grows("a");
         drop(busy);
         mirrors.make_room();
         assert!(!there("a"), "alone it is too large");
         drop(mirrors.uses("c"));
         fs::create_dir_all(mirrors.dir("c")).unwrap();
-        (0..=MAX_COMMITS).for_each(|_| mirrors.fetched("c"));
+        (0..=MAX_COMMITS).for_each(|_| mirrors.grows("c"));
         mirrors.make_room();
         assert!(!there("c"));
     }

@@ -121,14 +121,14 @@ pub enum Due {
 /// When a repository is looked at.
 pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
     let spec = &view.repository.spec;
-    if spec.suspend {
-        return Due::Never;
-    }
     if let Some(tries) = memory.unwritten {
         let then = later(tries.at, OF_WRITES.spread(tries.times, hash(view.uid(), u64::from(tries.times))));
         if then > now {
             return Due::At(then);
         }
+    }
+    if spec.suspend {
+        return Due::Never;
     }
     let status = view.repository.status.as_ref();
     if view.poke() != status.and_then(|status| status.last_handled_poke.as_ref()) && view.poke().is_some() {

@@ -49,10 +49,10 @@ impl<B: Bundles + 'static> Workers<B> {
 
     /// Wakes whoever looks after a repository; one that nobody looks after yet gets somebody.
     fn wake(&self, key: &Key) {
-        let Some(view) = self.shared.follow().view(key) else { return };
+        let Some(uid) = self.shared.follow().uid(key) else { return };
         let mut all = self.all();
         if let Some(worker) = all.get(key) {
-            if worker.uid == view.uid() {
+            if worker.uid == uid {
                 return worker.wake.notify_one();
             }
             // Another one of its name: what is remembered is of the one before.
@@ -60,7 +60,7 @@ impl<B: Bundles + 'static> Workers<B> {
         }
         let wake = Arc::new(Notify::new());
         let task = tokio::spawn(worker::run(key.clone(), self.shared.clone(), wake.clone())).abort_handle();
-        all.insert(key.clone(), Worker { uid: view.uid().to_owned(), wake, task });
+        all.insert(key.clone(), Worker { uid, wake, task });
         self.shared.metrics.follows(all.len());
     }
 
