@@ -37,11 +37,15 @@ enum Command {
     Run(Settings),
     /// Keeps plans, logs, results and managed states, encrypted, beyond the lives of pods.
     Datastore(datastore::settings::Settings),
+    /// Follows Git repositories, and stores what layers are planned of.
+    Sources(sources::settings::Settings),
 }
 
 fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
-    let (Command::Run(Settings { log, .. }) | Command::Datastore(datastore::settings::Settings { log, .. })) = &command;
+    let (Command::Run(Settings { log, .. })
+    | Command::Datastore(datastore::settings::Settings { log, .. })
+    | Command::Sources(sources::settings::Settings { log, .. })) = &command;
     let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
     // Fails only when one is installed already.
@@ -62,6 +66,15 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(async {
                 let (client, clock) = client().await?;
                 datastore::run(settings, client, clock).await
+            })
+        }
+        // Two: one reads code while the other waits for servers.
+        Command::Sources(settings) => {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).max_blocking_threads(16).enable_all().build().context("no runtime")?;
+            runtime.block_on(async {
+                let (client, clock) = client().await?;
+                sources::run(settings, client, clock).await
             })
         }
     }

@@ -20,7 +20,12 @@ pub const FINISHED: &str = "Finished";
 /// Something holds the run up; the reason names it (as kstatus reads it).
 pub const STALLED: &str = "Stalled";
 
-/// All types.
+/// Of repositories and layers: what they are for can be done.
+pub const READY: &str = "Ready";
+/// Of repositories: the last look had an answer.
+pub const SYNCED: &str = "Synced";
+
+/// All types of a run.
 pub const ALL: [&str; 6] = [PLANNED, APPROVED, STATE_LEASED, SUCCEEDED, FINISHED, STALLED];
 
 /// Sets a condition; the transition time stays while the status does. A message that is empty becomes what the status says.

@@ -199,6 +199,11 @@ pub fn replan_command(namespace: &str, run: &str) -> String {
     )
 }
 
+/// The command that has the refs of a repository looked at now.
+pub fn poke_command(namespace: &str, repository: &str) -> String {
+    format!("kubectl annotate -n {namespace} --overwrite tfrepo/{repository} {POKE}=\"$(date +%s)\"")
+}
+
 /// The line that shows the logs of all attempts.
 pub fn logs_command(namespace: &str, run: &str) -> String {
     format!("kubectl logs -n {namespace} -l {LABEL_RUN}={run} --tail=-1")

@@ -12,6 +12,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("chart::the_datastore_is_restricted_and_asks_for_little", false, datastore),
         Test::new("chart::the_datastore_writes_outputs_where_it_is_bound", false, outputs),
+        Test::new("chart::sources_are_restricted_and_read_secrets_where_they_are_bound", false, sources),
         Test::new("chart::the_network_policy_lets_in_runners_and_controller", false, network_policy),
         Test::new("chart::what_is_there_already_is_used", false, existing),
         Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
@@ -140,6 +141,59 @@ async fn outputs(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn sources(_: World) -> Result<()> {
+    let all = render(&[])?;
+    let deployment = get(&all, "Deployment", "pawl-sources")?;
+    let pod = &deployment["spec"]["template"]["spec"];
+    ensure!(
+        pod["securityContext"]["runAsNonRoot"] == true && pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    );
+    let context = &container(deployment)["securityContext"];
+    ensure!(context["allowPrivilegeEscalation"] == false && context["capabilities"]["drop"] == json!(["ALL"]));
+    ensure!(context["readOnlyRootFilesystem"] == true);
+    for wanted in
+        ["--datastore-url=https://pawl-datastore.pawl-system.svc", "--mirrors-mib=4096", "--secrets-role=pawl-sources-secrets"]
+    {
+        ensure!(arguments(deployment).contains(&wanted), "{wanted}: {:?}", arguments(deployment));
+    }
+    ensure!(pod["volumes"][0]["projected"]["sources"][1]["serviceAccountToken"]["audience"] == "pawl-datastore");
+    ensure!(pod["volumes"][1]["emptyDir"]["sizeLimit"] == "6144Mi", "{}", pod["volumes"]);
+    let account = "--sources-account=system:serviceaccount:pawl-system:pawl-sources";
+    ensure!(arguments(get(&all, "Deployment", "pawl-datastore")?).contains(&account));
+    // All its rights. It writes what it found and nothing else, and lists no Secrets.
+    let rule = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": ["pawl.run"], "resources": resources, "verbs": verbs});
+    let wanted = [
+        rule(&["terraformrepositories", "terraformlayers"], &["get", "list", "watch"]),
+        rule(&["terraformrepositories/status", "terraformlayers/status"], &["patch"]),
+        rule(&["terraformruns"], &["list"]),
+    ];
+    ensure!(get(&all, "ClusterRole", "pawl-sources")?["rules"] == json!(wanted));
+    let secrets = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
+    ensure!(get(&all, "ClusterRole", "pawl-sources-secrets")?["rules"] == secrets);
+    let bound = |all: &[Value]| -> Vec<(String, String)> {
+        let text = |object: &Value, key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let of = |object: &&Value| {
+            object["kind"].as_str().is_some_and(|kind| kind.ends_with("RoleBinding"))
+                && text(object, "name").starts_with("pawl-sources")
+        };
+        all.iter().filter(of).map(|object| (text(object, "name"), text(object, "namespace"))).collect()
+    };
+    let pair = |name: &str, namespace: &str| (name.to_owned(), namespace.to_owned());
+    ensure!(bound(&all) == [pair("pawl-sources", "")], "{:?}", bound(&all));
+    let some = render(&["watchNamespaces=[\"a\",\"b\"]", "sources.namespaces=[\"b\"]"])?;
+    ensure!(
+        bound(&some) == [pair("pawl-sources", "a"), pair("pawl-sources", "b"), pair("pawl-sources-secrets", "b")],
+        "{:?}",
+        bound(&some)
+    );
+    for off in ["sources.enabled=false", "datastore.enabled=false"] {
+        let all = render(&[off])?;
+        let is_of = |object: &Value| object["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("pawl-sources"));
+        ensure!(!all.iter().any(is_of) && !serde_json::to_string(&all)?.contains("sources-account"), "{off}");
+    }
+    Ok(())
+}
+
 async fn network_policy(_: World) -> Result<()> {
     for (values, blocks) in [
         (vec![], vec![]),
@@ -162,6 +216,7 @@ async fn network_policy(_: World) -> Result<()> {
             json!({"namespaceSelector": {}, "podSelector": {"matchLabels":
                 {"app.kubernetes.io/name": "pawl-runner", "app.kubernetes.io/component": "runner"}}}),
             json!({"podSelector": {"matchLabels": template("pawl-controller")?}}),
+            json!({"podSelector": {"matchLabels": template("pawl-sources")?}}),
         ];
         wanted.extend(blocks.iter().map(|block| json!({"ipBlock": {"cidr": block}})));
         ensure!(rules[0]["from"] == Value::Array(wanted), "{}", rules[0]["from"]);

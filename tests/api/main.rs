@@ -14,6 +14,7 @@ mod namespaces;
 mod newer;
 mod outputs;
 mod policies;
+mod repositories;
 mod rig;
 mod upgrade;
 mod world;
@@ -39,6 +40,7 @@ fn main() -> Result<ExitCode> {
         busy::tests(),
         cel::tests(),
         policies::tests(),
+        repositories::tests(),
         outputs::tests(),
         fences::tests(),
         enforcement::tests(),

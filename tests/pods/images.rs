@@ -88,10 +88,12 @@ fn pushed() -> Result<()> {
     // As `docker login` writes it.
     let word = base64(&format!("{USER}:{PASSWORD}"))?;
     std::fs::write(&credentials, json!({"auths": {registry.address.as_str(): {"auth": word}}}).to_string())?;
-    let Images { controller, runner } = publish::push(&built, &to, &options)?;
-    for (Pushed { repository, tag, digest }, name, entrypoint) in
-        [(&controller, "controller", "/controller"), (&runner, "runner-agent", "/usr/local/bin/runner-agent")]
-    {
+    let Images { controller, runner, sources } = publish::push(&built, &to, &options)?;
+    for (Pushed { repository, tag, digest }, name, entrypoint) in [
+        (&controller, "controller", "/controller"),
+        (&runner, "runner-agent", "/usr/local/bin/runner-agent"),
+        (&sources, "sources", "/controller"),
+    ] {
         ensure!(*repository == format!("{to}/{name}") && tag == "9.9.9", "{repository}:{tag}");
         let (by_tag, manifest) = registry.get(&format!("acme/pawl/{name}/manifests/{tag}"))?;
         ensure!(by_tag == *digest, "{name}:{tag} is {by_tag}, and the values say {digest}");
@@ -101,7 +103,7 @@ fn pushed() -> Result<()> {
         ensure!(config["config"]["User"] == "65532:65532", "{config}");
     }
     // What is there is not sent again, and has the same name.
-    ensure!(publish::push(&built, &to, &options)? == Images { controller, runner });
+    ensure!(publish::push(&built, &to, &options)? == Images { controller, runner, sources });
     Ok(())
 }
 

@@ -192,7 +192,7 @@ async fn commits(scene: Scene) -> Result<()> {
     ensure!(stage.text("app").as_deref() == Some("two"));
 
     // A branch that is set back is another tree: what it has is planned.
-    stage.repo.force("main", &first)?;
+    stage.repo.reset("main", Some(&first))?;
     stage.poke().await?;
     stage.approve("app", &first).await?;
     ensure!(stage.text("app").as_deref() == Some("one"));
@@ -276,11 +276,11 @@ async fn automatic(scene: Scene) -> Result<()> {
 async fn branches(scene: Scene) -> Result<()> {
     let stage = Stage::set(&scene).await?;
     let first = stage.repo.resolve("main")?.context("no commit")?;
-    stage.repo.force("other", &first)?;
+    stage.repo.reset("other", Some(&first))?;
     stage.layer("app", json!({})).await?;
     stage.layer("other", json!({"ref": "other", "template": {"stack": "other"}})).await?;
     stage.until("other", "planned", |s| s.pending.is_some()).await?;
-    stage.repo.delete("other")?;
+    stage.repo.reset("other", None)?;
     let next = stage.push("main", &[("modules/text/main.tf", &module("two"))]).await?;
     stage.approve("app", &next).await?;
     let status = stage.repositories().get("infrastructure").await?.status.unwrap_or_default();

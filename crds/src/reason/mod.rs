@@ -142,6 +142,10 @@ reasons! {
     /// A Secret or a key of it is missing, or a credential in it is empty.
     SECRET_NOT_FOUND SecretNotFound: Configuration, First("create the Secrets, keys and ConfigMaps that the message names"),
         First(OF_OBJECT);
+    /// A Secret may not be read by whoever has to.
+    SECRET_FORBIDDEN SecretForbidden: Configuration,
+        First("let the account that the message names read the Secret, as the message says"),
+        Never;
     /// A ConfigMap or a key of it is missing.
     CONFIG_MAP_NOT_FOUND ConfigMapNotFound: Configuration, First("create the ConfigMap or key that the message names"), First(OF_OBJECT);
     /// The ServiceAccount that the run names for its pods is missing.
@@ -359,6 +363,12 @@ reasons! {
     FOREIGN_OBJECT ForeignObject;
     /// Nothing is held up.
     PROGRESSING Progressing;
+    /// Every ref that a layer names is known.
+    REFS_KNOWN RefsKnown;
+    /// The repository answered.
+    ANSWERED Answered;
+    /// It is suspended.
+    SUSPENDED Suspended;
 }
 
 const SPEC: Step = Only("create a run with a corrected spec (a spec never changes)");

@@ -4,9 +4,10 @@
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::{layer_status::TerraformLayerStatus, template::RunTemplate};
-use crate::duration::Span;
+use crate::{digest::hex_digest, duration::Span};
 
 /// A directory of a repository at a ref, kept planned and applied: commits, a schedule and people set off its runs.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -189,5 +190,11 @@ impl TerraformLayer {
         let own = self.metadata.namespace.clone().unwrap_or_default();
         let RepositoryRef { name, namespace } = &self.spec.repository;
         (namespace.clone().unwrap_or(own), name.clone())
+    }
+
+    /// What `status.source` has to be of to be of this spec: ref, path and a digest of the trigger paths.
+    pub fn source_of(&self) -> String {
+        let triggers = Sha256::digest(self.spec.trigger_paths.join("\n").as_bytes());
+        format!("{}\n{}\n{}", self.spec.git_ref, self.spec.path, hex_digest(&triggers))
     }
 }

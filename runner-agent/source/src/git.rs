@@ -167,7 +167,7 @@ impl Repository {
     }
 
     /// The environment of git: what it is given, what holds for every command, and a configuration that goes before that of a repository.
-    pub(crate) fn env(&self, given: Vec<(OsString, OsString)>, more: &[(&str, String)]) -> Vec<(OsString, OsString)> {
+    pub fn env(&self, given: Vec<(OsString, OsString)>, more: &[(&str, String)]) -> Vec<(OsString, OsString)> {
         let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh { "always" } else { "never" };
         let mut config: Vec<(String, String)> = [
             ("protocol.allow", "never"),
@@ -233,7 +233,8 @@ impl Repository {
 /// Names the file of the authorities that git trusts, whomever it asks.
 const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
 
-fn is_refused(text: &str) -> bool {
+/// Whether a server gives no commit that no ref is at, or none without its history.
+pub fn is_refused(text: &str) -> bool {
     ["not our ref", "unadvertised object", "couldn't find remote ref", "does not allow request", "remote error", "shallow"]
         .iter()
         .any(|part| text.contains(part))

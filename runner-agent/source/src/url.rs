@@ -107,7 +107,7 @@ pub(crate) fn is_revision(revision: &str) -> bool {
 }
 
 /// Whether it is the full id of a commit.
-pub(crate) fn is_commit(text: &str) -> bool {
+pub fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.chars().all(|c| c.is_ascii_hexdigit())
 }
 

@@ -176,7 +176,7 @@ const IDLE: [&str; 3] = ["error: failed to fetch some objects", "fetch: ", "hint
 const AFTER_SSH: &str = "fatal: Could not read from remote repository";
 
 /// What git's words say of a repository, or what else was asked for; `revision` is what was wanted of it.
-pub(crate) fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<E> {
+pub fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<E> {
     if let Ended { signal: Some(signal), told: false, .. } = ended {
         return FetchError::Killed(*signal);
     }

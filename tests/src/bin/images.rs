@@ -7,9 +7,9 @@ use clap::Parser;
 use tests::cluster::publish::{self, Options};
 
 #[derive(Parser)]
-#[command(name = "cargo images", about = "Builds the images of controller and runner, and pushes them to a registry")]
+#[command(name = "cargo images", about = "Builds the images of controller, runner and sources, and pushes them to a registry")]
 struct Arguments {
-    /// Where they go: REGISTRY/PATH, to which /controller and /runner-agent are added. Without it nothing is pushed
+    /// Where they go: REGISTRY/PATH, to which /controller, /runner-agent and /sources are added. Without it nothing is pushed
     #[arg(long, value_name = "REGISTRY/PATH")]
     push: Option<String>,
     /// Their tag
@@ -39,7 +39,7 @@ fn run(options: &Options) -> Result<()> {
         print!("{}", publish::push(&built, registry, options)?.values());
         return Ok(());
     }
-    for image in [&built.controller, &built.runner] {
+    for image in [&built.controller, &built.runner, &built.sources] {
         println!("{} in {}", image.name, image.archive.display());
     }
     eprintln!("nothing was pushed: `--push REGISTRY/PATH` does it, `docker load -i` takes a file");

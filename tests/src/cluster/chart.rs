@@ -31,6 +31,7 @@ impl Cluster {
     pub async fn install_images(&self, images: &PawlImages, values: &Values) -> Result<()> {
         self.import(&images.runner)?;
         self.import(&images.controller)?;
+        images.sources.iter().try_for_each(|image| self.import(image))?;
         let mut all = images.values();
         all.extend(values.clone());
         self.install_chart(&all).await
@@ -118,15 +119,21 @@ pub struct PawlImages {
     pub runner: Image,
     /// The controller.
     pub controller: Image,
+    /// What follows repositories; none of a release that had none.
+    pub sources: Option<Image>,
 }
 
 impl PawlImages {
-    /// Builds both; the runner holds these tools, and the scripted one.
+    /// Builds them; the runner holds these tools, and the scripted one.
     pub fn build(in_pods: &[&str]) -> Result<Self> {
         let programs = images::programs(&["runner-agent", "controller", "scripted-tool"])?;
         let files = images::test_files(&Toolset::ensure(in_pods)?, &programs[2])?;
         let builder = Builder::new()?;
-        Ok(Self { runner: builder.runner(&programs[0], &files)?, controller: builder.controller(&programs[1])? })
+        Ok(Self {
+            runner: builder.runner(&programs[0], &files)?,
+            controller: builder.controller(&programs[1])?,
+            sources: Some(builder.sources(&programs[1])?),
+        })
     }
 
     /// The chart's values that name them.
@@ -135,7 +142,9 @@ impl PawlImages {
         let mut values = Values::from([("runner.tools".to_owned(), r#"{"offline":true}"#.to_owned())]);
         // Kubelets of tests do not count what is on the disk.
         values.insert("runner.ephemeralStorage".to_owned(), String::new());
-        for (place, image) in [("controller.image", &self.controller), ("runner.image", &self.runner)] {
+        let sources = self.sources.iter().map(|image| ("sources.image", image));
+        for (place, image) in [("controller.image", &self.controller), ("runner.image", &self.runner)].into_iter().chain(sources)
+        {
             let (repository, tag) = image.name.rsplit_once(':').unwrap_or((&image.name, "latest"));
             for (key, value) in [("repository", repository), ("tag", tag), ("pullPolicy", "Never")] {
                 values.insert(format!("{place}.{key}"), value.to_owned());

@@ -77,6 +77,20 @@ impl Builder {
         })
     }
 
+    /// The image of what follows repositories: the controller's binary beside git and ssh.
+    pub fn sources(&self, binary: &Path) -> Result<Image> {
+        let _lock = self.cache.lock()?;
+        let file = self.checkout.join("images/sources/Containerfile");
+        let parts = [read(&file)?, cache::file_key(binary)?, packages::BASE.to_owned()];
+        self.archive(&format!("{}-sources", self.prefix), &cache::key(parts), |image, archive| {
+            self.base()?;
+            let context = BuildContext::new()?;
+            context.add_program(binary, "controller")?;
+            self.build(&file, context.path(), image, &[])?;
+            self.push(image, archive)
+        })
+    }
+
     /// The image of the container that holds a pod's namespaces; a shell for pods of tests too.
     pub fn pause(&self) -> Result<Image> {
         let _lock = self.cache.lock()?;

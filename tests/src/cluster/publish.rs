@@ -14,7 +14,7 @@ use super::{
 pub struct Options {
     /// Registry and path that the images' names begin with; without it they are built and nothing is pushed.
     pub push: Option<String>,
-    /// The tag of both.
+    /// Their tag.
     pub tag: String,
     /// The registry speaks HTTP, or its certificate is not looked at.
     pub insecure: bool,
@@ -33,13 +33,15 @@ pub struct Pushed {
     pub digest: String,
 }
 
-/// The images of controller and runner.
+/// The images of controller, runner and sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images<T> {
     /// The controller's, which is the datastore's as well.
     pub controller: T,
     /// The runner's.
     pub runner: T,
+    /// That of what follows repositories.
+    pub sources: T,
 }
 
 impl Images<Pushed> {
@@ -49,14 +51,15 @@ impl Images<Pushed> {
             format!("{name}:\n  image:\n    repository: \"{repository}\"\n    tag: \"{tag}\"\n    digest: \"{digest}\"\n")
         };
         format!(
-            "# The images of Pawl, for `helm upgrade --install … -f`.\n{}{}",
+            "# The images of Pawl, for `helm upgrade --install … -f`.\n{}{}{}",
             of("controller", &self.controller),
-            of("runner", &self.runner)
+            of("runner", &self.runner),
+            of("sources", &self.sources)
         )
     }
 }
 
-/// Builds both images from this checkout, with programs of the profile of the one that runs, for this machine's architecture.
+/// Builds all images from this checkout, with programs of the profile of the one that runs, for this machine's architecture.
 ///
 /// # Errors
 /// Without root, and when a package, a program or an image cannot be made; nothing was pushed then.
@@ -65,10 +68,14 @@ pub fn build() -> Result<Images<Image>> {
     let programs = images::programs(&["runner-agent", "controller"])?;
     // Apart from the images of tests, whose runner holds tools.
     let builder = Builder::of(root(), "pawl-published")?;
-    Ok(Images { controller: builder.controller(&programs[1])?, runner: builder.runner(&programs[0], &[])? })
+    Ok(Images {
+        controller: builder.controller(&programs[1])?,
+        runner: builder.runner(&programs[0], &[])?,
+        sources: builder.sources(&programs[1])?,
+    })
 }
 
-/// Pushes both images. What is there of them already is not sent again, so that it may be called again after an error.
+/// Pushes all images. What is there of them already is not sent again, so that it may be called again after an error.
 ///
 /// # Errors
 /// When the registry cannot be reached or refuses them.
@@ -86,7 +93,11 @@ pub fn push(built: &Images<Image>, registry: &str, options: &Options) -> Result<
         Ok(Pushed { repository, tag: options.tag.clone(), digest })
     };
     // The names that the chart's values have.
-    Ok(Images { controller: one(&built.controller, "controller")?, runner: one(&built.runner, "runner-agent")? })
+    Ok(Images {
+        controller: one(&built.controller, "controller")?,
+        runner: one(&built.runner, "runner-agent")?,
+        sources: one(&built.sources, "sources")?,
+    })
 }
 
 /// The `config.json` in the directory that Docker's own variable names, which not every Buildah reads.
@@ -106,11 +117,11 @@ mod tests {
             tag: "0.1.0".into(),
             digest: format!("sha256:{}", "a".repeat(64)),
         };
-        let images = Images { controller: pushed("controller"), runner: pushed("runner-agent") };
+        let images = Images { controller: pushed("controller"), runner: pushed("runner-agent"), sources: pushed("sources") };
         let values: serde_json::Value = serde_saphyr::from_str(&images.values()).unwrap();
         let chart: serde_json::Value =
             serde_saphyr::from_str(&std::fs::read_to_string(root().join("charts/pawl/values.yaml")).unwrap()).unwrap();
-        for part in ["controller", "runner"] {
+        for part in ["controller", "runner", "sources"] {
             for (key, value) in values[part]["image"].as_object().unwrap() {
                 assert!(chart[part]["image"][key].is_string() && value.is_string(), "{part}.image.{key}");
             }

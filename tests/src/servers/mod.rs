@@ -8,6 +8,8 @@ mod cgi;
 mod fetched;
 #[cfg(test)]
 mod fetched_large;
+#[cfg(test)]
+mod followed;
 pub mod git;
 pub mod large;
 pub(crate) mod listener;

@@ -21,6 +21,8 @@ pub enum Change<'a> {
     Executable(&'a str, &'a [u8]),
     /// Point a path at a commit of another repository, as a submodule does.
     Submodule(&'a str, &'a str),
+    /// Delete a file.
+    Delete(&'a str),
 }
 
 impl Repo {
@@ -75,14 +77,12 @@ impl Repo {
         self.resolve(&reference)?.context("the branch is not there after its commit")
     }
 
-    /// Sets a branch to a commit, wherever it was.
-    pub fn force(&self, branch: &str, commit: &str) -> anyhow::Result<()> {
-        self.git(&["update-ref", &format!("refs/heads/{branch}"), commit], b"").map(drop)
-    }
-
-    /// Deletes a branch.
-    pub fn delete(&self, branch: &str) -> anyhow::Result<()> {
-        self.git(&["update-ref", "-d", &format!("refs/heads/{branch}")], b"").map(drop)
+    /// Puts a branch back to a commit, as a push by force does; without one it is deleted.
+    pub fn reset(&self, branch: &str, commit: Option<&str>) -> anyhow::Result<()> {
+        let reference = format!("refs/heads/{branch}");
+        let arguments =
+            commit.map_or_else(|| vec!["update-ref", "-d", &reference], |commit| vec!["update-ref", &reference, commit]);
+        self.git(&arguments, b"").map(drop)
     }
 
     /// The commit that a revision names, if it does.
@@ -130,8 +130,13 @@ fn add_change(import: &mut Vec<u8>, change: &Change<'_>) -> anyhow::Result<()> {
         Change::File(path, data) => ("100644", path, data),
         Change::Executable(path, data) => ("100755", path, data),
         Change::Submodule(path, sha) => ("160000", path, sha.as_bytes()),
+        Change::Delete(path) => ("", path, &[]),
     };
     ensure!(!path.contains('\n') && !path.starts_with('"'), "a path that `git fast-import` needs quoted: {path:?}");
+    if let Change::Delete(path) = change {
+        import.extend_from_slice(format!("D {path}\n").as_bytes());
+        return Ok(());
+    }
     if let Change::Submodule(_, sha) = change {
         import.extend_from_slice(format!("M {mode} {sha} {path}\n").as_bytes());
         return Ok(());

@@ -39,7 +39,9 @@ impl Former {
         let scripted = images::programs(&["scripted-tool"])?;
         let files = images::test_files(&Toolset::ensure(IN_PODS)?, &scripted[0])?;
         let builder = Builder::of(&checkout, "former")?;
-        let images = PawlImages { runner: builder.runner(&programs[0], &files)?, controller: builder.controller(&programs[1])? };
+        let sources = checkout.join("images/sources").exists().then(|| builder.sources(&programs[1])).transpose()?;
+        let images =
+            PawlImages { runner: builder.runner(&programs[0], &files)?, controller: builder.controller(&programs[1])?, sources };
         Ok(Self { checkout, images })
     }
 

@@ -120,7 +120,7 @@ const TEXTS: [&str; 4] =
 
 /// All of it under the former release.
 async fn begin(lab: &Lab, former: &Former) -> Result<Before> {
-    for image in [&former.images.runner, &former.images.controller] {
+    for image in [&former.images.runner, &former.images.controller].into_iter().chain(&former.images.sources) {
         lab.cluster.import(image)?;
     }
     lab.cluster.install_chart_of(&former.checkout, &former.values()).await?;

@@ -1,0 +1,117 @@
+//! What a repository's server is asked with: what its Secret has, for the URL's host and no other.
+
+use std::collections::BTreeMap;
+
+use crds::Reason;
+use source::{Login, Transport, Url};
+
+use crate::{failure::Problem, github_app::App};
+
+/// What a Secret has, by its keys.
+pub type Data = BTreeMap<String, Vec<u8>>;
+
+/// What a server is asked with.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// Who asks.
+    pub login: Option<Login>,
+    /// The GitHub App whose token asks.
+    pub app: Option<App>,
+    /// Authorities that are trusted, as PEM.
+    pub authority: Option<String>,
+}
+
+/// `scheme://host:port/` of a URL, or of its host for ssh.
+pub fn origin(url: &Url) -> String {
+    match url.transport() {
+        Transport::Http => url.origin(),
+        Transport::Ssh => format!("https://{}/", url.host()),
+    }
+}
+
+/// What a Secret has for a URL.
+///
+/// # Errors
+/// What is missing or cannot be used.
+pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Problem> {
+    let access = secret.map(|(name, data)| of_secret(url, name, data)).transpose()?.unwrap_or_default();
+    let has_key = access.login.as_ref().is_some_and(|login| login.identity.is_some());
+    if url.transport() == Transport::Ssh && !has_key {
+        let message = format!(
+            "spec.url is by ssh, and there is no private key for {}: name a Secret with the key `identity` in spec.secretRef",
+            url.host()
+        );
+        return Err(Problem::new(Reason::SecretNotFound, message));
+    }
+    Ok(access)
+}
+
+fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
+    let mut broken = None;
+    let key = |key: &str| match String::from_utf8(data.get(key)?.clone()) {
+        Ok(text) if text.trim().is_empty() => None,
+        Ok(text) => Some(text),
+        Err(_) => {
+            broken = Some(key.to_owned());
+            None
+        }
+    };
+    let key = std::cell::RefCell::new(key);
+    let key = |name: &str| (key.borrow_mut())(name);
+    let unfit =
+        |key: &str, why: String| Problem::new(Reason::SourceUnauthorized, format!("the key {key} of Secret {name} {why}"));
+    let login = Login::of(&origin(url), url.host(), key).map_err(|error| unfit("identity", error.to_string()))?;
+    let app = App::of(key).map_err(|(name, why)| unfit(name, why))?;
+    let authority = key("ca.crt");
+    if let Some(key) = broken {
+        return Err(unfit(&key, "is no text".to_owned()));
+    }
+    if login.is_empty() && app.is_none() && authority.is_none() {
+        let message = format!(
+            "Secret {name} has none of the keys that are looked for: username and password, bearerToken, identity, ca.crt, or githubAppID, \
+             githubAppInstallationID and githubAppPrivateKey"
+        );
+        return Err(Problem::new(Reason::SecretNotFound, message));
+    }
+    Ok(Access { login: Some(login), app, authority })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(url: &str, pairs: &[(&str, &str)]) -> Result<Access, Problem> {
+        let data = pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect();
+        access(&Url::parse(url).unwrap(), Some(("git", &data)))
+    }
+
+    #[test]
+    fn credentials_are_those_of_the_urls_host() {
+        let login = of("https://git.example.org:8443/r.git", &[("username", "u"), ("password", "p")]).unwrap().login.unwrap();
+        assert_eq!((login.origin.as_str(), login.host.as_str()), ("https://git.example.org:8443/", "git.example.org"));
+        assert!(login.http.is_some());
+        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----";
+        assert!(of("git@h:r.git", &[("identity", key), ("known_hosts", "h x y")]).unwrap().login.unwrap().identity.is_some());
+        assert_eq!(of("https://h/r", &[("ca.crt", "pem")]).unwrap().authority.as_deref(), Some("pem"));
+        assert!(access(&Url::parse("https://h/r").unwrap(), None).unwrap().login.is_none());
+    }
+
+    #[test]
+    fn what_is_missing_or_unfit_is_named() {
+        let said = |url: &str, pairs: &[(&str, &str)]| {
+            let problem = of(url, pairs).err().unwrap();
+            (problem.reason, problem.message)
+        };
+        let (reason, message) = said("https://h/r", &[("other", "x"), ("password", "\n")]);
+        assert!(reason == Reason::SecretNotFound && message.contains("Secret git has none"), "{message}");
+        let (reason, message) = said("git@h:r.git", &[("password", "x")]);
+        assert!(reason == Reason::SecretNotFound && message.contains("private key for h"), "{message}");
+        let (reason, message) = said("git@h:r.git", &[("identity", "x")]);
+        assert!(reason == Reason::SourceUnauthorized && message.contains("key identity of Secret git"), "{message}");
+        let (_, message) = said("https://github.com/o/r", &[("githubAppID", "1")]);
+        assert!(message.contains("githubAppInstallationID"), "{message}");
+        let data = BTreeMap::from([("password".to_owned(), vec![0xff])]);
+        let problem = access(&Url::parse("https://h/r").unwrap(), Some(("git", &data))).err().unwrap();
+        assert!(problem.message.contains("password of Secret git is no text"), "{}", problem.message);
+    }
+}

@@ -1,0 +1,104 @@
+//! What failed with a repository or a ref of it: a reason of the table, a message, and what to do next.
+
+use crds::{
+    FailureClass, Reason,
+    names::poke_command,
+    reason::next_step::{Facts, Place, next_step},
+    text::clip,
+};
+use source::{FetchError, Refusal};
+
+use crate::git::GitError;
+
+/// Why something could not be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Its reason.
+    pub reason: Reason,
+    /// What failed, for people.
+    pub message: String,
+}
+
+impl Problem {
+    /// For this reason.
+    pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
+        Self { reason, message: clip(message.as_ref(), 1000) }
+    }
+
+    /// Its class.
+    pub fn class(&self) -> FailureClass {
+        self.reason.class().unwrap_or(FailureClass::Internal)
+    }
+
+    /// What to do about it, for whoever looks at a repository.
+    pub fn next_step(&self, namespace: &str, name: &str) -> String {
+        let again = poke_command(namespace, name);
+        let first = match self.reason {
+            Reason::SourceUnauthorized => "correct the Secret that spec.secretRef names",
+            Reason::HostKeyNotKnown => {
+                "compare the key that the message names with the one that the host's owner publishes, and put its line into known_hosts of the \
+                 Secret that spec.secretRef names"
+            }
+            Reason::RepositoryNotFound => "correct spec.url, or let the credentials see the repository",
+            Reason::RevisionNotFound => "push the ref, or correct spec.ref of the layers that name it",
+            Reason::InvalidSpec | Reason::SourceInvalid => "correct what the message names",
+            Reason::SourceUnreachable => "see that the cluster can reach the host that the message names",
+            Reason::AgentFault | Reason::ToolKilled => "see in the log of `controller sources` what happened",
+            _ => {
+                let facts = Facts { logs: again.clone(), again, ..Facts::default() };
+                return next_step(self.reason.as_str(), Place::Cluster, &facts);
+            }
+        };
+        format!("{first}; it is tried again by itself, and at once after: {again}")
+    }
+}
+
+/// What an error of git is.
+impl From<FetchError<GitError>> for Problem {
+    fn from(error: FetchError<GitError>) -> Self {
+        let reason = match &error {
+            FetchError::NotRun(error) => return error.into(),
+            FetchError::IllegalUrl => return Self::new(Reason::InvalidSpec, format!("spec.url cannot be used: {error}")),
+            FetchError::IllegalRevision(_) => Reason::RevisionNotFound,
+            FetchError::LineBreak => Reason::SourceUnauthorized,
+            FetchError::Killed(_) => Reason::ToolKilled,
+            FetchError::UnknownCommit(_) => Reason::AgentFault,
+            FetchError::Refused { refusal, .. } => match refusal {
+                Refusal::Unauthorized => Reason::SourceUnauthorized,
+                Refusal::HostKey => Reason::HostKeyNotKnown,
+                Refusal::NoRepository => Reason::RepositoryNotFound,
+                Refusal::NoRevision => Reason::RevisionNotFound,
+                Refusal::Invalid => Reason::SourceInvalid,
+                Refusal::DiskFull => Reason::DiskFull,
+                Refusal::Unreachable => Reason::SourceUnreachable,
+            },
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+impl From<&GitError> for Problem {
+    fn from(error: &GitError) -> Self {
+        let reason = match error {
+            GitError::NotStarted(_) => Reason::AgentFault,
+            GitError::TooLong { .. } => Reason::SourceUnreachable,
+            GitError::TooMuch(..) | GitError::TooLarge(..) => Reason::SourceInvalid,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_step_that_leads_on() {
+        for reason in Reason::ALL.iter().filter(|reason| reason.class().is_some()) {
+            let step = Problem::new(*reason, "m").next_step("ns", "repo");
+            assert!(step.len() > 20 && step.len() < 1000, "{reason}: {step}");
+        }
+        let step = Problem::new(Reason::SourceUnauthorized, "m").next_step("ns", "repo");
+        assert!(step.contains("spec.secretRef") && step.ends_with("pawl.run/poke=\"$(date +%s)\""), "{step}");
+    }
+}

@@ -1,0 +1,298 @@
+//! What the watches have shown: repositories, and the layers that name them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use crds::{LayerSource, RunTemplate, TerraformLayer, TerraformRepository, names};
+use kube::ResourceExt as _;
+
+use crate::{relevance::Subject, status::MAX_REFS};
+
+/// Namespace and name.
+pub type Key = (String, String);
+
+/// What is needed of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Namespace and name.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// Its repository.
+    pub repository: Key,
+    /// The ref that it follows.
+    pub git_ref: String,
+    /// What `status.source` has to be of.
+    pub of: String,
+    /// `status.source`.
+    pub source: Option<LayerSource>,
+    /// Revisions that it may still need: of its source, its last plan and its last apply.
+    pub revisions: BTreeSet<String>,
+    path: String,
+    triggers: Vec<String>,
+    /// Variable files of its own template; none where it says nothing of them.
+    variable_files: Option<Vec<String>>,
+}
+
+impl Layer {
+    /// What is needed of it.
+    pub fn of(layer: &TerraformLayer) -> Self {
+        let status = layer.status.clone().unwrap_or_default();
+        let runs = [&status.last_plan, &status.last_apply].into_iter().flatten().map(|run| run.revision.clone());
+        Self {
+            key: (layer.namespace().unwrap_or_default(), layer.name_any()),
+            uid: layer.uid().unwrap_or_default(),
+            repository: layer.repository_key(),
+            git_ref: layer.spec.git_ref.clone(),
+            of: layer.source_of(),
+            revisions: status.source.iter().map(|source| source.revision.clone()).chain(runs).collect(),
+            source: status.source,
+            path: layer.spec.path.clone(),
+            triggers: layer.spec.trigger_paths.clone(),
+            variable_files: variable_files(&layer.spec.template),
+        }
+    }
+
+    /// What is relevant to it, where its repository has these defaults.
+    pub fn subject(&self, defaults: &RunTemplate) -> Subject {
+        let files = self.variable_files.clone().or_else(|| variable_files(defaults));
+        Subject { path: self.path.clone(), variable_files: files.unwrap_or_default(), triggers: self.triggers.clone() }
+    }
+
+    /// Whether what is known of it is of its spec as it is.
+    pub fn is_current(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.of == self.of)
+    }
+}
+
+/// Paths of variable files in the source, as a template has them.
+fn variable_files(template: &RunTemplate) -> Option<Vec<String>> {
+    let list = template.0.get("variableFiles")?.as_array()?;
+    Some(list.iter().filter_map(|file| file["path"].as_str().map(str::to_owned)).collect())
+}
+
+/// A repository, and the layers that it admits.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The repository.
+    pub repository: Arc<TerraformRepository>,
+    /// Its layers.
+    pub layers: Vec<Arc<Layer>>,
+}
+
+impl View {
+    /// The refs that layers name, in order, as far as they are followed.
+    pub fn refs(&self) -> Vec<&str> {
+        let all: BTreeSet<&str> = self.layers.iter().map(|layer| layer.git_ref.as_str()).collect();
+        all.into_iter().take(MAX_REFS).collect()
+    }
+
+    /// How many refs more there are than are followed.
+    pub fn beyond(&self) -> usize {
+        let all: BTreeSet<&str> = self.layers.iter().map(|layer| layer.git_ref.as_str()).collect();
+        all.len().saturating_sub(MAX_REFS)
+    }
+
+    /// The layers of a ref.
+    pub fn of_ref<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arc<Layer>> {
+        self.layers.iter().filter(move |layer| layer.git_ref == name)
+    }
+
+    /// What it was poked with last.
+    pub fn poke(&self) -> Option<&String> {
+        self.repository.annotations().get(names::POKE).filter(|poke| !poke.is_empty())
+    }
+
+    /// UID of the repository.
+    pub fn uid(&self) -> &str {
+        self.repository.metadata.uid.as_deref().unwrap_or_default()
+    }
+}
+
+/// All repositories and layers.
+#[derive(Debug, Default)]
+pub struct Follow {
+    repositories: BTreeMap<Key, Arc<TerraformRepository>>,
+    layers: BTreeMap<Key, Arc<Layer>>,
+    by_repository: BTreeMap<Key, BTreeSet<Key>>,
+}
+
+impl Follow {
+    /// Takes what was seen of a repository; whether it says something else now. An older one than is known says nothing.
+    pub fn repository(&mut self, mut repository: TerraformRepository) -> bool {
+        repository.metadata.managed_fields = None;
+        let key = (repository.namespace().unwrap_or_default(), repository.name_any());
+        if let Some(known) = self.repositories.get(&key)
+            && known.metadata.uid == repository.metadata.uid
+            && (version(known) >= version(&repository))
+        {
+            return false;
+        }
+        self.repositories.insert(key, Arc::new(repository));
+        true
+    }
+
+    /// Forgets a repository; its UID, if it was known.
+    pub fn without_repository(&mut self, key: &Key) -> Option<String> {
+        self.repositories.remove(key)?.metadata.uid.clone()
+    }
+
+    /// Takes what was seen of a layer; the repositories that it concerns.
+    pub fn layer(&mut self, layer: &TerraformLayer) -> Vec<Key> {
+        let layer = Layer::of(layer);
+        let before = self.layers.get(&layer.key).cloned();
+        if before.as_deref() == Some(&layer) {
+            return Vec::new();
+        }
+        let mut concerned = vec![layer.repository.clone()];
+        if let Some(before) = before.filter(|before| before.repository != layer.repository) {
+            self.unlink(&before);
+            concerned.push(before.repository.clone());
+        }
+        self.by_repository.entry(layer.repository.clone()).or_default().insert(layer.key.clone());
+        self.layers.insert(layer.key.clone(), Arc::new(layer));
+        concerned
+    }
+
+    /// Forgets a layer; the repository that it concerns.
+    pub fn without_layer(&mut self, key: &Key) -> Option<Key> {
+        let layer = self.layers.remove(key)?;
+        self.unlink(&layer);
+        Some(layer.repository.clone())
+    }
+
+    fn unlink(&mut self, layer: &Layer) {
+        if let Some(keys) = self.by_repository.get_mut(&layer.repository) {
+            keys.remove(&layer.key);
+            if keys.is_empty() {
+                self.by_repository.remove(&layer.repository);
+            }
+        }
+    }
+
+    /// The UID of a repository.
+    pub fn uid(&self, key: &Key) -> Option<String> {
+        self.repositories.get(key)?.metadata.uid.clone()
+    }
+
+    /// A repository with its layers.
+    pub fn view(&self, key: &Key) -> Option<View> {
+        let repository = self.repositories.get(key)?.clone();
+        let layers = self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key));
+        let layers = layers.filter(|layer| repository.admits(&layer.key.0)).cloned().collect();
+        Some(View { repository, layers })
+    }
+
+    /// The repositories.
+    pub fn repositories(&self) -> impl Iterator<Item = (&Key, &Arc<TerraformRepository>)> {
+        self.repositories.iter()
+    }
+
+    /// All revisions that refs and layers may still need of a repository, of namespaces that it admits and of others.
+    pub fn revisions(&self, key: &Key) -> BTreeSet<String> {
+        let status = self.repositories.get(key).and_then(|repository| repository.status.as_ref());
+        let refs =
+            status.into_iter().flat_map(|status| &status.refs).filter_map(|known| Some(known.commit.as_ref()?.revision.clone()));
+        let layers = self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key));
+        refs.chain(layers.flat_map(|layer| layer.revisions.iter().cloned())).collect()
+    }
+
+    /// Names of repositories, or of layers, that are known in a namespace, or in all, and not among these.
+    pub fn others(&self, kind: Kind, scope: Option<&str>, seen: &BTreeSet<Key>) -> Vec<Key> {
+        let is_other = |key: &&Key| scope.is_none_or(|scope| key.0 == scope) && !seen.contains(*key);
+        match kind {
+            Kind::Repository => self.repositories.keys().filter(is_other).cloned().collect(),
+            Kind::Layer => self.layers.keys().filter(is_other).cloned().collect(),
+        }
+    }
+}
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `TerraformRepository`.
+    Repository,
+    /// `TerraformLayer`.
+    Layer,
+}
+
+/// Which of two objects is the later: what was written here may be known before the watch shows what was there until then.
+fn version(repository: &TerraformRepository) -> Option<u64> {
+    repository.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn layer(namespace: &str, name: &str, spec: Value) -> TerraformLayer {
+        let mut layer = TerraformLayer::new(name, serde_json::from_value(spec).unwrap());
+        layer.metadata.namespace = Some(namespace.into());
+        layer
+    }
+
+    fn repository(version: &str, spec: Value) -> TerraformRepository {
+        let mut repository = TerraformRepository::new("r", serde_json::from_value(spec).unwrap());
+        repository.metadata.namespace = Some("a".into());
+        repository.metadata.uid = Some("u".into());
+        repository.metadata.resource_version = Some(version.into());
+        repository
+    }
+
+    fn key(namespace: &str, name: &str) -> Key {
+        (namespace.into(), name.into())
+    }
+
+    #[test]
+    fn layers_are_found_by_the_repository_that_admits_them() {
+        let mut follow = Follow::default();
+        let r = key("a", "r");
+        assert!(follow.repository(repository("5", json!({"url": "https://h/r", "allowedNamespaces": ["b"]}))));
+        assert_eq!(follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))), [r.clone()]);
+        assert!(follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))).is_empty(), "nothing new");
+        follow.layer(&layer("b", "x", json!({"repository": {"name": "r", "namespace": "a"}, "ref": "prod"})));
+        follow.layer(&layer("c", "x", json!({"repository": {"name": "r", "namespace": "a"}, "ref": "other"})));
+        let view = follow.view(&r).unwrap();
+        assert_eq!((view.refs(), view.of_ref("prod").count()), (vec!["main", "prod"], 1));
+        let moved = layer("b", "x", json!({"repository": {"name": "r"}}));
+        assert_eq!(follow.layer(&moved), [key("b", "r"), r.clone()]);
+        assert_eq!(follow.view(&r).unwrap().refs(), ["main"]);
+        assert_eq!(follow.without_layer(&key("a", "x")), Some(r.clone()));
+        assert!(follow.view(&r).unwrap().refs().is_empty());
+        assert_eq!(follow.others(Kind::Layer, Some("b"), &BTreeSet::new()), [key("b", "x")]);
+        assert_eq!(follow.without_repository(&r), Some("u".into()));
+        assert!(follow.view(&r).is_none());
+    }
+
+    #[test]
+    fn what_is_older_than_what_was_written_says_nothing() {
+        let mut follow = Follow::default();
+        let spec = json!({"url": "https://h/r"});
+        assert!(follow.repository(repository("9", spec.clone())));
+        assert!(!follow.repository(repository("9", spec.clone())) && !follow.repository(repository("8", spec.clone())));
+        assert!(follow.repository(repository("10", spec.clone())));
+        let again = |uid: &str| {
+            let mut again = repository("3", spec.clone());
+            again.metadata.uid = Some(uid.into());
+            again
+        };
+        assert!(follow.repository(again("v")), "another one of its name");
+    }
+
+    #[test]
+    fn variable_files_are_those_of_the_layer_or_else_of_the_repository() {
+        let files = |path: &str| json!({"variableFiles": [{"path": path}, {"secretKeyRef": {"name": "s", "key": "k"}}]});
+        let defaults = serde_json::from_value(files("../common.tfvars")).unwrap();
+        let of = |template: Value| {
+            let layer = Layer::of(&layer("a", "x", json!({"repository": {"name": "r"}, "template": template})));
+            layer.subject(&defaults).variable_files
+        };
+        assert_eq!(of(files("prod.tfvars")), ["prod.tfvars"]);
+        assert_eq!(of(json!({})), ["../common.tfvars"]);
+        assert!(of(json!({"variableFiles": []})).is_empty());
+    }
+}

@@ -1,0 +1,166 @@
+//! Bundles that nobody needs any more: no ref is at their commit, no layer names it, and no run that has not ended.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use crds::{TerraformRun, backoff::Backoff};
+use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
+
+use crate::{
+    follow::Key,
+    store::Bundles,
+    worker::{Shared, in_time},
+};
+
+/// How many runs are listed at a time.
+const PAGE: u32 = 250;
+/// How often it is tried to delete what a repository left that is gone.
+const TRIES: u32 = 8;
+/// Between those.
+const BETWEEN: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
+
+/// Commits by repository.
+type Commits = BTreeMap<Key, BTreeSet<String>>;
+
+/// Looks for such bundles, each time after so long, for ever. What was needed by nobody in two looks is deleted: in between somebody may have
+/// begun to.
+pub async fn run<B: Bundles>(shared: Arc<Shared<B>>, scopes: Vec<Option<String>>, every: Duration) {
+    let mut before = Commits::new();
+    loop {
+        tokio::time::sleep(every).await;
+        match sweep(&shared, &scopes, &before).await {
+            Ok(unneeded) => before = unneeded,
+            Err(why) => tracing::warn!(why, "bundles that nobody needs are looked for again later"),
+        }
+    }
+}
+
+async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before: &Commits) -> Result<Commits, String> {
+    let repositories: Vec<(Key, String)> =
+        shared.follow().repositories().map(|(key, repository)| (key.clone(), repository.uid().unwrap_or_default())).collect();
+    let mut kept = Commits::new();
+    for (key, uid) in &repositories {
+        let list = shared.looker.bundles.list(&key.0, uid).await.map_err(|error| error.why())?;
+        kept.insert(key.clone(), list.into_iter().collect());
+    }
+    // Asked after what is kept, so that nothing is missed that came in between.
+    let of_layers: Commits = kept.keys().map(|key| (key.clone(), shared.follow().revisions(key))).collect();
+    let mut left = without(kept, &of_layers);
+    if left.is_empty() {
+        return Ok(left);
+    }
+    left = without(left, &of_runs(shared, scopes).await?);
+    for (key, uid) in &repositories {
+        let twice =
+            left.get(key).into_iter().flatten().filter(|commit| before.get(key).is_some_and(|before| before.contains(*commit)));
+        for commit in twice {
+            shared.looker.bundles.delete(&key.0, uid, commit).await.map_err(|error| error.why())?;
+            shared.metrics.deleted();
+            tracing::info!(repository = %format!("{}/{}", key.0, key.1), commit, "deleted its bundle, which nobody needs");
+        }
+    }
+    Ok(left)
+}
+
+/// What is left of commits without these.
+fn without(commits: Commits, needed: &Commits) -> Commits {
+    let each = commits.into_iter().map(|(key, commits)| {
+        let none = BTreeSet::new();
+        let left = commits.difference(needed.get(&key).unwrap_or(&none)).cloned().collect::<BTreeSet<_>>();
+        (key, left)
+    });
+    each.filter(|(_, left)| !left.is_empty()).collect()
+}
+
+/// The commits that runs name which have not ended.
+async fn of_runs<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>]) -> Result<Commits, String> {
+    let mut needed = Commits::new();
+    for scope in scopes {
+        let client = shared.client.clone();
+        let api: Api<DeserializeGuard<TerraformRun>> = match scope {
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
+        };
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let list = in_time(api.list(&page)).await.map_err(|failed| failed.why)?;
+            for run in list.items {
+                // Of one that is not understood nobody knows what it needs.
+                let run = run.0.map_err(|error| format!("a run is not understood: {error}"))?;
+                if let Some((key, commit)) = needed_by(&run) {
+                    needed.entry(key).or_default().insert(commit);
+                }
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = ListParams::default().limit(PAGE).continue_token(&token),
+                None => break,
+            }
+        }
+    }
+    Ok(needed)
+}
+
+/// The repository and the commit that a run needs.
+fn needed_by(run: &TerraformRun) -> Option<(Key, String)> {
+    let source = run.spec.source.repository.as_ref()?;
+    let has_ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+    let namespace = source.namespace.clone().or_else(|| run.namespace()).unwrap_or_default();
+    (!has_ended).then(|| ((namespace, source.name.clone()), source.revision.clone()))
+}
+
+/// Deletes all bundles of a repository that is gone: nobody may have them any more.
+pub async fn all_of<B: Bundles>(shared: Arc<Shared<B>>, namespace: String, uid: String) {
+    shared.looker.mirrors.remove(&uid);
+    for tries in 1..=TRIES {
+        let deleted = async {
+            for commit in shared.looker.bundles.list(&namespace, &uid).await? {
+                shared.looker.bundles.delete(&namespace, &uid, &commit).await?;
+                shared.metrics.deleted();
+            }
+            Ok::<_, datastore_client::RequestError>(())
+        };
+        let Err(error) = deleted.await else { return };
+        tracing::warn!(namespace, uid, why = error.why(), "bundles of a repository that is gone are not deleted yet");
+        tokio::time::sleep(BETWEEN.after(tries)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn commits(key: &str, commits: &[&str]) -> Commits {
+        [(("a".to_owned(), key.to_owned()), commits.iter().map(ToString::to_string).collect())].into()
+    }
+
+    #[test]
+    fn what_somebody_needs_is_kept() {
+        let left = without(commits("r", &["1", "2", "3"]), &commits("r", &["2", "9"]));
+        assert_eq!(left, commits("r", &["1", "3"]));
+        assert_eq!(without(left.clone(), &commits("s", &["1"])), left);
+        assert!(without(left, &commits("r", &["1", "3"])).is_empty());
+    }
+
+    #[test]
+    fn a_run_needs_its_commit_until_it_has_ended() {
+        let run = |namespace: Option<&str>, phase: &str| {
+            let mut source = json!({"name": "r", "revision": "c".repeat(40)});
+            if let Some(namespace) = namespace {
+                source["namespace"] = json!(namespace);
+            }
+            let spec = serde_json::from_value(json!({"source": {"repository": source}})).unwrap();
+            let mut run = TerraformRun::new("x", spec);
+            run.metadata.namespace = Some("own".into());
+            run.status = serde_json::from_value(json!({"phase": phase})).unwrap();
+            needed_by(&run).map(|(key, _)| key)
+        };
+        assert_eq!(run(None, "Plan"), Some(("own".into(), "r".into())));
+        assert_eq!(run(Some("other"), "AwaitingApproval"), Some(("other".into(), "r".into())));
+        assert_eq!(run(None, "Succeeded"), None);
+    }
+}

@@ -1,0 +1,289 @@
+//! How git is run: for a limited time, with bounded output, without secrets in what it says, in a process group that ends with it.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use source::{Ended, Git};
+use std::os::unix::process::ExitStatusExt as _;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    process::{ChildStdin, Command},
+};
+
+/// What git and ssh are given of this process's environment.
+const INHERITED: [&str; 11] = [
+    "PATH",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "all_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+/// What git is given besides when it asks nobody: nobody's configuration, and no owner that it would mistrust.
+const LOCAL: [(&str, &str); 8] = [
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("LC_ALL", "C"),
+    ("GIT_CONFIG_COUNT", "1"),
+    ("GIT_CONFIG_KEY_0", "safe.directory"),
+    ("GIT_CONFIG_VALUE_0", "*"),
+];
+/// The most that is kept of what it says on its error output, in bytes.
+const SAID: usize = 64 << 10;
+/// The most of its output that is kept where nobody wants it, in bytes.
+const LITTLE: usize = 64 << 10;
+
+/// Why git gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// It could not be started.
+    #[error("git cannot be started: {0}")]
+    NotStarted(#[source] io::Error),
+    /// It took too long.
+    #[error("`git {command}` was ended: it took longer than {} s", deadline.as_secs())]
+    TooLong {
+        /// What it was told.
+        command: String,
+        /// How long it might have taken.
+        deadline: Duration,
+    },
+    /// It printed too much.
+    #[error("`git {0}` printed more than {1} bytes")]
+    TooMuch(String, usize),
+    /// What it fetched is too large.
+    #[error("it was not fetched: its mirror would be larger than {0} MiB, which is all that mirrors may take (--mirrors-mib)")]
+    TooLarge(u64),
+}
+
+/// How git is run.
+#[derive(Clone, Debug)]
+pub struct Commands {
+    inherited: Vec<(OsString, OsString)>,
+    deadline: Duration,
+    secrets: Vec<String>,
+}
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+pub struct Output {
+    /// How it ended, with what it said on its error output.
+    pub ended: Ended,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+}
+
+impl Commands {
+    /// Runs git with this home, which nobody else writes to, each time for so long at most.
+    pub fn new(home: &Path, deadline: Duration) -> Self {
+        let mut inherited: Vec<(OsString, OsString)> =
+            INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
+        inherited.push(("HOME".into(), home.into()));
+        Self { inherited, deadline, secrets: Vec::new() }
+    }
+
+    /// The same, where these texts are in nothing that git says.
+    #[must_use]
+    pub fn without(&self, secrets: impl IntoIterator<Item = String>) -> Self {
+        let secrets = secrets.into_iter().filter(|secret| secret.len() > 2).collect();
+        Self { secrets, ..self.clone() }
+    }
+
+    /// Where git lives: what it is given besides what it needs for a server.
+    pub fn inherited(&self) -> Vec<(OsString, OsString)> {
+        self.inherited.clone()
+    }
+
+    /// What git is given where it asks nobody.
+    pub fn local(&self) -> Vec<(OsString, OsString)> {
+        let local = LOCAL.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        self.inherited.iter().cloned().chain(local).collect()
+    }
+
+    /// Git as a command without arguments that asks nobody, for those who run it themselves.
+    pub fn command(&self) -> std::process::Command {
+        let mut command = std::process::Command::new("git");
+        command.env_clear().envs(self.local());
+        command
+    }
+
+    /// Runs git in a directory, with exactly this environment and input, to its end; at most so many bytes of its output.
+    ///
+    /// # Errors
+    /// When it did not come to its end.
+    pub async fn output(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+        input: Vec<u8>,
+        most: usize,
+    ) -> Result<Output, GitError> {
+        let name = || args.first().copied().unwrap_or_default().to_owned();
+        let mut command = Command::new("git");
+        command.args(args).env_clear().envs(env.iter().map(|(name, value)| (name, value))).current_dir(dir).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(GitError::NotStarted)?;
+        // With this value go git's own children: ssh, and its helpers.
+        let _group = Group(child.id());
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let whole = async {
+            let (written, stdout, said, status) =
+                tokio::join!(give(stdin, &input), up_to(stdout, most), tail(stderr), child.wait());
+            // One that ends early reads no input, and says itself why.
+            drop(written);
+            (stdout, said, status)
+        };
+        let (stdout, said, status) = tokio::time::timeout(self.deadline, whole)
+            .await
+            .map_err(|_| GitError::TooLong { command: name(), deadline: self.deadline })?;
+        let status = status.map_err(GitError::NotStarted)?;
+        let stdout = stdout.map_err(GitError::NotStarted)?.ok_or_else(|| GitError::TooMuch(name(), most))?;
+        Ok(Output { ended: self.ended(status, &said), stdout })
+    }
+
+    fn ended(&self, status: ExitStatus, said: &[u8]) -> Ended {
+        let signal = status.signal();
+        let code = status.code().unwrap_or_else(|| 128 + signal.unwrap_or_default());
+        let said = String::from_utf8_lossy(said);
+        let output =
+            self.secrets.iter().fold(said.into_owned(), |text, secret| text.replace(secret.as_str(), "(sensitive value)"));
+        Ended { code, signal, told: false, output }
+    }
+}
+
+impl Git for Commands {
+    type Error = GitError;
+
+    async fn run_git(&self, args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Result<Ended, GitError> {
+        Ok(self.output(args, env, dir, Vec::new(), LITTLE).await?.ended)
+    }
+}
+
+/// A process group, which is ended with this value.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(id) = self.0.and_then(|id| i32::try_from(id).ok()) {
+            // Nobody is left in it as a rule.
+            let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
+        }
+    }
+}
+
+async fn give(stdin: Option<ChildStdin>, input: &[u8]) -> io::Result<()> {
+    match stdin {
+        Some(mut stdin) => stdin.write_all(input).await,
+        None => Ok(()),
+    }
+}
+
+/// All of a stream; none when there is more. It is read to its end in any case, so that nobody waits to write.
+async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Option<Vec<u8>>> {
+    let (mut all, mut piece, mut is_more) = (Vec::new(), vec![0; 16 << 10], false);
+    let Some(mut stream) = stream else { return Ok(Some(all)) };
+    loop {
+        let count = stream.read(&mut piece).await?;
+        if count == 0 {
+            return Ok((!is_more).then_some(all));
+        }
+        is_more = is_more || all.len() + count > most;
+        if is_more {
+            all.clear();
+        } else {
+            all.extend_from_slice(piece.get(..count).unwrap_or_default());
+        }
+    }
+}
+
+/// The end of a stream.
+async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let (mut kept, mut piece) = (Vec::new(), vec![0; 4 << 10]);
+    let Some(mut stream) = stream else { return kept };
+    while let Ok(count @ 1..) = stream.read(&mut piece).await {
+        kept.extend_from_slice(piece.get(..count).unwrap_or_default());
+        if kept.len() > 2 * SAID {
+            kept.drain(..kept.len() - SAID);
+        }
+    }
+    kept
+}
+
+/// Size of all files below a directory, in bytes. What cannot be read is none.
+pub fn size(dir: &Path) -> u64 {
+    let (mut all, mut dirs) = (0, vec![PathBuf::from(dir)]);
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => dirs.push(entry.path()),
+                Ok(meta) => all += meta.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    all
+}
+
+/// An argument that is a path.
+pub fn text(path: &Path) -> String {
+    OsStr::to_string_lossy(path.as_os_str()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn commands() -> (tempfile::TempDir, Commands) {
+        let dir = tempfile::tempdir().unwrap();
+        let commands = Commands::new(dir.path(), Duration::from_secs(60));
+        (dir, commands)
+    }
+
+    #[tokio::test]
+    async fn output_is_bounded_and_secrets_are_in_nothing_that_is_said() {
+        let (dir, commands) = commands();
+        let env = commands.local();
+        let hashed = commands.output(&["hash-object", "--stdin"], &env, dir.path(), b"hello\n".to_vec(), 100).await.unwrap();
+        assert_eq!(hashed.stdout, b"ce013625030ba8dba906f756967f9e9ca394464a\n");
+        let error = commands.output(&["version"], &env, dir.path(), Vec::new(), 5).await.unwrap_err();
+        assert!(matches!(error, GitError::TooMuch(..)), "{error}");
+        let commands = commands.without(["t0ken".to_owned()]);
+        let refused = commands.run_git(&["t0ken-is-no-command"], &env, dir.path()).await.unwrap();
+        assert!(refused.code != 0 && !refused.output.contains("t0ken"), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn what_takes_too_long_is_ended_with_its_children() {
+        let (dir, mut commands) = commands();
+        commands.deadline = Duration::from_millis(300);
+        let mut env = commands.local();
+        env.push(("GIT_CONFIG_PARAMETERS".into(), "'alias.stuck=!echo $$ > pid; exec sleep 600'".into()));
+        let begun = Instant::now();
+        let error = commands.output(&["stuck"], &env, dir.path(), Vec::new(), 100).await.unwrap_err();
+        assert!(matches!(error, GitError::TooLong { .. }) && begun.elapsed() < Duration::from_secs(60), "{error}");
+        let Ok(pid) = std::fs::read_to_string(dir.path().join("pid")) else { return };
+        let stat = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

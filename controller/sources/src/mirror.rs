@@ -1,0 +1,404 @@
+//! Mirrors: a bare, shallow copy of a repository each, which may be lost at any time. They are fetched into by the ids of commits, and what
+//! is in them is read by the ids of objects.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crds::Reason;
+use jiff::Timestamp;
+use source::{FetchError, git::is_refused, words::refused};
+
+use crate::{
+    failure::Problem,
+    git::{Commands, GitError, Output, size},
+    relevance::{Ask, Known, understood},
+    tree::Tree,
+};
+
+/// The longest listing of a tree, in bytes.
+const MAX_TREE: usize = 64 << 20;
+/// The most that is read of code at once, in bytes.
+const MAX_CODE: usize = 256 << 20;
+/// The largest commit, in bytes.
+const MAX_COMMIT: usize = 1 << 20;
+/// After so many fetched commits a mirror is begun anew: that is cheaper than to tidy it.
+const MAX_COMMITS: usize = 200;
+/// How often the size of a mirror is looked at while something is fetched.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The directory of all mirrors.
+#[derive(Debug)]
+pub struct Mirrors {
+    root: PathBuf,
+    /// Bytes of all of them together.
+    limit: u64,
+    uses: Mutex<BTreeMap<String, Use>>,
+}
+
+#[derive(Clone, Debug)]
+struct Use {
+    last: Instant,
+    busy: bool,
+    commits: usize,
+    /// Bytes, as they were when it was looked at; none when it has grown since.
+    size: Option<u64>,
+}
+
+impl Mirrors {
+    /// Mirrors below a directory, which is made, and emptied: what another process left there may be half of something.
+    ///
+    /// # Errors
+    /// When the directory cannot be used.
+    pub fn new(root: &Path, limit: u64) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        for entry in fs::read_dir(root)? {
+            let path = entry?.path();
+            if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+        }
+        Ok(Self { root: root.to_owned(), limit, uses: Mutex::default() })
+    }
+
+    /// Where the mirror of a repository is.
+    pub fn dir(&self, uid: &str) -> PathBuf {
+        self.root.join(uid)
+    }
+
+    /// Notes that a mirror is in use until what this gives is dropped.
+    pub fn uses(&self, uid: &str) -> impl Drop + use<'_> {
+        struct Busy<'a>(&'a Mirrors, String);
+        impl Drop for Busy<'_> {
+            fn drop(&mut self) {
+                if let Some(used) = self.0.lock().get_mut(&self.1) {
+                    (used.busy, used.last) = (false, Instant::now());
+                }
+            }
+        }
+        let mut uses = self.lock();
+        let used = uses.entry(uid.to_owned()).or_insert(Use { last: Instant::now(), busy: true, commits: 0, size: None });
+        used.busy = true;
+        Busy(self, uid.to_owned())
+    }
+
+    /// Deletes a mirror.
+    pub fn remove(&self, uid: &str) {
+        let mut uses = self.lock();
+        match uses.get_mut(uid) {
+            Some(used) if used.busy => (used.commits, used.size) = (0, None),
+            _ => drop(uses.remove(uid)),
+        }
+        drop(uses);
+        let _ = fs::remove_dir_all(self.dir(uid));
+    }
+
+    /// Deletes what is too much: a mirror that is too large or has too many commits, and those that were used longest ago, until the rest
+    /// has room.
+    pub fn make_room(&self) {
+        let mut all: Vec<(String, Use, u64)> = self
+            .lock()
+            .iter_mut()
+            .map(|(uid, used)| {
+                let size = *used.size.get_or_insert_with(|| size(&self.root.join(uid)));
+                (uid.clone(), used.clone(), size)
+            })
+            .collect();
+        all.sort_by_key(|(_, used, _)| used.last);
+        let mut total: u64 = all.iter().map(|(.., size)| size).sum();
+        for (uid, used, size) in all {
+            if !used.busy && (total > self.limit || used.commits > MAX_COMMITS) {
+                tracing::debug!(mirror = uid, size, "deleted");
+                self.remove(&uid);
+                total = total.saturating_sub(size);
+            }
+        }
+    }
+
+    /// Something is fetched into a mirror.
+    fn grows(&self, uid: &str) {
+        if let Some(used) = self.lock().get_mut(uid) {
+            (used.commits, used.size) = (used.commits + 1, None);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Use>> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A mirror, and what its server is asked with.
+pub struct Mirror<'a> {
+    /// All of them.
+    pub mirrors: &'a Mirrors,
+    /// UID of the repository.
+    pub uid: &'a str,
+    /// How git is run.
+    pub git: &'a Commands,
+    /// What git is given to ask servers.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Mirror<'_> {
+    /// Where it is.
+    pub fn dir(&self) -> PathBuf {
+        self.mirrors.dir(self.uid)
+    }
+
+    /// Whether it has a commit with all of its tree.
+    pub async fn has(&self, commit: &str) -> bool {
+        let reference = format!("{}^{{tree}}", kept(commit));
+        let found = self.local(&["rev-parse", "--verify", "--quiet", &reference], Vec::new(), 4096).await;
+        found.is_ok_and(|output| output.ended.code == 0)
+    }
+
+    /// Fetches a commit by its id, if it is not there. A server that gives no commits by their ids is asked for all that it has.
+    ///
+    /// # Errors
+    /// Why it is not there afterwards.
+    pub async fn fetch(&self, url: &str, commit: &str) -> Result<(), Problem> {
+        if commit.len() != 40 {
+            let message = format!("{url} has objects of SHA-256, of which no bundles are made");
+            return Err(Problem::new(Reason::SourceInvalid, message));
+        }
+        if self.has(commit).await {
+            return Ok(());
+        }
+        let was_there = self.dir().join("HEAD").is_file();
+        let mut fetched = self.fetch_into(url, commit).await;
+        if was_there && fetched.as_ref().is_err_and(|problem| problem.reason == Reason::SourceUnreachable) {
+            // It may be the mirror, and not the server: a lock that nobody holds, or an object that is gone.
+            self.mirrors.remove(self.uid);
+            fetched = self.fetch_into(url, commit).await;
+        }
+        fetched
+    }
+
+    async fn fetch_into(&self, url: &str, commit: &str) -> Result<(), Problem> {
+        self.init().await?;
+        let wanted = format!("{commit}:{}", kept(commit));
+        let common = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"];
+        let shallow: Vec<&str> = common.into_iter().chain(["--depth=1", "--", url, &wanted]).collect();
+        let mut output = self.remote(&shallow).await?;
+        if output.ended.code != 0 && is_refused(&output.ended.output) {
+            let all = ["--", url, "+refs/heads/*:refs/pawl-all/heads/*", "+refs/tags/*:refs/pawl-all/tags/*"];
+            let full: Vec<&str> = common.into_iter().chain(all).collect();
+            output = self.remote(&full).await?;
+            if output.ended.code == 0 {
+                let noted = self.local(&["update-ref", &kept(commit), commit], Vec::new(), 4096).await?;
+                if noted.ended.code != 0 {
+                    return Err(Problem::new(Reason::RevisionNotFound, format!("{url} has no commit {commit}")));
+                }
+            }
+        }
+        if output.ended.code == 0 {
+            return Ok(());
+        }
+        let error: FetchError<GitError> = refused(url, commit, &output.ended);
+        Err(error.into())
+    }
+
+    /// The object of a commit.
+    ///
+    /// # Errors
+    /// When the mirror does not have it.
+    pub async fn commit(&self, commit: &str) -> Result<Vec<u8>, Problem> {
+        self.read(&["cat-file", "commit", commit], Vec::new(), MAX_COMMIT).await
+    }
+
+    /// The tree of a commit.
+    ///
+    /// # Errors
+    /// When the mirror does not have it.
+    pub async fn tree(&self, commit: &str) -> Result<Tree, Problem> {
+        let listing = self.read(&["ls-tree", "-r", "-l", "-z", "--full-tree", commit], Vec::new(), MAX_TREE).await?;
+        Tree::parse(&listing).map_err(|message| Problem::new(Reason::SourceInvalid, message))
+    }
+
+    /// Reads blobs, each as it is asked for, into what is known.
+    ///
+    /// # Errors
+    /// When the mirror does not have one.
+    pub async fn blobs(&self, wanted: &BTreeSet<(String, Ask)>, known: &mut Known) -> Result<(), Problem> {
+        let ids: BTreeSet<&str> = wanted.iter().map(|(id, _)| id.as_str()).collect();
+        let input = ids.iter().fold(String::new(), |text, id| text + id + "\n").into_bytes();
+        let output = self.read(&["cat-file", "--batch", "--buffer"], input, MAX_CODE).await?;
+        let texts = batch(&output).filter(|texts| ids.iter().all(|id| texts.contains_key(*id)));
+        let Some(texts) = texts else {
+            self.mirrors.remove(self.uid);
+            return Err(Problem::new(Reason::AgentFault, "the mirror lacks a file of a commit that it has; it is fetched anew"));
+        };
+        // The parser has a stack of its own for each file, and takes its time.
+        let wanted = wanted.clone();
+        let texts: BTreeMap<String, Vec<u8>> = texts.into_iter().map(|(id, text)| (id.to_owned(), text.to_vec())).collect();
+        let read = tokio::task::spawn_blocking(move || {
+            let each = |(id, ask): (String, Ask)| {
+                let blob = understood(&ask, texts.get(&id).map(Vec::as_slice).unwrap_or_default());
+                ((id, ask), blob)
+            };
+            wanted.into_iter().map(each).collect::<Known>()
+        });
+        known.extend(read.await.map_err(|error| Problem::new(Reason::AgentFault, error.to_string()))?);
+        Ok(())
+    }
+
+    /// Whether a commit follows from another, which was committed at that time; none when that cannot be known. Only what was committed
+    /// since is fetched for it, so that it is judged by the times of commits.
+    pub async fn follows(&self, url: &str, commit: &str, from: &str, at: Timestamp) -> Option<bool> {
+        let since = format!("--shallow-since={}", at.as_second().saturating_sub(1));
+        let wanted = format!("{commit}:{}", kept(commit));
+        let args =
+            ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", &since, "--", url, &wanted];
+        let fetched = self.remote(&args).await.ok()?.ended;
+        if fetched.code != 0 {
+            // The server's words when all of it was committed before.
+            return fetched.output.contains("no commits selected for shallow requests").then_some(false);
+        }
+        // Of one that the mirror does not know git says neither yes nor no: it is none of what was committed since then.
+        Some(self.local(&["merge-base", "--is-ancestor", from, commit], Vec::new(), 4096).await.ok()?.ended.code == 0)
+    }
+
+    /// The values of a file of git's configuration in a commit, as pairs.
+    ///
+    /// # Errors
+    /// When there is no such file, or git does not understand it.
+    pub async fn config(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, Problem> {
+        let blob = format!("--blob={commit}:{path}");
+        let output = self.local(&["config", &blob, "-z", "--list"], Vec::new(), MAX_COMMIT).await?;
+        if output.ended.code != 0 {
+            let message = format!("{path} is not understood by git: {}", output.ended.output.trim());
+            return Err(Problem::new(Reason::SourceInvalid, message));
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.split('\0').filter_map(|pair| pair.split_once('\n')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+    }
+
+    async fn init(&self) -> Result<(), Problem> {
+        let dir = self.dir();
+        if dir.join("HEAD").is_file() {
+            return Ok(());
+        }
+        let _ = fs::remove_dir_all(&dir);
+        let fault = |error: &io::Error| {
+            let full = error.kind() == io::ErrorKind::StorageFull;
+            let reason = if full { Reason::DiskFull } else { Reason::AgentFault };
+            Problem::new(reason, format!("the mirror {} cannot be made: {error}", dir.display()))
+        };
+        fs::create_dir_all(&dir).map_err(|error| fault(&error))?;
+        let output = self.local(&["init", "--quiet", "--bare", "--template=", "."], Vec::new(), 4096).await?;
+        if output.ended.code != 0 {
+            return Err(fault(&io::Error::other(output.ended.output)));
+        }
+        Ok(())
+    }
+
+    /// What a command that asks nobody prints.
+    async fn read(&self, args: &[&str], input: Vec<u8>, most: usize) -> Result<Vec<u8>, Problem> {
+        let output = self.local(args, input, most).await?;
+        if output.ended.code == 0 {
+            return Ok(output.stdout);
+        }
+        // Whatever is wrong with it is not wrong with the next one.
+        self.mirrors.remove(self.uid);
+        let message = format!("the mirror cannot be read, and is fetched anew: {}", output.ended.output.trim());
+        Err(Problem::new(Reason::AgentFault, message))
+    }
+
+    async fn local(&self, args: &[&str], input: Vec<u8>, most: usize) -> Result<Output, Problem> {
+        let dir = self.dir();
+        // A directory that is gone would be the same error as git that is.
+        if !dir.is_dir() {
+            return Err(Problem::new(Reason::AgentFault, "the mirror is gone, and is fetched anew"));
+        }
+        self.git.output(args, &self.git.local(), &dir, input, most).await.map_err(|error| Problem::from(&error))
+    }
+
+    /// Asks a server, as long as the mirror does not become too large by it.
+    async fn remote(&self, args: &[&str]) -> Result<Output, Problem> {
+        let dir = self.dir();
+        self.mirrors.grows(self.uid);
+        let watched = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                if size(&dir) > self.mirrors.limit {
+                    return GitError::TooLarge(self.mirrors.limit >> 20);
+                }
+            }
+        };
+        let output = tokio::select! {
+            output = self.git.output(args, &self.env, &dir, Vec::new(), MAX_COMMIT) => output,
+            error = watched => Err(error),
+        };
+        output.map_err(|error| {
+            self.mirrors.remove(self.uid);
+            Problem::from(&error)
+        })
+    }
+}
+
+/// The ref that keeps a commit, so that later ones are fetched as what has changed since.
+fn kept(commit: &str) -> String {
+    format!("refs/pawl/{commit}")
+}
+
+/// The objects that `git cat-file --batch` printed, by their ids; none when it is not understood.
+fn batch(output: &[u8]) -> Option<BTreeMap<&str, &[u8]>> {
+    let (mut found, mut rest) = (BTreeMap::new(), output);
+    while !rest.is_empty() {
+        let end = rest.iter().position(|byte| *byte == b'\n')?;
+        let mut words = std::str::from_utf8(rest.get(..end)?).ok()?.split(' ');
+        let (id, kind) = (words.next()?, words.next()?);
+        rest = rest.get(end + 1..)?;
+        if kind == "missing" {
+            continue;
+        }
+        let size: usize = words.next()?.parse().ok()?;
+        found.insert(id, rest.get(..size)?);
+        rest = rest.get(size + 1..)?;
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_read() {
+        let output = b"aa blob 3\nx\ny\nbb missing\ncc blob 0\n\n";
+        let found = batch(output).unwrap();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [("aa", &b"x\ny"[..]), ("cc", b"")]);
+        assert!(batch(b"aa blob 30\nx\n").is_none() && batch(b"nonsense").is_none());
+    }
+
+    /// Burrito 11.20: what was fetched is never removed, until the volume is full and the pod evicted.
+    #[test]
+    fn mirrors_that_were_used_longest_ago_make_room() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("left/behind")).unwrap();
+        let mirrors = Mirrors::new(dir.path(), 1000).unwrap();
+        assert!(!dir.path().join("left").exists());
+        for uid in ["a", "b", "c"] {
+            drop(mirrors.uses(uid));
+            fs::create_dir_all(mirrors.dir(uid)).unwrap();
+            fs::write(mirrors.dir(uid).join("pack"), [0; 400]).unwrap();
+        }
+        let busy = mirrors.uses("a");
+        mirrors.make_room();
+        let there = |uid: &str| mirrors.dir(uid).exists();
+        assert!(there("a") && !there("b") && there("c"), "one in use stays");
+        fs::write(mirrors.dir("a").join("more"), [0; 900]).unwrap();
+        mirrors.grows("a");
+        drop(busy);
+        mirrors.make_room();
+        assert!(!there("a"), "alone it is too large");
+        drop(mirrors.uses("c"));
+        fs::create_dir_all(mirrors.dir("c")).unwrap();
+        (0..=MAX_COMMITS).for_each(|_| mirrors.grows("c"));
+        mirrors.make_room();
+        assert!(!there("c"));
+    }
+}

@@ -1,0 +1,516 @@
+//! What of a tree is relevant to a layer, and the digest of that: pure over the entries of the tree and what its code says. Two trees are
+//! compared by their digests, so that no history is needed, and none can be missed (`design/0028-repositories.md`).
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use crds::{digest::hex_digest, text::clip};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    code::{self, Kind, Place, Read, SPLIT},
+    glob,
+    tree::{Tree, join},
+};
+
+/// What a layer says of what is relevant to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// Directory of its stack.
+    pub path: String,
+    /// Variable files of the source, relative to that directory.
+    pub variable_files: Vec<String>,
+    /// Globs of further paths, relative to the top.
+    pub triggers: Vec<String>,
+}
+
+/// What was read of a blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blob {
+    /// Where a link leads.
+    Link(String),
+    /// What code takes from elsewhere.
+    Code(Arc<Read>),
+}
+
+/// How a blob is read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ask {
+    /// As a link.
+    Link,
+    /// As code: the file's name, and whether a file of Terragrunt's named it.
+    Code(String, bool),
+}
+
+/// Blobs that were read, by their ids and how.
+pub type Known = BTreeMap<(String, Ask), Blob>;
+
+/// What there is for a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Its directory is there; the digest of all that is relevant.
+    There(String),
+    /// It is not; why, for people.
+    NotThere(String),
+    /// These blobs have to be read first.
+    Missing(BTreeSet<(String, Ask)>),
+}
+
+/// The most links that are followed on the way to one place.
+const MAX_LINKS: usize = 32;
+/// The most files and directories that are followed for one layer; what has more has all of the tree for its own.
+const MAX_FOLLOWED: usize = 4096;
+
+/// What there is for a layer in a tree.
+pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
+    let Some(dir) = join("", &subject.path) else {
+        return Content::NotThere(format!("{} leads out of the repository", clip(&subject.path, 200)));
+    };
+    let mut walk =
+        Walk { tree, known, relevant: BTreeSet::new(), missing: BTreeSet::new(), everything: false, queue: VecDeque::new() };
+    let found = walk.resolve(&dir);
+    if walk.missing.is_empty() && !found.as_deref().is_some_and(|found| walk.is_dir(found)) {
+        return Content::NotThere(not_there(tree, &dir));
+    }
+    walk.queue.push_back(Step::Module(dir.clone()));
+    walk.queue.extend(subject.variable_files.iter().filter_map(|path| join(&dir, path)).map(Step::All));
+    walk.follow();
+    if !walk.missing.is_empty() {
+        return Content::Missing(walk.missing);
+    }
+    for (at, entry) in tree.entries().iter().enumerate() {
+        if walk.everything || subject.triggers.iter().any(|trigger| glob::matches(trigger, &entry.path)) {
+            walk.relevant.insert(at);
+        }
+    }
+    let mut digest = Sha256::new();
+    for entry in walk.relevant.iter().filter_map(|at| tree.entries().get(*at)) {
+        digest.update(format!("{:o} {} {}\0", entry.mode, entry.id, entry.path));
+    }
+    Content::There(hex_digest(&digest.finalize()))
+}
+
+fn not_there(tree: &Tree, dir: &str) -> String {
+    let top = tree.top().join(", ");
+    let top = if top.is_empty() { "no directories".to_owned() } else { clip(&top, 200) };
+    if dir.is_empty() {
+        return "the repository is empty there".to_owned();
+    }
+    let why = if tree.at(dir).is_some() { "is no directory of the repository" } else { "is not in the repository" };
+    format!("{} {why}; at its top it has: {top}", clip(dir, 200))
+}
+
+/// What is still to be followed; paths are from the top.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// A file, or all that is below a directory.
+    All(String),
+    /// A directory with code.
+    Module(String),
+    /// A file of Terragrunt's, and the directory that it is read for.
+    Config(String, String),
+}
+
+struct Walk<'a> {
+    tree: &'a Tree,
+    known: &'a Known,
+    relevant: BTreeSet<usize>,
+    missing: BTreeSet<(String, Ask)>,
+    everything: bool,
+    queue: VecDeque<Step>,
+}
+
+impl Walk<'_> {
+    fn follow(&mut self) {
+        let mut done = BTreeSet::new();
+        while let Some(step) = self.queue.pop_front() {
+            if !done.insert(step.clone()) {
+                continue;
+            }
+            if done.len() > MAX_FOLLOWED {
+                self.everything = true;
+                return;
+            }
+            match step {
+                Step::All(path) => {
+                    self.all(&path);
+                }
+                Step::Module(path) => {
+                    if let Some(dir) = self.all(&path) {
+                        self.module(&dir);
+                    }
+                }
+                Step::Config(path, base) => {
+                    if let Some(file) = self.all(&path) {
+                        self.file(&file, &[&base, parent(&file)], true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a file, or all that is below a directory, and what links in it lead to; where that is, without links on the way.
+    fn all(&mut self, path: &str) -> Option<String> {
+        let path = self.resolve(path)?;
+        self.relevant.extend(self.tree.at(&path));
+        for at in self.tree.below(&path) {
+            self.relevant.insert(at);
+            let Some(entry) = self.tree.entries().get(at) else { continue };
+            if entry.is_link()
+                && let Some(target) = self.link(&entry.id).and_then(|target| join(parent(&entry.path), &target))
+            {
+                self.queue.push_back(Step::All(target));
+            }
+        }
+        Some(path)
+    }
+
+    /// Follows what the code in a directory takes from elsewhere.
+    fn module(&mut self, dir: &str) {
+        let files: Vec<&str> = self.tree.below(dir).filter_map(|at| Some(self.tree.entries().get(at)?.path.as_str())).collect();
+        for path in files {
+            if parent(path) == dir && code::is_code(name(path)) {
+                self.file(path, &[dir], false);
+            }
+        }
+    }
+
+    /// Follows what a file takes from elsewhere, for code in these directories.
+    fn file(&mut self, path: &str, bases: &[&str], config: bool) {
+        // A link to code is code by its own name, in its own place.
+        let Some(at) = self.resolve(path).and_then(|path| self.tree.at(&path)) else { return };
+        let Some(entry) = self.tree.entries().get(at) else { return };
+        self.relevant.insert(at);
+        if entry.is_gitlink() {
+            return;
+        }
+        if entry.size > code::LARGEST {
+            self.everything = true;
+            return;
+        }
+        let key = (entry.id.clone(), Ask::Code(name(path).to_owned(), config));
+        let Some(blob) = self.known.get(&key) else {
+            self.missing.insert(key);
+            return;
+        };
+        let Blob::Code(read) = blob else { return };
+        let Read::From(places) = &**read else {
+            self.everything = true;
+            return;
+        };
+        for (kind, place) in places {
+            for base in bases {
+                self.take(*kind, place, base);
+            }
+        }
+    }
+
+    /// Notes what is taken from a place, for code in a directory.
+    fn take(&mut self, kind: Kind, place: &Place, base: &str) {
+        let (dir, relative) = match place {
+            Place::Beside(relative) => (base.to_owned(), relative.as_str()),
+            Place::Top(relative) => (String::new(), relative.trim_start_matches('/')),
+            Place::Above(name, relative) => {
+                let Some(dir) = self.above(base, name) else { return };
+                (dir, relative.as_deref().map_or(name.as_str(), |relative| relative.trim_start_matches('/')))
+            }
+        };
+        if let Some((copied, _)) = relative.split_once(SPLIT) {
+            self.queue.extend(join(&dir, copied).map(Step::All));
+        }
+        // Out of the repository there is nothing that a commit could change.
+        let Some(path) = join(&dir, &relative.replace(SPLIT, "/")) else { return };
+        self.queue.push_back(match kind {
+            Kind::Module => Step::Module(path),
+            Kind::Config => Step::Config(path, base.to_owned()),
+        });
+    }
+
+    /// The next directory above this one with a file of this name.
+    fn above(&self, dir: &str, name: &str) -> Option<String> {
+        let mut dir = dir;
+        while !dir.is_empty() {
+            dir = parent(dir);
+            if join(dir, name).is_some_and(|path| self.tree.at(&path).is_some()) {
+                return Some(dir.to_owned());
+            }
+        }
+        None
+    }
+
+    /// The same path without links on the way; the links are relevant, and so is a submodule that it leads into. None when it leads out, or
+    /// when a link has to be read first.
+    fn resolve(&mut self, path: &str) -> Option<String> {
+        let (mut done, mut rest) = (String::new(), path.to_owned());
+        for _ in 0..=MAX_LINKS {
+            let mut followed = false;
+            while !rest.is_empty() {
+                let (next, left) = rest.split_once('/').unwrap_or((&rest, ""));
+                let (here, left) = (join(&done, next)?, left.to_owned());
+                let entry = self.tree.at(&here).and_then(|at| Some((at, self.tree.entries().get(at)?)));
+                match entry {
+                    Some((at, entry)) if entry.is_link() => {
+                        self.relevant.insert(at);
+                        let target = self.link(&entry.id)?;
+                        rest = join(&join(&done, &target)?, &left)?;
+                        done = String::new();
+                        followed = true;
+                        break;
+                    }
+                    Some((at, entry)) if entry.is_gitlink() => {
+                        self.relevant.insert(at);
+                    }
+                    _ => {}
+                }
+                (done, rest) = (here, left);
+            }
+            if !followed {
+                return Some(done);
+            }
+        }
+        None
+    }
+
+    fn link(&mut self, id: &str) -> Option<String> {
+        let key = (id.to_owned(), Ask::Link);
+        match self.known.get(&key) {
+            Some(Blob::Link(target)) => Some(target.clone()),
+            Some(Blob::Code(_)) => None,
+            None => {
+                self.missing.insert(key);
+                None
+            }
+        }
+    }
+
+    /// Whether something is below it, or may be: of a submodule only the commit is known.
+    fn is_dir(&self, path: &str) -> bool {
+        let above = (0..path.len()).filter(|at| path.as_bytes()[*at] == b'/').map(|at| &path[..at]).chain([path]);
+        let gitlink =
+            |path| self.tree.at(path).and_then(|at| self.tree.entries().get(at)).is_some_and(crate::tree::Entry::is_gitlink);
+        !self.tree.below(path).is_empty() || above.into_iter().any(gitlink)
+    }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+fn name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// What was read of a blob's text.
+pub fn understood(ask: &Ask, text: &[u8]) -> Blob {
+    let text = String::from_utf8_lossy(text);
+    match ask {
+        Ask::Link => Blob::Link(text.into_owned()),
+        Ask::Code(name, config) => Blob::Code(Arc::new(code::read(name, &text, *config))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    /// A tree of files, and of links, whose target begins with `->`.
+    struct Repo(BTreeMap<String, String>);
+
+    impl Repo {
+        fn of(files: &[(&str, &str)]) -> Self {
+            Self(files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect())
+        }
+
+        fn with(&self, path: &str, text: &str) -> Self {
+            let mut files = self.0.clone();
+            files.insert(path.to_owned(), text.to_owned());
+            Self(files)
+        }
+
+        fn without(&self, path: &str) -> Self {
+            let mut files = self.0.clone();
+            files.remove(path).unwrap();
+            Self(files)
+        }
+
+        fn content(&self, subject: &Subject) -> Content {
+            let id = |text: &str| hex_digest(&Sha256::digest(text)).replace("sha256:", "");
+            let mut listing = String::new();
+            for (path, text) in &self.0 {
+                let mode = if text.starts_with("->") { "120000" } else { "100644" };
+                writeln!(listing, "{mode} blob {} {}\t{path}", id(text), text.len()).unwrap();
+            }
+            let listing = listing.replace('\n', "\0");
+            let tree = Tree::parse(listing.as_bytes()).unwrap();
+            let mut known = Known::new();
+            loop {
+                match content(&tree, subject, &known) {
+                    Content::Missing(missing) => {
+                        assert!(missing.iter().all(|key| !known.contains_key(key)), "it is asked twice: {missing:?}");
+                        for (of, ask) in missing {
+                            let text = self.0.values().find(|text| id(text) == of).unwrap();
+                            let blob = understood(&ask, text.trim_start_matches("->").as_bytes());
+                            known.insert((of, ask), blob);
+                        }
+                    }
+                    other => return other,
+                }
+            }
+        }
+
+        fn digest(&self, subject: &Subject) -> String {
+            match self.content(subject) {
+                Content::There(digest) => digest,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn at(path: &str) -> Subject {
+        Subject { path: path.into(), ..Subject::default() }
+    }
+
+    fn repo() -> Repo {
+        Repo::of(&[
+            ("README.md", "r"),
+            ("stacks/app/main.tf", "module \"a\" { source = \"../../modules/a\" }\n"),
+            ("stacks/app/files/policy.json", "{}"),
+            ("stacks/app-old/main.tf", "# old\n"),
+            ("stacks/app/prod.tfvars", "x = 1\n"),
+            ("modules/a/main.tf", "module \"b\" { source = \"../b\" }\n"),
+            ("modules/b/main.tf", "# b\n"),
+            ("modules/b/templates/t.tpl", "t"),
+            ("modules/c/main.tf", "# c\n"),
+            ("env/common.tfvars", "y = 1\n"),
+        ])
+    }
+
+    #[test]
+    fn the_directory_its_modules_and_theirs_are_relevant_and_nothing_else() {
+        let (repo, app) = (repo(), at("./stacks/app/"));
+        let digest = repo.digest(&app);
+        for path in ["stacks/app/main.tf", "stacks/app/files/policy.json", "modules/a/main.tf", "modules/b/templates/t.tpl"] {
+            let text = repo.0[path].clone() + "# changed\n";
+            assert_ne!(repo.with(path, &text).digest(&app), digest, "{path}");
+        }
+        // Burrito 11.10: `stacks/app` is no part of `stacks/app-old`.
+        for path in ["README.md", "stacks/app-old/main.tf", "modules/c/main.tf", "env/common.tfvars", "stacks/new/main.tf"] {
+            assert_eq!(repo.with(path, "other").digest(&app), digest, "{path}");
+        }
+        assert_ne!(repo.with("stacks/app/new.tf", "").digest(&app), digest, "a new file");
+        assert_ne!(repo.digest(&at(".")), digest);
+    }
+
+    /// Burrito 11.10: a commit that only deletes is not relevant to it.
+    #[test]
+    fn deletions_and_renames_are_relevant() {
+        let (repo, app) = (repo(), at("stacks/app"));
+        let digest = repo.digest(&app);
+        for path in ["stacks/app/prod.tfvars", "modules/b/templates/t.tpl", "modules/b/main.tf"] {
+            assert_ne!(repo.without(path).digest(&app), digest, "{path}");
+        }
+        let renamed = repo.without("stacks/app/prod.tfvars").with("stacks/app/production.tfvars", "x = 1\n");
+        assert_ne!(renamed.digest(&app), digest);
+        assert_eq!(repo.without("modules/c/main.tf").digest(&app), digest);
+    }
+
+    /// Burrito 11.10: trigger paths are joined to the layer's path, so that none from the top of the repository can match.
+    #[test]
+    fn variable_files_and_trigger_paths_are_relevant() {
+        let repo = repo();
+        let subject = Subject {
+            path: "stacks/app".into(),
+            variable_files: vec!["../../env/common.tfvars".into(), "../../../etc/passwd".into()],
+            triggers: vec!["modules/c/**".into(), "*.md".into()],
+        };
+        let digest = repo.digest(&subject);
+        for path in ["env/common.tfvars", "modules/c/main.tf", "README.md"] {
+            assert_ne!(repo.with(path, "changed").digest(&subject), digest, "{path}");
+        }
+        assert_eq!(repo.with("env/other.tfvars", "").digest(&subject), digest);
+    }
+
+    #[test]
+    fn links_lead_to_what_is_relevant_too() {
+        let repo = repo()
+            .with("stacks/app/common.tf", "->../../shared/common.tf")
+            .with("shared/common.tf", "module \"s\" { source = \"./s\" }\n")
+            .with("stacks/app/s/main.tf", "# s\n")
+            .with("shared/s/main.tf", "# of nobody\n")
+            .with("stacks/app/current", "->../../modules/c")
+            .with("live", "->stacks")
+            .with("stacks/app/loop", "->loop")
+            .with("stacks/app/out", "->../../../etc");
+        for app in ["stacks/app", "live/app"] {
+            let app = at(app);
+            let digest = repo.digest(&app);
+            for path in ["shared/common.tf", "modules/c/main.tf", "stacks/app/s/main.tf"] {
+                assert_ne!(repo.with(path, "changed").digest(&app), digest, "{path}");
+            }
+            assert_eq!(repo.with("shared/s/main.tf", "changed").digest(&app), digest, "a link's code is where the link is");
+        }
+    }
+
+    #[test]
+    fn where_nobody_knows_what_is_taken_all_is_relevant() {
+        let app = at("stacks/app");
+        for text in ["module \"x\" { source = \"./${var.x}\" }", "module \"x\" {", &format!("# {}", "x".repeat(300 << 10))] {
+            let repo = repo().with("stacks/app/more.tf", text);
+            assert_ne!(repo.with("README.md", "changed").digest(&app), repo.digest(&app));
+        }
+    }
+
+    #[test]
+    fn terragrunt_is_followed_where_it_is_simple() {
+        let repo = Repo::of(&[
+            ("root.hcl", "locals { a = read_terragrunt_config(find_in_parent_folders(\"account.hcl\")) }"),
+            ("live/account.hcl", "locals {}"),
+            (
+                "live/vpc/terragrunt.hcl",
+                "include \"root\" { path = find_in_parent_folders(\"root.hcl\") }\nterraform { source = \"../../modules//vpc\" }",
+            ),
+            ("modules/vpc/main.tf", "module \"n\" { source = \"../net\" }"),
+            ("modules/net/main.tf", ""),
+            ("modules/tags/main.tf", ""),
+            ("live/db/terragrunt.hcl", ""),
+        ]);
+        let vpc = at("live/vpc");
+        let digest = repo.digest(&vpc);
+        for path in ["root.hcl", "live/account.hcl", "modules/vpc/main.tf", "modules/net/main.tf", "modules/tags/main.tf"] {
+            let text = repo.0[path].clone() + "\n";
+            assert_ne!(repo.with(path, &text).digest(&vpc), digest, "{path}");
+        }
+        assert_eq!(repo.with("live/db/terragrunt.hcl", "\n").digest(&vpc), digest);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_said() {
+        let repo = repo();
+        for (path, said) in [
+            ("stack", "stack is not in the repository; at its top it has: env, modules, stacks"),
+            ("README.md", "README.md is no directory of the repository"),
+            ("../x", "../x leads out of the repository"),
+        ] {
+            let Content::NotThere(why) = repo.content(&at(path)) else { panic!("{path}") };
+            assert!(why.starts_with(said), "{why}");
+        }
+        assert!(matches!(Repo::of(&[]).content(&at(".")), Content::NotThere(_)));
+    }
+
+    #[test]
+    fn a_submodule_is_its_commit() {
+        let tree = |id: char| {
+            let id = id.to_string().repeat(40);
+            Tree::parse(format!("100644 blob {id} 1\t.gitmodules\0160000 commit {id} -\tmodules/m\0").as_bytes()).unwrap()
+        };
+        let of = |id, path: &str| content(&tree(id), &at(path), &Known::new());
+        for path in ["modules/m", "modules/m/deep"] {
+            assert!(matches!(of('a', path), Content::There(_)), "{path}");
+            assert_ne!(of('a', path), of('b', path));
+        }
+    }
+}

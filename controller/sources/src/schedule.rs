@@ -1,0 +1,364 @@
+//! When a repository is looked at: pure over what is known of it and the time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crds::{FailureClass, RefStatus, backoff::Backoff};
+use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    follow::{Key, Layer, View},
+    relevance::Subject,
+};
+
+/// After a start repositories that are known are looked at within this time, and not all at once.
+const START: Duration = Duration::from_secs(60);
+/// Between tries of a repository that does not answer; its own interval is the longest.
+const FIRST: Duration = Duration::from_secs(10);
+/// Between tries of a ref that fails for want of something that may come back by itself.
+const OF_TRANSIENT: Backoff = Backoff { base: FIRST, cap: Duration::from_secs(300) };
+/// Between tries of a ref that fails until somebody does something.
+const OF_OTHERS: Backoff = Backoff { base: FIRST, cap: Duration::from_secs(3600) };
+/// Between tries to write what was found.
+const OF_WRITES: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
+
+/// Tries that failed one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tries {
+    /// When the last one did.
+    pub at: Timestamp,
+    /// How many.
+    pub times: u32,
+}
+
+impl Tries {
+    /// One more.
+    pub fn more(before: Option<Self>, at: Timestamp) -> Self {
+        Self { at, times: before.map_or(0, |before| before.times).saturating_add(1) }
+    }
+}
+
+/// What is remembered of a repository, besides its status. After a restart nothing of it is known, and nothing of it is needed.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Since when it is followed.
+    pub started: Timestamp,
+    /// When its refs were looked at last.
+    pub looked: Option<Timestamp>,
+    /// Looks that had no answer.
+    pub failed: Option<Tries>,
+    /// Writes that failed.
+    pub unwritten: Option<Tries>,
+    /// When refs failed.
+    pub refs: BTreeMap<String, Tries>,
+    /// What of each layer was asked for when there was an answer.
+    pub answered: BTreeMap<Key, (String, Subject)>,
+}
+
+impl Memory {
+    /// Nothing is known.
+    pub const fn new(started: Timestamp) -> Self {
+        Self { started, looked: None, failed: None, unwritten: None, refs: BTreeMap::new(), answered: BTreeMap::new() }
+    }
+
+    /// Meets layers for the first time: what their status says is of their spec was found for the settings that they have. Forgets what is gone.
+    pub fn meets(&mut self, view: &View) {
+        let defaults = &view.repository.spec.defaults;
+        for layer in view.layers.iter().filter(|layer| layer.is_current()) {
+            let asked = || (layer.of.clone(), layer.subject(defaults));
+            self.answered.entry(layer.key.clone()).or_insert_with(asked);
+        }
+        self.answered.retain(|key, _| view.layers.iter().any(|layer| layer.key == *key));
+        self.refs.retain(|name, _| view.layers.iter().any(|layer| layer.git_ref == *name));
+    }
+
+    /// Whether what a layer asks for now was answered.
+    pub fn has_answered(&self, layer: &Layer, view: &View) -> bool {
+        let defaults = &view.repository.spec.defaults;
+        self.answered.get(&layer.key).is_some_and(|(of, subject)| *of == layer.of && *subject == layer.subject(defaults))
+    }
+}
+
+/// Why a repository is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Somebody asked for it.
+    Poke,
+    /// Its spec is another.
+    Spec,
+    /// A layer names a ref that nobody has looked at, or a layer asks for something else.
+    Layer,
+    /// It is time.
+    Interval,
+    /// A ref failed, and is tried again.
+    Retry,
+}
+
+impl Cause {
+    /// The word in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Poke => "poke",
+            Self::Spec => "spec",
+            Self::Layer => "layer",
+            Self::Interval => "interval",
+            Self::Retry => "retry",
+        }
+    }
+}
+
+/// When a repository is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Now.
+    Now(Cause),
+    /// Then, if nothing happens before.
+    At(Timestamp),
+    /// Not before something happens.
+    Never,
+}
+
+/// When a repository is looked at.
+pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
+    let spec = &view.repository.spec;
+    if let Some(tries) = memory.unwritten {
+        let then = later(tries.at, OF_WRITES.spread(tries.times, hash(view.uid(), u64::from(tries.times))));
+        if then > now {
+            return Due::At(then);
+        }
+    }
+    if spec.suspend {
+        return Due::Never;
+    }
+    let status = view.repository.status.as_ref();
+    if view.poke() != status.and_then(|status| status.last_handled_poke.as_ref()) && view.poke().is_some() {
+        return Due::Now(Cause::Poke);
+    }
+    if status.and_then(|status| status.observed_generation) != view.repository.metadata.generation {
+        return Due::Now(Cause::Spec);
+    }
+    if let Some(tries) = memory.failed {
+        let backoff = Backoff { base: FIRST, cap: spec.interval.0.max(FIRST) };
+        let then = later(tries.at, backoff.spread(tries.times, hash(view.uid(), u64::from(tries.times))));
+        return if then > now { Due::At(then) } else { Due::Now(Cause::Interval) };
+    }
+    let mut next = next_look(view, memory);
+    if next <= now {
+        return Due::Now(Cause::Interval);
+    }
+    for name in view.refs() {
+        match status.and_then(|status| status.refs.iter().find(|known| known.name == name)) {
+            None => return Due::Now(Cause::Layer),
+            Some(RefStatus { failure: None, .. }) => {
+                if view.of_ref(name).any(|layer| !memory.has_answered(layer, view)) {
+                    return Due::Now(Cause::Layer);
+                }
+            }
+            Some(known) => {
+                let then = retry(known, memory);
+                if then <= now {
+                    return Due::Now(Cause::Retry);
+                }
+                next = next.min(then);
+            }
+        }
+    }
+    Due::At(next)
+}
+
+/// Whether a ref that failed is tried again; one that did not is looked at in any case.
+pub fn is_tried(known: &RefStatus, memory: &Memory, cause: Cause, now: Timestamp) -> bool {
+    known.failure.is_none() || matches!(cause, Cause::Poke | Cause::Spec) || retry(known, memory) <= now
+}
+
+/// When a ref that failed is tried again. When it failed nobody remembers after a restart: then at once.
+fn retry(known: &RefStatus, memory: &Memory) -> Timestamp {
+    let (Some(failure), Some(tries)) = (&known.failure, memory.refs.get(&known.name)) else { return Timestamp::MIN };
+    let backoff = if failure.class == FailureClass::Transient { OF_TRANSIENT } else { OF_OTHERS };
+    later(tries.at, backoff.after(failure.times))
+}
+
+/// When the interval is over: nine to eleven tenths of it, by the repository's UID and the last look.
+fn next_look(view: &View, memory: &Memory) -> Timestamp {
+    let interval = view.repository.spec.interval.0;
+    let Some(looked) = memory.looked else {
+        // What is known already can wait until others have been looked at.
+        let has_refs = view.repository.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
+        let spread = u64::try_from(interval.min(START).as_millis()).unwrap_or(u64::MAX);
+        let wait = if has_refs { hash(view.uid(), 0) % spread.max(1) } else { 0 };
+        return later(memory.started, Duration::from_millis(wait));
+    };
+    let tenths = 900 + hash(view.uid(), u64::try_from(looked.as_second()).unwrap_or_default()) % 201;
+    later(looked, interval.saturating_mul(u32::try_from(tenths).unwrap_or(1000)) / 1000)
+}
+
+/// A number that follows from a UID and another number.
+fn hash(uid: &str, n: u64) -> u64 {
+    let digest = Sha256::digest(format!("{uid} {n}"));
+    digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+fn later(at: Timestamp, wait: Duration) -> Timestamp {
+    at.checked_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::{TerraformLayer, TerraformRepository, names};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::follow::Follow;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    /// A repository of a minute with a layer on `main`, its status, and what its layer knows.
+    fn view(spec: &Value, status: Value, source: bool) -> View {
+        let mut all = json!({"url": "https://h/r", "interval": "1m"});
+        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let mut repository = TerraformRepository::new("r", serde_json::from_value(all).unwrap());
+        let meta = &mut repository.metadata;
+        (meta.namespace, meta.uid, meta.generation) = (Some("a".into()), Some("u".into()), Some(1));
+        repository.status = serde_json::from_value(status).unwrap();
+        let mut layer = TerraformLayer::new("l", serde_json::from_value(json!({"repository": {"name": "r"}})).unwrap());
+        layer.metadata.namespace = Some("a".into());
+        if source {
+            let source = json!({"source": {"of": layer.source_of(), "revision": "a", "content": "x"}});
+            layer.status = serde_json::from_value(source).unwrap();
+        }
+        let mut follow = Follow::default();
+        follow.repository(repository);
+        follow.layer(&layer);
+        follow.view(&("a".into(), "r".into())).unwrap()
+    }
+
+    fn known() -> Value {
+        let condition = json!({"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        json!({"observedGeneration": 1, "conditions": [condition], "refs": [{"name": "main", "commit": {"revision": "a"}}]})
+    }
+
+    fn failing(class: &str, times: u32) -> Value {
+        let mut status = known();
+        status["refs"][0]["failure"] = json!({"class": class, "reason": "R", "message": "", "nextStep": "",
+            "since": "2026-01-01T00:00:00Z", "times": times});
+        status
+    }
+
+    fn memory(view: &View) -> Memory {
+        let mut memory = Memory { looked: Some(at(0)), ..Memory::new(at(-1000)) };
+        memory.meets(view);
+        memory
+    }
+
+    fn seconds(due: Due) -> f64 {
+        match due {
+            Due::At(then) => then.duration_since(at(0)).as_secs_f64(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_interval_is_nine_to_eleven_tenths_and_the_same_each_time_it_is_asked() {
+        let view = view(&json!({}), known(), true);
+        let mut seen = std::collections::BTreeSet::new();
+        for second in 0..50 {
+            let memory = Memory { looked: Some(at(second * 60)), ..memory(&view) };
+            let then = due(&view, &memory, at(second * 60));
+            let wait = seconds(then) - f64::from(i32::try_from(second * 60).unwrap());
+            assert!((54.0..=66.0).contains(&wait), "{wait}");
+            assert_eq!(due(&view, &memory, at(second * 60 + 10)), then);
+            seen.insert((wait * 1000.0).round().to_string());
+        }
+        assert!(seen.len() > 20, "{seen:?}");
+        assert_eq!(due(&view, &memory(&view), at(67)), Due::Now(Cause::Interval));
+    }
+
+    #[test]
+    fn after_a_start_what_is_new_goes_first() {
+        let new = view(&json!({}), json!({"observedGeneration": 1}), false);
+        assert_eq!(due(&new, &Memory::new(at(0)), at(0)), Due::Now(Cause::Interval));
+        let known = view(&json!({}), known(), true);
+        let mut memory = Memory::new(at(0));
+        memory.meets(&known);
+        let wait = seconds(due(&known, &memory, at(0)));
+        assert!((0.0..60.0).contains(&wait) && wait > 0.0, "{wait}");
+        assert_eq!(due(&known, &memory, at(60)), Due::Now(Cause::Interval));
+    }
+
+    #[test]
+    fn pokes_specs_refs_and_layers_are_answered_at_once() {
+        let now = at(1);
+        let mut view_ = view(&json!({}), known(), true);
+        assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)));
+        let mut poked = (*view_.repository).clone();
+        poked.metadata.annotations = Some([(names::POKE.to_owned(), "1".to_owned())].into());
+        view_.repository = std::sync::Arc::new(poked.clone());
+        assert_eq!(due(&view_, &memory(&view_), now), Due::Now(Cause::Poke));
+        poked.status.as_mut().unwrap().last_handled_poke = Some("1".into());
+        view_.repository = std::sync::Arc::new(poked);
+        assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)), "it is answered");
+
+        let mut older = known();
+        older["observedGeneration"] = json!(0);
+        let other = view(&json!({}), older, true);
+        assert_eq!(due(&other, &memory(&other), now), Due::Now(Cause::Spec));
+        let mut without = known();
+        without["refs"] = json!([]);
+        let without = view(&json!({}), without, false);
+        assert_eq!(due(&without, &memory(&without), now), Due::Now(Cause::Layer));
+        let fresh = view(&json!({}), known(), false);
+        assert_eq!(due(&fresh, &memory(&fresh), now), Due::Now(Cause::Layer));
+        let mut memory_ = memory(&fresh);
+        let layer = &fresh.layers[0];
+        let asked = (layer.of.clone(), layer.subject(&fresh.repository.spec.defaults));
+        memory_.answered.insert(layer.key.clone(), asked);
+        assert!(matches!(due(&fresh, &memory_, now), Due::At(_)), "what was answered is not asked in a circle");
+        let other = view(&json!({"defaults": {"variableFiles": [{"path": "x.tfvars"}]}}), known(), true);
+        assert_eq!(due(&other, &memory_, now), Due::Now(Cause::Layer), "other settings");
+    }
+
+    #[test]
+    fn nothing_is_looked_at_while_it_is_suspended() {
+        let view = view(&json!({"suspend": true}), json!({}), false);
+        assert_eq!(due(&view, &Memory::new(at(0)), at(9_999_999)), Due::Never);
+    }
+
+    /// Burrito 11.11: a token that could not be had stops polling until something else happens. Here a look that had no answer has a next
+    /// one, always, and no later than the interval.
+    #[test]
+    fn a_repository_that_does_not_answer_is_asked_again_for_ever() {
+        let view = view(&json!({}), known(), true);
+        for times in [1, 2, 3, 10, 1000, u32::MAX] {
+            let memory = Memory { failed: Some(Tries { at: at(0), times }), ..memory(&view) };
+            let wait = seconds(due(&view, &memory, at(0)));
+            let most = 10.0 * 2f64.powi(i32::try_from(times.min(10)).unwrap() - 1);
+            assert!(wait >= most.min(60.0) / 2.0 && wait <= most.min(60.0), "{times}: {wait}");
+            assert_eq!(due(&view, &memory, at(61)), Due::Now(Cause::Interval));
+        }
+    }
+
+    /// Burrito 11.12: a ref that fails is asked for every ten seconds, for ever.
+    #[test]
+    fn a_ref_that_fails_waits_longer_each_time() {
+        let rows = [("Configuration", 1, 10), ("Configuration", 3, 40), ("Transient", 30, 300), ("Configuration", 30, 3600)];
+        for (class, times, wait) in rows {
+            let view = view(&json!({"interval": "24h"}), failing(class, times), true);
+            let mut memory = memory(&view);
+            memory.refs.insert("main".into(), Tries { at: at(0), times: 1 });
+            assert_eq!(due(&view, &memory, at(0)), Due::At(at(wait)), "{class} {times}");
+            assert_eq!(due(&view, &memory, at(wait)), Due::Now(Cause::Retry));
+            let known = &view.repository.status.as_ref().unwrap().refs[0];
+            assert!(!is_tried(known, &memory, Cause::Interval, at(wait - 1)) && is_tried(known, &memory, Cause::Poke, at(0)));
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_found_again_and_not_at_once() {
+        let view = view(&json!({}), json!({}), false);
+        let memory = Memory { unwritten: Some(Tries { at: at(0), times: 1 }), ..memory(&view) };
+        assert!((0.5..=1.0).contains(&seconds(due(&view, &memory, at(0)))));
+        assert_eq!(due(&view, &memory, at(1)), Due::Now(Cause::Spec));
+    }
+}

@@ -1,0 +1,269 @@
+//! The status of a repository: pure over the old one and what was seen. What is the same is written as it was, so that a look which finds
+//! nothing new writes nothing.
+
+use crds::{
+    Commit, RefFailure, RefStatus, TerraformRepositoryStatus, conditions,
+    reason::{ANSWERED, REFS_KNOWN, SUSPENDED},
+    text::clip,
+    whole_seconds,
+};
+use jiff::Timestamp;
+
+use crate::failure::Problem;
+
+/// The most refs that are followed in a repository: what its status has room for.
+pub const MAX_REFS: usize = 256;
+/// The most failures in a row that are counted.
+const MAX_TIMES: u32 = 1000;
+
+/// What a look has seen.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// Generation of the spec.
+    pub generation: Option<i64>,
+    /// The poke that there was before it began.
+    pub poke: Option<String>,
+    /// What there is of each ref that a layer names.
+    pub refs: Vec<(String, Seen)>,
+    /// How many refs more there are than are followed.
+    pub beyond: usize,
+    /// Why nothing could be asked.
+    pub failed: Option<Problem>,
+}
+
+/// What was seen of a ref.
+#[derive(Clone, Debug)]
+pub enum Seen {
+    /// It is where it was.
+    Same,
+    /// It is at another commit, or its commit is known for the first time.
+    At(Box<At>),
+    /// It could not be looked at.
+    Failed(Problem),
+    /// It was not looked at.
+    Unseen,
+}
+
+/// Where a ref is.
+#[derive(Clone, Debug)]
+pub struct At {
+    /// The commit, with its bundle.
+    pub commit: Commit,
+    /// From the look to the stored bundle.
+    pub took: std::time::Duration,
+    /// The commit before, when this one does not follow from it.
+    pub forced_from: Option<String>,
+}
+
+/// The status after a look. `step` has what to do about a problem.
+pub fn next(
+    old: &TerraformRepositoryStatus,
+    look: &Look,
+    step: impl Fn(&Problem) -> String,
+    now: Timestamp,
+) -> TerraformRepositoryStatus {
+    let refs: Vec<RefStatus> = look.refs.iter().filter_map(|(name, seen)| reference(old, name, seen, &step, now)).collect();
+    let mut status = TerraformRepositoryStatus {
+        observed_generation: look.generation,
+        conditions: old.conditions.clone(),
+        refs,
+        last_handled_poke: look.poke.clone(),
+    };
+    let mut set = |type_: &str, is: bool, reason: &str, message: &str| {
+        conditions::set(&mut status.conditions, type_, Some(is), reason, message, look.generation, now);
+    };
+    match &look.failed {
+        None => set(conditions::SYNCED, true, ANSWERED, "the last look had an answer"),
+        Some(problem) => set(conditions::SYNCED, false, problem.reason.as_str(), &said(&problem.message, &step(problem))),
+    }
+    let failing = status.refs.iter().find_map(|known| Some((&known.name, known.failure.as_ref()?)));
+    let unknown = look.refs.iter().find(|(name, _)| !status.refs.iter().any(|known| known.name == *name));
+    match (failing, unknown, &look.failed) {
+        (_, Some((name, _)), Some(problem)) => {
+            set(
+                conditions::READY,
+                false,
+                problem.reason.as_str(),
+                &said(&format!("{name}: {}", problem.message), &step(problem)),
+            );
+        }
+        (Some((name, failure)), ..) => {
+            let message = said(&format!("{name}: {}", failure.message), &failure.next_step);
+            let reason = failure.reason.clone();
+            set(conditions::READY, false, &reason, &message);
+        }
+        _ if look.beyond > 0 => {
+            let message =
+                format!("{} refs more than the {MAX_REFS} that a repository has room for are not followed", look.beyond);
+            set(conditions::READY, false, crds::reason::INVALID_SPEC, &message);
+        }
+        _ if look.refs.is_empty() => set(conditions::READY, true, REFS_KNOWN, "no layer names a ref of it yet"),
+        _ => set(conditions::READY, true, REFS_KNOWN, "every ref that a layer names is known"),
+    }
+    status
+}
+
+/// The status of a repository that is suspended.
+pub fn suspended(old: &TerraformRepositoryStatus, generation: Option<i64>, now: Timestamp) -> TerraformRepositoryStatus {
+    let mut status = TerraformRepositoryStatus { observed_generation: generation, ..old.clone() };
+    let message = "spec.suspend is true: its refs are not looked at, and layers keep what they have";
+    conditions::set(&mut status.conditions, conditions::SYNCED, Some(false), SUSPENDED, message, generation, now);
+    status
+}
+
+fn reference(
+    old: &TerraformRepositoryStatus,
+    name: &str,
+    seen: &Seen,
+    step: impl Fn(&Problem) -> String,
+    now: Timestamp,
+) -> Option<RefStatus> {
+    let before = old.refs.iter().find(|known| known.name == name);
+    match seen {
+        Seen::Unseen => before.cloned(),
+        Seen::Same => before.map(|before| RefStatus { failure: None, ..before.clone() }),
+        Seen::At(at) => {
+            let is_same = before.and_then(|before| before.commit.as_ref()).is_some_and(|c| c.revision == at.commit.revision);
+            let since = before.filter(|_| is_same).and_then(|before| before.since.clone()).unwrap_or_else(|| whole_seconds(now));
+            Some(RefStatus {
+                name: name.to_owned(),
+                commit: Some(at.commit.clone()),
+                since: Some(since),
+                took: Some(format!("{:.1}s", at.took.as_secs_f64())),
+                forced_from: at.forced_from.clone(),
+                failure: None,
+            })
+        }
+        Seen::Failed(problem) => {
+            let fresh = RefStatus { name: name.to_owned(), ..RefStatus::default() };
+            let last = before.and_then(|before| before.failure.as_ref());
+            let since = last.map_or_else(|| whole_seconds(now), |last| last.since.clone());
+            let failure = RefFailure {
+                class: problem.class(),
+                reason: problem.reason.as_str().to_owned(),
+                message: clip(&problem.message, 1000),
+                next_step: clip(&step(problem), 1000),
+                since,
+                times: last.map_or(1, |last| last.times.saturating_add(1).min(MAX_TIMES)),
+            };
+            Some(RefStatus { failure: Some(failure), ..before.cloned().unwrap_or(fresh) })
+        }
+    }
+}
+
+/// What failed and what to do, in the room of a condition's message.
+fn said(message: &str, step: &str) -> String {
+    let step = clip(step, 300);
+    format!("{}; {step}", clip(message, 505 - step.chars().count()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::{FailureClass, Reason};
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn commit(revision: &str) -> Commit {
+        Commit { revision: revision.into(), digest: Some("sha256:x".into()), ..Commit::default() }
+    }
+
+    fn seen(revision: &str) -> Seen {
+        Seen::At(Box::new(At { commit: commit(revision), took: std::time::Duration::from_millis(1234), forced_from: None }))
+    }
+
+    fn failed(reason: Reason) -> Seen {
+        Seen::Failed(Problem::new(reason, "there is none"))
+    }
+
+    fn look(refs: &[(&str, Seen)]) -> Look {
+        let refs = refs.iter().map(|(name, seen)| ((*name).to_owned(), seen.clone())).collect();
+        Look { generation: Some(1), refs, ..Look::default() }
+    }
+
+    fn after(old: &TerraformRepositoryStatus, look: &Look, second: i64) -> TerraformRepositoryStatus {
+        next(old, look, |problem| problem.next_step("ns", "r"), at(second))
+    }
+
+    fn reason<'a>(status: &'a TerraformRepositoryStatus, type_: &str) -> (&'a str, &'a str) {
+        let condition = status.conditions.iter().find(|condition| condition.type_ == type_).unwrap();
+        (&condition.status, &condition.reason)
+    }
+
+    #[test]
+    fn a_look_that_finds_nothing_new_is_the_same_status() {
+        let first = after(&TerraformRepositoryStatus::default(), &look(&[("main", seen("a"))]), 0);
+        assert_eq!(reason(&first, "Ready"), ("True", "RefsKnown"));
+        assert_eq!(first.refs[0].took.as_deref(), Some("1.2s"));
+        assert_eq!(after(&first, &look(&[("main", Seen::Same)]), 300), first);
+        let down = Look { failed: Some(Problem::new(Reason::SourceUnreachable, "no route")), ..look(&[("main", Seen::Unseen)]) };
+        let second = after(&first, &down, 600);
+        assert_eq!(
+            (reason(&second, "Ready"), reason(&second, "Synced")),
+            (("True", "RefsKnown"), ("False", "SourceUnreachable"))
+        );
+        assert_eq!(after(&second, &down, 900), second, "an outage is written once");
+        let moved = after(&second, &look(&[("main", seen("b"))]), 1200);
+        assert_eq!((moved.refs[0].since.clone().unwrap().0, reason(&moved, "Synced").0), (at(1200), "True"));
+    }
+
+    /// Burrito 11.12: one failing ref is all that is seen, and the error of one is overwritten by the next.
+    #[test]
+    fn a_deleted_branch_is_said_beside_a_good_one() {
+        let first = after(&TerraformRepositoryStatus::default(), &look(&[("dev", seen("d")), ("main", seen("a"))]), 0);
+        let gone = [("dev", failed(Reason::RevisionNotFound)), ("main", seen("b"))];
+        let second = after(&first, &look(&gone), 300);
+        assert_eq!(second.refs[1].commit.as_ref().unwrap().revision, "b");
+        let dev = &second.refs[0];
+        assert_eq!(dev.commit.as_ref().unwrap().revision, "d", "what is known of it stays");
+        let failure = dev.failure.as_ref().unwrap();
+        assert_eq!((failure.class, failure.times, failure.since.0), (FailureClass::Configuration, 1, at(300)));
+        assert_eq!(reason(&second, "Ready"), ("False", "RevisionNotFound"));
+        assert_eq!(reason(&second, "Synced"), ("True", "Answered"));
+        let ready = &second.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
+        assert!(ready.starts_with("dev: there is none; push the ref"), "{ready}");
+        assert_eq!(after(&second, &look(&[("dev", Seen::Unseen), ("main", Seen::Same)]), 600), second);
+        let third = after(&second, &look(&[("dev", failed(Reason::RevisionNotFound)), ("main", Seen::Same)]), 900);
+        let failure = third.refs[0].failure.as_ref().unwrap();
+        assert_eq!((failure.times, failure.since.0), (2, at(300)));
+        let back = after(&third, &look(&[("dev", Seen::Same), ("main", Seen::Same)]), 1200);
+        assert_eq!((reason(&back, "Ready").0, &back.refs[0].failure), ("True", &None));
+        assert_eq!(after(&third, &look(&[("main", Seen::Same)]), 1200).refs.len(), 1, "no layer names it any more");
+    }
+
+    #[test]
+    fn a_repository_that_never_answered_is_not_ready() {
+        let down = Look { failed: Some(Problem::new(Reason::SourceUnauthorized, "no")), ..look(&[("main", Seen::Unseen)]) };
+        let status = after(&TerraformRepositoryStatus::default(), &Look { poke: Some("1".into()), ..down }, 0);
+        assert_eq!(reason(&status, "Ready"), ("False", "SourceUnauthorized"));
+        assert_eq!((status.refs.len(), status.last_handled_poke.as_deref()), (0, Some("1")));
+        let empty = after(&TerraformRepositoryStatus::default(), &look(&[]), 0);
+        assert_eq!(reason(&empty, "Ready"), ("True", "RefsKnown"));
+        let many = after(&TerraformRepositoryStatus::default(), &Look { beyond: 3, ..look(&[("main", seen("a"))]) }, 0);
+        assert_eq!(reason(&many, "Ready"), ("False", "InvalidSpec"));
+    }
+
+    #[test]
+    fn messages_keep_within_their_bounds() {
+        let long = Problem::new(Reason::HostKeyNotKnown, "é".repeat(2000));
+        let down = Look { failed: Some(long.clone()), ..look(&[("main", Seen::Failed(long))]) };
+        let status = after(&TerraformRepositoryStatus::default(), &down, 0);
+        for condition in &status.conditions {
+            let count = condition.message.chars().count();
+            assert!(count <= 512 && condition.message.contains("known_hosts"), "{count}: {}", condition.message);
+        }
+        let failure = status.refs[0].failure.as_ref().unwrap();
+        assert!(failure.message.chars().count() <= 1024 && failure.next_step.chars().count() <= 1024);
+    }
+
+    #[test]
+    fn suspension_is_said_and_nothing_is_forgotten() {
+        let first = after(&TerraformRepositoryStatus::default(), &look(&[("main", seen("a"))]), 0);
+        let paused = suspended(&first, Some(2), at(10));
+        assert_eq!((reason(&paused, "Synced"), &paused.refs), (("False", "Suspended"), &first.refs));
+        assert_eq!(suspended(&paused, Some(2), at(20)), paused);
+    }
+}

@@ -1,0 +1,136 @@
+//! Where bundles are kept, and how they get there.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Read as _},
+    path::{Path, PathBuf},
+};
+
+use crds::{
+    Reason,
+    datastore::{Stored, causes},
+    digest::hex_digest,
+    text::clip,
+};
+use datastore_client::{
+    RequestError,
+    attempt::Content,
+    sources::{RepositoryId, Sources},
+};
+use sha2::{Digest as _, Sha256};
+use source::bundle::{self, PackError};
+use tokio_util::io::ReaderStream;
+
+use crate::{failure::Problem, git::Commands};
+
+/// Where bundles are kept: by namespace and UID of a repository, and by commit.
+pub trait Bundles: Send + Sync {
+    /// What is kept of a commit.
+    fn digest(
+        &self,
+        namespace: &str,
+        uid: &str,
+        revision: &str,
+    ) -> impl Future<Output = Result<Option<Stored>, RequestError>> + Send;
+    /// Keeps a bundle. The same commit has the same one.
+    fn put(
+        &self,
+        namespace: &str,
+        uid: &str,
+        revision: &str,
+        file: &Path,
+    ) -> impl Future<Output = Result<Stored, RequestError>> + Send;
+    /// The commits that something is kept of.
+    fn list(&self, namespace: &str, uid: &str) -> impl Future<Output = Result<Vec<String>, RequestError>> + Send;
+    /// Keeps a bundle no longer.
+    fn delete(&self, namespace: &str, uid: &str, revision: &str) -> impl Future<Output = Result<(), RequestError>> + Send;
+}
+
+/// The datastore at `https://HOST[:PORT]`; the files are read for each request.
+pub fn datastore(url: &str, authority: PathBuf, token: PathBuf) -> Sources {
+    Sources::new(url, authority, token)
+}
+
+impl Bundles for Sources {
+    async fn digest(&self, namespace: &str, uid: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+        self.digest(RepositoryId { namespace, uid }, revision).await
+    }
+
+    async fn put(&self, namespace: &str, uid: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
+        let fault = |error| RequestError::file(file, error);
+        let path = file.to_owned();
+        let read = tokio::task::spawn_blocking(move || sum(&path)).await.map_err(|error| fault(io::Error::other(error)))?;
+        let (digest, size) = read.map_err(fault)?;
+        let stream = ReaderStream::with_capacity(tokio::fs::File::open(file).await.map_err(fault)?, 256 << 10);
+        let content = Content { body: reqwest::Body::wrap_stream(stream), size, digest };
+        self.put(RepositoryId { namespace, uid }, revision, content).await
+    }
+
+    async fn list(&self, namespace: &str, uid: &str) -> Result<Vec<String>, RequestError> {
+        self.list(RepositoryId { namespace, uid }).await
+    }
+
+    async fn delete(&self, namespace: &str, uid: &str, revision: &str) -> Result<(), RequestError> {
+        self.delete(RepositoryId { namespace, uid }, revision).await
+    }
+}
+
+/// Digest and size of a file.
+fn sum(path: &Path) -> io::Result<(String, u64)> {
+    let (mut file, mut digest, mut size, mut piece) = (File::open(path)?, Sha256::new(), 0, vec![0; 256 << 10]);
+    loop {
+        let count = file.read(&mut piece)?;
+        if count == 0 {
+            return Ok((hex_digest(&digest.finalize()), size));
+        }
+        digest.update(piece.get(..count).unwrap_or_default());
+        size += count as u64;
+    }
+}
+
+/// What an error of the datastore is.
+pub fn unkept(error: &RequestError) -> Problem {
+    let reason = match error {
+        RequestError::Refused(_) => Reason::DatastoreRefused,
+        RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => Reason::DatastoreUnavailable,
+    };
+    Problem::new(reason, format!("the bundle is not stored: {}", causes(error)))
+}
+
+/// Packs a commit of a mirror and has it kept.
+///
+/// # Errors
+/// When it is not kept.
+pub async fn keep(
+    bundles: &impl Bundles,
+    git: &Commands,
+    mirror: &Path,
+    (namespace, uid, revision): (&str, &str, &str),
+) -> Result<Stored, Problem> {
+    let fault = |error: &dyn std::fmt::Display| Problem::new(Reason::AgentFault, format!("the bundle cannot be made: {error}"));
+    let file = tempfile::NamedTempFile::new_in(mirror).map_err(|error| fault(&error))?;
+    let (command, mirror, commit) = (git.command(), mirror.to_owned(), revision.to_owned());
+    let into = file.reopen().map_err(|error| fault(&error))?;
+    let packed =
+        tokio::task::spawn_blocking(move || pack(command, &mirror, &commit, into)).await.map_err(|error| fault(&error))?;
+    packed.map_err(|error| unpacked(&error))?;
+    bundles.put(namespace, uid, revision, file.path()).await.map_err(|error| unkept(&error))
+}
+
+fn pack(git: std::process::Command, mirror: &Path, commit: &str, into: File) -> Result<(), PackError> {
+    let packed = bundle::pack(git, mirror, commit, BufWriter::new(into))?;
+    if !packed.without.is_empty() {
+        tracing::debug!(commit, without = packed.without.join(", "), "submodules that .gitmodules does not name");
+    }
+    Ok(())
+}
+
+fn unpacked(error: &PackError) -> Problem {
+    let reason = match error {
+        PackError::NotRun(_) | PackError::Mirror(_) => Reason::AgentFault,
+        PackError::Refused(_) => Reason::SourceInvalid,
+        PackError::Write(error) if error.kind() == std::io::ErrorKind::StorageFull => Reason::DiskFull,
+        PackError::Write(_) => Reason::AgentFault,
+    };
+    Problem::new(reason, format!("no bundle is made of it: {}", clip(&causes(error), 500)))
+}

@@ -1,0 +1,154 @@
+//! The tree of a commit, as `git ls-tree -r -l -z` lists it.
+
+/// Mode of a link.
+const LINK: u32 = 0o120_000;
+/// Mode of a commit of another repository.
+const GITLINK: u32 = 0o160_000;
+
+/// A file, a link or a commit of another repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its path from the top.
+    pub path: String,
+    /// As git has it.
+    pub mode: u32,
+    /// Id of the blob, or of the commit of a submodule.
+    pub id: String,
+    /// Size in bytes; none of a submodule.
+    pub size: u64,
+}
+
+impl Entry {
+    /// Whether its blob is the path of something else.
+    pub const fn is_link(&self) -> bool {
+        self.mode == LINK
+    }
+
+    /// Whether it is a commit of another repository.
+    pub const fn is_gitlink(&self) -> bool {
+        self.mode == GITLINK
+    }
+}
+
+/// All entries of a commit, in the order of their paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree(Vec<Entry>);
+
+impl Tree {
+    /// Reads a listing.
+    ///
+    /// # Errors
+    /// The line that is not understood.
+    pub fn parse(listing: &[u8]) -> Result<Self, String> {
+        let mut entries = Vec::new();
+        for line in listing.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
+            let line = String::from_utf8_lossy(line);
+            entries.push(entry(&line).ok_or_else(|| format!("git lists a tree in a way that is not understood: {line}"))?);
+        }
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Self(entries))
+    }
+
+    /// All of them.
+    pub fn entries(&self) -> &[Entry] {
+        &self.0
+    }
+
+    /// Whether there is nothing.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Where the entry of exactly this path stands.
+    pub fn at(&self, path: &str) -> Option<usize> {
+        self.0.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()
+    }
+
+    /// Where the entries below a directory stand; all for the top, which is ``.
+    pub fn below(&self, dir: &str) -> std::ops::Range<usize> {
+        if dir.is_empty() {
+            return 0..self.0.len();
+        }
+        let prefix = format!("{dir}/");
+        let from = self.0.partition_point(|entry| entry.path.as_str() < prefix.as_str());
+        let count = self.0.get(from..).unwrap_or_default().iter().take_while(|entry| entry.path.starts_with(&prefix)).count();
+        from..from + count
+    }
+
+    /// The directories at the top, for people.
+    pub fn top(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.0.iter().filter_map(|entry| Some(entry.path.split_once('/')?.0)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| !name.starts_with('.'));
+        names
+    }
+}
+
+/// `MODE TYPE ID SIZE<tab>PATH`.
+fn entry(line: &str) -> Option<Entry> {
+    let (facts, path) = line.split_once('\t')?;
+    let mut facts = facts.split_ascii_whitespace();
+    let (mode, _, id, size) = (facts.next()?, facts.next()?, facts.next()?, facts.next()?);
+    Some(Entry {
+        path: path.to_owned(),
+        mode: u32::from_str_radix(mode, 8).ok()?,
+        id: id.to_owned(),
+        size: if size == "-" { 0 } else { size.parse().ok()? },
+    })
+}
+
+/// A path from the top, of what is written relative to a directory: `` is the top itself. None when it leads out.
+pub fn join(dir: &str, relative: &str) -> Option<String> {
+    let mut names: Vec<&str> =
+        if relative.starts_with('/') { return None } else { dir.split('/').filter(|n| !n.is_empty()).collect() };
+    for name in relative.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => {
+                names.pop()?;
+            }
+            name => names.push(name),
+        }
+    }
+    Some(names.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_read_and_directories_are_ranges_of_it() {
+        let id = "a".repeat(40);
+        let listing = format!(
+            "100644 blob {id}      12\ta.tf\0120000 blob {id}       4\tapp/link\0100755 blob {id}       1\tapp/run me\0\
+             100644 blob {id}       1\tapp-old/x\0160000 commit {id}       -\tmodules/m\0"
+        );
+        let tree = Tree::parse(listing.as_bytes()).unwrap();
+        let names = |range: std::ops::Range<usize>| tree.entries()[range].iter().map(|e| e.path.as_str()).collect::<Vec<_>>();
+        assert_eq!(names(tree.below("app")), ["app/link", "app/run me"]);
+        assert_eq!(names(tree.below("")).len(), 5);
+        assert!(tree.below("modules/m").is_empty() && tree.at("modules/m").is_some());
+        assert!(tree.entries()[tree.at("app/link").unwrap()].is_link());
+        assert!(tree.entries()[tree.at("modules/m").unwrap()].is_gitlink());
+        assert_eq!(tree.entries()[tree.at("a.tf").unwrap()].size, 12);
+        assert_eq!(tree.top(), ["app", "app-old", "modules"]);
+        assert!(Tree::parse(b"what is this\0").is_err());
+    }
+
+    #[test]
+    fn paths_stay_inside() {
+        let rows = [
+            ("stacks/a", "../../modules/x", Some("modules/x")),
+            ("stacks/a", "./", Some("stacks/a")),
+            ("", "a//b/.", Some("a/b")),
+            ("a", "..", Some("")),
+            ("a", "../..", None),
+            ("a", "/etc", None),
+        ];
+        for (dir, relative, expected) in rows {
+            assert_eq!(join(dir, relative).as_deref(), expected, "{dir} {relative}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The watches of repositories and layers, and the workers that they wake.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crds::{TerraformLayer, TerraformRepository};
+use futures::StreamExt as _;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{
+    Api, Resource,
+    core::DeserializeGuard,
+    runtime::{WatchStreamExt as _, watcher, watcher::Event},
+};
+use serde::de::DeserializeOwned;
+use tokio::{sync::Notify, task::AbortHandle};
+
+use crate::{
+    follow::{Key, Kind},
+    gc,
+    store::Bundles,
+    worker::{self, Shared},
+};
+
+/// The workers, by repository.
+pub struct Workers<B> {
+    shared: Arc<Shared<B>>,
+    all: Mutex<BTreeMap<Key, Worker>>,
+}
+
+struct Worker {
+    uid: String,
+    wake: Arc<Notify>,
+    task: AbortHandle,
+}
+
+impl<B: Bundles + 'static> Workers<B> {
+    /// Nobody works yet.
+    pub fn new(shared: Arc<Shared<B>>) -> Self {
+        Self { shared, all: Mutex::default() }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Worker>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever looks after a repository; one that nobody looks after yet gets somebody.
+    fn wake(&self, key: &Key) {
+        let Some(uid) = self.shared.follow().uid(key) else { return };
+        let mut all = self.all();
+        if let Some(worker) = all.get(key) {
+            if worker.uid == uid {
+                return worker.wake.notify_one();
+            }
+            // Another one of its name: what is remembered is of the one before.
+            worker.task.abort();
+        }
+        let wake = Arc::new(Notify::new());
+        let task = tokio::spawn(worker::run(key.clone(), self.shared.clone(), wake.clone())).abort_handle();
+        all.insert(key.clone(), Worker { uid, wake, task });
+        self.shared.metrics.follows(all.len());
+    }
+
+    /// Nobody looks after a repository any more; what was kept of it goes.
+    fn gone(&self, key: &Key) {
+        let uid = self.shared.follow().without_repository(key);
+        let mut all = self.all();
+        if let Some(worker) = all.remove(key) {
+            worker.task.abort();
+        }
+        self.shared.metrics.follows(all.len());
+        if let Some(uid) = uid {
+            tokio::spawn(gc::all_of(self.shared.clone(), key.0.clone(), uid));
+        }
+    }
+
+    /// Watches repositories of a namespace, or of all, for ever.
+    pub async fn repositories(self: Arc<Self>, scope: Option<String>) {
+        let seen = |event: Seen<TerraformRepository>| match event {
+            Seen::One(repository) => {
+                let key = key(&repository);
+                if self.shared.follow().repository(repository) {
+                    self.wake(&key);
+                }
+            }
+            Seen::Gone(key) => self.gone(&key),
+        };
+        self.watch(Kind::Repository, scope, seen).await;
+    }
+
+    /// Watches layers of a namespace, or of all, for ever.
+    pub async fn layers(self: Arc<Self>, scope: Option<String>) {
+        let seen = |event: Seen<TerraformLayer>| match event {
+            Seen::One(layer) => {
+                let concerned = self.shared.follow().layer(&layer);
+                concerned.iter().for_each(|key| self.wake(key));
+            }
+            Seen::Gone(key) => {
+                let concerned = self.shared.follow().without_layer(&key);
+                concerned.iter().for_each(|key| self.wake(key));
+            }
+        };
+        self.watch(Kind::Layer, scope, seen).await;
+    }
+
+    async fn watch<K>(&self, kind: Kind, scope: Option<String>, mut seen: impl FnMut(Seen<K>))
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let client = self.shared.client.clone();
+        let api: Api<DeserializeGuard<K>> = match &scope {
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
+        };
+        let mut events = watcher(api, watcher::Config::default()).backoff(backoff()).boxed();
+        let (mut listed, mut first) = (BTreeSet::new(), true);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(guard)) => {
+                    listed.insert(key(&guard));
+                    understood(guard).into_iter().for_each(|object| seen(Seen::One(object)));
+                }
+                Ok(Event::Apply(guard)) => understood(guard).into_iter().for_each(|object| seen(Seen::One(object))),
+                Ok(Event::Delete(guard)) => seen(Seen::Gone(key(&guard))),
+                Ok(Event::InitDone) => {
+                    let gone = self.shared.follow().others(kind, scope.as_deref(), &listed);
+                    gone.into_iter().for_each(|key| seen(Seen::Gone(key)));
+                    listed.clear();
+                    if std::mem::take(&mut first) {
+                        self.shared.metrics.filled();
+                    }
+                }
+                Err(error) => tracing::warn!(what = K::plural(&()).as_ref(), %error, "a watch failed; it begins again"),
+            }
+        }
+    }
+}
+
+/// What a watch shows.
+enum Seen<K> {
+    One(K),
+    Gone(Key),
+}
+
+fn key(object: &impl kube::ResourceExt) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// An object that can be read; one of a newer version may be none.
+fn understood<K>(guard: DeserializeGuard<K>) -> Option<K>
+where
+    K: Resource<DynamicType = ()>,
+{
+    guard
+        .0
+        .inspect_err(|error| tracing::error!(kind = K::kind(&()).as_ref(), name = error.metadata.name, %error, "not understood"))
+        .ok()
+}
+
+/// Between failures of a watch: a process that is installed before its rights is not to be late for a minute.
+fn backoff() -> watcher::ExponentialBackoff {
+    backon::ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(Duration::from_secs(5))
+        .without_max_times()
+        .with_jitter()
+        .into()
+}

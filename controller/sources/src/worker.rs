@@ -1,0 +1,257 @@
+//! Looks after one repository: waits until it is due, looks, and writes what is new. One look at a time.
+
+use std::{sync::Arc, time::Instant};
+
+use crds::{LayerSource, Reason, TerraformLayer, TerraformRepository, TerraformRepositoryStatus, clock::ServerClock, names};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client, Resource,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::{
+    credentials::Data,
+    failure::Problem,
+    follow::{Follow, Key, Layer, View},
+    look::{Found, Looker},
+    metrics::Metrics,
+    schedule::{Cause, Due, Memory, Tries, due},
+    status::{self, Seen},
+    store::Bundles,
+};
+
+/// How long a call to the API server may take.
+const CALL: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What all repositories have in common.
+pub struct Shared<B> {
+    /// The API server.
+    pub client: Client,
+    /// Its clock.
+    pub clock: ServerClock,
+    /// What the watches have shown.
+    pub follow: std::sync::Mutex<Follow>,
+    /// What looks are made with.
+    pub looker: Looker<B>,
+    /// How many looks there are at a time.
+    pub slots: Semaphore,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// ClusterRole that lets this process read Secrets where a namespace binds it.
+    pub secrets_role: String,
+}
+
+impl<B> Shared<B> {
+    /// What the watches have shown.
+    pub fn follow(&self) -> std::sync::MutexGuard<'_, Follow> {
+        self.follow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Looks after a repository until it is gone. It is woken when something of it changes.
+pub async fn run<B: Bundles>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>) {
+    let mut memory = Memory::new(shared.clock.now());
+    loop {
+        let Some(view) = shared.follow().view(&key) else { return };
+        memory.meets(&view);
+        let now = shared.clock.now();
+        if view.repository.spec.suspend {
+            say(&shared, &view, &mut memory, status::suspended).await;
+        }
+        match due(&view, &memory, now) {
+            Due::Now(cause) => {
+                // Nobody closes it.
+                let Ok(_slot) = shared.slots.acquire().await else { return };
+                // It may have waited for a while.
+                let Some(view) = shared.follow().view(&key) else { return };
+                look(&shared, &view, &mut memory, cause).await;
+            }
+            Due::At(then) => {
+                let wait = then.duration_since(now).unsigned_abs();
+                // No longer than the clock is to be believed.
+                let _ = tokio::time::timeout(wait.min(std::time::Duration::from_secs(3600)), wake.notified()).await;
+            }
+            Due::Never => wake.notified().await,
+        }
+    }
+}
+
+async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, cause: Cause) {
+    let begun = Instant::now();
+    let now = shared.clock.now();
+    let secret = secret(shared, view).await;
+    let mut found = shared.looker.look(view, secret, memory, cause, now).await;
+    let written = write(shared, view, &mut found).await;
+    let now = shared.clock.now();
+    memory.looked = Some(now);
+    memory.failed = found.look.failed.is_some().then(|| Tries::more(memory.failed, now));
+    for (name, seen) in &found.look.refs {
+        match seen {
+            Seen::Failed(problem) => {
+                tracing::warn!(repository = %name_of(view), git_ref = name, reason = %problem.reason, "{}", problem.message);
+                let tries = Tries::more(memory.refs.get(name).copied(), now);
+                memory.refs.insert(name.clone(), tries);
+            }
+            Seen::Same | Seen::At(_) => {
+                memory.refs.remove(name);
+            }
+            Seen::Unseen => {}
+        }
+    }
+    if let Some(problem) = &found.look.failed {
+        tracing::warn!(repository = %name_of(view), reason = %problem.reason, "{}", problem.message);
+    }
+    memory.unwritten = match written {
+        Ok(()) => {
+            memory.answered.extend(found.answered);
+            None
+        }
+        Err(error) => {
+            tracing::warn!(repository = %name_of(view), error, "what was found is not written");
+            Some(Tries::more(memory.unwritten, now))
+        }
+    };
+    shared.metrics.looked(cause.as_str(), found.look.failed.is_some(), begun.elapsed());
+    shared.looker.mirrors.make_room();
+}
+
+/// Writes what was found: layers first, so that a ref is known when all of them have been told of it.
+async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut Found) -> Result<(), String> {
+    for (layer, source) in &found.sources {
+        tell(shared, layer, source).await?;
+    }
+    shared.looker.forced(view, found).await;
+    let (namespace, name) = (namespace(view), name(view));
+    let old = view.repository.status.clone().unwrap_or_default();
+    let next = status::next(&old, &found.look, |problem| problem.next_step(namespace, name), shared.clock.now());
+    if next == old && view.repository.status.is_some() { Ok(()) } else { write_status(shared, view, &next).await }
+}
+
+/// Writes what follows from the old status alone.
+async fn say<B: Bundles>(
+    shared: &Shared<B>,
+    view: &View,
+    memory: &mut Memory,
+    next: impl Fn(&TerraformRepositoryStatus, Option<i64>, Timestamp) -> TerraformRepositoryStatus,
+) {
+    let now = shared.clock.now();
+    let old = view.repository.status.clone().unwrap_or_default();
+    let next = next(&old, view.repository.metadata.generation, now);
+    if next == old {
+        return;
+    }
+    memory.unwritten = match write_status(shared, view, &next).await {
+        Ok(()) => None,
+        Err(error) => {
+            tracing::warn!(repository = %name_of(view), error, "its status is not written");
+            Some(Tries::more(memory.unwritten, now))
+        }
+    };
+}
+
+/// Writes a layer's `status.source`. One that is gone, or is another by now, is told nothing; of one that refuses it everybody else goes on.
+async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<(), String> {
+    let (namespace, name) = &layer.key;
+    let body = json!({
+        "apiVersion": TerraformLayer::api_version(&()),
+        "kind": TerraformLayer::kind(&()),
+        "metadata": {"name": name, "namespace": namespace, "uid": layer.uid},
+        "status": {"source": source},
+    });
+    let api: Api<TerraformLayer> = Api::namespaced(shared.client.clone(), namespace);
+    match in_time(api.patch_status(name, &ours(), &Patch::Apply(body))).await {
+        Ok(layer) => {
+            shared.metrics.wrote("TerraformLayer");
+            shared.follow().layer(&layer);
+            Ok(())
+        }
+        Err(Failed { code: 404 | 409, .. }) => Ok(()),
+        Err(Failed { code: 400 | 403 | 422, why }) => {
+            tracing::error!(layer = %format!("{namespace}/{name}"), "its source is not written: {why}");
+            Ok(())
+        }
+        Err(Failed { why, .. }) => Err(format!("layer {namespace}/{name}: {why}")),
+    }
+}
+
+async fn write_status<B: Bundles>(shared: &Shared<B>, view: &View, next: &TerraformRepositoryStatus) -> Result<(), String> {
+    let (namespace, name) = (namespace(view), name(view));
+    let body = json!({
+        "apiVersion": TerraformRepository::api_version(&()),
+        "kind": TerraformRepository::kind(&()),
+        "metadata": {"name": name, "namespace": namespace, "uid": view.uid()},
+        "status": next,
+    });
+    let api: Api<TerraformRepository> = Api::namespaced(shared.client.clone(), namespace);
+    match in_time(api.patch_status(name, &ours(), &Patch::Apply(body))).await {
+        Ok(repository) => {
+            shared.metrics.wrote("TerraformRepository");
+            shared.follow().repository(repository);
+            Ok(())
+        }
+        Err(Failed { why, .. }) => Err(why),
+    }
+}
+
+fn ours() -> PatchParams {
+    PatchParams::apply(names::SOURCES_MANAGER).force()
+}
+
+/// What the Secret of a repository has: read by its name, and kept nowhere.
+async fn secret<B: Bundles>(shared: &Shared<B>, view: &View) -> Result<Option<(String, Data)>, Problem> {
+    let Some(named) = &view.repository.spec.secret_ref else { return Ok(None) };
+    let (namespace, name) = (namespace(view), &named.name);
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);
+    match in_time(api.get(name)).await {
+        Ok(secret) => Ok(Some((name.clone(), secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect()))),
+        Err(Failed { code: 404, .. }) => Err(Problem::new(
+            Reason::SecretNotFound,
+            format!("there is no Secret {name} in {namespace}, which spec.secretRef names"),
+        )),
+        Err(Failed { code: 403, why }) => {
+            let role = &shared.secrets_role;
+            let message = format!(
+                "`controller sources` may not read Secret {name} of {namespace}: bind the ClusterRole {role} to its account there \
+                 (the chart's sources.namespaces): {why}"
+            );
+            Err(Problem::new(Reason::SecretForbidden, message))
+        }
+        Err(Failed { why, .. }) => Err(Problem::new(Reason::SourceUnreachable, format!("Secret {name} cannot be read: {why}"))),
+    }
+}
+
+/// A call to the API server that failed.
+pub struct Failed {
+    /// The code of its answer; 0 when there was none.
+    pub code: u16,
+    /// What it said.
+    pub why: String,
+}
+
+/// Waits for a call, for a limited time.
+///
+/// # Errors
+/// When it failed, or had no answer.
+pub async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Failed> {
+    match tokio::time::timeout(CALL, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => Err(Failed { code: status.code, why: status.message.clone() }),
+        Ok(Err(error)) => Err(Failed { code: 0, why: error.to_string() }),
+        Err(_) => Err(Failed { code: 0, why: format!("no answer within {} s", CALL.as_secs()) }),
+    }
+}
+
+fn namespace(view: &View) -> &str {
+    view.repository.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+fn name(view: &View) -> &str {
+    view.repository.metadata.name.as_deref().unwrap_or_default()
+}
+
+fn name_of(view: &View) -> String {
+    format!("{}/{}", namespace(view), name(view))
+}

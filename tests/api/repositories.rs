@@ -1,0 +1,224 @@
+//! Repositories that are followed, in the name and with the rights that the chart gives to `controller sources`: real git, real watches.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{TerraformLayer, TerraformRepository, clock::ServerClock, conditions, datastore::Stored, names};
+use datastore_client::RequestError;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use sources::{
+    follow::Follow, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, store::Bundles,
+    watch::Workers, worker::Shared,
+};
+use tests::servers::{auth::Access, git::GitServer};
+use tokio::sync::Semaphore;
+
+use crate::world::{PATIENCE, Test, World};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("repositories::a_layer_is_told_of_its_commits_and_nothing_new_is_not_written", true, followed),
+        Test::new("repositories::a_secret_is_read_where_a_namespace_lets_it_be_read", true, bound),
+    ]
+}
+
+const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-sources";
+
+/// Bundles that are counted and not kept.
+#[derive(Default)]
+struct Kept(Mutex<BTreeMap<String, Stored>>);
+
+impl Bundles for Kept {
+    async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+        Ok(self.0.lock().ok().and_then(|kept| kept.get(revision).cloned()))
+    }
+
+    async fn put(&self, _: &str, _: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
+        let size = file.metadata().map_err(|error| RequestError::file(file, error))?.len();
+        let stored = Stored { digest: format!("sha256:{}", "a".repeat(64)), size };
+        self.0.lock().map_err(|_| RequestError::unanswered("poisoned"))?.insert(revision.to_owned(), stored.clone());
+        Ok(stored)
+    }
+
+    async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
+        Ok(Vec::new())
+    }
+
+    async fn delete(&self, _: &str, _: &str, _: &str) -> Result<(), RequestError> {
+        Ok(())
+    }
+}
+
+/// A namespace that is followed, and a git server.
+struct Scene {
+    world: World,
+    namespace: String,
+    server: GitServer,
+    tasks: tokio::task::JoinSet<()>,
+    _dirs: [tempfile::TempDir; 3],
+}
+
+impl Scene {
+    async fn new(world: World) -> Result<Self> {
+        let namespace = world.namespace().await?;
+        let dirs = [tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?];
+        let server = GitServer::start("127.0.0.1:0".parse()?, dirs[0].path()).await?;
+        let shared = Arc::new(Shared {
+            client: world.access.impersonate(ACCOUNT, &[]).await?,
+            clock: ServerClock::default(),
+            follow: Mutex::new(Follow::default()),
+            looker: Looker {
+                git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
+                mirrors: Mirrors::new(dirs[1].path(), 1 << 30)?,
+                bundles: Kept::default(),
+                tokens: Tokens::default(),
+                private: dirs[2].path().to_owned(),
+            },
+            slots: Semaphore::new(2),
+            metrics: Arc::new(Metrics::awaiting(2)),
+            secrets_role: "pawl-sources-secrets".to_owned(),
+        });
+        let workers = Arc::new(Workers::new(shared));
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(workers.clone().repositories(Some(namespace.clone())));
+        tasks.spawn(workers.layers(Some(namespace.clone())));
+        Ok(Self { world, namespace, server, tasks, _dirs: dirs })
+    }
+
+    fn layers(&self) -> Api<TerraformLayer> {
+        Api::namespaced(self.world.admin.clone(), &self.namespace)
+    }
+
+    fn repositories(&self) -> Api<TerraformRepository> {
+        Api::namespaced(self.world.admin.clone(), &self.namespace)
+    }
+
+    async fn repository(&self, secret: Option<&str>) -> Result<()> {
+        let mut spec = json!({"url": self.server.url("stacks"), "interval": "1h"});
+        if let Some(secret) = secret {
+            spec["secretRef"] = json!({"name": secret});
+        }
+        let repository = TerraformRepository::new("r", serde_json::from_value(spec)?);
+        self.repositories().create(&PostParams::default(), &repository).await?;
+        Ok(())
+    }
+
+    async fn layer(&self, name: &str, path: &str) -> Result<()> {
+        let layer = TerraformLayer::new(name, serde_json::from_value(json!({"repository": {"name": "r"}, "path": path}))?);
+        self.layers().create(&PostParams::default(), &layer).await?;
+        Ok(())
+    }
+
+    /// Pokes, and waits until that is answered.
+    async fn poke(&self, word: &str) -> Result<TerraformRepository> {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::POKE: word}}}));
+        self.repositories().patch("r", &PatchParams::default(), &patch).await?;
+        self.until("the poke is answered", |repository| {
+            repository.status.as_ref().is_some_and(|status| status.last_handled_poke.as_deref() == Some(word))
+        })
+        .await
+    }
+
+    async fn until(&self, what: &str, is: impl Fn(&TerraformRepository) -> bool) -> Result<TerraformRepository> {
+        let started = Instant::now();
+        loop {
+            let repository = self.repositories().get("r").await?;
+            if is(&repository) {
+                return Ok(repository);
+            }
+            ensure!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {:?}", repository.status);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn revision(&self, layer: &str) -> Result<Option<String>> {
+        let layer = self.layers().get(layer).await?;
+        Ok(layer.status.and_then(|status| status.source).map(|source| source.revision))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.tasks.abort_all();
+    }
+}
+
+fn condition<'a>(repository: &'a TerraformRepository, type_: &str) -> (&'a str, &'a str) {
+    let all = repository.status.iter().flat_map(|status| &status.conditions);
+    all.into_iter().find(|c| c.type_ == type_).map_or(("", ""), |c| (&c.status, &c.reason))
+}
+
+async fn followed(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let repo = scene.server.create("stacks")?;
+    let first = repo.commit("main", &[("app/main.tf", "# one\n"), ("other/main.tf", "# one\n")])?;
+    scene.repository(None).await?;
+    scene.until("it is ready without a layer", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    scene.layer("app", "app").await?;
+    scene.layer("other", "other").await?;
+    let knows = |commit: String| {
+        move |repository: &TerraformRepository| {
+            let refs = repository.status.iter().flat_map(|status| &status.refs);
+            refs.into_iter().any(|known| known.commit.as_ref().is_some_and(|known| known.revision == commit))
+        }
+    };
+    scene.until("the first commit is known", knows(first.clone())).await?;
+    let started = Instant::now();
+    // The second layer may have come after the look at the first.
+    while scene.revision("other").await?.is_none() {
+        ensure!(started.elapsed() < PATIENCE, "the other layer is told nothing");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(scene.revision("app").await? == Some(first.clone()));
+
+    // Two pokes, and nothing new between them: the second writes what was poked with, and nothing else.
+    let before = scene.poke("1").await?;
+    let layer = scene.layers().get("app").await?.resource_version();
+    let after = scene.poke("2").await?;
+    let mut expected = before.status.clone().context("no status")?;
+    expected.last_handled_poke = Some("2".to_owned());
+    ensure!(after.status == Some(expected), "{:?}", after.status);
+    ensure!(scene.layers().get("app").await?.resource_version() == layer, "a layer was written without anything new");
+    let settled = scene.repositories().get("r").await?.resource_version();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    ensure!(scene.repositories().get("r").await?.resource_version() == settled, "it is written again and again");
+
+    let second = repo.commit("main", &[("other/main.tf", "# two\n")])?;
+    let known = scene.poke("3").await?;
+    ensure!(knows(second.clone())(&known), "{:?}", known.status);
+    ensure!(scene.revision("other").await? == Some(second) && scene.revision("app").await? == Some(first));
+    ensure!(scene.layers().get("app").await?.resource_version() == layer, "a commit of another layer was written to this one");
+    Ok(())
+}
+
+async fn bound(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    scene.server.create("stacks")?.commit("main", &[("main.tf", "# one\n")])?;
+    scene.server.set_access("stacks", Access::basic("robot", "s3cret"));
+    let secret: Secret =
+        serde_json::from_value(json!({"metadata": {"name": "git"}, "stringData": {"username": "robot", "password": "s3cret"}}))?;
+    Api::<Secret>::namespaced(scene.world.admin.clone(), &scene.namespace).create(&PostParams::default(), &secret).await?;
+    scene.layer("app", ".").await?;
+    scene.repository(Some("git")).await?;
+    let refused = |repository: &TerraformRepository| condition(repository, conditions::READY) == ("False", "SecretForbidden");
+    let repository = scene.until("it may not be read", refused).await?;
+    let said = serde_json::to_string(&repository.status)?;
+    ensure!(said.contains("pawl-sources-secrets") && !said.contains("s3cret"), "{said}");
+    let account = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": ACCOUNT});
+    scene.world.bind(&scene.namespace, "pawl-sources-secrets", &account).await?;
+    // By itself: what failed is tried again.
+    scene.until("it may be read", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    let secrets: Api<Secret> = Api::namespaced(scene.world.access.impersonate(ACCOUNT, &[]).await?, &scene.namespace);
+    ensure!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "it lists Secrets");
+    Ok(())
+}
