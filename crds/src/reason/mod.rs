@@ -338,6 +338,43 @@ reasons! {
     FOREIGN_OBJECT ForeignObject;
     /// Nothing is held up.
     PROGRESSING Progressing;
+    // Layers.
+    /// The layer's newest relevant commit is applied, as far as anybody looked.
+    UP_TO_DATE UpToDate;
+    /// A commit, or other settings, are not planned yet.
+    PLAN_NEEDED PlanNeeded;
+    /// There is no plan yet.
+    NO_PLAN NoPlan;
+    /// The last plan is younger than the interval at which drift is looked for.
+    PLAN_IS_RECENT PlanIsRecent;
+    /// It is time to look for drift.
+    PLAN_IS_TOO_OLD PlanIsTooOld;
+    /// Drift is not looked for, so that no plan is too old.
+    DRIFT_SUSPENDED DriftSuspended;
+    /// The newest relevant commit, and the settings as they are, are planned.
+    COMMIT_PLANNED CommitPlanned;
+    /// The last plan has changes that nobody applied.
+    NOT_APPLIED NotApplied;
+    /// What exists is not what the code says, though the code was applied.
+    DRIFT_FOUND DriftFound;
+    /// The layer makes no runs: `spec.suspend`, or the annotation `pawl.run/suspend`.
+    SUSPENDED Suspended;
+    /// The layer's run failed, and none is made by itself.
+    RUN_FAILED RunFailed;
+    /// The API server refuses the layer's run.
+    RUN_REFUSED RunRefused;
+    /// Another layer, which is older, has the same state.
+    STATE_OWNED StateOwned;
+    /// The settings of the layer's runs make no sense.
+    TEMPLATE_INVALID TemplateInvalid;
+    /// The times at which drift is to be looked for cannot be read.
+    SCHEDULE_INVALID ScheduleInvalid;
+    /// The repository does not name the layer's namespace.
+    REPOSITORY_NOT_ALLOWED RepositoryNotAllowed;
+    /// Nobody has looked yet what the repository has for the layer.
+    NO_REVISION NoRevision;
+    /// The layer is deleted, and what it made is destroyed.
+    DESTROYING Destroying;
 }
 
 const SPEC: Step = Only("create a run with a corrected spec (a spec never changes)");
