@@ -40,7 +40,7 @@ impl Verdict {
 pub(super) fn plan_up_to_date(s: &Situation<'_>, now: Timestamp) -> Verdict {
     let Some(plan) = &s.facts.last_plan else { return Verdict::new(false, reason::NO_PLAN, "nothing was planned yet") };
     match &s.check {
-        Err(error) => Verdict::new(None, reason::SCHEDULE_INVALID, error.as_str()),
+        Err(error) => Verdict::new(None::<bool>, reason::SCHEDULE_INVALID, error.as_str()),
         Ok(_) if s.o.layer.spec.drift.suspend => {
             Verdict::new(true, reason::DRIFT_SUSPENDED, "nobody looks for drift: drift.suspend")
         }
@@ -54,7 +54,7 @@ pub(super) fn plan_up_to_date(s: &Situation<'_>, now: Timestamp) -> Verdict {
 /// `IsLastRelevantCommitPlanned`.
 pub(super) fn commit_planned(s: &Situation<'_>) -> Verdict {
     match &s.wanted {
-        Err(hold) => Verdict::new(None, hold.reason, hold.message.as_str()),
+        Err(hold) => Verdict::new(None::<bool>, hold.reason, hold.message.as_str()),
         Ok(wanted) if s.is_planned() => {
             Verdict::new(true, reason::COMMIT_PLANNED, format!("{} is planned", short(&wanted.revision)))
         }
@@ -68,7 +68,7 @@ pub(super) fn commit_planned(s: &Situation<'_>) -> Verdict {
 
 /// `IsApplyUpToDate`.
 pub(super) fn apply_up_to_date(s: &Situation<'_>) -> Verdict {
-    let Some(plan) = &s.facts.last_plan else { return Verdict::new(None, reason::NO_PLAN, "nothing was planned yet") };
+    let Some(plan) = &s.facts.last_plan else { return Verdict::new(None::<bool>, reason::NO_PLAN, "nothing was planned yet") };
     let text = match plan.result {
         Some(RunResult::Applied) => return Verdict::new(true, reason::UP_TO_DATE, format!("run {} was applied", plan.run)),
         Some(RunResult::NoChanges) => return Verdict::new(true, reason::UP_TO_DATE, format!("run {} had no changes", plan.run)),

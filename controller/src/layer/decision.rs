@@ -54,6 +54,13 @@ pub struct NewRun {
     pub object: Value,
 }
 
+impl NewRun {
+    /// What sets it off.
+    pub fn trigger(&self) -> &str {
+        self.object["metadata"]["annotations"][crds::names::TRIGGER].as_str().unwrap_or_default()
+    }
+}
+
 /// What is to be done now, what the layer says, and when to look again though nothing changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {

@@ -10,7 +10,7 @@ use super::{
     decision::Action,
     next::{Next, approval_of, held_up, plan_command, resumes, supersede},
     observed::Namespace,
-    seen_run::{SeenRun, Stage},
+    seen_run::SeenRun,
     situation::{self, Situation},
     template::Effective,
     triggers::{self, Cause},
@@ -63,7 +63,7 @@ fn under_way(s: &Situation<'_>, run: &SeenRun) -> Next {
     }
     let mut next = Next { waits_for: Some(format!("the end of run {}", run.name)), ..Next::default() };
     // Nobody needs its plan any more, wherever it is. What is approved or claimed comes to its end.
-    if matches!(run.stage, Stage::NotBegun | Stage::Planning | Stage::Waiting) && !run.superseded && !run.deleting {
+    if run.may_be_taken_back() {
         next.actions.push(supersede(run, "the layer is deleted"));
     }
     next

@@ -71,7 +71,7 @@ fn slot_after(line: &str, zone: &str, last: Timestamp) -> Result<Timestamp, Stri
 /// A number that follows from a UID.
 fn chance(uid: &str, of: &str) -> u64 {
     let digest = Sha256::digest(format!("{of} of {uid}").as_bytes());
-    digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    digest.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 fn seconds(seconds: u64) -> SignedDuration {

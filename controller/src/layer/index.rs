@@ -8,10 +8,7 @@ use std::{
 use futures::channel::mpsc::UnboundedSender;
 use kube::{
     ResourceExt,
-    runtime::{
-        reflector::ObjectRef,
-        watcher::Event,
-    },
+    runtime::{reflector::ObjectRef, watcher::Event},
 };
 
 use crds::{LayerState, RunTemplate, TerraformLayer, TerraformRepository, TerraformRun};
@@ -212,7 +209,11 @@ impl Inner {
         self.of_repository.entry(repository.clone()).or_default().insert(key.clone());
         let mut template = layer.spec.template.clone();
         template.0.retain(|field, _| matches!(field.as_str(), "stack" | "workspace" | "backend"));
-        let states = old.as_ref().filter(|old| old.rank == rank).map(|old| old.states.clone()).unwrap_or_default();
+        let states = old
+            .as_ref()
+            .filter(|old| old.rank == rank && old.repository == repository)
+            .map(|old| old.states.clone())
+            .unwrap_or_default();
         let entry = Entry { rank, repository, path: layer.spec.path.clone(), template, states, state };
         self.layers.put(feed.seen(), key, entry);
         old.and_then(|old| old.state)
@@ -293,7 +294,12 @@ impl Inner {
     fn runs_of(&self, uid: &str) -> impl DoubleEndedIterator<Item = &SeenRun> {
         let from = (Box::from(uid), i64::MIN, Box::default());
         let of = Box::<str>::from(uid);
-        self.runs.range(from..).take_while(move |((layer, ..), _)| *layer == of).map(|(_, run)| run).collect::<Vec<_>>().into_iter()
+        self.runs
+            .range(from..)
+            .take_while(move |((layer, ..), _)| *layer == of)
+            .map(|(_, run)| run)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     fn wake(&self, (namespace, name): &Key) {
@@ -321,7 +327,7 @@ fn small(repository: &TerraformRepository) -> TerraformRepository {
     small
 }
 
-/// A watch of layers: it takes away what the cache does without.
+/// What the cache does without.
 pub fn trim(layer: &mut TerraformLayer) {
     let meta = &mut layer.metadata;
     meta.managed_fields = None;
@@ -330,4 +336,3 @@ pub fn trim(layer: &mut TerraformLayer) {
         annotations.retain(|key, _| key.starts_with("pawl.run/"));
     }
 }
-

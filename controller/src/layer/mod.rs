@@ -13,16 +13,25 @@
 //! | [`conditions`], [`status`] | what it says of itself | no |
 //! | [`history`] | which ended runs go | no |
 //! | [`deletion`], [`mod@decide`] | what is to be done | no |
+//! | [`index`] | what the watches have shown of layers, repositories and runs | no |
+//! | [`context`] | what this process remembers of layers, and works with | no |
+//! | [`execute`] | writes what a layer says, and does what was decided | yes |
+//! | [`reconcile`](mod@reconcile) | one look at a layer | yes |
+//! | [`watch`] | watches, and the loop that turns their events into looks at layers | yes |
 
 mod conditions;
+mod context;
 mod decide;
 mod decision;
 mod deletion;
 mod drift;
+mod execute;
 mod facts;
 mod history;
+mod index;
 mod next;
 mod observed;
+mod reconcile;
 mod retries;
 mod seen_run;
 mod situation;
@@ -31,8 +40,12 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod triggers;
+pub mod watch;
 
+pub use context::Context;
 pub use decide::decide;
 pub use decision::{Action, Decision, NewRun};
+pub use index::{Layers, trim};
 pub use observed::{Namespace, Observed, Refused};
+pub use reconcile::{on_error, reconcile};
 pub use seen_run::{SUPERSEDED, SeenRun, Stage};

@@ -9,7 +9,7 @@ use crds::{FailureClass, LayerFailures, RunResult, Trigger, backoff::Backoff, re
 use super::seen_run::SeenRun;
 
 /// Between the end of a run that failed and the next: how long it took counts for nothing.
-const RUNS: Backoff = Backoff { base: Duration::from_mins(1), cap: Duration::from_hours(1) };
+const RUNS: Backoff = Backoff { base: Duration::from_secs(60), cap: Duration::from_secs(3600) };
 
 /// What a person calls a run that was cancelled before it had a plan.
 pub(super) const CANCELED: &str = "Canceled";
@@ -39,9 +39,11 @@ pub(super) fn after(run: &SeenRun, before: Option<&LayerFailures>, max_retries: 
         RunResult::Canceled if !run.has_planned() && !run.superseded => (FailureClass::Policy, CANCELED.into()),
         _ => return None,
     };
+    // Nobody new asked for it.
+    let follows = matches!(run.trigger, Trigger::Retry | Trigger::Deletion) && run.answers.is_none();
     let times = match before {
         Some(before) if before.run == *run.name => before.times,
-        Some(before) if run.trigger == Trigger::Retry && run.is_of(&before.content, &before.settings) => before.times + 1,
+        Some(before) if follows && run.is_of(&before.content, &before.settings) => before.times + 1,
         _ => 1,
     };
     let again = helps(class) && times <= max_retries;

@@ -146,6 +146,11 @@ impl SeenRun {
         matches!(self.stage, Stage::NotBegun | Stage::Waiting) && !self.superseded && !self.deleting
     }
 
+    /// The same of one whose plan nobody needs any more, wherever that is.
+    pub fn may_be_taken_back(&self) -> bool {
+        self.may_be_superseded() || self.stage == Stage::Planning && !self.superseded && !self.deleting
+    }
+
     /// When it came to its end, or made its plan; its creation before that.
     pub fn at(&self) -> Timestamp {
         self.ended_at.or(self.plan.as_ref().map(|plan| plan.at)).unwrap_or(self.created)

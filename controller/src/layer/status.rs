@@ -30,7 +30,7 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         set_of::set(&mut all, type_, holds, reason, &message, generation, now);
     }
     let answered = s.o.runs.iter().rev().find_map(|run| run.answers.as_deref()).filter(|token| s.o.asked() == Some(*token));
-    let check = s.check.as_ref().ok().copied().flatten().map(whole_seconds);
+    let check = s.check.as_ref().ok().copied().flatten().filter(|_| next.made.is_none()).map(whole_seconds);
     let status = TerraformLayerStatus {
         observed_generation: generation,
         state: Some(state(s)),

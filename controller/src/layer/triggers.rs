@@ -60,7 +60,7 @@ pub(super) fn due(s: &Situation<'_>, now: Timestamp) -> Option<Cause> {
 
 /// What a person asks for, when the word is ours and no run answers it yet.
 pub(super) fn asked<'a>(s: &Situation<'a>) -> Option<&'a str> {
-    s.o.asked().filter(|asked| *asked != "now" && !s.o.runs.iter().any(|run| run.answers.as_deref() == Some(asked)))
+    s.o.asked().filter(|asked| *asked != "now" && !s.o.runs.iter().any(|run| run.answers.as_deref() == Some(*asked)))
 }
 
 fn cause(s: &Situation<'_>, wanted: &Wanted, trigger: Trigger, id: String) -> Cause {

@@ -88,6 +88,18 @@ pub enum LayerState {
     Unknown,
 }
 
+impl LayerState {
+    /// The word in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "Idle",
+            Self::PlanNeeded => "PlanNeeded",
+            Self::ApplyNeeded => "ApplyNeeded",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
 /// What the repository has for a layer.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -184,7 +184,7 @@ fn what_a_person_does_not_want_is_not_planned_again_at_once() {
         world.settle();
         assert_eq!((world.made.len(), world.state()), (1, Some(LayerState::ApplyNeeded)), "{end}");
         assert!(world.status().waits_for.unwrap().contains(end.as_str()), "{end}");
-        let mut asks = |world: &mut World| {
+        let asks = |world: &mut World| {
             world.settle();
             world.made.len()
         };
@@ -413,7 +413,7 @@ fn the_younger_of_two_layers_of_a_state_makes_no_runs_and_gives_its_plan_back() 
     assert!(world.status().waits_for.unwrap().contains("layer older"));
     world.owner = Some(("else".into(), "older".into()));
     world.settle();
-    assert!(!world.status().waits_for.unwrap().contains("older,"), "what another namespace has is not said");
+    assert!(!world.status().waits_for.unwrap().contains("layer older"), "what another namespace has is not said");
     world.owner = None;
     world.settle();
     assert_eq!(world.made.len(), 2);

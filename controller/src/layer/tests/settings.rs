@@ -90,7 +90,8 @@ fn the_state_that_is_expected_is_that_of_the_run() {
     let key = |template: Value, has_datastore| {
         let world = World::new().with(&json!({"spec": {"template": template}}));
         let repository = world.repository.as_ref().unwrap();
-        let expected = template::expected_state("team", &world.layer.spec.path, &world.layer.spec.template, repository, has_datastore);
+        let expected =
+            template::expected_state("team", &world.layer.spec.path, &world.layer.spec.template, repository, has_datastore);
         let effective = Effective::of(&world.layer, repository).unwrap();
         let spec = effective.spec(&world.layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
         let spec = serde_json::from_value(spec).unwrap();
