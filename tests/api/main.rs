@@ -8,6 +8,7 @@ mod chart;
 mod conformance;
 mod enforcement;
 mod fences;
+mod layers;
 mod leases;
 mod matrix;
 mod newer;
@@ -40,6 +41,7 @@ fn main() -> Result<ExitCode> {
         policies::tests(),
         outputs::tests(),
         fences::tests(),
+        layers::tests(),
         enforcement::tests(),
         leases::tests(),
         matrix::tests(),
