@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Namespace and name.
-pub type Key = (String, String);
+pub(super) type Key = (String, String);
 /// UID of the layer, seconds since its run was created, and that run's name: a layer's runs, older ones first.
 type RunKey = (Box<str>, i64, Box<str>);
 /// Older layers first.

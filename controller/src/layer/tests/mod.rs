@@ -10,7 +10,7 @@ mod settings;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, TerraformRun, names};

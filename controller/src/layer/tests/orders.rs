@@ -84,8 +84,9 @@ impl Play {
     }
 
     fn play(&mut self, step: &Step) {
+        let stage = self.stage();
         let world = &mut self.world;
-        match (step, self.stage()) {
+        match (step, stage) {
             (Step::Push(content), _) => {
                 self.revision += 1;
                 let revision = self.revision;
