@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`run`] | the reconciler: observe, tell the situation, decide, execute, and the loop that looks at runs |
+//! | [`layer`] | the reconciler of layers: which runs a repository's directory needs, and what is said of it |
 //! | [`policies`] | the proof that the admission policies stand |
 //! | [`state_queue`] | one apply at a time on a state: who has it, who waits, what was applied or planned since |
 //! | [`gc`] | what is deleted because nothing needs it any more |
@@ -22,6 +23,7 @@ pub mod cluster;
 pub mod error;
 pub mod events;
 pub mod gc;
+pub mod layer;
 pub mod metrics;
 pub mod policies;
 pub mod read_api;

@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 use controller::{
     admin::{self, Readiness},
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
-    gc, policies,
+    gc, layer, policies,
     read_api::{self, Registration},
     run::{self, Context},
     settings::Settings,
@@ -126,6 +126,9 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let (stop, stopped) = watch::channel(false);
     let sweeps: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.cluster.clone(), stopped.clone()))).collect();
+    let layer_ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
+    let layers: Vec<_> =
+        scopes.iter().map(|scope| tokio::spawn(layer::watch::run(scope.clone(), layer_ctx.clone(), stopped.clone()))).collect();
     let watches = scopes.into_iter().map(|scope| {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
         tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
@@ -134,7 +137,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let probing = policies::feed::run(ctx.clone(), ctx.policies.clone(), readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
     let others = [tokio::spawn(reading), tokio::spawn(probing), tokio::spawn(nodes)];
-    let watches = futures::future::join_all(watches.chain(others).chain(sweeps));
+    let watches = futures::future::join_all(watches.chain(others).chain(sweeps).chain(layers));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served.with_context(unheard),

@@ -14,7 +14,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crds::{Operation, RunResult};
+use crds::{LayerState, Operation, RunResult};
 
 use crate::error::Error;
 
@@ -29,6 +29,11 @@ struct ErrorLabels {
     kind: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LayerLabels {
+    state: &'static str,
+}
+
 /// The metrics of the controller.
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -38,6 +43,7 @@ pub struct Metrics {
     errors: Family<ErrorLabels, Counter>,
     policies: Gauge,
     leads: Gauge,
+    layers: Family<LayerLabels, Gauge>,
 }
 
 impl Metrics {
@@ -58,7 +64,9 @@ impl Metrics {
         policies.set(-1);
         let leads = Gauge::default();
         registry.register("leads", "1 while this controller works, 0 while it stands by", leads.clone());
-        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads }
+        let layers = Family::default();
+        registry.register("layers", "Layers by what is to be done for them", layers.clone());
+        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads, layers }
     }
 
     /// A run ended.
@@ -91,6 +99,19 @@ impl Metrics {
         self.leads.set(1);
     }
 
+    /// A layer has another state, is new, or is gone.
+    pub fn layer_moved(&self, from: Option<LayerState>, to: Option<LayerState>) {
+        let of = |state: LayerState| self.layers.get_or_create(&LayerLabels { state: state.as_str() }).clone();
+        if from != to {
+            if let Some(from) = from {
+                of(from).dec();
+            }
+            if let Some(to) = to {
+                of(to).inc();
+            }
+        }
+    }
+
     /// All of them in the OpenMetrics text format.
     pub fn exposition(&self) -> Exposition {
         exposition(&self.registry)
@@ -116,6 +137,8 @@ mod tests {
         metrics.failed(&CallError::Timeout { what: "test" }.into());
         metrics.policies(true);
         metrics.leads();
+        metrics.layer_moved(None, Some(LayerState::PlanNeeded));
+        metrics.layer_moved(Some(LayerState::PlanNeeded), Some(LayerState::Idle));
         let text = metrics.exposition().1;
         for line in [
             r#"pawl_runs_finished_total{operation="Apply",result="Applied"} 1"#,
@@ -123,6 +146,8 @@ mod tests {
             r#"pawl_api_errors_total{kind="timeout"} 1"#,
             "pawl_gate_proven 1",
             "pawl_leads 1",
+            r#"pawl_layers{state="Idle"} 1"#,
+            r#"pawl_layers{state="PlanNeeded"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }

@@ -136,8 +136,9 @@ pub fn terraform_layer() -> Value {
     crd
 }
 
-/// Fields of a run's spec that follow from its layer, as pointers.
-const RUN_ONLY: [&str; 6] = ["/source", "/operation", "/recover", "/approval/mode", "/targets", "/replace"];
+/// Fields of a run's spec that follow from its layer, as pointers. How long a run is kept is its `runHistory`.
+const RUN_ONLY: [&str; 7] =
+    ["/source", "/operation", "/recover", "/approval/mode", "/targets", "/replace", "/ttlSecondsAfterFinished"];
 /// Fields that are of whoever may create the layer, and so are no defaults of a repository.
 const OWNERS: [&str; 6] =
     ["/runner/serviceAccountName", "/runner/planServiceAccountName", "/runner/image", "/hooks", "/env", "/envFrom"];

@@ -8,6 +8,7 @@ mod chart;
 mod conformance;
 mod enforcement;
 mod fences;
+mod layers;
 mod leases;
 mod matrix;
 mod namespaces;
@@ -43,6 +44,7 @@ fn main() -> Result<ExitCode> {
         repositories::tests(),
         outputs::tests(),
         fences::tests(),
+        layers::tests(),
         enforcement::tests(),
         leases::tests(),
         matrix::tests(),

@@ -12,6 +12,7 @@ use super::memory::Memory;
 use crate::{
     cluster::Cluster,
     events::Events,
+    layer::Layers,
     policies::Prober,
     state_queue::{newer_plans::NewerPlans, queue::Queue},
 };
@@ -28,6 +29,8 @@ pub struct Context {
     pub newer_plans: NewerPlans,
     /// Runs by the state that they apply to.
     pub queue: Queue,
+    /// Layers, and which runs are theirs.
+    pub layers: Arc<Layers>,
     /// Locks that runs were told to release.
     pub released: Released,
     /// The datastore, when there is one.
@@ -44,6 +47,7 @@ impl Context {
             policies: Arc::default(),
             newer_plans: NewerPlans::default(),
             queue: Queue::new(&cluster.settings),
+            layers: Arc::new(Layers::new(&cluster.settings, cluster.metrics.clone())),
             released: Released::default(),
             datastore: datastore.map(Arc::new),
             events: Events::new(cluster.client.clone()),

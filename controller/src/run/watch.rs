@@ -39,7 +39,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let (reader, writer) = reflector::store();
     let (known, waiting) = (reader.clone(), reader.clone());
     let (runs_readiness, mut listed) = (readiness.clone(), false);
-    let (runs_ctx, mut plans) = (ctx.clone(), ctx.newer_plans.feed());
+    let (runs_ctx, mut plans, mut of_layers) = (ctx.clone(), ctx.newer_plans.feed(), ctx.layers.feed());
     let (wake, woken) = mpsc::unbounded();
     let mut line = ctx.queue.feed(scope.clone(), wake.clone());
     ctx.nodes.wakes(scope.clone(), wake.clone());
@@ -48,6 +48,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
         .inspect_ok(move |event| {
             runs_ctx.queue.apply(&mut line, event);
+            runs_ctx.layers.run(&mut of_layers, event);
             if let watcher::Event::Apply(run) | watcher::Event::Delete(run) = event
                 && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
             {
@@ -223,6 +224,11 @@ pub fn trim(run: &mut TerraformRun) {
         status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
         status.attempt.iter_mut().for_each(|attempt| attempt.image = None);
         run.spec.runner.image = None;
+        // The index of layers has them.
+        run.metadata
+            .annotations
+            .iter_mut()
+            .for_each(|all| all.retain(|key, _| ![names::CONTENT, names::SETTINGS].contains(&key.as_str())));
     }
 }
 

@@ -129,7 +129,7 @@ reasons! {
     SOURCE_NOT_READY SourceNotReady: Transient,
         First("see with `kubectl describe tfrepo NAME` why the revision is not stored, and that spec.source.repository names a commit that it has"),
         Never;
-    /// The `TerraformRepository` does not name the run's namespace in `allowedNamespaces`, or there is none.
+    /// The `TerraformRepository` does not name the namespace of the layer or run in `allowedNamespaces`, or there is none.
     REPOSITORY_NOT_ALLOWED RepositoryNotAllowed: Policy,
         First("have the repository's owner put the run's namespace into its spec.allowedNamespaces, or correct spec.source.repository in a new run"),
         Never;
@@ -367,8 +367,41 @@ reasons! {
     REFS_KNOWN RefsKnown;
     /// The repository answered.
     ANSWERED Answered;
-    /// It is suspended.
+    // Layers.
+    /// The layer's newest relevant commit is applied, as far as anybody looked.
+    UP_TO_DATE UpToDate;
+    /// A commit, or other settings, are not planned yet.
+    PLAN_NEEDED PlanNeeded;
+    /// There is no plan yet.
+    NO_PLAN NoPlan;
+    /// The last plan is younger than the interval at which drift is looked for.
+    PLAN_IS_RECENT PlanIsRecent;
+    /// It is time to look for drift.
+    PLAN_IS_TOO_OLD PlanIsTooOld;
+    /// Drift is not looked for, so that no plan is too old.
+    DRIFT_SUSPENDED DriftSuspended;
+    /// The newest relevant commit, and the settings as they are, are planned.
+    COMMIT_PLANNED CommitPlanned;
+    /// The last plan has changes that nobody applied.
+    NOT_APPLIED NotApplied;
+    /// What exists is not what the code says, though the code was applied.
+    DRIFT_FOUND DriftFound;
+    /// It does nothing: `spec.suspend`, or a layer's annotation `pawl.run/suspend`.
     SUSPENDED Suspended;
+    /// The layer's run failed, and none is made by itself.
+    RUN_FAILED RunFailed;
+    /// The API server refuses the layer's run.
+    RUN_REFUSED RunRefused;
+    /// Another layer, which is older, has the same state.
+    STATE_OWNED StateOwned;
+    /// The settings of the layer's runs make no sense.
+    TEMPLATE_INVALID TemplateInvalid;
+    /// The times at which drift is to be looked for cannot be read.
+    SCHEDULE_INVALID ScheduleInvalid;
+    /// Nobody has looked yet what the repository has for the layer.
+    NO_REVISION NoRevision;
+    /// The layer is deleted, and what it made is destroyed.
+    DESTROYING Destroying;
 }
 
 const SPEC: Step = Only("create a run with a corrected spec (a spec never changes)");

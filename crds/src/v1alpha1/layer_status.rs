@@ -22,7 +22,7 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub waits_for: Option<String>,
-    /// The revision that was planned last.
+    /// The revision that was planned last, as far as people need it: its first 12 digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub revision: Option<String>,
@@ -44,7 +44,7 @@ pub struct TerraformLayerStatus {
     /// The last plan that was made whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_plan: Option<LayerRun>,
-    /// The last apply.
+    /// The last run that left nothing to be done: it was applied, or had no changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_apply: Option<LayerRun>,
     /// The plan that waits for a person.
@@ -60,7 +60,7 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub current_run: Option<String>,
-    /// Failures in a row, and since when no further try is made by itself.
+    /// Runs that failed one after the other, as long as what they were made of is what is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<LayerFailures>,
     /// Settings that its runs are made with, and where each is from: `PATH=VALUE (layer)`, one a line, without values that are long.
@@ -86,6 +86,18 @@ pub enum LayerState {
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
+}
+
+impl LayerState {
+    /// The word in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "Idle",
+            Self::PlanNeeded => "PlanNeeded",
+            Self::ApplyNeeded => "ApplyNeeded",
+            Self::Unknown => "Unknown",
+        }
+    }
 }
 
 /// What the repository has for a layer.
@@ -210,7 +222,7 @@ pub struct Drift {
     pub objects: Vec<String>,
 }
 
-/// Plans that failed one after the other.
+/// Runs that failed one after the other.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerFailures {
@@ -222,6 +234,14 @@ pub struct LayerFailures {
     /// Its reason.
     #[schemars(length(max = 64))]
     pub reason: String,
+    /// `status.source.content` that it was made of.
+    #[schemars(length(max = 71))]
+    pub content: String,
+    /// Digest of the settings that it was made with.
+    #[schemars(length(max = 71))]
+    pub settings: String,
+    /// When it ended.
+    pub at: Time,
     /// When the next is made by itself; empty when a commit or a person has to ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Time>,

@@ -17,6 +17,33 @@ impl RunTemplate {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// This template where it says something, and `defaults` elsewhere, field by field: objects are merged, lists and single values are
+    /// taken as a whole.
+    ///
+    /// ```
+    /// use crds::RunTemplate;
+    /// let of = |text: &str| serde_json::from_str::<RunTemplate>(text).unwrap();
+    /// let merged = of(r#"{"runner": {"labels": {"a": "1"}}}"#).over(&of(r#"{"runner": {"labels": {"b": "2"}}, "workspace": "w"}"#));
+    /// assert_eq!(merged, of(r#"{"runner": {"labels": {"a": "1", "b": "2"}}, "workspace": "w"}"#));
+    /// ```
+    #[must_use]
+    pub fn over(&self, defaults: &Self) -> Self {
+        let mut merged = defaults.0.clone();
+        merge(&mut merged, &self.0);
+        Self(merged)
+    }
+}
+
+fn merge(into: &mut Map<String, Value>, over: &Map<String, Value>) {
+    for (field, value) in over {
+        match (into.get_mut(field), value) {
+            (Some(Value::Object(there)), Value::Object(parts)) => merge(there, parts),
+            _ => {
+                into.insert(field.clone(), value.clone());
+            }
+        }
+    }
 }
 
 impl JsonSchema for RunTemplate {

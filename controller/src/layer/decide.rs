@@ -1,0 +1,150 @@
+//! The decision: a pure function of what was observed and the clock (`design/0030-layers.md`).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crds::{DeletionPolicy, RunResult, names};
+
+use super::{
+    decision::{Action, Decision},
+    deletion, history,
+    next::{Next, approval_of, held_up, plan_command, resumes, supersede},
+    observed::{Namespace, Observed},
+    seen_run::{SeenRun, Stage},
+    situation::{Hold, Situation, Wanted, has_newer_word},
+    status, triggers,
+};
+
+/// Says what is to be done now. A layer with a word of a newer version is left to the newer version.
+pub fn decide(o: &Observed, now: Timestamp) -> Decision {
+    let untouched = || Decision { status: o.status(), ..Decision::default() };
+    if has_newer_word(&o.layer) || o.is_deleted() && !o.is_held() {
+        return untouched();
+    }
+    let s = Situation::of(o, now);
+    if let Some(run) = s.facts.unread(o) {
+        return Decision { actions: vec![Action::Read { run }], ..untouched() };
+    }
+    if o.annotation(names::PLAN) == Some("now") {
+        // Two requests have two words: whatever was written to the layer in between changed its version.
+        let version = names::short_hash(&o.layer.resource_version().unwrap_or_default());
+        let token = format!("{}-{version}", now.strftime("%Y%m%dT%H%M%SZ"));
+        return Decision { actions: vec![Action::TakeAsk { token }], ..untouched() };
+    }
+    let mut next = if o.is_deleted() { deletion::next(&s, now) } else { living(&s, now) };
+    let (status, notes) = status::of(&s, &next, now);
+    if !o.is_deleted() {
+        let over = history::over(&o.runs, &status, o.layer.spec.run_history);
+        next.actions.extend(over.into_iter().map(|run| Action::Delete { run: run.name.to_string(), uid: run.uid.to_string() }));
+    }
+    let check = s.check.as_ref().ok().copied().flatten().filter(|_| s.facts.current.is_none());
+    let retry = s.failed().and_then(|failures| failures.retry_at.as_ref()).map(|at| at.0);
+    let requeue = [next.at, check, retry].into_iter().flatten().filter(|at| *at > now).min().map(|at| wait(at, now));
+    Decision { status, actions: next.actions, notes, requeue }
+}
+
+fn wait(at: Timestamp, now: Timestamp) -> Duration {
+    let millis = at.as_millisecond().saturating_sub(now.as_millisecond()).max(0);
+    // A little late rather than a little early, when nothing could be done yet.
+    Duration::from_millis(millis.unsigned_abs() + 20)
+}
+
+/// A layer that is not deleted.
+fn living(s: &Situation<'_>, now: Timestamp) -> Next {
+    let o = s.o;
+    let destroys = o.layer.spec.deletion_policy == DeletionPolicy::Destroy;
+    let mut next = work(s, now);
+    if destroys && !o.is_held() {
+        // Before anything is made that would have to be destroyed.
+        next.actions.insert(0, Action::AddFinalizer);
+    } else if !destroys && o.is_held() {
+        next.actions.push(Action::RemoveFinalizer);
+    }
+    next
+}
+
+fn work(s: &Situation<'_>, now: Timestamp) -> Next {
+    let current = s.facts.current;
+    match &s.wanted {
+        Err(hold) => held(s, hold),
+        Ok(_) if s.o.is_suspended() => current.map_or_else(|| resumes(s), |run| at_work(s, run)),
+        Ok(_) if s.o.namespace != Namespace::Stays => {
+            current.map_or_else(|| held_up(s, now).unwrap_or_default(), |run| at_work(s, run))
+        }
+        Ok(wanted) => match current {
+            Some(run) => under_way(s, run, wanted),
+            None => due(s, wanted, now),
+        },
+    }
+}
+
+/// Nothing can be planned. What the older layer owns is not applied by this one either.
+fn held(s: &Situation<'_>, hold: &Hold) -> Next {
+    let mut next = Next { waits_for: Some(hold.message.clone()), next_step: hold.next_step.clone(), ..Next::default() };
+    let foreign = s.facts.current.filter(|run| s.o.owner.is_some() && run.may_be_superseded());
+    next.actions.extend(foreign.map(|run| supersede(run, &hold.message)));
+    next
+}
+
+/// A run is under way: a newer commit, or other settings, take the place of one that nobody has approved, before it plans or after.
+fn under_way(s: &Situation<'_>, run: &SeenRun, wanted: &Wanted) -> Next {
+    let digest = &wanted.effective.digest;
+    if run.is_of(&wanted.content, digest) || !run.may_be_superseded() {
+        return at_work(s, run);
+    }
+    let short: String = wanted.revision.chars().take(12).collect();
+    let why = if *run.content == *wanted.content { "other settings".to_owned() } else { format!("commit {short}") };
+    Next {
+        actions: vec![supersede(run, &format!("{why} took its place"))],
+        waits_for: Some(format!("the end of run {}: {why} takes its place", run.name)),
+        ..Next::default()
+    }
+}
+
+fn at_work(s: &Situation<'_>, run: &SeenRun) -> Next {
+    match &s.facts.pending {
+        Some(pending) => approval_of(s, pending),
+        None if run.stage == Stage::Approved => {
+            Next { waits_for: Some(format!("run {}, which is approved", run.name)), ..Next::default() }
+        }
+        None => Next { waits_for: Some(format!("run {}", run.name)), ..Next::default() },
+    }
+}
+
+fn due(s: &Situation<'_>, wanted: &Wanted, now: Timestamp) -> Next {
+    let Some(cause) = triggers::due(s, now) else { return waits(s) };
+    held_up(s, now).unwrap_or_else(|| Next::create(s, &wanted.effective, &cause))
+}
+
+/// No run is under way and none is due.
+fn waits(s: &Situation<'_>) -> Next {
+    let layer = &s.o.layer;
+    if let Some(failures) = s.failed() {
+        let describe = format!("kubectl describe -n {} tfrun/{}", layer.namespace().unwrap_or_default(), failures.run);
+        let failed = format!("run {} failed ({})", failures.run, failures.reason);
+        return match &failures.retry_at {
+            Some(at) => Next {
+                waits_for: Some(format!("the next try at {}: {failed}", at.0)),
+                next_step: Some(describe),
+                ..Next::default()
+            },
+            None => Next {
+                waits_for: Some(format!("a commit, other settings or a person: {failed}")),
+                next_step: Some(format!("{describe}; after a correction push it, or {}", plan_command(layer))),
+                ..Next::default()
+            },
+        };
+    }
+    let plan = s.facts.last_plan.as_ref().filter(|_| !s.is_settled() || s.facts.drift.is_some());
+    let Some(plan) = plan else { return Next::default() };
+    let what = match plan.result {
+        Some(RunResult::Planned) => format!("nobody: remediation is Dry, and the changes of run {} are not applied", plan.run),
+        result => {
+            let ended = result.map_or("gone", RunResult::as_str);
+            format!("a commit, a person or the next look for drift: run {} is {ended}, and nothing was applied", plan.run)
+        }
+    };
+    Next { waits_for: Some(what), next_step: Some(plan_command(layer)), ..Next::default() }
+}

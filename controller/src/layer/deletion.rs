@@ -1,0 +1,118 @@
+//! What becomes of a layer that is deleted and held: a run destroys what it made, and then it goes.
+
+use jiff::Timestamp;
+
+use kube::ResourceExt as _;
+
+use crds::{DeletionPolicy, LayerFailures, LayerRun, Operation, Remediation, RunResult, Trigger};
+
+use super::{
+    decision::Action,
+    next::{Next, approval_of, held_up, plan_command, resumes, supersede},
+    observed::Namespace,
+    seen_run::SeenRun,
+    situation::{self, Situation},
+    template::Effective,
+    triggers::{self, Cause},
+};
+
+/// What is to be done for it now.
+pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
+    let last = s.o.runs.iter().rev().find(|run| run.operation == Operation::Destroy);
+    let destroyed = last.is_some_and(|run| matches!(run.result, Some(RunResult::Destroyed | RunResult::NoChanges)));
+    let orphaned = s.o.layer.spec.deletion_policy != DeletionPolicy::Destroy || s.o.namespace == Namespace::Goes;
+    // What an older layer owns is not this one's to destroy.
+    let foreign = s.o.owner.is_some();
+    if destroyed || orphaned || foreign {
+        return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
+    }
+    if let Some(run) = s.facts.current {
+        return under_way(s, run);
+    }
+    // Nothing was ever planned, and so nothing was made: whoever misspelled a repository gets rid of his layer.
+    let Some(made) = s.facts.last_apply.as_ref().or(s.facts.last_plan.as_ref()) else {
+        return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
+    };
+    // What there is to destroy was planned before: the repository need not have its ref or path any more.
+    let effective = match situation::effective(s.o) {
+        Ok(effective) => effective,
+        Err(hold) => {
+            let what = format!("{}; what the layer made is not destroyed before that changes", hold.message);
+            return Next { waits_for: Some(what), next_step: Some(orphan(s)), ..Next::default() };
+        }
+    };
+    if s.o.is_suspended() {
+        return resumes(s);
+    }
+    if s.o.layer.spec.remediation.on_delete == Remediation::Dry {
+        let what = "remediation.onDelete is Dry: nothing is destroyed before that, or deletionPolicy, is changed";
+        return Next { waits_for: Some(what.into()), next_step: Some(orphan(s)), ..Next::default() };
+    }
+    match cause(s, made, &effective, last, now) {
+        Ok(cause) => held_up(s, now).unwrap_or_else(|| Next::create(s, &effective, &cause)),
+        Err(next) => next,
+    }
+}
+
+fn under_way(s: &Situation<'_>, run: &SeenRun) -> Next {
+    if run.operation == Operation::Destroy {
+        return match &s.facts.pending {
+            Some(pending) => approval_of(s, pending),
+            None => Next { waits_for: Some(format!("run {}, which destroys what the layer made", run.name)), ..Next::default() },
+        };
+    }
+    let mut next = Next { waits_for: Some(format!("the end of run {}", run.name)), ..Next::default() };
+    // Nobody needs its plan any more, wherever it is. What is approved or claimed comes to its end.
+    if run.may_be_taken_back() {
+        next.actions.push(supersede(run, "the layer is deleted"));
+    }
+    next
+}
+
+/// The first destroy is made at once; one that failed is made again as any run is, one that somebody does not want when he asks.
+fn cause(
+    s: &Situation<'_>,
+    made: &LayerRun,
+    effective: &Effective,
+    last: Option<&SeenRun>,
+    now: Timestamp,
+) -> Result<Cause, Next> {
+    let layer = &s.o.layer;
+    let of = |id: String| Cause {
+        trigger: Trigger::Deletion,
+        id,
+        revision: made.revision.clone(),
+        content: made.content.clone(),
+        operation: Operation::Destroy,
+        remediation: layer.spec.remediation.on_delete,
+        answers: None,
+    };
+    if let Some(asked) = triggers::asked(s) {
+        return Ok(Cause { answers: Some(asked.to_owned()), ..of(format!("deletion asked {asked}")) });
+    }
+    let Some(last) = last.filter(|run| !run.was_taken_back() && *run.settings == *effective.digest) else {
+        return Ok(of(format!("deletion after {}", s.o.newest())));
+    };
+    let retry = s.facts.failures.as_ref().filter(|failures| *failures.run == *last.name);
+    match retry {
+        Some(LayerFailures { retry_at: Some(at), .. }) if at.0 <= now => Ok(of(format!("deletion after {}", s.o.newest()))),
+        Some(LayerFailures { retry_at: Some(at), times, reason, .. }) => {
+            let what = format!("the next try at {}: run {} failed for the {times}. time ({reason})", at.0, last.name);
+            Err(Next { waits_for: Some(what), at: Some(at.0), ..Next::default() })
+        }
+        Some(_) | None => {
+            let ended = last.result.map_or("ended", RunResult::as_str);
+            let what = format!("a person: run {}, which was to destroy what the layer made, is {ended}", last.name);
+            let step = format!("see `kubectl describe tfrun {}`; then {}", last.name, plan_command(layer));
+            Err(Next { waits_for: Some(what), next_step: Some(step), ..Next::default() })
+        }
+    }
+}
+
+/// The command that lets a layer go and leaves what it made.
+fn orphan(s: &Situation<'_>) -> String {
+    let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
+    format!(
+        "to leave what it made: kubectl patch -n {namespace} tfl/{name} --type=merge -p '{{\"spec\":{{\"deletionPolicy\":\"Orphan\"}}}}'"
+    )
+}

@@ -1,0 +1,244 @@
+//! Carries out what was decided.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
+use kube::{
+    Api, Resource as _, ResourceExt as _,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    core::Status,
+};
+use serde_json::{Map, Value, json};
+
+use crds::{TerraformLayer, TerraformLayerStatus, TerraformRun, names, text::clip};
+
+use super::{
+    context::Context,
+    decision::{Action, NewRun},
+    observed::{Namespace, Refused},
+    seen_run::SeenRun,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    events::Note,
+    gc::delete,
+};
+
+/// Between two tries to make a run that is refused: 1 min after the first, doubling to 1 h.
+const REFUSED: crds::backoff::Backoff =
+    crds::backoff::Backoff { base: std::time::Duration::from_secs(60), cap: std::time::Duration::from_secs(3600) };
+
+/// Writes what the layer says, without `source`, which is not ours. The version that was decided on is a precondition, so that nothing
+/// is done on what has changed since.
+pub(super) async fn write(layer: &TerraformLayer, status: &TerraformLayerStatus, ctx: &Context) -> Result<TerraformLayer, Error> {
+    let encode = |source| Error::Encode { what: "write status of layer", source };
+    let before = layer.status.clone().unwrap_or_default();
+    let patch = differences(&before, status).map_err(encode)?;
+    let meta = &layer.metadata;
+    let patch = json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": patch});
+    let api: Api<TerraformLayer> = ctx.api(&layer.namespace().unwrap_or_default());
+    ctx.call("write status of layer", api.patch_status(&layer.name_any(), &params(), &Patch::Merge(patch))).await
+}
+
+/// What makes one status the other, as a merge patch.
+fn differences(before: &TerraformLayerStatus, after: &TerraformLayerStatus) -> serde_json::Result<Map<String, Value>> {
+    let fields = |status| match serde_json::to_value(status) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Ok(Map::new()),
+        Err(error) => Err(error),
+    };
+    let (before, after) = (fields(before)?, fields(after)?);
+    let mut patch = Map::new();
+    for (field, value) in &after {
+        match (before.get(field), value) {
+            (Some(old), new) if old == new => {}
+            // Merged, a field that went would stay.
+            (Some(Value::Object(old)), Value::Object(new)) => {
+                let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+                patch.insert(field.clone(), new.clone().into_iter().chain(gone).collect());
+            }
+            (_, new) => {
+                patch.insert(field.clone(), new.clone());
+            }
+        }
+    }
+    patch.extend(before.keys().filter(|field| !after.contains_key(*field)).map(|field| (field.clone(), Value::Null)));
+    patch.remove("source");
+    Ok(patch)
+}
+
+/// What became of an action.
+pub(super) enum Done {
+    /// What was decided.
+    Carried,
+    /// The API server refuses the run.
+    Refused(Refused),
+    /// The namespace goes, and nothing is created in it.
+    Gone,
+}
+
+/// Carries an action out.
+pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) -> Result<Done, Error> {
+    let (namespace, name) = (layer.namespace().unwrap_or_default(), layer.name_any());
+    let api: Api<TerraformLayer> = ctx.api(&namespace);
+    match action {
+        Action::Read { .. } => {}
+        Action::AddFinalizer | Action::RemoveFinalizer => {
+            let mut finalizers: Vec<_> = layer.finalizers().iter().filter(|f| *f != names::LAYER_FINALIZER).cloned().collect();
+            if *action == Action::AddFinalizer {
+                finalizers.push(names::LAYER_FINALIZER.into());
+            }
+            let meta = json!({"uid": layer.uid(), "resourceVersion": layer.resource_version(), "finalizers": finalizers});
+            let patch = Patch::Merge(json!({"metadata": meta}));
+            let written = ctx.call_opt("write finalizers of layer", api.patch_metadata(&name, &params(), &patch)).await?;
+            if let Some(version) = written.and_then(|written| version(written.metadata.resource_version.as_deref())) {
+                ctx.remember(&layer.uid().unwrap_or_default(), |notes| notes.version = version);
+            }
+        }
+        Action::TakeAsk { token } => {
+            let path = names::annotation_pointer(names::PLAN);
+            let patch = json!([{"op": "test", "path": "/metadata/uid", "value": layer.uid()},
+                {"op": "test", "path": path, "value": "now"}, {"op": "replace", "path": path, "value": token}]);
+            json_patch(&api, &name, patch, "answer pawl.run/plan", ctx).await?;
+        }
+        Action::Create(run) => return create(layer, run, ctx).await,
+        Action::Supersede { run, uid, why } => supersede(layer, run, uid, why, ctx).await?,
+        Action::Delete { run, uid } => {
+            delete::object::<TerraformRun>("delete run of layer", &namespace, run, Some(uid.clone()), ctx).await?;
+            tracing::info!(run, "run deleted: there are newer ones");
+        }
+    }
+    Ok(Done::Carried)
+}
+
+/// Cancels a run, unless it was approved or claimed since it was seen last: that would interrupt its apply.
+async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx: &Context) -> Result<(), Error> {
+    let api = ctx.runs(&layer.namespace().unwrap_or_default());
+    let there = ctx.call_opt("read run of layer", api.get(run)).await?.filter(|there| there.uid().as_deref() == Some(uid));
+    // Whatever it is now, its event wakes the layer.
+    let Some(there) = there.filter(|there| SeenRun::of(there).is_some_and(|(_, seen)| seen.may_be_taken_back())) else {
+        return Ok(());
+    };
+    let meta = json!({"uid": uid, "resourceVersion": there.resource_version(), "annotations": {names::CANCEL: why}});
+    ctx.call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta})))).await?;
+    tracing::info!(run, why, "run taken back");
+    let text = format!("run {run} was taken back: {why}");
+    ctx.events.publish(layer, vec![Note { reason: "RunSuperseded", warning: false, text }]);
+    Ok(())
+}
+
+async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<Done, Error> {
+    let (namespace, uid) = (layer.namespace().unwrap_or_default(), layer.uid().unwrap_or_default());
+    let object: DynamicObject =
+        serde_json::from_value(run.object.clone()).map_err(|source| Error::Encode { what: "create run of layer", source })?;
+    let api: Api<DynamicObject> = Api::namespaced_with(ctx.client.clone(), &namespace, &ApiResource::erase::<TerraformRun>(&()));
+    let params = PostParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PostParams::default() };
+    match ctx.call("create run of layer", api.create(&params, &object)).await {
+        Ok(_) => {
+            tracing::info!(run = run.name, trigger = run.trigger(), "run created");
+            let text = format!("run {} was created: {}", run.name, run.trigger());
+            ctx.events.publish(layer, vec![Note { reason: "RunCreated", warning: false, text }]);
+        }
+        // Somebody made it before: this process, whose cache is late, or the one before it.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let there = ctx.call_opt("read run of layer", api.get_metadata(&run.name)).await?;
+            let of = there.as_ref().and_then(|there| there.metadata.labels.as_ref()?.get(names::LABEL_LAYER_UID));
+            if there.is_some() && of != Some(&uid) {
+                return Ok(refused(&uid, run, "a run of that name exists, and is not this layer's", ctx));
+            }
+        }
+        Err(error) if error.status().is_some_and(is_of_a_namespace_that_goes) => return Ok(Done::Gone),
+        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Forbidden) => {
+            let text = error.status().map_or_else(|| error.to_string(), |status| status.message.clone());
+            return Ok(refused(&uid, run, &text, ctx));
+        }
+        Err(error) => return Err(error),
+    }
+    ctx.remember(&uid, |notes| (notes.made, notes.refused) = (Some((run.name.clone(), ctx.now())), None));
+    Ok(Done::Carried)
+}
+
+fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
+    let refused = ctx.remember(uid, |notes| {
+        let times = notes.refused.as_ref().filter(|(before, _)| before.run == run.name).map_or(1, |(_, times)| times + 1);
+        let wait = SignedDuration::try_from(REFUSED.after(times)).unwrap_or(SignedDuration::MAX);
+        let retry_at = ctx.now().checked_add(wait).unwrap_or(Timestamp::MAX);
+        let refused = Refused { run: run.name.clone(), text: clip(text, 400), retry_at };
+        notes.refused = Some((refused.clone(), times));
+        refused
+    });
+    tracing::warn!(run = run.name, why = refused.text, "the run is refused");
+    Done::Refused(refused)
+}
+
+fn is_of_a_namespace_that_goes(status: &Status) -> bool {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+/// Whether the layer's namespace goes. A controller without the right to namespaces learns it when a run is refused.
+pub(super) async fn namespace(layer: &TerraformLayer, ctx: &Context) -> Result<Namespace, Error> {
+    let api: Api<CoreNamespace> = Api::all(ctx.client.clone());
+    match ctx.call_opt("read namespace", api.get_metadata(&layer.namespace().unwrap_or_default())).await {
+        Ok(Some(namespace)) if namespace.meta().deletion_timestamp.is_none() => Ok(Namespace::Stays),
+        Ok(_) => Ok(Namespace::Goes),
+        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(Namespace::Stays),
+        Err(error) => Err(error),
+    }
+}
+
+/// The lines of a run's changes; none when it is gone.
+pub(super) async fn changes(layer: &TerraformLayer, run: &str, ctx: &Context) -> Result<Vec<String>, Error> {
+    let there = ctx.call_opt("read run of layer", ctx.runs(&layer.namespace().unwrap_or_default()).get(run)).await?;
+    Ok(there.and_then(|run| run.status?.plan).map(|plan| plan.changes).unwrap_or_default())
+}
+
+async fn json_patch<K>(api: &Api<K>, name: &str, patch: Value, what: &'static str, ctx: &Context) -> Result<(), Error>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let patch = serde_json::from_value(patch).map_err(|source| Error::Encode { what, source })?;
+    ctx.call(what, api.patch_metadata(name, &params(), &Patch::Json::<()>(patch))).await.map(drop)
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
+}
+
+/// The number in a resourceVersion.
+pub(super) fn version(text: Option<&str>) -> Option<u64> {
+    text?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_written_and_source_never() {
+        let of = |value: Value| serde_json::from_value::<TerraformLayerStatus>(value).unwrap();
+        let source = |revision: &str| json!({"of": "main\n.\n", "revision": revision, "content": "c"});
+        let before = of(json!({"state": "Idle", "waitsFor": "x", "source": source("a"),
+            "pending": {"run": "r", "checksum": "c", "summary": "s"}}));
+        let after = of(json!({"state": "PlanNeeded", "source": source("b"), "pending": {"run": "r", "checksum": "d"}}));
+        let patch = Value::Object(differences(&before, &after).unwrap());
+        assert_eq!(
+            patch,
+            json!({"state": "PlanNeeded", "waitsFor": null, "pending": {"run": "r", "checksum": "d", "summary": null}})
+        );
+        let mut merged = serde_json::to_value(&before).unwrap();
+        crate::testing::merge(&mut merged, &patch);
+        assert_eq!(of(merged), TerraformLayerStatus { source: before.source.clone(), ..after });
+        assert!(differences(&before, &before).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_namespace_that_goes_says_so() {
+        let status = |cause: &str| {
+            serde_json::from_value::<Status>(json!({"code": 403, "reason": "Forbidden", "message": "m",
+                "details": {"causes": [{"reason": cause, "message": "m", "field": "metadata.namespace"}]}}))
+            .unwrap()
+        };
+        assert!(is_of_a_namespace_that_goes(&status("NamespaceTerminating")));
+        assert!(!is_of_a_namespace_that_goes(&status("Other")));
+    }
+}

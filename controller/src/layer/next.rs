@@ -1,0 +1,108 @@
+//! What is to be done for a layer, and what it says it waits for.
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crds::{Pending, TerraformLayer, names, text::clip};
+
+use super::{
+    decision::Action,
+    observed::Namespace,
+    seen_run::{SUPERSEDED, SeenRun},
+    situation::Situation,
+    template::Effective,
+    triggers::Cause,
+};
+
+/// What is to be done now, and what the layer says it waits for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Next {
+    pub(super) actions: Vec<Action>,
+    /// What it waits for, for people.
+    pub(super) waits_for: Option<String>,
+    /// What to do next, for people.
+    pub(super) next_step: Option<String>,
+    /// The run that is made now.
+    pub(super) made: Option<String>,
+    /// When to look again.
+    pub(super) at: Option<Timestamp>,
+    /// The API server refused the run.
+    pub(super) refused: bool,
+}
+
+impl Next {
+    /// Makes a run.
+    pub(super) fn create(s: &Situation<'_>, effective: &Effective, cause: &Cause) -> Self {
+        match cause.run(&s.o.layer, effective) {
+            Ok(run) => Self {
+                waits_for: Some(format!("run {}", run.name)),
+                made: Some(run.name.clone()),
+                actions: vec![Action::Create(Box::new(run))],
+                ..Self::default()
+            },
+            // The settings were tried before, so this is the same answer.
+            Err(error) => Self { waits_for: Some(error), ..Self::default() },
+        }
+    }
+}
+
+/// Why the run that is due is not made now.
+pub(super) fn held_up(s: &Situation<'_>, now: Timestamp) -> Option<Next> {
+    if s.o.namespace == Namespace::Frozen {
+        let what = format!("nothing new begins: namespace {} is frozen", s.o.layer.namespace().unwrap_or_default());
+        let step = format!("kubectl annotate namespace {} {}-", s.o.layer.namespace().unwrap_or_default(), names::FREEZE);
+        return Some(Next { waits_for: Some(what), next_step: Some(step), ..Next::default() });
+    }
+    if s.o.namespace == Namespace::Goes {
+        return Some(Next { waits_for: Some("nothing: its namespace is deleted".into()), ..Next::default() });
+    }
+    let refused = s.o.refused.as_ref().filter(|refused| refused.retry_at > now)?;
+    let what = format!("run {} was refused, and nothing was done: {}", refused.run, refused.text);
+    let step = Some("correct what the API server refuses; it is tried again by itself".to_owned());
+    Some(Next {
+        waits_for: Some(clip(&what, 512)),
+        next_step: step,
+        at: Some(refused.retry_at),
+        refused: true,
+        ..Next::default()
+    })
+}
+
+pub(super) fn resumes(s: &Situation<'_>) -> Next {
+    let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
+    let step = if s.o.layer.spec.suspend {
+        format!("kubectl patch -n {namespace} tfl/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'")
+    } else {
+        format!("kubectl annotate -n {namespace} tfl/{name} {}-", names::SUSPEND)
+    };
+    Next {
+        waits_for: Some("a person: the layer is suspended, and makes no runs".into()),
+        next_step: Some(step),
+        ..Next::default()
+    }
+}
+
+/// The plan waits for a person, and the layer says how he approves it.
+pub(super) fn approval_of(s: &Situation<'_>, pending: &Pending) -> Next {
+    let summary = pending.summary.as_deref().unwrap_or("changes");
+    let namespace = s.o.layer.namespace().unwrap_or_default();
+    Next {
+        waits_for: Some(format!("an approval of run {}: {summary}", pending.run)),
+        next_step: Some(names::approve_command(&namespace, &pending.run, &pending.checksum)),
+        ..Next::default()
+    }
+}
+
+pub(super) fn supersede(run: &SeenRun, why: &str) -> Action {
+    Action::Supersede { run: run.name.to_string(), uid: run.uid.to_string(), why: clip(&format!("{SUPERSEDED}{why}"), 200) }
+}
+
+/// The command that asks for a plan.
+pub(super) fn plan_command(layer: &TerraformLayer) -> String {
+    format!(
+        "kubectl annotate -n {} --overwrite tfl/{} {}=now",
+        layer.namespace().unwrap_or_default(),
+        layer.name_any(),
+        names::PLAN
+    )
+}

@@ -1,0 +1,129 @@
+//! One look at a layer: observe, decide, write what it says, and do what is to be done.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::{ResourceExt, runtime::controller};
+use tracing::Instrument;
+
+use crds::{TerraformLayer, backoff::Backoff};
+
+use super::{
+    context::Context,
+    decide::decide,
+    decision::Action,
+    execute::{self, Done},
+    observed::{Namespace, Observed},
+};
+use crate::error::{Error, ErrorKind};
+
+/// The most decisions of one look.
+const MAX_STEPS: usize = 8;
+/// When to look again at a layer whose cached state is older than our own last write.
+const CACHE_LAG: Duration = Duration::from_millis(200);
+/// Between looks that end in an error.
+const ERRORS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
+
+/// Looks at a layer, and does what is to be done.
+///
+/// # Errors
+/// When the API server does not answer or refuses; the layer is looked at again.
+pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
+    ctx.layers.ready().await;
+    let span = tracing::info_span!(
+        "layer",
+        layer.namespace = layer.namespace().unwrap_or_default(),
+        layer.name = layer.name_any(),
+        layer.uid = layer.uid().unwrap_or_default(),
+    );
+    let uid = layer.uid().unwrap_or_default();
+    match Box::pin(work(layer, &ctx)).instrument(span).await {
+        // Somebody wrote in between, or the object went: the watch shows what is there now.
+        Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+            tracing::debug!(%error, "decided on something that has changed");
+            Ok(controller::Action::requeue(CACHE_LAG))
+        }
+        Ok(action) => {
+            if ctx.notes(&uid).errors > 0 {
+                ctx.remember(&uid, |notes| notes.errors = 0);
+            }
+            Ok(action)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controller::Action, Error> {
+    let uid = layer.uid().unwrap_or_default();
+    let notes = ctx.notes(&uid);
+    if execute::version(layer.metadata.resource_version.as_deref()).is_some_and(|version| version < notes.version) {
+        return Ok(controller::Action::requeue(CACHE_LAG));
+    }
+    let (repository, runs) = ctx.layers.of(&layer);
+    if notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.now()) {
+        // Its event wakes the layer.
+        return Ok(controller::Action::requeue(Duration::from_secs(1)));
+    }
+    let mut seen = Observed {
+        layer: layer.clone(),
+        repository,
+        runs,
+        owner: ctx.layers.owner(&layer),
+        namespace: Namespace::Stays,
+        started: ctx.started,
+        refused: notes.refused.map(|(refused, _)| refused),
+        changes: None,
+    };
+    if seen.is_deleted() && seen.is_held() {
+        seen.namespace = execute::namespace(&layer, ctx).await?;
+    }
+    for _ in 0..MAX_STEPS {
+        let decision = decide(&seen, ctx.now());
+        if let [Action::Read { run }] = decision.actions.as_slice() {
+            seen.changes = Some((run.clone(), execute::changes(&layer, run, ctx).await?));
+            continue;
+        }
+        if seen.status() != decision.status {
+            let written = execute::write(&layer, &decision.status, ctx).await?;
+            let version = execute::version(written.metadata.resource_version.as_deref()).unwrap_or(0);
+            ctx.remember(&uid, |notes| notes.version = version);
+            ctx.events.publish(&*layer, decision.notes);
+            layer = Arc::new(written);
+            seen.layer = layer.clone();
+        }
+        let mut again = false;
+        for action in &decision.actions {
+            match execute::act(&layer, action, ctx).await? {
+                Done::Carried => {}
+                Done::Refused(refused) => (seen.refused, again) = (Some(refused), true),
+                Done::Gone => (seen.namespace, again) = (Namespace::Goes, true),
+            }
+        }
+        if !again {
+            if layer.metadata.deletion_timestamp.is_some() && decision.actions.contains(&Action::RemoveFinalizer) {
+                ctx.forget(&uid);
+            }
+            return Ok(decision.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue));
+        }
+    }
+    tracing::warn!("no rest after {MAX_STEPS} steps");
+    Ok(controller::Action::requeue(Duration::from_secs(2)))
+}
+
+/// When to look again after an error: after 1, 2, 4, … s, at most 60.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
+pub fn on_error(layer: Arc<TerraformLayer>, error: &Error, ctx: Arc<Context>) -> controller::Action {
+    let errors = ctx.remember(&layer.uid().unwrap_or_default(), |notes| {
+        notes.errors = notes.errors.saturating_add(1);
+        notes.errors
+    });
+    let wait = ERRORS.after(errors);
+    tracing::warn!(
+        layer.namespace = layer.namespace().unwrap_or_default(),
+        layer.name = layer.name_any(),
+        %error,
+        kind = %error.kind(),
+        again_in = ?wait,
+        "a call failed"
+    );
+    controller::Action::requeue(wait)
+}

@@ -1,0 +1,64 @@
+//! Runs that failed: how often, and when the next is made by itself.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crds::{FailureClass, LayerFailures, RunResult, Trigger, backoff::Backoff, reason, whole_seconds};
+
+use super::seen_run::SeenRun;
+
+/// Between the end of a run that failed and the next: how long it took counts for nothing.
+const RUNS: Backoff = Backoff { base: Duration::from_secs(60), cap: Duration::from_secs(3600) };
+
+/// What a person calls a run that was cancelled before it had a plan.
+pub(super) const CANCELED: &str = "Canceled";
+
+/// Whether a run of the same commit and settings may end better without anybody's doing.
+pub(super) const fn helps(class: FailureClass) -> bool {
+    match class {
+        FailureClass::Credentials
+        | FailureClass::StateLocked
+        | FailureClass::StalePlan
+        | FailureClass::Transient
+        | FailureClass::Timeout
+        | FailureClass::Interrupted
+        | FailureClass::Unknown => true,
+        FailureClass::Configuration | FailureClass::Policy | FailureClass::Integrity | FailureClass::Internal => false,
+    }
+}
+
+/// The failures in a row of which this run is the last; `None` when it did not fail. A run that somebody or something new set off
+/// begins a row.
+pub(super) fn after(run: &SeenRun, before: Option<&LayerFailures>, max_retries: u32) -> Option<LayerFailures> {
+    let (class, reason) = match run.result? {
+        RunResult::Failed => run.failure.clone().unwrap_or((FailureClass::Internal, reason::AGENT_FAULT.into())),
+        // Nobody can say how it ended: somebody has to look before anything is tried again.
+        RunResult::Indeterminate => (FailureClass::Internal, reason::APPLY_UNCONFIRMED.into()),
+        // Somebody does not want it.
+        RunResult::Canceled if !run.has_planned() && !run.superseded => (FailureClass::Policy, CANCELED.into()),
+        _ => return None,
+    };
+    // Nobody new asked for it.
+    let follows = matches!(run.trigger, Trigger::Retry | Trigger::Deletion) && run.answers.is_none();
+    let times = match before {
+        Some(before) if before.run == *run.name => before.times,
+        Some(before) if follows && run.is_of(&before.content, &before.settings) => before.times + 1,
+        _ => 1,
+    };
+    let again = helps(class) && times <= max_retries;
+    Some(LayerFailures {
+        times,
+        run: run.name.to_string(),
+        reason: reason.to_string(),
+        content: run.content.to_string(),
+        settings: run.settings.to_string(),
+        at: whole_seconds(run.at()),
+        retry_at: again.then(|| whole_seconds(due(run.at(), times))),
+    })
+}
+
+fn due(ended: Timestamp, times: u32) -> Timestamp {
+    let wait = SignedDuration::try_from(RUNS.after(times)).unwrap_or(SignedDuration::MAX);
+    ended.checked_add(wait).unwrap_or(Timestamp::MAX)
+}

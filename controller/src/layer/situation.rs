@@ -1,0 +1,133 @@
+//! Where a layer is, told once from what was observed: decisions and conditions need not find it out again.
+
+use jiff::Timestamp;
+
+use crds::{DeletionPolicy, Remediation, RemediationStrategy, TerraformLayer, reason};
+
+use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
+
+/// Where a layer is.
+#[derive(Clone, Debug)]
+pub(super) struct Situation<'a> {
+    /// What was observed.
+    pub(super) o: &'a Observed,
+    /// What its runs say.
+    pub(super) facts: Facts<'a>,
+    /// What is to be planned, or why nothing can be.
+    pub(super) wanted: Result<Wanted, Hold>,
+    /// When drift is looked for; `None` for never, or not now.
+    pub(super) check: Result<Option<Timestamp>, String>,
+}
+
+/// What is to be planned.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    /// The commit.
+    pub(super) revision: String,
+    /// What of it matters.
+    pub(super) content: String,
+    /// The settings.
+    pub(super) effective: Effective,
+}
+
+/// Why a layer can make no run, until somebody or something changes that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hold {
+    /// One word.
+    pub(super) reason: &'static str,
+    /// For people.
+    pub(super) message: String,
+    /// What to do, for people; empty when it is enough to wait.
+    pub(super) next_step: Option<String>,
+}
+
+impl<'a> Situation<'a> {
+    /// Of a layer as it was observed.
+    pub(super) fn of(o: &'a Observed, now: Timestamp) -> Self {
+        let facts = Facts::of(o);
+        let check = check(o, &facts, now);
+        Self { wanted: wanted(o), o, facts, check }
+    }
+
+    /// Whether what is wanted is planned.
+    pub(super) fn is_planned(&self) -> bool {
+        let planned = |wanted: &Wanted| self.facts.is_planned(&wanted.content, &wanted.effective.digest);
+        self.wanted.as_ref().map_or(self.facts.last_plan.is_some(), planned)
+    }
+
+    /// Whether what is wanted was applied, or needed no apply.
+    pub(super) fn is_settled(&self) -> bool {
+        let settled = |wanted: &Wanted| self.facts.is_settled(&wanted.content, &wanted.effective.digest);
+        self.wanted.as_ref().map_or(self.facts.last_apply.is_some(), settled)
+    }
+
+    /// The failures of what is wanted.
+    pub(super) fn failed(&self) -> Option<&crds::LayerFailures> {
+        match &self.wanted {
+            Ok(wanted) => self.facts.failed(&wanted.content, &wanted.effective.digest),
+            Err(_) => self.facts.failures.as_ref(),
+        }
+    }
+}
+
+/// Whether a word of the layer is a newer version's: it is left to that.
+pub(super) fn has_newer_word(layer: &TerraformLayer) -> bool {
+    let RemediationStrategy { on_commit, on_drift, on_delete } = layer.spec.remediation;
+    [on_commit, on_drift, on_delete].contains(&Remediation::Unknown) || layer.spec.deletion_policy == DeletionPolicy::Unknown
+}
+
+fn hold<T>(reason: &'static str, message: String, next_step: Option<String>) -> Result<T, Hold> {
+    Err(Hold { reason, message, next_step })
+}
+
+/// The settings of the layer's runs, where its repository can be had.
+pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
+    let (namespace, name) = o.layer.repository_key();
+    let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
+    let Some(repository) = &o.repository else {
+        let step = Some(format!("create TerraformRepository {name} in namespace {namespace}, or correct spec.repository"));
+        return hold(reason::REPOSITORY_NOT_FOUND, format!("there is no TerraformRepository {namespace}/{name}"), step);
+    };
+    if !repository.admits(own) {
+        let message = format!("TerraformRepository {namespace}/{name} does not name {own} in spec.allowedNamespaces");
+        let step = Some(format!("have {own} added to spec.allowedNamespaces of the repository"));
+        return hold(reason::REPOSITORY_NOT_ALLOWED, message, step);
+    }
+    Effective::of(&o.layer, repository).or_else(|error| {
+        let step = Some("correct spec.template, or spec.defaults of the repository".to_owned());
+        hold(reason::TEMPLATE_INVALID, format!("no run can be made of the settings: {error}"), step)
+    })
+}
+
+fn wanted(o: &Observed) -> Result<Wanted, Hold> {
+    let effective = effective(o)?;
+    let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
+    if let Some((namespace, name)) = &o.owner {
+        let older = if namespace == own { format!("layer {name}") } else { "a layer of another namespace".to_owned() };
+        let step = "delete one of the two, or give this one spec.template.stack or spec.template.workspace of its own".to_owned();
+        return hold(reason::STATE_OWNED, format!("{older}, which is older, has the same state"), Some(step));
+    }
+    let of = format!("{}\n{}\n", o.layer.spec.git_ref, o.layer.spec.path);
+    let source = o.layer.status.as_ref().and_then(|status| status.source.as_ref()).filter(|source| source.of.starts_with(&of));
+    let Some(source) = source else {
+        let (namespace, name) = o.layer.repository_key();
+        let message = format!("nobody has looked yet what {namespace}/{name} has at {}", o.layer.spec.git_ref);
+        return hold(reason::NO_REVISION, message, None);
+    };
+    if let Some(missing) = &source.missing {
+        let step = Some("correct spec.path or spec.ref, or push what is missing".to_owned());
+        return hold(reason::PATH_NOT_FOUND, missing.clone(), step);
+    }
+    Ok(Wanted { revision: source.revision.clone(), content: source.content.clone(), effective })
+}
+
+fn check(o: &Observed, facts: &Facts<'_>, now: Timestamp) -> Result<Option<Timestamp>, String> {
+    let stored = o.layer.status.as_ref().and_then(|status| status.next_drift_check.as_ref()).map(|at| at.0);
+    let uid = o.layer.metadata.uid.as_deref().unwrap_or_default();
+    let Some(last) = facts.last.filter(|_| facts.last_plan.is_some()) else {
+        // A schedule that cannot be read is said before it is needed.
+        return Check { wanted: &o.layer.spec.drift, uid, last: now, started: now, stored: None }.due(now).map(|_| None);
+    };
+    let due = Check { wanted: &o.layer.spec.drift, uid, last, started: o.started, stored }.due(now)?;
+    Ok(due.filter(|_| facts.current.is_none()))
+}

@@ -1,0 +1,75 @@
+//! What a layer says of itself, `source` apart, which is not ours.
+
+use jiff::Timestamp;
+
+use crds::{LayerState, RunResult, TerraformLayerStatus, conditions as set_of, text::clip, whole_seconds};
+
+use super::{
+    conditions::{self, Verdict},
+    next::Next,
+    seen_run::Stage,
+    situation::Situation,
+};
+use crate::events::Note;
+
+/// The status, and what to publish when it was written.
+pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLayerStatus, Vec<Note>) {
+    let (before, facts) = (s.o.status(), &s.facts);
+    let generation = s.o.layer.metadata.generation;
+    let mut all = before.conditions.clone();
+    let (ready, is_stalled) = conditions::ready(s, next);
+    let verdicts = [
+        (conditions::RECONCILING, conditions::reconciling(s, next, &ready, is_stalled)),
+        (conditions::STALLED, conditions::stalled(&ready, is_stalled)),
+        (conditions::READY, ready),
+        (conditions::PLAN_UP_TO_DATE, conditions::plan_up_to_date(s, now)),
+        (conditions::COMMIT_PLANNED, conditions::commit_planned(s)),
+        (conditions::APPLY_UP_TO_DATE, conditions::apply_up_to_date(s)),
+    ];
+    for (type_, Verdict { holds, reason, message }) in verdicts {
+        set_of::set(&mut all, type_, holds, reason, &message, generation, now);
+    }
+    let answered = s.o.runs.iter().rev().find_map(|run| run.answers.as_deref()).filter(|token| s.o.asked() == Some(*token));
+    let check = s.check.as_ref().ok().copied().flatten().filter(|_| next.made.is_none()).map(whole_seconds);
+    let status = TerraformLayerStatus {
+        observed_generation: generation,
+        state: Some(state(s)),
+        waits_for: next.waits_for.as_deref().map(|text| clip(text, 512)),
+        revision: facts.last_plan.as_ref().map(|plan| conditions::short(&plan.revision)),
+        last_result: facts.last_result.clone(),
+        next_step: next.next_step.as_deref().map(|text| clip(text, 1024)),
+        conditions: all,
+        last_plan: facts.last_plan.clone(),
+        last_apply: facts.last_apply.clone(),
+        pending: facts.pending.clone(),
+        drift: facts.drift.clone(),
+        next_drift_check: check,
+        current_run: facts.current.map(|run| run.name.to_string()).or_else(|| next.made.clone()),
+        failures: facts.failures.clone(),
+        effective: s.wanted.as_ref().map_or_else(|_| before.effective.clone(), |wanted| wanted.effective.lines.clone()),
+        last_handled_plan: answered.map(|token| clip(token, 256)).or(before.last_handled_plan),
+        source: before.source,
+    };
+    let found = status.drift.as_ref().filter(|drift| before.drift.as_ref().is_none_or(|old| old.run != drift.run));
+    let notes = found.map(|drift| {
+        let text = format!("run {} found what is not as the code says: {}", drift.run, drift.objects.join(", "));
+        Note { reason: "DriftFound", warning: true, text }
+    });
+    (status, notes.into_iter().collect())
+}
+
+/// Burrito's states: a plan is needed while what is wanted is not planned, an apply while a plan has changes that nobody applied.
+pub(super) fn state(s: &Situation<'_>) -> LayerState {
+    match s.facts.current.map(|run| run.stage) {
+        Some(Stage::Waiting | Stage::Approved | Stage::Applying) => return LayerState::ApplyNeeded,
+        Some(Stage::NotBegun | Stage::Planning) if !s.is_settled() => return LayerState::PlanNeeded,
+        _ => {}
+    }
+    let failed = s.failed().is_some();
+    match s.facts.last_plan.as_ref().map(|plan| plan.result) {
+        _ if failed || !s.is_planned() => LayerState::PlanNeeded,
+        None => LayerState::PlanNeeded,
+        Some(Some(RunResult::NoChanges | RunResult::Applied)) => LayerState::Idle,
+        Some(_) => LayerState::ApplyNeeded,
+    }
+}

@@ -1,0 +1,140 @@
+//! The settings that a layer's runs are made with: the repository's defaults and the layer's template, merged field by field.
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crds::{
+    ApprovalMode, GitSource, Operation, Remediation, RunTemplate, Source, TerraformLayer, TerraformRepository, TerraformRunSpec,
+    datastore::StateId, digest::hex_digest, state_key, text::clip,
+};
+
+/// The most lines that show effective settings.
+const LINES: usize = 128;
+/// The longest value that is shown.
+const VALUE: usize = 80;
+
+/// The effective settings of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Effective {
+    template: RunTemplate,
+    stack: String,
+    /// What they are and where each is from, a line each.
+    pub(super) lines: Vec<String>,
+    /// Digest of all that a run of the layer is made of, its commit and what set it off apart.
+    pub(super) digest: String,
+}
+
+impl Effective {
+    /// Merges a layer's template with the defaults of its repository.
+    ///
+    /// # Errors
+    /// When no run can be made of it, with what is wrong.
+    pub(super) fn of(layer: &TerraformLayer, repository: &TerraformRepository) -> Result<Self, String> {
+        let template = layer.spec.template.over(&repository.spec.defaults);
+        let stack = stack(&template, &layer.spec.path, &repository.spec.url)?;
+        let digest = hex_digest(&Sha256::digest(state_key::canonical(&json!({
+            "template": template,
+            "stack": stack,
+            "repository": layer.repository_key(),
+            "path": layer.spec.path,
+            "onCommit": layer.spec.remediation.on_commit,
+        }))));
+        let mut lines = Vec::new();
+        show(&mut lines, "", &template.0, Some(&layer.spec.template.0));
+        if !template.0.contains_key("stack") {
+            lines.push(format!("stack={stack} (repository and path)"));
+        }
+        let more = lines.len().saturating_sub(LINES);
+        if more > 0 {
+            lines.truncate(LINES - 1);
+            lines.push(format!("and {} more", more + 1));
+        }
+        let effective = Self { template, stack, lines, digest };
+        effective.spec(layer, &"0".repeat(40), Operation::Plan, Remediation::Manual)?;
+        Ok(effective)
+    }
+
+    /// The spec of a run, as it is sent: with fields that a newer definition has and this version does not know.
+    ///
+    /// # Errors
+    /// When it is no spec, with what is wrong.
+    pub(super) fn spec(
+        &self,
+        layer: &TerraformLayer,
+        revision: &str,
+        operation: Operation,
+        remediation: Remediation,
+    ) -> Result<Value, String> {
+        let mut spec = self.template.0.clone();
+        let mut repository = json!({"name": layer.spec.repository.name, "revision": revision, "path": layer.spec.path});
+        if let Some(namespace) = &layer.spec.repository.namespace {
+            repository["namespace"] = namespace.as_str().into();
+        }
+        spec.insert("source".into(), json!({"repository": repository}));
+        spec.insert("operation".into(), json!(operation));
+        spec.insert("stack".into(), self.stack.as_str().into());
+        let mode = if remediation == Remediation::Automatic { ApprovalMode::Automatic } else { ApprovalMode::Manual };
+        match spec.entry("approval").or_insert_with(|| json!({})) {
+            Value::Object(approval) => approval.insert("mode".into(), json!(mode)),
+            _ => return Err("approval is no object".into()),
+        };
+        let spec = Value::Object(spec);
+        let read: TerraformRunSpec = serde_json::from_value(spec.clone()).map_err(|error| clip(&error.to_string(), 300))?;
+        match (crds::TerraformRun { spec: read, ..crds::TerraformRun::default() }).unknown_word() {
+            Some(field) => Err(format!("{field} has a word of a newer version")),
+            None => Ok(spec),
+        }
+    }
+}
+
+/// Which state the runs of a layer of that path have, as far as its template says: nobody knows before `init` whether the code names a
+/// backend.
+pub(super) fn expected_state(
+    namespace: &str,
+    path: &str,
+    template: &RunTemplate,
+    repository: &TerraformRepository,
+    has_datastore: bool,
+) -> Option<String> {
+    let merged = template.over(&repository.spec.defaults);
+    let mut spec = json!({"source": {}, "stack": stack(&merged, path, &repository.spec.url).ok()?});
+    for field in ["workspace", "backend"] {
+        if let Some(value) = merged.0.get(field) {
+            spec[field] = value.clone();
+        }
+    }
+    let spec: TerraformRunSpec = serde_json::from_value(spec).ok()?;
+    state_key::expected(namespace, "", &spec, has_datastore)
+}
+
+/// The stack that the template names, or the one that a git source of that URL and path has: a run by hand and a layer of the same
+/// directory share their state.
+fn stack(template: &RunTemplate, path: &str, url: &str) -> Result<String, String> {
+    if let Some(stack) = template.0.get("stack") {
+        return stack.as_str().map(str::to_owned).ok_or_else(|| "stack is no text".to_owned());
+    }
+    let git = GitSource { url: url.into(), revision: "HEAD".into(), path: path.into(), secret_ref: None };
+    let spec = TerraformRunSpec { source: Source { git: Some(git), ..Source::default() }, ..TerraformRunSpec::default() };
+    Ok(StateId::of("", &spec).stack)
+}
+
+/// A line for each field. Of lists their length, and of what may hold a credential nothing but that it is there.
+fn show(lines: &mut Vec<String>, path: &str, merged: &Map<String, Value>, layer: Option<&Map<String, Value>>) {
+    for (field, value) in merged {
+        let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
+        let own = layer.and_then(|layer| layer.get(field));
+        let shown = match value {
+            Value::Object(parts) if !parts.is_empty() => {
+                show(lines, &path, parts, own.and_then(Value::as_object));
+                continue;
+            }
+            Value::Array(items) if items.len() == 1 => "1 item".to_owned(),
+            Value::Array(items) => format!("{} items", items.len()),
+            _ if path.starts_with("backend.config.") => "…".to_owned(),
+            Value::String(text) => clip(text, VALUE),
+            other => clip(&other.to_string(), VALUE),
+        };
+        let origin = if own.is_some() { "layer" } else { "repository" };
+        lines.push(clip(&format!("{path}={shown} ({origin})"), 256));
+    }
+}

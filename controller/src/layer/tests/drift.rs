@@ -1,0 +1,197 @@
+//! When drift is looked for, and what is said of it.
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::layer::{conditions::READY, drift::Check};
+use crds::DriftDetection;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn due(wanted: &Value, uid: &str, [last, started, now]: [&str; 3], stored: Option<&str>) -> Result<Option<String>, String> {
+    let wanted: DriftDetection = serde_json::from_value(wanted.clone()).unwrap();
+    let check = Check { wanted: &wanted, uid, last: at(last), started: at(started), stored: stored.map(at) };
+    Ok(check.due(at(now))?.map(|at| at.to_string()))
+}
+
+fn interval(hours: &str) -> Value {
+    json!({"interval": hours})
+}
+
+#[test]
+fn an_interval_has_its_own_place_within_a_tenth() {
+    let last = "2026-11-24T00:00:00Z";
+    let mut seen = std::collections::BTreeSet::new();
+    for layer in 0..500 {
+        let next = due(&interval("10h"), &format!("uid-{layer}"), [last, last, last], None).unwrap().unwrap();
+        assert!(("2026-11-24T09:00:00Z"..="2026-11-24T11:00:00Z").contains(&next.as_str()), "{next}");
+        assert_eq!(due(&interval("10h"), &format!("uid-{layer}"), [last, last, last], None).unwrap().unwrap(), next);
+        seen.insert(next);
+    }
+    assert!(seen.len() > 150, "{}", seen.len());
+}
+
+#[test]
+fn a_cron_line_has_a_time_zone() {
+    let times = ["2026-11-24T12:00:00Z"; 3];
+    let cron = |zone: Value| json!({"interval": "24h", "schedule": "30 3 * * 1-5", "timeZone": zone});
+    assert_eq!(due(&cron(Value::Null), "u", times, None).unwrap().unwrap(), "2026-11-25T03:30:00Z");
+    assert_eq!(due(&cron("Europe/Paris".into()), "u", times, None).unwrap().unwrap(), "2026-11-25T02:30:00Z");
+    assert_eq!(due(&cron("America/New_York".into()), "u", times, None).unwrap().unwrap(), "2026-11-25T08:30:00Z");
+    let friday = ["2026-11-27T12:00:00Z"; 3];
+    assert_eq!(due(&cron(Value::Null), "u", friday, None).unwrap().unwrap(), "2026-11-30T03:30:00Z", "over the weekend");
+    // On the night on which the clocks go forward there is no 02:30.
+    let spring = json!({"interval": "24h", "schedule": "30 2 * * *", "timeZone": "Europe/Paris"});
+    let next = due(&spring, "u", ["2026-03-28T12:00:00Z"; 3], None).unwrap().unwrap();
+    assert!(("2026-03-29T00:30:00Z"..="2026-03-30T00:30:00Z").contains(&next.as_str()), "{next}");
+}
+
+#[test]
+fn what_was_missed_is_one_check_and_those_of_many_lie_apart() {
+    let missed = ["2026-11-20T00:00:00Z", "2026-11-24T12:00:00Z", "2026-11-24T12:00:05Z"];
+    let all: std::collections::BTreeSet<_> =
+        (0..500).map(|layer| due(&interval("10h"), &format!("uid-{layer}"), missed, None).unwrap().unwrap()).collect();
+    assert!(all.iter().all(|next| ("2026-11-24T12:00:00Z"..="2026-11-24T13:00:00Z").contains(&next.as_str())), "{all:?}");
+    assert!(all.len() > 400);
+    let cron = json!({"interval": "24h", "schedule": "0 3 * * *"});
+    let next = due(&cron, "u", missed, None).unwrap().unwrap();
+    assert!(("2026-11-24T12:00:00Z"..="2026-11-24T12:10:00Z").contains(&next.as_str()), "{next}");
+}
+
+#[test]
+fn a_check_that_was_put_off_is_not_put_off_again_by_a_restart() {
+    let stored = Some("2026-11-24T12:40:00Z");
+    let again = ["2026-11-20T00:00:00Z", "2026-11-24T12:30:00Z", "2026-11-24T12:30:05Z"];
+    assert_eq!(due(&interval("10h"), "u", again, stored).unwrap().as_deref(), stored);
+    let later = ["2026-11-20T00:00:00Z", "2026-11-24T12:50:00Z", "2026-11-24T12:50:05Z"];
+    assert_eq!(due(&interval("10h"), "u", later, stored).unwrap().as_deref(), stored, "it is due");
+    let far = Some("2026-11-25T12:00:00Z");
+    let shorter = ["2026-11-24T00:00:00Z", "2026-11-24T12:50:00Z", "2026-11-24T12:50:05Z"];
+    assert!(due(&interval("1h"), "u", shorter, far).unwrap().as_deref() < far, "of a longer interval");
+}
+
+#[test]
+fn nobody_looks_who_is_told_not_to() {
+    assert_eq!(due(&json!({"interval": "1h", "suspend": true}), "u", ["2026-11-24T12:00:00Z"; 3], None), Ok(None));
+}
+
+#[test]
+fn what_cannot_be_read_is_said_and_commits_are_planned_all_the_same() {
+    for wrong in [
+        json!({"schedule": "every day", "interval": "24h"}),
+        json!({"schedule": "0 3 * * *", "timeZone": "Mars/Base", "interval": "24h"}),
+    ] {
+        let mut world = World::new().commit(1, "a").with(&json!({"spec": {"drift": wrong}}));
+        world.settle();
+        world.ends(RunResult::Applied);
+        world.settle();
+        assert_eq!((world.made.len(), world.condition(READY)), (1, ("False".into(), "ScheduleInvalid".into())), "{wrong}");
+    }
+}
+
+#[test]
+fn drift_is_found_shown_and_gone_with_an_apply() {
+    let mut world = World::applied();
+    let next = world.status().next_drift_check.unwrap().0;
+    assert!((t0() + SignedDuration::from_hours(21)..t0() + SignedDuration::from_hours(27)).contains(&next));
+    world.now = next - SignedDuration::from_mins(1);
+    world.settle();
+    assert_eq!(world.made.len(), 1);
+    world.later(1);
+    world.settle();
+    assert_eq!(
+        (world.trigger().as_str(), world.condition(READY).1.as_str()),
+        ("Drift", "UpToDate"),
+        "a look is no change of health"
+    );
+    world.waits(1);
+    world.settle();
+    let drift = world.status().drift.unwrap();
+    assert_eq!((drift.run, drift.since.0), (world.open_name(), crds::whole_seconds(world.now).0));
+    assert_eq!(drift.objects, ["~ aws_vpc.main", "! aws_vpc.main (changed outside of the code)"]);
+    assert_eq!(world.condition(READY), ("False".into(), "DriftFound".into()));
+    world.later(60 * 24 * 3);
+    world.settle();
+    assert_eq!(world.made.len(), 2, "while a plan waits nobody looks");
+    world.ends(RunResult::Applied);
+    world.settle();
+    assert_eq!((world.status().drift, world.state()), (None, Some(LayerState::Idle)));
+}
+
+#[test]
+fn drift_stays_until_somebody_does_something_about_it() {
+    let mut world = World::applied();
+    world.later(60 * 27);
+    world.settle();
+    world.waits(1);
+    world.settle();
+    let since = world.status().drift.unwrap().since;
+    world.ends(RunResult::Rejected);
+    world.settle();
+    assert_eq!(world.status().drift.unwrap().since, since);
+    world.later(60 * 27);
+    world.settle();
+    world.waits(1);
+    world.settle();
+    let drift = world.status().drift.unwrap();
+    assert_eq!((drift.since, drift.run), (since, world.open_name()));
+    world.ends(RunResult::Rejected);
+    world.later(60 * 27);
+    world.settle();
+    world.begins();
+    world.ends(RunResult::NoChanges);
+    world.settle();
+    assert_eq!(world.status().drift, None);
+}
+
+#[test]
+fn a_plan_of_other_code_is_no_drift() {
+    let mut world = World::applied();
+    world.pushed(2, "b");
+    world.settle();
+    world.waits(1);
+    world.settle();
+    assert_eq!(world.status().drift, None);
+}
+
+#[test]
+fn the_look_for_drift_uses_the_commit_that_was_planned() {
+    let mut world = World::applied();
+    world.pushed(9, "a");
+    world.later(60 * 27);
+    world.settle();
+    assert_eq!(world.open().unwrap().spec.source.repository.as_ref().unwrap().revision, sha(1));
+}
+
+#[test]
+fn a_look_that_fails_is_made_again_at_the_next_time() {
+    let mut world = World::applied();
+    world.later(60 * 27);
+    world.settle();
+    world.begins();
+    world.fails("Configuration", "SecretNotFound");
+    world.settle();
+    world.later(60 * 20);
+    world.settle();
+    assert_eq!(world.made.len(), 2);
+    world.later(60 * 7);
+    world.settle();
+    assert_eq!((world.made.len(), world.trigger().as_str()), (3, "Drift"));
+}
+
+#[test]
+fn remediation_of_drift_decides_what_its_run_may() {
+    for (word, operation, mode) in [
+        ("Dry", crds::Operation::Plan, crds::ApprovalMode::Manual),
+        ("Manual", crds::Operation::Apply, crds::ApprovalMode::Manual),
+        ("Automatic", crds::Operation::Apply, crds::ApprovalMode::Automatic),
+    ] {
+        let mut world = World::applied().with(&json!({"spec": {"remediation": {"onDrift": word}}}));
+        world.later(60 * 27);
+        world.settle();
+        let spec = &world.open().unwrap().spec;
+        assert_eq!((spec.operation, spec.approval.mode), (operation, mode), "{word}");
+    }
+}

@@ -1,0 +1,290 @@
+//! A layer, its repository and its runs, as an API server would have them, and decisions that are carried out on them.
+
+mod conditions;
+mod decisions;
+mod deletion;
+mod drift;
+mod orders;
+mod settings;
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, TerraformRun, names};
+
+use super::{Action, Decision, Namespace, Observed, Refused, SeenRun, decide};
+use crate::testing::{merge, t0};
+
+/// What a layer of the tests is made of.
+pub(super) struct World {
+    pub(super) layer: TerraformLayer,
+    pub(super) repository: Option<TerraformRepository>,
+    pub(super) runs: Vec<TerraformRun>,
+    pub(super) now: Timestamp,
+    pub(super) started: Timestamp,
+    pub(super) owner: Option<(String, String)>,
+    pub(super) namespace: Namespace,
+    pub(super) refused: Option<Refused>,
+    /// Names of all runs that were ever made.
+    pub(super) made: Vec<String>,
+    /// Status writes, finalizers and annotations.
+    pub(super) writes: usize,
+}
+
+pub(super) fn digest(of: &str) -> String {
+    format!("sha256:{}", of.repeat(64).chars().take(64).collect::<String>())
+}
+
+pub(super) fn sha(of: u8) -> String {
+    format!("{of:02x}").repeat(20)
+}
+
+impl World {
+    /// A layer of a repository of which nobody has looked yet what it has.
+    pub(super) fn new() -> Self {
+        let layer = json!({"metadata": {"name": "net", "namespace": "team", "uid": "layer-uid", "resourceVersion": "1", "generation": 1,
+            "creationTimestamp": t0()}, "spec": {"repository": {"name": "infra"}, "path": "live/net"}});
+        let repository = json!({"metadata": {"name": "infra", "namespace": "team", "uid": "repository-uid"},
+            "spec": {"url": "https://git.example.com/infra"}});
+        Self {
+            layer: serde_json::from_value(layer).unwrap(),
+            repository: Some(serde_json::from_value(repository).unwrap()),
+            runs: Vec::new(),
+            now: t0(),
+            started: t0(),
+            owner: None,
+            namespace: Namespace::Stays,
+            refused: None,
+            made: Vec::new(),
+            writes: 0,
+        }
+    }
+
+    /// One whose commit 1 is applied.
+    pub(super) fn applied() -> Self {
+        let mut world = Self::new().commit(1, "a");
+        world.settle();
+        world.waits(1);
+        world.ends(RunResult::Applied);
+        world.settle();
+        world
+    }
+
+    /// Merges into the layer.
+    pub(super) fn with(mut self, patch: &Value) -> Self {
+        self.change(patch);
+        self
+    }
+
+    pub(super) fn change(&mut self, patch: &Value) {
+        let mut layer = serde_json::to_value(&self.layer).unwrap();
+        merge(&mut layer, patch);
+        self.layer = serde_json::from_value(layer).unwrap();
+        if patch.get("spec").is_some() {
+            *self.layer.metadata.generation.as_mut().unwrap() += 1;
+        }
+        self.touched();
+    }
+
+    fn touched(&mut self) {
+        let version: u64 = self.layer.resource_version().unwrap().parse().unwrap();
+        self.layer.metadata.resource_version = Some((version + 1).to_string());
+    }
+
+    /// What `controller sources` writes: a commit, and what of it matters.
+    pub(super) fn commit(mut self, revision: u8, content: &str) -> Self {
+        self.pushed(revision, content);
+        self
+    }
+
+    pub(super) fn pushed(&mut self, revision: u8, content: &str) {
+        let source = json!({"of": "main\nlive/net\n-", "revision": sha(revision), "content": digest(content)});
+        self.change(&json!({"status": {"source": source}}));
+    }
+
+    pub(super) fn annotate(&mut self, name: &str, value: &str) {
+        self.change(&json!({"metadata": {"annotations": {name: value}}}));
+    }
+
+    pub(super) fn later(&mut self, minutes: i64) {
+        self.now = self.now + SignedDuration::from_mins(minutes);
+    }
+
+    pub(super) fn status(&self) -> TerraformLayerStatus {
+        self.layer.status.clone().unwrap_or_default()
+    }
+
+    pub(super) fn state(&self) -> Option<LayerState> {
+        self.status().state
+    }
+
+    /// Status and reason of a condition.
+    pub(super) fn condition(&self, type_: &str) -> (String, String) {
+        let all = self.status().conditions;
+        all.into_iter().find(|c| c.type_ == type_).map(|c| (c.status, c.reason)).unwrap_or_default()
+    }
+
+    pub(super) fn observe(&self) -> Observed {
+        let mut runs: Vec<_> = self.runs.iter().filter_map(SeenRun::of).map(|(_, run)| run).collect();
+        runs.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        Observed {
+            layer: Arc::new(self.layer.clone()),
+            repository: self.repository.clone().map(Arc::new),
+            runs,
+            owner: self.owner.clone(),
+            namespace: self.namespace,
+            started: self.started,
+            refused: self.refused.clone(),
+            changes: None,
+        }
+    }
+
+    pub(super) fn decide(&self) -> Decision {
+        let mut o = self.observe();
+        let decision = decide(&o, self.now);
+        if let [Action::Read { run }] = decision.actions.as_slice() {
+            let lines = self.runs.iter().find(|r| r.name_any() == *run).and_then(|run| run.status.as_ref()?.plan.clone());
+            o.changes = Some((run.clone(), lines.map(|plan| plan.changes).unwrap_or_default()));
+            return decide(&o, self.now);
+        }
+        decision
+    }
+
+    /// Carries so many steps of a decision out: the write of the status is the first. Returns whether anything changed.
+    pub(super) fn act(&mut self, decision: Decision, steps: usize) -> bool {
+        let mut changed = false;
+        if steps > 0 && self.status() != decision.status {
+            self.layer.status = Some(decision.status);
+            self.touched();
+            self.writes += 1;
+            changed = true;
+        }
+        for action in decision.actions.into_iter().take(steps.saturating_sub(1)) {
+            changed |= self.carry_out(action);
+        }
+        changed
+    }
+
+    fn carry_out(&mut self, action: Action) -> bool {
+        match action {
+            Action::Read { .. } => return false,
+            Action::AddFinalizer => self.change(&json!({"metadata": {"finalizers": [names::LAYER_FINALIZER]}})),
+            Action::RemoveFinalizer => self.change(&json!({"metadata": {"finalizers": []}})),
+            Action::TakeAsk { token } => self.annotate(names::PLAN, &token),
+            Action::Create(run) => {
+                if self.runs.iter().any(|there| there.name_any() == run.name) {
+                    return false;
+                }
+                let mut object = run.object;
+                assert_eq!(object["metadata"]["labels"][names::LABEL_LAYER_UID], "layer-uid");
+                object["metadata"]["uid"] = format!("{}-{}", run.name, self.made.len()).into();
+                object["metadata"]["creationTimestamp"] = json!(self.now);
+                self.made.push(run.name);
+                self.runs.push(serde_json::from_value(object).unwrap());
+                // The API server counts in seconds, and no two runs of the tests are of one.
+                self.now = self.now + SignedDuration::from_secs(1);
+            }
+            Action::Supersede { run, why, .. } => {
+                let run = self.runs.iter_mut().find(|there| there.name_any() == run).unwrap();
+                run.annotations_mut().insert(names::CANCEL.into(), why);
+            }
+            Action::Delete { run, .. } => {
+                let ended = |run: &TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+                assert!(self.runs.iter().any(|there| there.name_any() == run && ended(there)), "{run} works, and was deleted");
+                self.runs.retain(|there| there.name_any() != run);
+            }
+        }
+        true
+    }
+
+    /// Decides and acts until nothing changes; runs that are cancelled end.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..20 {
+            let decision = self.decide();
+            let changed = self.act(decision, usize::MAX);
+            if !(self.cancelled() || changed) {
+                return;
+            }
+        }
+        panic!("no rest: {:#?}", self.decide());
+    }
+
+    /// What the run controller does of cancelled runs.
+    pub(super) fn cancelled(&mut self) -> bool {
+        let open: Vec<_> =
+            self.runs.iter().filter(|run| is_open(run) && run.annotations().contains_key(names::CANCEL)).cloned().collect();
+        for run in &open {
+            self.end(&run.name_any(), RunResult::Canceled, &json!({}));
+        }
+        !open.is_empty()
+    }
+
+    /// The run that has not ended.
+    pub(super) fn open(&self) -> Option<&TerraformRun> {
+        let mut open = self.runs.iter().filter(|run| is_open(run));
+        let one = open.next();
+        assert!(open.next().is_none(), "two runs are under way");
+        one
+    }
+
+    pub(super) fn open_name(&self) -> String {
+        self.open().expect("no run is under way").name_any()
+    }
+
+    pub(super) fn trigger(&self) -> String {
+        self.open().expect("no run is under way").annotations()[names::TRIGGER].clone()
+    }
+
+    pub(super) fn merge_run(&mut self, name: &str, patch: &Value) {
+        let run = self.runs.iter_mut().find(|run| run.name_any() == name).unwrap();
+        let mut value = serde_json::to_value(&*run).unwrap();
+        merge(&mut value, patch);
+        *run = serde_json::from_value(value).unwrap();
+    }
+
+    fn planned(&self, add: u32) -> Value {
+        json!({"checksum": digest("c"), "attempt": 1, "summary": format!("+{add} ~0 -0"), "add": add, "change": 0, "destroy": 0,
+            "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6", "createdAt": self.now,
+            "changes": ["~ aws_vpc.main", "! aws_vpc.main (changed outside of the code)"]})
+    }
+
+    /// The open run plans.
+    pub(super) fn begins(&mut self) {
+        let attempt = json!({"number": 1, "podName": "p", "open": true, "tries": 1});
+        self.merge_run(&self.open_name(), &json!({"status": {"phase": "Plan", "attempt": attempt}}));
+    }
+
+    /// The plan of the open run waits.
+    pub(super) fn waits(&mut self, add: u32) {
+        self.begins();
+        let plan = self.planned(add);
+        self.merge_run(&self.open_name(), &json!({"status": {"phase": "AwaitingApproval", "plan": plan}}));
+    }
+
+    pub(super) fn approved(&mut self) {
+        self.merge_run(&self.open_name(), &json!({"metadata": {"annotations": {names::APPROVE: digest("c")}}}));
+    }
+
+    /// The open run ends.
+    pub(super) fn ends(&mut self, result: RunResult) {
+        self.end(&self.open_name(), result, &json!({}));
+    }
+
+    pub(super) fn fails(&mut self, class: &str, reason: &str) {
+        let failure = json!({"class": class, "reason": reason, "message": "m", "changes": "None"});
+        self.end(&self.open_name(), RunResult::Failed, &json!({"failure": failure}));
+    }
+
+    fn end(&mut self, name: &str, result: RunResult, more: &Value) {
+        let mut status = json!({"phase": result.phase(), "result": result, "completionTime": self.now});
+        merge(&mut status, more);
+        self.merge_run(name, &json!({"status": status}));
+    }
+}
+
+fn is_open(run: &TerraformRun) -> bool {
+    !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)
+}

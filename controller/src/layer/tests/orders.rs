@@ -1,0 +1,227 @@
+//! Orders of events that nobody chose: commits, ends of runs, people, deaths of the process between any two of its steps.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::layer::template::Effective;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A push: of one of few contents, so that they come back.
+    Push(u8),
+    /// Other settings.
+    Settings(u8),
+    /// The controller looks and does so many of the steps that it decided on, and dies before the next.
+    Look(usize),
+    /// It does what it decided on before whatever came meanwhile.
+    Late,
+    /// What it decided on is forgotten, or is still in its mind.
+    Decide,
+    Begins,
+    Waits,
+    Approves,
+    Claims,
+    Ends(RunResult),
+    Fails(bool),
+    Cancelled,
+    Asks,
+    Passes(i64),
+    Deletes,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use RunResult::{Applied, Expired, Indeterminate, NoChanges, Rejected};
+    prop_oneof![
+        4 => (0..4_u8).prop_map(Step::Push),
+        1 => (0..3_u8).prop_map(Step::Settings),
+        6 => (0..5_usize).prop_map(Step::Look),
+        2 => Just(Step::Decide),
+        2 => Just(Step::Late),
+        3 => Just(Step::Begins),
+        3 => Just(Step::Waits),
+        1 => Just(Step::Approves),
+        1 => Just(Step::Claims),
+        3 => prop::sample::select(vec![Applied, NoChanges, Rejected, Expired, Indeterminate]).prop_map(Step::Ends),
+        1 => any::<bool>().prop_map(Step::Fails),
+        2 => Just(Step::Cancelled),
+        1 => Just(Step::Asks),
+        1 => prop::sample::select(vec![1_i64, 90, 60 * 30]).prop_map(Step::Passes),
+        1 => Just(Step::Deletes),
+    ]
+}
+
+struct Play {
+    world: World,
+    /// The version that a decision was made on, and the decision: a write of another version is refused.
+    mind: Option<(Option<String>, Decision)>,
+    revision: u8,
+}
+
+impl Play {
+    fn new() -> Self {
+        Self { world: World::new().with(&json!({"spec": {"runHistory": 2}})), mind: None, revision: 0 }
+    }
+
+    fn stage(&self) -> Option<(bool, Option<crds::Phase>, bool)> {
+        let run = self.world.runs.iter().find(|run| is_open(run))?;
+        let status = run.status.as_ref();
+        Some((
+            status.and_then(|s| s.attempt.as_ref()).is_some(),
+            status.and_then(|s| s.phase),
+            status.is_some_and(|s| s.claim.is_some()),
+        ))
+    }
+
+    fn act(&mut self, version: Option<&String>, decision: Decision, steps: usize) {
+        // The write of the status names the version that it was decided on, and what follows does not happen without it.
+        if self.world.status() != decision.status && version != self.world.layer.metadata.resource_version.as_ref() {
+            return;
+        }
+        let before = self.world.made.len();
+        self.world.act(decision, steps);
+        assert!(self.world.runs.iter().filter(|run| is_open(run)).count() <= 1, "two runs are under way");
+        assert!(self.world.made.len() <= before + 1);
+    }
+
+    fn play(&mut self, step: &Step) {
+        let stage = self.stage();
+        let world = &mut self.world;
+        match (step, stage) {
+            (Step::Push(content), _) => {
+                self.revision += 1;
+                let revision = self.revision;
+                self.world.pushed(revision, &format!("{content:x}"));
+            }
+            (Step::Settings(n), _) => world.change(&json!({"spec": {"template": {"workspace": format!("w{n}")}}})),
+            (Step::Look(steps), _) => {
+                let decision = world.decide();
+                let version = world.layer.metadata.resource_version.clone();
+                self.act(version.as_ref(), decision, *steps);
+            }
+            (Step::Decide, _) => self.mind = Some((world.layer.metadata.resource_version.clone(), world.decide())),
+            (Step::Late, _) => {
+                // Only a push came meanwhile: what concerns runs wakes the layer, and it is looked at again.
+                if let Some((version, decision)) = self.mind.take()
+                    && decision == self.world.decide()
+                {
+                    self.act(version.as_ref(), decision, usize::MAX);
+                }
+            }
+            (Step::Begins, Some((false, ..))) => world.begins(),
+            (Step::Waits, Some((true, Some(crds::Phase::Plan), _))) => world.waits(1),
+            // Nobody approves or claims what is cancelled.
+            (Step::Approves | Step::Claims, _)
+                if world.open().is_some_and(|run| run.annotations().contains_key(names::CANCEL)) => {}
+            (Step::Approves, Some((_, Some(crds::Phase::AwaitingApproval), false))) => world.approved(),
+            (Step::Claims, Some((_, Some(crds::Phase::AwaitingApproval), false))) => {
+                let claim =
+                    json!({"checksum": digest("c"), "attempt": 1, "podUID": "p", "nonce": "0".repeat(32), "at": world.now});
+                world.merge_run(&world.open_name(), &json!({"status": {"phase": "Apply", "claim": claim}}));
+            }
+            (Step::Ends(result), Some((_, phase, claimed))) => {
+                let fits = match result {
+                    RunResult::NoChanges => phase == Some(crds::Phase::Plan),
+                    RunResult::Applied | RunResult::Indeterminate => claimed,
+                    _ => phase == Some(crds::Phase::AwaitingApproval) && !claimed,
+                };
+                if fits {
+                    world.ends(*result);
+                }
+            }
+            (Step::Fails(helps), Some((true, ..))) => {
+                world.fails(if *helps { "Transient" } else { "Configuration" }, "PlanFailed")
+            }
+            (Step::Cancelled, Some((.., false))) => {
+                world.cancelled();
+            }
+            (Step::Asks, _) => world.annotate(names::PLAN, "now"),
+            (Step::Passes(minutes), _) => world.later(*minutes),
+            (Step::Deletes, _) => {
+                // A person deletes a run that has ended.
+                let ended = world.runs.iter().position(|run| !is_open(run));
+                ended.map(|at| world.runs.remove(at));
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing more happens but what has to: every run comes to its end.
+    fn comes_to_rest(&mut self) {
+        for _ in 0..60 {
+            self.world.settle();
+            let Some((_, phase, claimed)) = self.stage() else { return };
+            match phase {
+                _ if claimed => self.world.ends(RunResult::Applied),
+                Some(crds::Phase::AwaitingApproval) => self.world.ends(RunResult::Rejected),
+                _ => {
+                    if self.stage().is_some_and(|(begun, ..)| !begun) {
+                        self.world.begins();
+                    }
+                    self.world.ends(RunResult::NoChanges);
+                }
+            }
+            self.world.later(1);
+        }
+        panic!("runs without end");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Weak point 3, in every order: whatever came last is planned in the end, or failed, which is said.
+    #[test]
+    fn no_order_of_events_loses_the_newest_commit(steps in prop::collection::vec(step(), 1..60)) {
+        let mut play = Play::new();
+        for step in &steps {
+            play.play(step);
+        }
+        play.comes_to_rest();
+        let (world, status) = (&play.world, play.world.status());
+        if let Some(source) = &status.source {
+            let settings = Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap().digest;
+            let of = |content: &str, made_with: &str| content == source.content && made_with == settings;
+            let planned = status.last_plan.as_ref().is_some_and(|plan| of(&plan.content, &plan.settings));
+            let failed = status.failures.as_ref().is_some_and(|failures| of(&failures.content, &failures.settings));
+            prop_assert!(planned || failed, "{:#?}", status);
+        }
+        let mut names = world.made.clone();
+        names.sort();
+        names.dedup();
+        // Of a run that somebody deleted the name is free again.
+        let deletes = steps.iter().any(|step| matches!(step, Step::Deletes));
+        prop_assert!(deletes || names.len() == world.made.len(), "a name was used twice");
+    }
+
+    /// The same look makes the same run, and a layer at rest makes none.
+    #[test]
+    fn the_same_look_decides_the_same(steps in prop::collection::vec(step(), 1..40)) {
+        let mut play = Play::new();
+        for step in &steps {
+            play.play(step);
+            prop_assert_eq!(play.world.decide(), play.world.decide());
+        }
+        play.comes_to_rest();
+        let (made, writes) = (play.world.made.len(), play.world.writes);
+        play.world.settle();
+        prop_assert_eq!((play.world.made.len(), play.world.writes), (made, writes));
+    }
+
+    /// A plan without changes is the end of it: nothing is made after it that nobody asked for.
+    #[test]
+    fn a_plan_without_changes_leads_nowhere(steps in prop::collection::vec(step(), 1..40)) {
+        let mut play = Play::new();
+        for step in &steps {
+            play.play(step);
+        }
+        play.comes_to_rest();
+        let settled = play.world.status().last_plan.is_some_and(|plan| plan.result == Some(RunResult::NoChanges));
+        if settled {
+            let made = play.world.made.len();
+            play.world.later(60);
+            play.world.settle();
+            prop_assert_eq!(play.world.made.len(), made);
+            prop_assert!(play.world.runs.iter().all(|run| !is_open(run)));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Settings: what is merged, what is shown, and what a run of it has.
+
+use super::*;
+use crate::layer::{
+    conditions::READY,
+    template::{self, Effective},
+};
+
+fn effective(defaults: &Value, template: &Value) -> Result<Effective, String> {
+    let mut world = World::new().with(&json!({"spec": {"template": template}}));
+    let repository = world.repository.as_mut().unwrap();
+    repository.spec.defaults = serde_json::from_value(defaults.clone()).unwrap();
+    Effective::of(&world.layer, repository)
+}
+
+#[test]
+fn fields_are_merged_and_lists_are_taken_whole() {
+    let defaults = json!({"workspace": "w", "timeouts": {"plan": "30m", "apply": "2h"}, "variables": [{"name": "a", "value": 1}],
+        "backend": {"type": "s3", "config": {"bucket": "b"}}});
+    let template = json!({"timeouts": {"plan": "1h"}, "variables": [{"name": "b", "value": "x"}], "stack": "own"});
+    let effective = effective(&defaults, &template).unwrap();
+    assert_eq!(
+        effective.lines,
+        [
+            "workspace=w (repository)",
+            "timeouts.plan=1h (layer)",
+            "timeouts.apply=2h (repository)",
+            "variables=1 item (layer)",
+            "backend.type=s3 (repository)",
+            "backend.config.bucket=… (repository)",
+            "stack=own (layer)",
+        ]
+    );
+    let spec = effective.spec(&World::new().layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
+    let spec: crds::TerraformRunSpec = serde_json::from_value(spec).unwrap();
+    assert_eq!((spec.variables.len(), spec.variables[0].name.as_str()), (1, "b"));
+    assert_eq!((spec.timeouts.plan.to_string(), spec.timeouts.apply.to_string()), ("1h".into(), "2h".into()));
+}
+
+#[test]
+fn a_field_of_a_newer_definition_is_sent_as_it_is() {
+    let effective = effective(&json!({}), &json!({"runner": {"newer": {"a": 1}}})).unwrap();
+    let spec = effective.spec(&World::new().layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
+    assert_eq!(spec["runner"]["newer"], json!({"a": 1}));
+}
+
+#[test]
+fn the_digest_is_of_all_that_makes_a_run_and_of_nothing_else() {
+    let of = |patch: &Value| {
+        let world = World::new().with(patch);
+        Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap().digest
+    };
+    let plain = of(&json!({}));
+    for patch in [
+        json!({"spec": {"drift": {"interval": "1h"}}}),
+        json!({"spec": {"maxRetries": 1, "runHistory": 7, "suspend": true, "remediation": {"onDrift": "Automatic"}}}),
+        json!({"spec": {"ref": "v1"}, "metadata": {"annotations": {"a": "b"}}}),
+    ] {
+        assert_eq!(of(&patch), plain, "{patch}");
+    }
+    for patch in [
+        json!({"spec": {"template": {"workspace": "w"}}}),
+        json!({"spec": {"path": "live/app"}}),
+        json!({"spec": {"remediation": {"onCommit": "Automatic"}}}),
+    ] {
+        assert_ne!(of(&patch), plain, "{patch}");
+    }
+}
+
+#[test]
+fn settings_of_which_no_run_can_be_made_are_said() {
+    for template in [json!({"timeouts": {"plan": "soon"}}), json!({"tool": {"name": "Newer"}}), json!({"approval": "yes"})] {
+        let mut world = World::new().commit(1, "a").with(&json!({"spec": {"template": template}}));
+        world.settle();
+        assert!(world.made.is_empty());
+        assert_eq!(world.condition(READY), ("False".into(), "TemplateInvalid".into()), "{template}");
+    }
+}
+
+#[test]
+fn a_long_template_is_shown_as_far_as_there_is_room() {
+    let labels: Value = (0..200).map(|n| (format!("l{n}"), json!("x".repeat(500)))).collect::<serde_json::Map<_, _>>().into();
+    let lines = effective(&json!({}), &json!({"runner": {"labels": labels}})).unwrap().lines;
+    assert_eq!((lines.len(), lines[127].as_str()), (128, "and 74 more"));
+    assert!(lines.iter().all(|line| line.chars().count() <= 256));
+}
+
+#[test]
+fn the_state_that_is_expected_is_that_of_the_run() {
+    let key = |template: Value, has_datastore| {
+        let world = World::new().with(&json!({"spec": {"template": template}}));
+        let repository = world.repository.as_ref().unwrap();
+        let expected =
+            template::expected_state("team", &world.layer.spec.path, &world.layer.spec.template, repository, has_datastore);
+        let effective = Effective::of(&world.layer, repository).unwrap();
+        let spec = effective.spec(&world.layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
+        let spec = serde_json::from_value(spec).unwrap();
+        assert_eq!(expected, crds::state_key::expected("team", "any", &spec, has_datastore));
+        expected
+    };
+    let managed = key(json!({}), true);
+    assert!(managed.is_some());
+    assert_ne!(key(json!({"workspace": "prod"}), true), managed);
+    assert_ne!(key(json!({"stack": "own"}), true), managed);
+    let backend = json!({"backend": {"type": "http", "config": {"address": "http://s/a"}}});
+    assert_eq!(key(backend.clone(), true), key(backend, false));
+    assert_eq!(key(json!({}), false), None, "nobody knows before init");
+}

@@ -1,0 +1,290 @@
+//! The reconciler of layers on a real API server. What `controller sources` says is written by the test, and so is what becomes of runs.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use controller::{
+    layer::{self, Context},
+    run,
+    settings::Settings,
+};
+use crds::{LayerState, TerraformLayer, TerraformRepository, TerraformRun, clock::ServerClock, names};
+use futures::StreamExt as _;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    runtime::watcher,
+};
+use serde_json::{Value, json};
+use tokio::{sync::watch, task::JoinHandle};
+
+use crate::world::{PATIENCE, Test, World, plan, sum};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("layers::a_commit_is_planned_superseded_and_comes_to_rest", false, life),
+        Test::new("layers::two_controllers_and_a_restart_make_one_run", false, restarts),
+        Test::new("layers::the_younger_of_two_layers_of_a_state_is_refused", false, owned),
+        Test::new("layers::a_layer_that_destroys_goes_last", false, destroys),
+    ]
+}
+
+/// A namespace with a repository.
+struct Scene {
+    world: World,
+    namespace: String,
+    layers: Api<TerraformLayer>,
+    runs: Api<TerraformRun>,
+}
+
+/// A controller of layers.
+struct Controller {
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Controller {
+    async fn stops(self) {
+        self.stop.send_replace(true);
+        for task in self.tasks {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+impl Scene {
+    async fn new(world: World) -> Result<Self> {
+        let namespace = world.namespace().await?;
+        let (layers, runs) = (Api::namespaced(world.admin.clone(), &namespace), world.runs(&namespace));
+        let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
+        let repository = json!({"metadata": {"name": "infra"}, "spec": {"url": "https://git.example.com/infra"}});
+        repositories.create(&PostParams::default(), &serde_json::from_value(repository)?).await?;
+        Ok(Self { world, namespace, layers, runs })
+    }
+
+    /// Starts a controller that knows nothing yet.
+    fn controller(&self) -> Controller {
+        let cluster = controller::cluster::Cluster::new(self.world.admin.clone(), Settings::default(), ServerClock::default());
+        let of_runs = run::Context::new(cluster, None);
+        let layers = of_runs.layers.clone();
+        let context = Arc::new(Context::new(of_runs.cluster.clone(), layers.clone(), of_runs.events.clone()));
+        let (stop, stopped) = watch::channel(false);
+        let (mut feed, runs) = (layers.feed(), self.runs.clone());
+        let heard = tokio::spawn(async move {
+            let mut events = std::pin::pin!(watcher(runs, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                if let Ok(event) = event {
+                    layers.run(&mut feed, &event);
+                }
+            }
+        });
+        let looks = tokio::spawn(layer::watch::run(Some(self.namespace.clone()), context, stopped));
+        Controller { stop, tasks: vec![heard, looks] }
+    }
+
+    async fn layer(&self, name: &str, spec: &Value) -> Result<()> {
+        let mut whole = json!({"repository": {"name": "infra"}, "path": "live/net"});
+        for (key, value) in spec.as_object().into_iter().flatten() {
+            whole[key] = value.clone();
+        }
+        let layer = json!({"metadata": {"name": name}, "spec": whole});
+        self.layers.create(&PostParams::default(), &serde_json::from_value(layer)?).await?;
+        Ok(())
+    }
+
+    /// What `controller sources` writes.
+    async fn commit(&self, layer: &str, revision: char, content: char) -> Result<()> {
+        let source = json!({"of": "main\nlive/net\n-", "revision": revision.to_string().repeat(40), "content": sum(content)});
+        let patch = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "status": {"source": source}});
+        let params = PatchParams::apply(names::SOURCES_MANAGER);
+        self.layers.patch_status(layer, &params, &Patch::Apply(patch)).await?;
+        Ok(())
+    }
+
+    async fn until(&self, layer: &str, what: &str, done: impl Fn(&TerraformLayer) -> bool) -> Result<TerraformLayer> {
+        let started = Instant::now();
+        loop {
+            let found = self.layers.get(layer).await?;
+            if done(&found) {
+                return Ok(found);
+            }
+            ensure!(started.elapsed() < PATIENCE, "layer {layer} is not {what}: {:#?}", found.status);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn is(&self, layer: &str, state: LayerState) -> Result<TerraformLayer> {
+        self.until(layer, state.as_str(), |layer| layer.status.as_ref().and_then(|status| status.state) == Some(state)).await
+    }
+
+    /// Waits for a run that works, of that content.
+    async fn open(&self, content: char) -> Result<TerraformRun> {
+        let started = Instant::now();
+        loop {
+            let all = self.runs.list(&ListParams::default()).await?.items;
+            let open = |run: &TerraformRun| !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+            let of = |run: &TerraformRun| run.annotations().get(names::CONTENT) == Some(&sum(content));
+            if let Some(run) = all.iter().find(|run| open(run) && of(run)) {
+                return Ok(run.clone());
+            }
+            ensure!(started.elapsed() < PATIENCE, "no run of {content} works: {all:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn count(&self) -> Result<usize> {
+        Ok(self.runs.list(&ListParams::default()).await?.items.len())
+    }
+
+    async fn plays(&self, run: &str, statuses: &[Value]) -> Result<()> {
+        for status in statuses {
+            self.world.status(&self.namespace, run, status).await.with_context(|| status.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// A run plans.
+    async fn plans(&self, run: &str) -> Result<()> {
+        let attempt = json!({"number": 1, "podName": "p", "open": true, "tries": 1});
+        let phases = ["Setup", "Init", "Plan"].map(|phase| json!({"phase": phase}));
+        self.plays(run, &[json!({"phase": "Pending", "attempt": attempt})]).await?;
+        self.plays(run, &phases).await
+    }
+
+    /// A run waits for an approval.
+    async fn waits(&self, run: &str) -> Result<()> {
+        self.plans(run).await?;
+        let mut plan = plan(1, 'a');
+        plan["changes"] = json!(["~ null_resource.a"]);
+        self.plays(run, &[json!({"phase": "AwaitingApproval", "plan": plan})]).await
+    }
+
+    /// A run ends without changes.
+    async fn rests(&self, run: &str) -> Result<()> {
+        self.plans(run).await?;
+        self.plays(run, &[json!({"phase": "Succeeded", "result": "NoChanges", "completionTime": jiff::Timestamp::now()})]).await
+    }
+
+    /// What the controller of runs makes of a run that was cancelled.
+    async fn cancelled(&self, run: &str) -> Result<String> {
+        let started = Instant::now();
+        loop {
+            if let Some(why) = self.runs.get(run).await?.annotations().get(names::CANCEL) {
+                let end = json!({"phase": "Canceled", "result": "Canceled", "completionTime": jiff::Timestamp::now()});
+                self.plays(run, &[end]).await?;
+                return Ok(why.clone());
+            }
+            ensure!(started.elapsed() < PATIENCE, "{run} is not cancelled");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+async fn life(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let controller = scene.controller();
+    scene.layer("net", &json!({})).await?;
+    scene.until("net", "told that nobody looked", |layer| layer.status.is_some()).await?;
+    scene.commit("net", '1', 'a').await?;
+    let first = scene.open('a').await?;
+    ensure!(first.owner_references().iter().any(|owner| owner.name == "net"), "nobody owns the run");
+    scene.waits(&first.name_any()).await?;
+    let layer = scene.is("net", LayerState::ApplyNeeded).await?;
+    let status = layer.status.context("no status")?;
+    ensure!(status.pending.is_some_and(|pending| pending.run == first.name_any()), "the plan does not wait");
+    ensure!(status.next_step.is_some_and(|step| step.contains(names::APPROVE)), "nobody says how it is approved");
+    ensure!(status.source.is_some_and(|source| source.content == sum('a')), "the source was written over");
+
+    scene.commit("net", '2', 'b').await?;
+    let why = scene.cancelled(&first.name_any()).await?;
+    ensure!(why.contains("commit 2222"), "{why}");
+    let second = scene.open('b').await?;
+    scene.rests(&second.name_any()).await?;
+    let layer = scene.is("net", LayerState::Idle).await?;
+    ensure!(layer.status.is_some_and(|status| status.revision.as_deref() == Some("222222222222")), "another revision");
+
+    let patch = json!({"metadata": {"annotations": {names::PLAN: "now"}}});
+    scene.layers.patch("net", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    let third = scene.open('b').await?;
+    ensure!(third.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger == "Person"), "nobody asked for it");
+    let layer =
+        scene.until("net", "answered", |layer| layer.status.as_ref().is_some_and(|s| s.last_handled_plan.is_some())).await?;
+    ensure!(
+        layer.annotations().get(names::PLAN) == layer.status.and_then(|status| status.last_handled_plan).as_ref(),
+        "another word"
+    );
+    scene.waits(&third.name_any()).await?;
+    let layer = scene.until("net", "drifted", |layer| layer.status.as_ref().is_some_and(|status| status.drift.is_some())).await?;
+    let drift = layer.status.and_then(|status| status.drift).context("no drift")?;
+    ensure!((drift.run, drift.objects) == (third.name_any(), vec!["~ null_resource.a".to_owned()]), "other drift");
+    controller.stops().await;
+    Ok(())
+}
+
+async fn restarts(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    scene.layer("net", &json!({})).await?;
+    scene.commit("net", '1', 'a').await?;
+    let (one, two) = (scene.controller(), scene.controller());
+    let run = scene.open('a').await?;
+    one.stops().await;
+    let three = scene.controller();
+    scene.rests(&run.name_any()).await?;
+    scene.is("net", LayerState::Idle).await?;
+    ensure!(scene.count().await? == 1, "a run was made twice");
+    two.stops().await;
+    three.stops().await;
+    Ok(())
+}
+
+async fn owned(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    // Creation counts in seconds, and UIDs are nobody's choice.
+    let backend = json!({"template": {"backend": {"type": "http", "config": {"address": "http://state/a"}}}});
+    scene.layer("older", &backend).await?;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    scene.layer("younger", &backend).await?;
+    for layer in ["older", "younger"] {
+        scene.commit(layer, '1', 'a').await?;
+    }
+    let controller = scene.controller();
+    let refused = |layer: &TerraformLayer| {
+        let conditions = layer.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == "Ready" && c.reason == "StateOwned" && c.message.contains("layer older"))
+    };
+    scene.until("younger", "refused", refused).await?;
+    let run = scene.open('a').await?;
+    ensure!(run.labels().get(names::LABEL_LAYER).is_some_and(|layer| layer == "older"), "of the younger");
+    ensure!(scene.count().await? == 1, "two runs of one state");
+    scene.layers.delete("older", &DeleteParams::background()).await?;
+    scene.is("younger", LayerState::PlanNeeded).await?;
+    scene.until("younger", "on its own", |layer| !refused(layer)).await?;
+    controller.stops().await;
+    Ok(())
+}
+
+async fn destroys(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let controller = scene.controller();
+    scene.layer("net", &json!({"deletionPolicy": "Destroy"})).await?;
+    scene.until("net", "held", |layer| layer.finalizers().iter().any(|f| f == names::LAYER_FINALIZER)).await?;
+    scene.commit("net", '1', 'a').await?;
+    let run = scene.open('a').await?;
+    scene.rests(&run.name_any()).await?;
+    scene.is("net", LayerState::Idle).await?;
+    scene.layers.delete("net", &DeleteParams::foreground()).await?;
+    let destroy = scene.open('a').await?;
+    ensure!(destroy.spec.operation == crds::Operation::Destroy, "{:?}", destroy.spec.operation);
+    scene.rests(&destroy.name_any()).await?;
+    let started = Instant::now();
+    while scene.layers.get_opt("net").await?.is_some_and(|layer| layer.finalizers().iter().any(|f| f == names::LAYER_FINALIZER)) {
+        ensure!(started.elapsed() < PATIENCE, "the layer is held: {:#?}", scene.layers.get("net").await?.status);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    controller.stops().await;
+    Ok(())
+}
