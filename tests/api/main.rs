@@ -8,6 +8,7 @@ mod chart;
 mod conformance;
 mod enforcement;
 mod fences;
+mod layers;
 mod leases;
 mod matrix;
 mod newer;
@@ -38,6 +39,7 @@ fn main() -> Result<ExitCode> {
         busy::tests(),
         cel::tests(),
         policies::tests(),
+        layers::tests(),
         outputs::tests(),
         fences::tests(),
         enforcement::tests(),
