@@ -6,6 +6,7 @@ mod busy;
 mod cel;
 mod chart;
 mod conformance;
+mod convert;
 mod enforcement;
 mod fences;
 mod layers;
@@ -48,6 +49,7 @@ fn main() -> Result<ExitCode> {
         applied::tests(),
         chart::tests(),
         conformance::tests(),
+        convert::tests(),
         upgrade::tests(),
     ];
     let tests = suites.into_iter().flatten();
