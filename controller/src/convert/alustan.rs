@@ -20,24 +20,21 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     let mut image = spec.within("containerRegistry");
     let registry: Vec<_> = ["provider", "imageName", "semanticVersion"].iter().filter_map(|field| image.text(field)).collect();
     image.end(&[], notes);
-    match address {
-        Some(address) => {
-            to.put("spec.repository.name", Some(made.repository_of(&own, &address.url, None)));
-            to.put("spec.ref", branch.or(address.git_ref));
-            to.put("spec.path", address.path);
-            if !registry.is_empty() {
-                notes.say("spec.containerRegistry", "has no counterpart: nothing is built, the runner fetches the code");
-            }
+    if let Some(address) = address {
+        to.put("spec.repository.name", Some(made.repository_of(&own, &address.url, None)));
+        to.put("spec.ref", branch.or(address.git_ref));
+        to.put("spec.path", address.path);
+        if !registry.is_empty() {
+            notes.say("spec.containerRegistry", "has no counterpart: nothing is built, the runner fetches the code");
         }
-        None => {
-            to.put("spec.repository.name", Some(name));
-            let code = if registry.is_empty() {
-                "names no code".to_owned()
-            } else {
-                format!("has its code in the image {}", registry.join(" "))
-            };
-            notes.say("spec", &format!("{code}: make a TerraformRepository of that name of the Git repository that it is from, and set spec.ref and spec.path"));
-        }
+    } else {
+        to.put("spec.repository.name", Some(name));
+        let code = if registry.is_empty() {
+            "names no code".to_owned()
+        } else {
+            format!("has its code in the image {}", registry.join(" "))
+        };
+        notes.say("spec", &format!("{code}: make a TerraformRepository of that name of the Git repository that it is from, and set spec.ref and spec.path"));
     }
     for (key, value) in spec.map("variables") {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -127,8 +127,8 @@ mod tests {
                 let name = path.file_name().unwrap().to_string_lossy().into_owned();
                 let Some(stem) = name.strip_suffix(".yaml").filter(|stem| !stem.ends_with(".expected")) else { continue };
                 let Converted { yaml, warnings } = convert(&std::fs::read_to_string(&path).unwrap()).unwrap();
-                let told: String = warnings.iter().map(|line| format!("# warning: {line}\n")).collect();
-                let (found, beside) = (told + &yaml, path.with_file_name(format!("{stem}.expected.yaml")));
+                let told: Vec<_> = warnings.iter().map(|line| format!("# warning: {line}\n")).collect();
+                let (found, beside) = (told.concat() + &yaml, path.with_file_name(format!("{stem}.expected.yaml")));
                 if std::env::var_os("UPDATE").is_some() {
                     std::fs::write(&beside, &found).unwrap();
                 }

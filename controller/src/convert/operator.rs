@@ -107,7 +107,7 @@ fn code(spec: &mut Fields, notes: &mut Notes) -> Code {
         (_, Some(name), _) => {
             let mut source = json!({"name": name});
             if let Some(key) = key {
-                let path = if key.ends_with(".tf") { key.clone() } else { "main.tf".to_owned() };
+                let path = if key.rsplit('.').next() == Some("tf") { key.clone() } else { "main.tf".to_owned() };
                 source["items"] = json!([{"key": key, "path": path}]);
             }
             Code::Fixed(json!({"configMapRef": source}))

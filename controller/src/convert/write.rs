@@ -114,7 +114,8 @@ impl Made {
         let word = word.trim_matches('-');
         let word = if word.is_empty() { "repository" } else { word };
         let free = |name: &String| !self.repositories.contains_key(&(namespace.to_owned(), name.clone()));
-        let name = std::iter::once(word.to_owned()).chain((2..).map(|n| format!("{word}-{n}"))).find(free).unwrap_or_default();
+        let name =
+            std::iter::once(word.to_owned()).chain((2..10_000).map(|n| format!("{word}-{n}"))).find(free).unwrap_or_default();
         let mut tree = Tree(json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository"}));
         tree.put("metadata.name", Some(name.as_str()));
         tree.put("metadata.namespace", Some(namespace).filter(|namespace| !namespace.is_empty()));
