@@ -10,11 +10,15 @@ use crate::world::{Test, World};
 pub(crate) fn tests() -> Vec<Test> {
     ["burrito", "tofu-controller", "terraform-operator", "alustan"]
         .into_iter()
-        .map(|peer| Test::new(&format!("convert::what_is_made_of_{peer}_is_accepted"), false, move |world| accepted(world, peer)))
+        .map(|peer| {
+            Test::new(&format!("convert::what_is_made_of_{peer}_is_accepted"), false, move |world| async move {
+                accepted(&world, peer)
+            })
+        })
         .collect()
 }
 
-async fn accepted(world: World, peer: &'static str) -> Result<()> {
+fn accepted(world: &World, peer: &'static str) -> Result<()> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/convert").join(peer);
     let mut objects = 0;
     let kubectl = |args: &[&str]| world.access.kubectl_command(args).output();
