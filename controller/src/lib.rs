@@ -16,10 +16,12 @@
 //! | `requests` | what people ask of a run |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`error`] | calls that failed |
+//! | [`convert`] | objects of other operators as ours; it speaks to no cluster |
 //! | [`settings`] | command line |
 
 pub mod admin;
 pub mod cluster;
+pub mod convert;
 pub mod error;
 pub mod events;
 pub mod gc;

@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 use controller::{
     admin::{self, Readiness},
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
-    gc, layer, policies,
+    convert, gc, layer, policies,
     read_api::{self, Registration},
     run::{self, Context},
     settings::Settings,
@@ -35,6 +35,8 @@ struct Cli {
 enum Command {
     /// Looks after TerraformRuns.
     Run(Settings),
+    /// Turns objects of Burrito, tofu-controller, terraform-operator and Alustan into those of Pawl.
+    Convert(convert::Options),
     /// Keeps plans, logs, results and managed states, encrypted, beyond the lives of pods.
     Datastore(datastore::settings::Settings),
     /// Follows Git repositories, and stores what layers are planned of.
@@ -43,14 +45,19 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
-    let (Command::Run(Settings { log, .. })
-    | Command::Datastore(datastore::settings::Settings { log, .. })
-    | Command::Sources(sources::settings::Settings { log, .. })) = &command;
+    let log = match &command {
+        // It has nothing to say but its warnings.
+        Command::Convert(_) => "off",
+        Command::Run(Settings { log, .. })
+        | Command::Datastore(datastore::settings::Settings { log, .. })
+        | Command::Sources(sources::settings::Settings { log, .. }) => log.as_str(),
+    };
     let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
     // Fails only when one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match command {
+        Command::Convert(options) => convert::run(&options),
         // One thread: the work is waiting for the API server, and each thread would keep memory of its own.
         Command::Run(settings) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;

@@ -126,12 +126,24 @@ pub fn terraform_layer() -> Value {
         rules(&[(&format!("self.metadata.name.size() <= {MAX_LAYER_NAME}"), "the name of a layer has at most 63 characters")]);
     let spec = &mut root["properties"]["spec"]["properties"];
     described(&mut spec["template"], template(&RUN_ONLY, &[]));
+    spec["template"]["x-kubernetes-validations"] = rules(&[(
+        "!has(self.credentials) || (has(self.runner) && has(self.runner.serviceAccountName))
+            || !(has(self.credentials.aws) || has(self.credentials.gcp) || has(self.credentials.azure) || has(self.credentials.vault))",
+        NAMED,
+    )]);
     spec["drift"]["x-kubernetes-validations"] = rules(&[(
         "duration(self.interval) >= duration('1m') && duration(self.interval) <= duration('720h')",
         "interval is at least 1m and at most 720h",
     )]);
     let spec = &mut root["properties"]["spec"];
-    spec["x-kubernetes-validations"] = inside("the repository");
+    let mut all = inside("the repository");
+    let automatic = rules(&[(
+        "!has(self.template) || !has(self.template.runner) || !has(self.template.runner.planServiceAccountName)
+            || ![self.remediation.onCommit, self.remediation.onDrift, self.remediation.onDelete].exists(r, r == 'Automatic')",
+        "planServiceAccountName needs a remediation without Automatic: what nobody approves is applied in the pod that made the plan",
+    )]);
+    all.as_array_mut().into_iter().for_each(|all| all.extend(automatic.as_array().cloned().unwrap_or_default()));
+    spec["x-kubernetes-validations"] = all;
     bound(&mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], true);
     crd
 }
@@ -140,8 +152,10 @@ pub fn terraform_layer() -> Value {
 const RUN_ONLY: [&str; 7] =
     ["/source", "/operation", "/recover", "/approval/mode", "/targets", "/replace", "/ttlSecondsAfterFinished"];
 /// Fields that are of whoever may create the layer, and so are no defaults of a repository.
-const OWNERS: [&str; 6] =
-    ["/runner/serviceAccountName", "/runner/planServiceAccountName", "/runner/image", "/hooks", "/env", "/envFrom"];
+const OWNERS: [&str; 7] =
+    ["/runner/serviceAccountName", "/runner/planServiceAccountName", "/runner/image", "/hooks", "/env", "/envFrom", "/outputs"];
+/// Said of a run and of a layer's template.
+const NAMED: &str = "credentials of aws, gcp, azure and vault need runner.serviceAccountName: they are the account's, and who uses it needs the verb use";
 
 /// The schema of a run's spec without some of its fields. Nothing is required and nothing has a default, so that what nobody set stays
 /// unset; rules that compare fields are the run's.
@@ -293,7 +307,7 @@ fn shape(root: &mut Value) {
     ), (
         "!has(self.credentials) || has(self.runner.serviceAccountName)
             || !(has(self.credentials.aws) || has(self.credentials.gcp) || has(self.credentials.azure) || has(self.credentials.vault))",
-        "credentials of aws, gcp, azure and vault need runner.serviceAccountName: they are the account's, and who uses it needs the verb use",
+        NAMED,
     )]);
     let spec = &mut root["properties"]["spec"]["properties"];
     spec["approval"]["x-kubernetes-validations"] = rules(&[

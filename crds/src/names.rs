@@ -48,6 +48,9 @@ pub const POKE: &str = "pawl.run/poke";
 pub const PLAN: &str = "pawl.run/plan";
 /// Annotation on a layer: `true` stops it, as `spec.suspend` does, whoever manages its spec.
 pub const SUSPEND: &str = "pawl.run/suspend";
+/// Annotation on a layer, by the controller: it asks for rights, and stood while the admission policies were not proven. It makes no run
+/// until somebody who may make such a layer takes this off.
+pub const VOID: &str = "pawl.run/void";
 /// Annotation on a namespace: `true` lets no run begin in it.
 pub const FREEZE: &str = "pawl.run/freeze";
 /// Annotation on a layer's run: what set it off, as [`crate::Trigger`] has it. Written by the controller only, as the next three.
@@ -85,7 +88,7 @@ pub const VERB_APPROVE: &str = "approve";
 pub const VERB_ABANDON: &str = "abandon";
 /// RBAC verb: create runs that approve themselves.
 pub const VERB_AUTOAPPROVE: &str = "autoapprove";
-/// RBAC verb of the controller: write a run's status and remove its finalizer.
+/// RBAC verb of the controller: write a run's status, make a layer's run, and remove the finalizers of both.
 pub const VERB_CONTROL: &str = "control";
 
 /// Admission policy on the approval annotations.
@@ -96,8 +99,10 @@ pub const POLICY_STATUS: &str = "pawl-status";
 pub const POLICY_CREATION: &str = "pawl-creation";
 /// Admission policy on the finalizer of a run.
 pub const POLICY_FINALIZER: &str = "pawl-finalizer";
+/// Admission policy on what a layer asks for: its runs are made by the controller, whom [`POLICY_CREATION`] does not ask for it.
+pub const POLICY_LAYER: &str = "pawl-layer";
 /// All of them.
-pub const POLICIES: [&str; 4] = [POLICY_APPROVAL, POLICY_STATUS, POLICY_CREATION, POLICY_FINALIZER];
+pub const POLICIES: [&str; 5] = [POLICY_APPROVAL, POLICY_STATUS, POLICY_CREATION, POLICY_FINALIZER, POLICY_LAYER];
 
 /// Lease in the controller's own namespace: the admission policies as they stood when they were last proven. Stored under its first name.
 pub const POLICIES_LEASE: &str = "pawl-gate";

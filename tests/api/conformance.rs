@@ -249,8 +249,9 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
         }
         27..=29 => {
             let who = if random.random_bool(0.5) { Who::Admin } else { Who::Alice };
-            let key =
-                *[names::RERUN, names::RECOVER, names::RERUN_OF, names::RECOVERY_OF].choose(random).unwrap_or(&names::RERUN);
+            let key = *[names::RERUN, names::RECOVER, names::RERUN_OF, names::RECOVERY_OF, names::TRIGGER]
+                .choose(random)
+                .unwrap_or(&names::RERUN);
             let value = if random.random_bool(0.8) { "true" } else { "yes" };
             (who, annotate(json!({key: value})))
         }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use crds::{RunResult, TerraformRun, conditions, names, reason};
+use crds::{RunResult, TerraformLayer, TerraformRun, conditions, names, reason};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{
     Api, ResourceExt as _,
@@ -29,7 +29,8 @@ async fn removed(_: World) -> Result<()> {
     for looked_at in [true, false] {
         Box::pin(forged(&world, looked_at)).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
     }
-    Box::pin(created(&world)).await
+    Box::pin(created(&world)).await?;
+    Box::pin(layer(&world)).await
 }
 
 /// Takes the binding of a policy away.
@@ -130,5 +131,34 @@ async fn created(world: &World) -> Result<()> {
     let status = run.status.context("no status")?;
     ensure!(status.result == Some(RunResult::Canceled) && status.attempt.is_none(), "{status:?}");
     ensure!(status.message.is_some_and(|message| message.contains("create it anew")));
+    Ok(())
+}
+
+/// An author makes a layer that applies by itself, and one that does not, while the policy is missing.
+async fn layer(world: &World) -> Result<()> {
+    let rig = Rig::new(world.clone()).await?;
+    let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
+    let binding = take_away(world, names::POLICY_LAYER).await?;
+    let layers: Api<TerraformLayer> = Api::namespaced(bob, &rig.namespace);
+    let automatic = crate::layer_rights::layer("automatic", &json!({"remediation": {"onDrift": "Automatic"}}))?;
+    let started = Instant::now();
+    while let Err(error) = layers.create(&PostParams::default(), &automatic).await {
+        ensure!(started.elapsed() < PATIENCE, "still refused: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    layers.create(&PostParams::default(), &crate::layer_rights::layer("manual", &json!({}))?).await?;
+    world.create(&rig.namespace, RUN, &json!({})).await?;
+    rig.look("stalled with PolicyMissing", waits).await?;
+    put_back(world, &binding).await?;
+    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+    ensure!(layers.get("automatic").await?.is_void() && !layers.get("manual").await?.is_void());
+    let off = Patch::Merge(json!({"metadata": {"annotations": {names::VOID: null}}}));
+    let taken = layers.patch("automatic", &PatchParams::default(), &off).await;
+    crate::world::refused("by whoever may not make it", taken, "needs the verb autoapprove")?;
+    let layers: Api<TerraformLayer> = Api::namespaced(world.admin.clone(), &rig.namespace);
+    layers.patch("automatic", &PatchParams::default(), &off).await.context("by whoever may")?;
+    // And what somebody looked at since stays.
+    rig.again().await?.step().await?;
+    ensure!(!layers.get("automatic").await?.is_void());
     Ok(())
 }

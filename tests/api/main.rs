@@ -6,8 +6,10 @@ mod busy;
 mod cel;
 mod chart;
 mod conformance;
+mod convert;
 mod enforcement;
 mod fences;
+mod layer_rights;
 mod layers;
 mod leases;
 mod matrix;
@@ -42,6 +44,7 @@ fn main() -> Result<ExitCode> {
         cel::tests(),
         policies::tests(),
         repositories::tests(),
+        layer_rights::tests(),
         outputs::tests(),
         fences::tests(),
         layers::tests(),
@@ -52,6 +55,7 @@ fn main() -> Result<ExitCode> {
         applied::tests(),
         chart::tests(),
         conformance::tests(),
+        convert::tests(),
         upgrade::tests(),
     ];
     let tests = suites.into_iter().flatten();

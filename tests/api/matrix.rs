@@ -148,6 +148,10 @@ enum Act {
         approved: bool,
         answers: bool,
     },
+    /// As the controller does for a layer.
+    CreateOfLayer {
+        automatic: bool,
+    },
     Delete,
     /// A merge patch of the run, and who may, of those who may patch at all.
     Patch(&'static str, Value, fn(Who, Place) -> bool),
@@ -171,7 +175,7 @@ impl Act {
             Self::List => who.lists(),
             Self::Create { approved: true, .. } => false,
             // The answer to a rerun was admitted when it was asked for.
-            Self::Create { answers: true, .. } => who == Who::Controller,
+            Self::Create { answers: true, .. } | Self::CreateOfLayer { .. } => who == Who::Controller,
             Self::Create { automatic, .. } => who.creates() && (!automatic || who == Who::Autoapprover),
             Self::Delete => who.creates(),
             Self::Patch(_, _, may) => who.patches() && may(who, place),
@@ -208,6 +212,8 @@ fn acts(agent: &Agent) -> Vec<Act> {
         Act::Create { automatic: true, approved: false, answers: false },
         Act::Create { automatic: false, approved: true, answers: false },
         Act::Create { automatic: false, approved: false, answers: true },
+        Act::CreateOfLayer { automatic: false },
+        Act::CreateOfLayer { automatic: true },
         Act::Delete,
         Act::Patch("approve", approve('a', "approver"), in_time),
         Act::Patch("approve in another's name", approve('a', "somebody"), none),
@@ -227,6 +233,8 @@ fn acts(agent: &Agent) -> Vec<Act> {
         Act::Patch("rerun, other words", annotate(names::RERUN, "yes".into()), none),
         Act::Patch("rerun-of", annotate(names::RERUN_OF, "x".into()), control),
         Act::Patch("a label", json!({"metadata": {"labels": {"team": "x"}}}), all),
+        Act::Patch("a layer's label", json!({"metadata": {"labels": {names::LABEL_LAYER: "x"}}}), control),
+        Act::Patch("a layer's trigger", annotate(names::TRIGGER, "Commit".into()), control),
         Act::Patch("spec", json!({"spec": {"workspace": "other"}}), none),
         Act::Patch("finalizer away", json!({"metadata": {"finalizers": []}}), control),
         Act::Status("attempt closed", json!({"attempt": {"open": false, "closedAt": time}}), NEVER, ALWAYS),
@@ -429,6 +437,12 @@ impl Scene {
                 fresh.metadata.annotations = Some(annotations);
                 api.create(&PostParams { dry_run: true, ..PostParams::default() }, &fresh).await.map(drop)
             }
+            Act::CreateOfLayer { automatic } => {
+                let mode = if *automatic { "Automatic" } else { "Manual" };
+                let mut fresh = run("fresh", &json!({"approval": {"mode": mode}}))?;
+                fresh.metadata.labels = Some([(names::LABEL_LAYER.to_owned(), "a".to_owned())].into());
+                api.create(&PostParams { dry_run: true, ..PostParams::default() }, &fresh).await.map(drop)
+            }
             Act::Patch(_, patch, _) => api.patch(RUN, &params, &Patch::Merge(patch)).await.map(drop),
             Act::Status(_, status, _, _) => {
                 api.patch_status(RUN, &params, &Patch::Merge(json!({"status": status}))).await.map(drop)
@@ -456,8 +470,8 @@ async fn hold(world: World, place: Place) -> Result<()> {
             }
         }
     }
-    // Nine identities; 33 acts and 5 results by hand, and the fields but the six that stand among those.
-    let meant = 9 * (33 + 5 + FIELDS.len() - 6);
+    // Nine identities; 37 acts and 5 results by hand, and the fields but the six that stand among those.
+    let meant = 9 * (37 + 5 + FIELDS.len() - 6);
     ensure!(cases == meant, "{cases} cases, and {meant} are meant");
     ensure!(wrong.is_empty(), "{place:?}: {} of {cases} cases are not as in the table:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())

@@ -384,7 +384,19 @@ async fn rerun(world: World) -> Result<()> {
     runs.create(&PostParams::default(), &object).await.context("the controller's answer")?;
     object.metadata.name = Some("unasked".into());
     object.metadata.annotations = None;
-    refused("the controller, unasked", runs.create(&PostParams::default(), &object).await, "needs the verb autoapprove")
+    refused("the controller, unasked", runs.create(&PostParams::default(), &object).await, "needs the verb autoapprove")?;
+    // A rerun of a layer's run is a run beside the layer, which nobody was asked for.
+    let mut of_layer = object.clone();
+    of_layer.metadata.name = Some("of-layer".into());
+    of_layer.metadata.labels = Some([(names::LABEL_LAYER.to_owned(), "net".to_owned())].into());
+    runs.create(&PostParams::default(), &of_layer).await.context("the controller, for a layer")?;
+    scene.world.status(&scene.namespace, "of-layer", &json!({"phase": "Pending"})).await?;
+    scene.world.status(&scene.namespace, "of-layer", &ended).await?;
+    refused(
+        "of an automatic run of a layer",
+        scene.annotate(&scene.bob, "of-layer", json!({names::RERUN: "true"})).await,
+        "needs the verb autoapprove",
+    )
 }
 
 async fn finalizer(world: World) -> Result<()> {

@@ -165,15 +165,16 @@ impl World {
 
     /// Waits until the API server has learnt of a right: until then it refuses what a policy is to be asked about.
     async fn until_allowed(&self, user: &str, namespace: &str, role: &str) -> Result<()> {
-        let verb = match role {
-            "pawl-author" => "create",
-            "pawl-approver" => "approve",
-            "pawl-autoapprover" => "autoapprove",
-            "pawl-abandoner" => "abandon",
-            _ => "get",
+        let (resource, verb) = match role {
+            "pawl-author" => ("terraformruns", "create"),
+            "pawl-approver" => ("terraformruns", "approve"),
+            "pawl-autoapprover" => ("terraformruns", "autoapprove"),
+            "pawl-abandoner" => ("terraformruns", "abandon"),
+            "pawl-repository-admin" => ("terraformrepositories", "create"),
+            _ => ("terraformruns", "get"),
         };
         let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {"user": user, "resourceAttributes":
-            {"group": names::GROUP, "resource": "terraformruns", "verb": verb, "namespace": namespace}}}))?;
+            {"group": names::GROUP, "resource": resource, "verb": verb, "namespace": namespace}}}))?;
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
             let answer = Api::all(self.admin.clone()).create(&PostParams::default(), &review).await?;
@@ -182,7 +183,7 @@ impl World {
             }
             tokio::time::sleep(std::time::Duration::from_millis(25)).await;
         }
-        anyhow::bail!("{user} has no right to {verb} in {namespace} after {PATIENCE:?} as {role}")
+        anyhow::bail!("{user} has no right to {verb} {resource} in {namespace} after {PATIENCE:?} as {role}")
     }
 
     /// Binds a ClusterRole in a namespace.

@@ -22,12 +22,15 @@ pub struct Policies(pub(super) BTreeMap<String, Stands>);
 
 impl Policies {
     /// Whether the same objects have stood since `before`: none was removed and made again, and none was changed twice. One that was
-    /// changed once was never another than the two that were proven.
+    /// changed once was never another than the two that were proven. On a policy that `before` does not know at all nobody counted
+    /// then: its version had none of that name.
     pub fn have_stood_since(&self, before: &Self) -> bool {
         let stood = |(name, (uid, generation)): (&String, &Stands)| {
             before.0.get(name).is_some_and(|(old, was)| old == uid && (*was == *generation || was + 1 == *generation))
         };
-        self.0.len() == before.0.len() && self.0.iter().all(stood)
+        let known = |name: &str| before.0.keys().any(|other| of(other) == of(name));
+        let stay = before.0.keys().all(|name| self.0.contains_key(name));
+        stay && !before.0.is_empty() && self.0.iter().all(|entry| stood(entry) || !known(entry.0))
     }
 
     /// The first policy that is not there, or has no binding.
@@ -43,6 +46,11 @@ impl Policies {
             }
         })
     }
+}
+
+/// The policy that an entry is of.
+fn of(entry: &str) -> &str {
+    entry.split('/').nth(1).unwrap_or_default()
 }
 
 fn stands<K: Resource>(object: &K) -> Stands {
@@ -121,6 +129,15 @@ mod tests {
             assert!(!with(&name, Some(("again", 1))).have_stood_since(&whole()), "{name}: made again");
             assert!(!with(&name, None).have_stood_since(&whole()) && !whole().have_stood_since(&with(&name, None)));
         }
+    }
+
+    #[test]
+    fn a_policy_that_the_version_before_did_not_have_is_no_gap() {
+        let mut before = whole();
+        before.0.retain(|name, _| !name.contains(names::POLICY_LAYER));
+        assert!(whole().have_stood_since(&before));
+        assert!(!before.have_stood_since(&whole()), "and one that went is");
+        assert!(!whole().have_stood_since(&Policies::default()));
     }
 
     #[test]

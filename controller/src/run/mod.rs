@@ -10,7 +10,7 @@
 //! | [`mod@decide`] | says what is to be done | no |
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
 //! | [`execute`] | does what was decided | yes |
-//! | [`void`] | takes away what was set while the admission policies were not proven | yes |
+//! | [`void`], `void_layers` | takes away what was set while the admission policies were not proven, and marks layers | yes |
 //! | [`reconcile`](mod@reconcile) | one look at a run | yes |
 //! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
 
@@ -28,6 +28,7 @@ mod situation;
 mod tests;
 mod timing;
 pub mod void;
+mod void_layers;
 pub mod watch;
 
 pub use context::Context;

@@ -23,6 +23,7 @@ use super::{
     execute::{insist, params, status::report, take_off},
     run_view::RunView,
     situation::plan_of,
+    void_layers,
 };
 use crate::{error::Error, events::Note, policies::Voids};
 use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, names, reason, text::clip};
@@ -59,6 +60,9 @@ impl Voids for Context {
 /// # Errors
 /// When an answer says nothing. Then it is to be done again.
 async fn all(scope: Option<&str>, creations: bool, ctx: &Context) -> Result<(), Error> {
+    if creations {
+        void_layers::all(scope, ctx).await?;
+    }
     let api: Api<DeserializeGuard<TerraformRun>> = ctx.scoped(scope);
     let mut params = ListParams::default().limit(PAGE);
     loop {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{layer_status::TerraformLayerStatus, template::RunTemplate};
-use crate::{digest::hex_digest, duration::Span};
+use crate::{digest::hex_digest, duration::Span, names};
 
 /// A directory of a repository at a ref, kept planned and applied: commits, a schedule and people set off its runs.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -185,6 +185,21 @@ const fn drift_interval() -> Span {
 }
 
 impl TerraformLayer {
+    /// Whether it makes no runs, since nobody knows whether its maker had the rights that it asks for.
+    pub fn is_void(&self) -> bool {
+        self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::VOID))
+    }
+
+    /// Whether its runs take rights that not everybody has who may make a layer, as the admission policy `pawl-layer` asks for them.
+    pub fn asks_for_rights(&self) -> bool {
+        let RemediationStrategy { on_commit, on_drift, on_delete } = self.spec.remediation;
+        let waits = |remediation| matches!(remediation, Remediation::Dry | Remediation::Manual);
+        let template = &self.spec.template.0;
+        let runner = |field| template.get("runner").is_some_and(|runner| runner.get(field).is_some());
+        let named = runner("serviceAccountName") || runner("planServiceAccountName");
+        ![on_commit, on_drift, on_delete].into_iter().all(waits) || named || template.contains_key("outputs")
+    }
+
     /// Namespace and name of its repository.
     pub fn repository_key(&self) -> (String, String) {
         let own = self.metadata.namespace.clone().unwrap_or_default();

@@ -3,19 +3,21 @@
 use std::sync::{Arc, LazyLock};
 
 use cel::{Context, Program, Value as Found, common::value::CowVal, extractors::This};
+use crds::names;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Validation};
 use serde_json::{Value, json};
 
 use super::{
-    RUNS, Refusal, User,
+    LAYERS, RUNS, Refusal, User,
     cel::{compile, context, is_true},
 };
 
 /// The templates of the chart, each with one policy and its binding.
-const TEMPLATES: [&str; 4] = [
+const TEMPLATES: [&str; 5] = [
     include_str!("../../../charts/pawl/templates/policies/approval.yaml"),
     include_str!("../../../charts/pawl/templates/policies/creation.yaml"),
     include_str!("../../../charts/pawl/templates/policies/finalizer.yaml"),
+    include_str!("../../../charts/pawl/templates/policies/layer.yaml"),
     include_str!("../../../charts/pawl/templates/policies/status.yaml"),
 ];
 
@@ -150,20 +152,33 @@ fn denied(policy: &str, message: &str) -> String {
 /// # Errors
 /// The refusal of the first policy that has one.
 pub fn admit(user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
+    admit_write(user, if status { "terraformruns/status" } else { RUNS }, old, new)
+}
+
+/// A write of a layer, or its creation when there is no `old`. None looks at its status.
+///
+/// # Errors
+/// The refusal of the first policy that has one.
+pub fn admit_layer(user: &User, old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
+    admit_write(user, LAYERS, old, new)
+}
+
+fn admit_write(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
     let broken = |text: &String| Refusal { code: 500, reason: "InternalError", message: text.clone() };
     let policies = POLICIES.as_ref().map_err(broken)?;
     let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
-    let resource = if status { format!("{RUNS}/status") } else { RUNS.to_owned() };
     let extra = user
         .pod
         .as_ref()
         .map(|(pod, uid)| json!({"authentication.kubernetes.io/pod-name": [pod], "authentication.kubernetes.io/pod-uid": [uid]}));
-    let request = json!({"operation": operation, "userInfo": {"username": user.name, "extra": extra}});
+    let (resource, subresource) = written.split_once('/').unwrap_or((written, ""));
+    let request = json!({"operation": operation, "userInfo": {"username": user.name, "extra": extra},
+        "resource": {"group": names::GROUP, "version": "v1alpha1", "resource": resource}, "subResource": subresource});
     let (none, nothing) = (Value::Null, Value::String(String::new()));
     let mut context =
         context(&[("object", new), ("oldObject", old.unwrap_or(&none)), ("request", &request), ("authorizer", &nothing)]);
     authorize(&mut context, user);
-    let of_write = |policy: &&Policy| policy.writes.iter().any(|(o, r)| o == operation && *r == resource);
+    let of_write = |policy: &&Policy| policy.writes.iter().any(|(o, r)| o == operation && r == written);
     policies.iter().filter(of_write).try_for_each(|policy| policy.admit(&context))
 }
 
@@ -175,7 +190,7 @@ fn authorize(context: &mut Context, user: &User) {
     }
     let user = user.clone();
     let check = move |This(path): This<Arc<String>>, verb: Arc<String>| {
-        let known = ["pawl.run/terraformruns/", "/serviceaccounts/", "/configmaps/", "/secrets/"];
+        let known = ["pawl.run/terraformruns/", "pawl.run/terraformlayers/", "/serviceaccounts/", "/configmaps/", "/secrets/"];
         known.iter().any(|resource| path.starts_with(resource)) && user.may(&verb)
     };
     drop(context.add_function("check", check));
@@ -184,8 +199,6 @@ fn authorize(context: &mut Context, user: &User) {
 
 #[cfg(test)]
 mod tests {
-    use crds::names;
-
     use super::*;
 
     #[test]
@@ -269,6 +282,60 @@ mod tests {
             assert!(annotate(&author, key, "b", &failed).contains("is written by the controller"));
             assert_eq!(annotate(&User::with("c", &[names::VERB_CONTROL]), key, "b", &failed), "");
         }
+    }
+
+    #[test]
+    fn a_run_of_a_layer_is_the_controllers_and_is_asked_for_nothing_more() {
+        let controller = User::with("c", &["create", names::VERB_CONTROL]);
+        let spec = json!({"approval": {"mode": "Automatic"}, "runner": {"serviceAccountName": "writer"}, "outputs": {"secret": {"name": "net"}}});
+        for (at, key) in [
+            ("labels", names::LABEL_LAYER),
+            ("labels", names::LABEL_LAYER_UID),
+            ("annotations", names::TRIGGER),
+            ("annotations", names::CONTENT),
+            ("annotations", names::SETTINGS),
+        ] {
+            let of_layer = |spec: &Value| run(&json!({at: {key: "x"}}), spec, &Value::Null);
+            let everything = User::with("eva", &["create", "use", names::VERB_AUTOAPPROVE]);
+            assert!(said(admit(&everything, None, &of_layer(&spec), false)).contains("which layer a run is of"), "{key}");
+            assert_eq!(said(admit(&controller, None, &of_layer(&spec), false)), "", "{key}");
+            let (mine, other) = (run(&json!({}), &spec, &Value::Null), of_layer(&spec));
+            for (old, new) in [(&mine, &other), (&other, &mine)] {
+                assert!(said(admit(&everything, Some(old), new, false)).contains("which layer a run is of"), "{key}");
+                assert_eq!(said(admit(&controller, Some(old), new, false)), "", "{key}");
+            }
+            assert_eq!(
+                said(admit(&User::with("max", &[]), Some(&other), &other, false)),
+                "",
+                "{key}: who changes something else"
+            );
+        }
+        assert_ne!(said(admit(&controller, None, &run(&json!({}), &spec, &Value::Null), false)), "", "of no layer");
+    }
+
+    #[test]
+    fn what_a_layer_asks_for_needs_the_rights_to_it() {
+        let layer = |spec: &Value| json!({"metadata": {"name": "a", "namespace": "n"}, "spec": spec});
+        let create = |verbs: &[&'static str], spec: &Value| said(admit_layer(&User::with("eva", verbs), None, &layer(spec)));
+        assert_eq!(create(&["create"], &json!({})), "");
+        assert!(create(&[], &json!({})).contains("the verb create on terraformruns"));
+        let automatic = json!({"remediation": {"onCommit": "Manual", "onDrift": "Automatic"}});
+        assert!(create(&["create"], &automatic).contains("the verb autoapprove"));
+        assert_eq!(create(&["create", names::VERB_AUTOAPPROVE], &automatic), "");
+        let accounts = json!({"template": {"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}}});
+        assert!(create(&["create"], &accounts).contains("ServiceAccount writer or reader needs the verb use"));
+        assert_eq!(create(&["create", "use"], &accounts), "");
+        let change = |spec: &Value, annotations: &Value| {
+            let (old, mut new) = (layer(&automatic), layer(spec));
+            new["metadata"]["annotations"] = annotations.clone();
+            said(admit_layer(&User::with("eva", &["create"]), Some(&old), &new))
+        };
+        assert_eq!(change(&automatic, &json!({names::PLAN: "now"})), "");
+        let elsewhere = json!({"remediation": automatic["remediation"], "path": "other"});
+        assert!(change(&elsewhere, &json!({})).contains("the verb autoapprove"));
+        let probe = run(&json!({"annotations": {names::PROBE: names::POLICY_LAYER}}), &json!({}), &Value::Null);
+        let refusal = said(admit(&User::with("c", &["create", names::VERB_CONTROL]), None, &probe, false));
+        assert!(refusal.contains("'pawl-layer'") && refusal.contains("a probe of the controller"), "{refusal}");
     }
 
     /// The policy that confines the datastore, of a release `pawl` in `pawl-system`.

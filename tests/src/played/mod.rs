@@ -18,6 +18,8 @@ pub mod store;
 
 /// The plural word for runs.
 pub const RUNS: &str = "terraformruns";
+/// The plural word for layers.
+pub const LAYERS: &str = "terraformlayers";
 /// The plural word for pods.
 pub const PODS: &str = "pods";
 
@@ -30,8 +32,8 @@ use crate::trace::Writer;
 pub struct User {
     /// Name, as the API server knows it.
     pub name: String,
-    /// What it may beyond reading and writing runs: verbs on runs (`create`, `approve`, `autoapprove`, `abandon`, `control`), and
-    /// `use`, which is one on accounts.
+    /// What it may beyond reading and writing runs and layers: verbs on runs (`create`, `approve`, `autoapprove`, `abandon`, `control`, which is
+    /// one on layers as well), and `use`, which is one on accounts.
     pub verbs: BTreeSet<&'static str>,
     /// Name and UID of the pod that the token is bound to.
     pub pod: Option<(String, String)>,

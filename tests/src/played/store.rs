@@ -6,7 +6,7 @@ use crds::{names, whole_seconds};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-pub use super::{PODS, RUNS};
+pub use super::{LAYERS, PODS, RUNS};
 use super::{
     Refusal, User, admission,
     patch::{is_absent, merge},
@@ -142,6 +142,9 @@ impl Store {
             schema::rules(None, &object)?;
             self.admit(user, None, &object, false)?;
         }
+        if resource == LAYERS && !self.lacks_policies {
+            admission::admit_layer(user, None, &object)?;
+        }
         if resource == PODS {
             object["status"] = json!({"phase": "Pending"});
         }
@@ -204,6 +207,9 @@ impl Store {
             }
             schema::rules(Some(&old), &whole)?;
             self.admit(user, Some(&old), &whole, status)?;
+        }
+        if key.resource == LAYERS && !status && !self.lacks_policies {
+            admission::admit_layer(user, Some(&old), &whole)?;
         }
         let count = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
         let leaving = !whole["metadata"]["deletionTimestamp"].is_null();

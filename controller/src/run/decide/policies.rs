@@ -14,7 +14,7 @@ use crds::{conditions, reason};
 
 /// Shows whether the policies are installed.
 const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
-                                  pawl-creation pawl-finalizer; install what is missing with the chart (policies.install=true)";
+                                  pawl-creation pawl-finalizer pawl-layer; install what is missing with the chart (policies.install=true)";
 
 /// What comes before anything that rests on the admission policies; `None`: they stand, as they were proven.
 pub(super) fn unproven(o: &Observed, now: Timestamp) -> Option<Decision> {

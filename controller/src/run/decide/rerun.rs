@@ -115,12 +115,19 @@ mod tests {
             [
                 ("team".into(), "a".into()),
                 ("pawl.run/x".into(), "y".into()),
+                (names::LABEL_LAYER.into(), "a run beside the layer, and none of its own".into()),
                 ("app.kubernetes.io/instance".into(), "of Argo CD".into()),
             ]
             .into(),
         );
-        run.metadata.annotations =
-            Some([(names::APPROVE.into(), "sha256:…".into()), (names::RERUN.into(), "true".into())].into());
+        run.metadata.annotations = Some(
+            [
+                (names::APPROVE.into(), "sha256:…".into()),
+                (names::TRIGGER.into(), "Commit".into()),
+                (names::RERUN.into(), "true".into()),
+            ]
+            .into(),
+        );
         let fresh = fresh_run(&run);
         assert_eq!(fresh.spec, TerraformRunSpec { stack: Some("net".into()), ..run.spec.clone() }, "the same managed state");
         let again = fresh_run(&fresh);

@@ -1,0 +1,186 @@
+//! Burrito's repositories and layers.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    git, pod,
+    read::{Document, Fields, Notes},
+    write::{Made, Tree, number},
+};
+
+/// What of `overrideRunnerSpec` no repository's defaults hold: it becomes each layer's own.
+const OF_LAYERS: [&str; 3] = ["serviceAccountName", "env", "envFrom"];
+
+/// What layers take from their repositories.
+#[derive(Default)]
+pub(super) struct Repositories(BTreeMap<(String, String), Inherited>);
+
+#[derive(Default)]
+struct Inherited {
+    apply: Option<bool>,
+    retries: Option<u64>,
+    history: Option<u64>,
+    runner: Map<String, Value>,
+    used: bool,
+}
+
+impl Repositories {
+    /// A repository, and what its layers will take from it.
+    pub(super) fn add(&mut self, mut document: Document, made: &mut Made, notes: &mut Notes) {
+        let mut to = Tree::of("TerraformRepository", &document, 253, notes);
+        let (namespace, name) = (document.namespace(), document.name());
+        let spec = &mut document.spec;
+        let mut repository = spec.within("repository");
+        to.put("spec.url", repository.text("url"));
+        repository.end(&[], notes);
+        notes.say(
+            "spec.repository.url",
+            "has credentials that Burrito finds by the URL, if any: name their Secret in spec.secretRef",
+        );
+        to.put("spec.defaults.tool", tool(spec, notes));
+        let (apply, retries) = strategy(spec, notes);
+        let mut history = spec.within("runHistoryPolicy");
+        let runs = history.number("runs");
+        history.end(&[], notes);
+        let most = spec.number("maxConcurrentRunnerPods").filter(|most| *most > 0);
+        to.put("spec.maxConcurrentRuns", number(most, "spec.maxConcurrentRunnerPods", (1, 10_000), notes));
+        let mut runner = spec.within("overrideRunnerSpec");
+        let mut of_layers = Map::new();
+        for field in OF_LAYERS {
+            of_layers.extend(runner.any(field).map(|value| (field.to_owned(), value)));
+        }
+        settings(runner, &mut to, "spec.defaults", notes);
+        document.spec.end(
+            &[("syncWindows", "the annotation pawl.run/freeze on a namespace lets nothing new begin; windows are not there yet")],
+            notes,
+        );
+        self.0.insert(
+            (namespace.clone(), name.clone()),
+            Inherited { apply, retries, history: runs, runner: of_layers, used: false },
+        );
+        made.repository(&namespace, &name, to);
+    }
+
+    /// What no layer took.
+    pub(super) fn unused(&self) -> Vec<String> {
+        let lost = self.0.iter().filter(|(_, one)| !one.used && (one.apply.is_some() || !one.runner.is_empty()));
+        let told = lost.map(|((namespace, name), one)| {
+            let mut fields: Vec<_> = one.runner.keys().map(|field| format!("spec.overrideRunnerSpec.{field}")).collect();
+            fields.extend(one.apply.map(|_| "spec.remediationStrategy".to_owned()));
+            let fields = fields.join(", ");
+            format!("TerraformRepository {namespace}/{name}: {fields} is a layer's own here; convert the repository together with its layers")
+        });
+        told.collect()
+    }
+}
+
+/// A layer; what it does not say, its repository does.
+pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut Made, notes: &mut Notes) {
+    let mut to = Tree::layer(&document, notes);
+    let own = document.namespace();
+    let spec = &mut document.spec;
+    let mut repository = spec.within("repository");
+    let name = repository.text("name").unwrap_or_default();
+    let namespace = repository.text("namespace").filter(|namespace| *namespace != own);
+    repository.end(&[], notes);
+    let mut none = Inherited::default();
+    let key = (namespace.clone().unwrap_or_else(|| own.clone()), name.clone());
+    let inherited = known.0.get_mut(&key).unwrap_or_else(|| {
+        notes.say("spec.repository", "is not among what is converted: what the layer takes from it is missing here");
+        &mut none
+    });
+    inherited.used = true;
+    made.allow(&key.0, &key.1, &own);
+    to.put("spec.repository.name", Some(name));
+    to.put("spec.repository.namespace", namespace);
+    to.put("spec.ref", spec.text("branch"));
+    let path = git::directory(spec.text("path"));
+    to.put("spec.path", path.clone());
+    to.put("spec.template.tool", tool(spec, notes));
+    let (apply, retries) = strategy(spec, notes);
+    let remediation = if apply.or(inherited.apply).unwrap_or(false) { "Automatic" } else { "Dry" };
+    to.put("spec.remediation", Some(json!({"onCommit": remediation, "onDrift": remediation})));
+    let retries = retries.or(inherited.retries);
+    to.put("spec.maxRetries", number(retries, "spec.remediationStrategy.onError.maxRetries", (0, 10), notes));
+    let mut history = spec.within("runHistoryPolicy");
+    let runs = history.number("runs").or(inherited.history);
+    to.put("spec.runHistory", number(runs, "spec.runHistoryPolicy.runs", (1, 50), notes));
+    history.end(&[], notes);
+    let mut runner = spec.within("overrideRunnerSpec");
+    for (field, value) in &inherited.runner {
+        runner.inherit(field, value);
+    }
+    to.put("spec.template.runner.serviceAccountName", runner.text("serviceAccountName"));
+    pod::environment(&mut runner, &mut to, "spec.template", notes);
+    settings(runner, &mut to, "spec.template", notes);
+    let annotations = document.metadata.get("annotations").and_then(Value::as_object);
+    let triggers = annotations.into_iter().flatten().filter(|(key, _)| key.ends_with("-trigger-paths"));
+    for trigger in triggers.filter_map(|(_, paths)| paths.as_str()).flat_map(|paths| paths.split(',')) {
+        to.push("spec.triggerPaths", glob(path.as_deref(), trigger.trim()).into());
+    }
+    document.spec.end(&[("additionalTargetRefs", "plans of pull requests are not there yet")], notes);
+    made.push(to);
+}
+
+/// `terraform`, `opentofu` and `terragrunt`: the tool that is started.
+fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
+    let mut found: Option<(&str, Value)> = None;
+    for (field, name) in [("terragrunt", "Terragrunt"), ("opentofu", "OpenTofu"), ("terraform", "Terraform")] {
+        let mut of = spec.within(field);
+        let (enabled, version) = (of.flag("enabled"), of.text("version"));
+        of.end(&[], notes);
+        if enabled == Some(false) || (enabled.is_none() && version.is_none()) {
+            continue;
+        }
+        if found.as_ref().is_some_and(|(outer, _)| *outer == "Terragrunt") {
+            if version.is_some() {
+                notes.say(&spec.path(&format!("{field}.version")), "is read from the code when Terragrunt is what is started");
+            }
+            continue;
+        }
+        let mut tool = json!({"name": name});
+        tool.as_object_mut()
+            .into_iter()
+            .for_each(|tool| tool.extend(version.clone().map(|version| ("version".to_owned(), version.into()))));
+        found = Some((name, tool));
+    }
+    found.map(|(_, tool)| tool)
+}
+
+fn strategy(spec: &mut Fields, notes: &mut Notes) -> (Option<bool>, Option<u64>) {
+    let mut strategy = spec.within("remediationStrategy");
+    let apply = strategy.flag("autoApply");
+    let mut error = strategy.within("onError");
+    let retries = error.number("maxRetries");
+    error.end(&[], notes);
+    strategy.end(&[("applyWithoutPlanArtifact", "what is applied is the plan that was shown, byte for byte")], notes);
+    (apply, retries)
+}
+
+/// What repositories and layers both have of `overrideRunnerSpec`.
+fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
+    pod::settings(&mut runner, to, at);
+    pod::metadata(&mut runner.within("metadata"), to, at);
+    for (name, command) in [("extraInitArgs", "init"), ("extraPlanArgs", "plan"), ("extraApplyArgs", "apply")] {
+        pod::arguments(&mut runner, name, command, to, at, notes);
+    }
+    runner.end(&pod::HINTS, notes);
+}
+
+/// A trigger path, which Burrito takes from the layer's directory on, as a glob from the top on.
+fn glob(directory: Option<&str>, path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    let from = if path.starts_with('/') { "" } else { directory.unwrap_or_default() };
+    for part in from.split('/').chain(path.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let is_file = parts.last().is_some_and(|last| last.contains(['.', '*']));
+    let path = parts.join("/");
+    if is_file || path.is_empty() { path } else { format!("{path}/**") }
+}

@@ -1,0 +1,168 @@
+//! Objects of other operators, as those of Pawl that do the same.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`read`] | documents, and what is taken of one; what nobody took has no counterpart |
+//! | [`write`] | objects that are made, and their repositories |
+//! | `pod`, `hcl`, `git` | what several have: settings of pods, a backend's block, a module's address |
+//! | `burrito`, `tofu`, `operator`, `alustan` | one peer each |
+
+mod alustan;
+mod burrito;
+mod git;
+mod hcl;
+mod operator;
+mod pod;
+mod read;
+mod tofu;
+mod write;
+
+use std::{
+    io::{Read as _, Write as _},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+
+use read::Notes;
+use write::Made;
+
+/// What to convert.
+#[derive(Args)]
+pub struct Options {
+    /// A file with manifests of Burrito, tofu-controller, terraform-operator or Alustan; `-` reads standard input. Give all that belongs
+    /// together at once: a repository and its layers.
+    #[arg(short, long = "filename", required = true)]
+    file: Vec<PathBuf>,
+}
+
+/// What was made of manifests.
+pub struct Converted {
+    /// Manifests, in YAML.
+    pub yaml: String,
+    /// What has no counterpart, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Prints the objects, and warnings to standard error.
+///
+/// # Errors
+/// When a file cannot be read, or holds what no known kind is: then nothing is printed.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for file in &options.file {
+        let place = file.display();
+        if file.as_os_str() == "-" {
+            std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        } else {
+            text += &std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
+        }
+        text += "\n---\n";
+    }
+    let Converted { yaml, warnings } = convert(&text)?;
+    let (mut out, mut error) = (std::io::stdout().lock(), std::io::stderr().lock());
+    for warning in warnings {
+        writeln!(error, "warning: {warning}")?;
+    }
+    out.write_all(yaml.as_bytes())?;
+    Ok(())
+}
+
+/// Converts the documents of a text.
+///
+/// # Errors
+/// When it is no YAML, or one of its documents is of no known kind.
+pub fn convert(text: &str) -> anyhow::Result<Converted> {
+    let documents = read::documents(text)?;
+    let mut made = Made::default();
+    let mut warnings = Vec::new();
+    // Repositories first: layers take from them what ours cannot hold for them.
+    let mut known = burrito::Repositories::default();
+    let mut later = Vec::new();
+    for document in documents {
+        let mut notes = Notes::of(&document);
+        match (document.group.as_str(), document.kind.as_str()) {
+            ("config.terraform.padok.cloud", "TerraformRepository") => known.add(document, &mut made, &mut notes),
+            ("source.toolkit.fluxcd.io", "GitRepository") => tofu::repository(document, &mut made, &mut notes),
+            ("config.terraform.padok.cloud", "TerraformLayer" | "TerraformRun" | "TerraformPullRequest")
+            | ("infra.contrib.fluxcd.io" | "tf.galleybytes.com" | "alustan.io", "Terraform") => later.push(document),
+            (group, kind) => anyhow::bail!(
+                "document {} is of no known kind ({group} {kind}): known are Burrito's TerraformRepository, TerraformLayer and TerraformRun, the \
+                 Terraform of infra.contrib.fluxcd.io (with Flux's GitRepository), tf.galleybytes.com and alustan.io; nothing was converted",
+                document.number
+            ),
+        }
+        warnings.extend(notes.lines);
+    }
+    for document in later {
+        let mut notes = Notes::of(&document);
+        match (document.group.as_str(), document.kind.as_str()) {
+            (_, "TerraformLayer") => burrito::layer(document, &mut known, &mut made, &mut notes),
+            ("infra.contrib.fluxcd.io", _) => tofu::terraform(document, &mut made, &mut notes),
+            ("tf.galleybytes.com", _) => operator::terraform(document, &mut made, &mut notes),
+            ("alustan.io", _) => alustan::terraform(document, &mut made, &mut notes),
+            (_, "TerraformRun") => notes.say("", "is not carried over: a layer makes runs of its own"),
+            _ => notes.say("", "is not carried over: plans of pull requests are not there yet"),
+        }
+        warnings.extend(notes.lines);
+    }
+    warnings.extend(known.unused());
+    Ok(Converted { yaml: made.yaml()?, warnings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each example, as it is meant to be converted. `UPDATE=1` writes down what is made of it now.
+    #[test]
+    fn each_example_becomes_what_stands_beside_it() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/convert");
+        let mut examples = 0;
+        for peer in ["burrito", "tofu-controller", "terraform-operator", "alustan"] {
+            let mut of_peer = 0;
+            for entry in std::fs::read_dir(root.join(peer)).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                let Some(stem) = name.strip_suffix(".yaml").filter(|stem| !stem.ends_with(".expected")) else { continue };
+                let Converted { yaml, warnings } = convert(&std::fs::read_to_string(&path).unwrap()).unwrap();
+                let told: Vec<_> = warnings.iter().map(|line| format!("# warning: {line}\n")).collect();
+                let (found, beside) = (told.concat() + &yaml, path.with_file_name(format!("{stem}.expected.yaml")));
+                if std::env::var_os("UPDATE").is_some() {
+                    std::fs::write(&beside, &found).unwrap();
+                }
+                assert_eq!(found, std::fs::read_to_string(&beside).unwrap_or_default(), "{}", path.display());
+                of_peer += 1;
+            }
+            assert!(of_peer >= 4, "{peer}: {of_peer} examples");
+            examples += of_peer;
+        }
+        assert!(examples >= 16);
+    }
+
+    #[test]
+    fn what_is_of_no_known_kind_ends_it() {
+        let error = convert("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n").err().unwrap().to_string();
+        assert!(error.contains("document 1 is of no known kind ( ConfigMap)"), "{error}");
+        let second = "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a}\nspec: {}\n---\nkind: X\n";
+        assert!(convert(second).err().unwrap().to_string().contains("document 2"));
+        assert!(convert("a: [").is_err() && convert("").is_err());
+    }
+
+    #[test]
+    fn every_field_that_nobody_knows_is_told_once() {
+        let text =
+            "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a, namespace: team}\nspec: {newer: {deep: 1}}\n";
+        let told = convert(text).unwrap().warnings;
+        assert_eq!(told.iter().filter(|line| line.contains("spec.newer")).count(), 1, "{told:?}");
+        assert!(told[0].starts_with("Terraform team/a: "), "{told:?}");
+    }
+
+    #[test]
+    fn a_list_is_what_it_holds() {
+        let text = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: alustan.io/v1alpha1\n  kind: Terraform\n  metadata: {name: a}\n  spec: \
+                    {gitRepo: {url: 'https://example.com/a.git'}}\n";
+        assert!(convert(text).unwrap().yaml.contains("kind: TerraformLayer"));
+    }
+}

@@ -1,0 +1,262 @@
+//! terraform-operator's `Terraform`.
+
+use serde_json::{Value, json};
+
+use super::{
+    git::{self, Address},
+    hcl, pod,
+    read::{Document, Fields, Notes},
+    write::{Made, Tree},
+};
+use crds::names;
+
+/// Its tasks before and after the phases, and when our hooks run.
+const HOOKS: [(&str, &str); 8] = [
+    ("preinit", "BeforeInit"),
+    ("postinit", "AfterInit"),
+    ("preplan", "BeforePlan"),
+    ("postplan", "AfterPlan"),
+    ("preapply", "BeforeApply"),
+    ("postapply", "AfterApply"),
+    ("preapply-delete", "BeforeDestroy"),
+    ("postapply-delete", "AfterDestroy"),
+];
+
+/// Where its code is.
+enum Code {
+    Git(Address),
+    /// `spec.source` of a run.
+    Fixed(Value),
+    Unknown,
+}
+
+/// A stack: a layer where its code is in git, and otherwise a run.
+pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Notes) {
+    let code = code(&mut document.spec, notes);
+    let (own, name) = (document.namespace(), document.name());
+    let is_layer = !matches!(code, Code::Fixed(_));
+    let mut to =
+        if is_layer { Tree::layer(&document, notes) } else { Tree::of("TerraformRun", &document, names::MAX_RUN_NAME, notes) };
+    let at = if is_layer { "spec.template" } else { "spec" };
+    let spec = &mut document.spec;
+    match code {
+        Code::Git(address) => {
+            let secret = credentials_of_git(spec, Some(&address.url), &mut to, at, notes);
+            to.put("spec.repository.name", Some(made.repository_of(&own, &address.url, secret.as_deref())));
+            // What it takes where the address names none.
+            to.put("spec.ref", Some(address.git_ref.unwrap_or_else(|| "master".to_owned())));
+            to.put("spec.path", address.path);
+        }
+        Code::Fixed(source) => {
+            credentials_of_git(spec, None, &mut to, at, notes);
+            to.put("spec.source", Some(source));
+            to.put("spec.stack", Some(name.chars().take(63).collect::<String>()));
+            notes.say("spec.terraformModule", "is no repository, so that it becomes one run: make another when the code changes");
+        }
+        Code::Unknown => {
+            credentials_of_git(spec, None, &mut to, at, notes);
+            to.put("spec.repository.name", Some(name.clone()));
+            notes.say(
+                "spec.terraformModule.source",
+                "is no address of git: make a TerraformRepository of this name, and set spec.ref and spec.path",
+            );
+        }
+    }
+    to.put(&format!("{at}.tool.name"), Some("Terraform"));
+    to.put(&format!("{at}.tool.version"), spec.text("terraformVersion").filter(|version| version != "latest"));
+    if let Some(text) = spec.text("backend") {
+        match hcl::backend(&text) {
+            Some((kind, config)) => to.put(&format!("{at}.backend"), Some(json!({"type": kind, "config": config}))),
+            None => notes.say("spec.backend", &format!("is more than plain arguments: write {at}.backend")),
+        }
+    }
+    remediation(spec, is_layer, &mut to, notes);
+    to.put(&format!("{at}.runner.serviceAccountName"), spec.text("serviceAccount"));
+    outputs(spec, &mut to, at);
+    clouds(spec, &mut to, at, notes);
+    tasks(spec, &mut to, at, notes);
+    document.spec.end(
+        &[
+            ("keepLatestPodsOnly", "pods go with their runs, and runHistory says how many are kept"),
+            ("keepCompletedPods", "logs are kept by the datastore"),
+            ("outputsToOmit", "outputs.secret.items lists what is published"),
+            ("persistentVolumeSize", "a run needs no volume"),
+            ("storageClassName", "a run needs no volume"),
+            ("sshTunnel", "a proxy stands in the chart's values"),
+            ("images", "the runner's image is Pawl's; tool says which tool and version runs"),
+            (
+                "setup",
+                "the repository's submodules are there; files takes keys of Secrets and ConfigMaps, variableFiles variables",
+            ),
+            ("plugins", "a hook runs beside the phases; events, metrics and the datastore show what monitors show"),
+        ],
+        notes,
+    );
+    made.push(to);
+}
+
+fn code(spec: &mut Fields, notes: &mut Notes) -> Code {
+    let mut module = spec.within("terraformModule");
+    let (inline, source) = (module.text("inline"), module.text("source"));
+    let mut map = module.within("configMapSelector");
+    let (name, key) = (map.text("name"), map.text("key"));
+    map.end(&[], notes);
+    module.end(&[("version", "the address names a ref, as in ?ref=v1")], notes);
+    match (inline, name, source) {
+        (Some(text), ..) => Code::Fixed(json!({"inline": {"files": {"main.tf": text}}})),
+        (_, Some(name), _) => {
+            let mut source = json!({"name": name});
+            if let Some(key) = key {
+                let path = if key.rsplit('.').next() == Some("tf") { key.clone() } else { "main.tf".to_owned() };
+                source["items"] = json!([{"key": key, "path": path}]);
+            }
+            Code::Fixed(json!({"configMapRef": source}))
+        }
+        (.., Some(source)) => git::address(&source).map_or(Code::Unknown, Code::Git),
+        _ => Code::Unknown,
+    }
+}
+
+/// `scmAuthMethods`: the Secret of the repository's own host, and those of modules' hosts.
+fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &str, notes: &mut Notes) -> Option<String> {
+    let mut own = None;
+    for mut method in spec.items("scmAuthMethods") {
+        let host = method.text("host").unwrap_or_default();
+        let mut git = method.within("git");
+        let (mut ssh, mut https) = (git.within("ssh"), git.within("https"));
+        let (mut key, mut token) = (ssh.within("sshKeySecretRef"), https.within("tokenSecretRef"));
+        for (secret, field, ours) in [
+            (&mut key, "sshKeySecretRef", "identity and known_hosts"),
+            (&mut token, "tokenSecretRef", "username and password, or bearerToken"),
+        ] {
+            let Some(name) = secret.text("name") else { continue };
+            let has = secret.text("key").map(|key| format!(", not {key}")).unwrap_or_default();
+            notes.say(
+                &git.path(field),
+                &format!("names the Secret {name}, which needs the keys {ours}{has}, in the namespace of what uses it"),
+            );
+            if url.is_some_and(|url| self::git::host(url) == host) {
+                own.get_or_insert(name.clone());
+            }
+            to.push(&format!("{at}.credentials.git"), json!({"host": host, "secretRef": {"name": name}}));
+        }
+        for rest in [key, token] {
+            rest.end(&[("namespace", "Secrets are of the object's own namespace")], notes);
+        }
+        for rest in [ssh, https, git, method] {
+            rest.end(
+                &[("requireProxy", "a proxy stands in the chart's values"), ("lockSecretDeletion", "nobody deletes it")],
+                notes,
+            );
+        }
+    }
+    own
+}
+
+fn remediation(spec: &mut Fields, is_layer: bool, to: &mut Tree, notes: &mut Notes) {
+    let automatic = if spec.flag("requireApproval") == Some(true) { "Manual" } else { "Automatic" };
+    let orphans = spec.flag("ignoreDelete") == Some(true);
+    if is_layer {
+        to.put("spec.remediation.onCommit", Some(automatic));
+        // It looks for no drift.
+        to.put("spec.drift.suspend", Some(true));
+        if !orphans {
+            to.put("spec.deletionPolicy", Some("Destroy"));
+            to.put("spec.remediation.onDelete", Some(automatic));
+        }
+    } else {
+        to.put("spec.approval.mode", Some(automatic));
+        if !orphans {
+            notes.say(
+                "spec.ignoreDelete",
+                "is not set, and deleting a run destroys nothing: make a run with operation: Destroy first",
+            );
+        }
+    }
+}
+
+fn outputs(spec: &mut Fields, to: &mut Tree, at: &str) {
+    let included = spec.words("outputsToInclude");
+    if let Some(name) = spec.text("outputsSecret") {
+        to.put(&format!("{at}.outputs.secret.name"), Some(name));
+        for output in included {
+            to.push(&format!("{at}.outputs.secret.items"), json!({"output": output}));
+        }
+    }
+    to.put(&format!("{at}.outputs.status"), spec.flag("writeOutputsToStatus").filter(|shown| *shown));
+}
+
+/// `credentials`: Secrets into the environment, and accounts of AWS.
+fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
+    for mut one in spec.items("credentials") {
+        let mut secret = one.within("secretNameRef");
+        if let Some(name) = secret.text("name") {
+            to.push(&format!("{at}.envFrom"), json!({"secretRef": {"name": name}}));
+        }
+        secret.end(&[("namespace", "Secrets are of the object's own namespace")], notes);
+        let mut aws = one.within("aws");
+        if let Some(role) = aws.text("irsa") {
+            if to.has(&format!("{at}.runner.serviceAccountName")) {
+                to.put(&format!("{at}.credentials.aws.roleArn"), Some(role));
+            } else {
+                notes.say(&aws.path("irsa"), &format!("needs an account that it trusts: set {at}.runner.serviceAccountName and {at}.credentials.aws.roleArn: {role}"));
+            }
+        }
+        if let Some(role) = aws.text("kiam") {
+            let annotation = json!({"annotations": {"iam.amazonaws.com/role": role}});
+            pod::metadata(&mut Fields::of("", annotation), to, at);
+        }
+        aws.end(&[], notes);
+        one.end(&[("serviceAccountAnnotations", "annotate the account that runner.serviceAccountName names")], notes);
+    }
+}
+
+/// `taskOptions`: settings of pods, and scripts.
+fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
+    for mut task in spec.items("taskOptions") {
+        let of = task.words("for");
+        let mut script = task.within("script");
+        let (inline, url) = (script.text("inline"), script.text("source"));
+        let mut map = script.within("configMapSelector");
+        let (name, key) = (map.text("name"), map.text("key"));
+        map.end(&[], notes);
+        let body = match (inline, name.zip(key)) {
+            (Some(text), _) => Some(json!({"inline": text})),
+            (_, Some((name, key))) => Some(json!({"configMapKeyRef": {"name": name, "key": key}})),
+            _ => None,
+        };
+        if url.is_some() && body.is_none() {
+            notes.say(
+                &script.path("source"),
+                "has no counterpart: put the script into the source, a ConfigMap or the hook itself",
+            );
+        }
+        script.end(&[], notes);
+        for task_name in body.iter().flat_map(|_| &of) {
+            match HOOKS.iter().find(|(task, _)| task == task_name) {
+                Some((_, when)) => {
+                    let mut hook = body.clone().unwrap_or_default();
+                    hook["name"] = task_name.as_str().into();
+                    hook["when"] = (*when).into();
+                    to.push(&format!("{at}.hooks"), hook);
+                }
+                None => notes.say(
+                    &task.path("script"),
+                    &format!("of {task_name} has no counterpart: no hook runs in its place, or then alone"),
+                ),
+            }
+        }
+        let environment =
+            ["env", "envFrom"].iter().any(|field| task.any(field).inspect(|value| task.inherit(field, value)).is_some());
+        if environment && of.iter().all(|task| task != "*") && !of.is_empty() {
+            notes.say(&task.path("env"), &format!("is that of all of a run's pod here, and not of {} alone", of.join(", ")));
+        }
+        pod::metadata(&mut task, to, at);
+        pod::settings(&mut task, to, at);
+        pod::environment(&mut task, to, at, notes);
+        task.end(
+            &[&pod::HINTS[..], &[("restartPolicy", "spec.retry says how often an attempt is followed by another")]].concat(),
+            notes,
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! Settings of pods that are Kubernetes' own, wherever an operator has them.
+
+use serde_json::{Value, json};
+
+use super::{
+    read::{Fields, Notes},
+    write::Tree,
+};
+
+/// What of a pod is another thing here.
+pub(super) const HINTS: [(&str, &str); 10] = [
+    ("image", "the runner's image is Pawl's; template.tool says which tool and version runs"),
+    ("command", "Pawl's agent runs the tool; template.hooks holds scripts"),
+    ("args", "Pawl's agent runs the tool; template.hooks holds scripts"),
+    ("initContainers", "template.hooks holds scripts, template.files files"),
+    ("volumes", "template.files puts keys of Secrets and ConfigMaps where the tool finds them"),
+    ("volumeMounts", "template.files puts keys of Secrets and ConfigMaps where the tool finds them"),
+    ("securityContext", "pods of runs are restricted, and no setting weakens that"),
+    ("hostAliases", "names are resolved by the cluster"),
+    ("script", "a hook holds a script in the run, in a ConfigMap or in the source"),
+    ("policyRules", "give template.runner.serviceAccountName an account with these rights"),
+];
+
+/// Settings that have the same names and shapes.
+const SAME: [&str; 9] = [
+    "imagePullPolicy",
+    "imagePullSecrets",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "topologySpreadConstraints",
+    "priorityClassName",
+    "runtimeClassName",
+    "resources",
+];
+
+/// Takes what a runner has as well; `at` is `spec.template` or `spec.defaults`.
+pub(super) fn settings(of: &mut Fields, to: &mut Tree, at: &str) {
+    for name in SAME {
+        to.put(&format!("{at}.runner.{name}"), of.any(name));
+    }
+}
+
+/// Labels and annotations of the pods.
+pub(super) fn metadata(of: &mut Fields, to: &mut Tree, at: &str) {
+    for name in ["labels", "annotations"] {
+        let mut own = of.map(name);
+        own.retain(|key, _| !key.starts_with("app.kubernetes.io/") && !key.starts_with("pawl.run/"));
+        for (key, value) in own {
+            // Keys have dots.
+            let path = format!("{at}.runner.{name}");
+            if !to.has(&path) {
+                to.put(&path, Some(json!({})));
+            }
+            if let Some(map) = to.0.pointer_mut(&format!("/{}", path.replace('.', "/"))).and_then(Value::as_object_mut) {
+                map.insert(key, value);
+            }
+        }
+    }
+}
+
+/// The environment, as `env` and `envFrom`.
+pub(super) fn environment(of: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
+    for mut variable in of.items("env") {
+        let Some(name) = variable.text("name") else { continue };
+        if name == "TF_WORKSPACE" {
+            to.put(&format!("{at}.workspace"), variable.text("value"));
+        } else if name.starts_with("TF_CLI_ARGS") || name == "TF_DATA_DIR" {
+            drop(variable.text("value"));
+            notes.say(
+                &variable.path("name"),
+                &format!("{name} has no counterpart: template.arguments holds arguments of the tool"),
+            );
+        } else if let Some(value) = variable.text("value") {
+            to.push(&format!("{at}.env"), json!({"name": name, "value": value}));
+        } else if variable.has("valueFrom") {
+            if let Some(from) = value_from(&mut variable, notes) {
+                to.push(&format!("{at}.env"), json!({"name": name, "valueFrom": from}));
+            }
+        } else {
+            to.push(&format!("{at}.env"), json!({"name": name, "value": ""}));
+        }
+        variable.end(&[], notes);
+    }
+    for mut all in of.items("envFrom") {
+        let mut from = Tree(json!({}));
+        from.put("prefix", all.text("prefix"));
+        for kind in ["secretRef", "configMapRef"] {
+            let mut object = all.within(kind);
+            from.put(&format!("{kind}.name"), object.text("name"));
+            object.end(&[("optional", "what is named has to be there")], notes);
+        }
+        if from.has("secretRef") || from.has("configMapRef") {
+            to.push(&format!("{at}.envFrom"), from.0);
+        }
+        all.end(&[], notes);
+    }
+}
+
+/// `valueFrom` of a key of a Secret or ConfigMap.
+pub(super) fn value_from(of: &mut Fields, notes: &mut Notes) -> Option<Value> {
+    let mut from = of.within("valueFrom");
+    let mut found = None;
+    for kind in ["secretKeyRef", "configMapKeyRef"] {
+        let mut key = from.within(kind);
+        if let (Some(name), Some(key)) = (key.text("name"), key.text("key")) {
+            found = Some(json!({kind: {"name": name, "key": key}}));
+        }
+        key.end(&[("optional", "what is named has to be there")], notes);
+    }
+    from.end(&[("fieldRef", "nothing of the pod is known to a run before it has one")], notes);
+    found
+}
+
+/// Further arguments of the tool, as far as they may be given; what a field is for becomes that field.
+pub(super) fn arguments(of: &mut Fields, name: &str, command: &str, to: &mut Tree, at: &str, notes: &mut Notes) {
+    let field = of.path(name);
+    for argument in of.words(name) {
+        let (key, value) = argument.split_once('=').map_or((argument.as_str(), None), |(key, value)| (key, Some(value)));
+        let key = key.trim_start_matches('-');
+        let allowed: &[&str] = match command {
+            "init" => &["upgrade", "lockfile", "compact-warnings"],
+            "plan" => &["exclude", "target-file", "exclude-file", "generate-config-out", "compact-warnings"],
+            _ => &["compact-warnings"],
+        };
+        match (key, value) {
+            (key, _) if allowed.contains(&key) => {
+                to.push(&format!("{at}.arguments.{command}"), format!("-{}", argument.trim_start_matches('-')).into());
+            }
+            ("var-file", Some(path)) if command == "plan" => to.push(&format!("{at}.variableFiles"), json!({"path": path})),
+            ("parallelism", Some(value)) => to.put(&format!("{at}.parallelism"), value.parse::<u16>().ok()),
+            ("refresh", Some(value)) => to.put(&format!("{at}.refresh"), value.parse::<bool>().ok()),
+            _ => notes.say(&field, &format!("holds {argument}, which has no counterpart")),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Documents, and what is taken of one.
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Map, Value};
+
+/// A manifest.
+pub(super) struct Document {
+    /// Its place among the others, from 1.
+    pub(super) number: usize,
+    /// Its API group.
+    pub(super) group: String,
+    /// Its kind.
+    pub(super) kind: String,
+    /// Its metadata.
+    pub(super) metadata: Map<String, Value>,
+    /// Its spec.
+    pub(super) spec: Fields,
+}
+
+impl Document {
+    pub(super) fn name(&self) -> String {
+        self.metadata.get("name").and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    pub(super) fn namespace(&self) -> String {
+        self.metadata.get("namespace").and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+}
+
+/// The documents of a text, with those of lists.
+pub(super) fn documents(text: &str) -> anyhow::Result<Vec<Document>> {
+    let values: Vec<Value> = serde_saphyr::from_multiple(text).context("this is no YAML")?;
+    let mut found = Vec::new();
+    for value in values {
+        match value {
+            Value::Null => {}
+            Value::Object(mut list) if list.get("kind").and_then(Value::as_str) == Some("List") => {
+                found.extend(list.remove("items").and_then(|items| items.as_array().cloned()).unwrap_or_default());
+            }
+            other => found.push(other),
+        }
+    }
+    ensure!(!found.is_empty(), "there is no manifest to convert");
+    Ok(found.into_iter().enumerate().map(|(n, value)| document(n + 1, value)).collect())
+}
+
+fn document(number: usize, mut value: Value) -> Document {
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let version = text(&value, "apiVersion");
+    let map = |value: Value| if let Value::Object(map) = value { map } else { Map::new() };
+    Document {
+        number,
+        group: version.split_once('/').map_or("", |(group, _)| group).to_owned(),
+        kind: text(&value, "kind"),
+        metadata: map(value.get_mut("metadata").map(Value::take).unwrap_or_default()),
+        spec: Fields::of("spec", value.get_mut("spec").map(Value::take).unwrap_or_default()),
+    }
+}
+
+/// What is to be said of a document.
+pub(super) struct Notes {
+    of: String,
+    pub(super) lines: Vec<String>,
+}
+
+impl Notes {
+    pub(super) fn of(document: &Document) -> Self {
+        let (namespace, name) = (document.namespace(), document.name());
+        let place = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
+        Self { of: format!("{} {place}", document.kind), lines: Vec::new() }
+    }
+
+    /// Says something of a field.
+    pub(super) fn say(&mut self, field: &str, text: &str) {
+        self.lines.push(format!("{}: {field} {text}", self.of).replace(":  ", ": "));
+    }
+}
+
+/// Fields of an object; what is left of them at the end has no counterpart.
+#[derive(Clone)]
+pub(super) struct Fields {
+    at: String,
+    rest: Map<String, Value>,
+}
+
+impl Fields {
+    pub(super) fn of(at: &str, value: Value) -> Self {
+        Self { at: at.to_owned(), rest: if let Value::Object(rest) = value { rest } else { Map::new() } }
+    }
+
+    /// Takes a field of any type.
+    pub(super) fn any(&mut self, name: &str) -> Option<Value> {
+        self.rest.remove(name).filter(|value| !says_nothing(value))
+    }
+
+    fn when(&mut self, name: &str, is: fn(&Value) -> bool) -> Option<Value> {
+        if self.rest.get(name).is_some_and(is) { self.rest.remove(name) } else { None }
+    }
+
+    /// Takes a word or a number; an empty one says nothing.
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+        let value = self.when(name, |value| value.is_string() || value.is_number())?;
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
+        self.when(name, Value::is_boolean)?.as_bool()
+    }
+
+    pub(super) fn number(&mut self, name: &str) -> Option<u64> {
+        self.when(name, Value::is_u64)?.as_u64()
+    }
+
+    pub(super) fn list(&mut self, name: &str) -> Vec<Value> {
+        self.when(name, Value::is_array).and_then(|list| list.as_array().cloned()).unwrap_or_default()
+    }
+
+    pub(super) fn map(&mut self, name: &str) -> Map<String, Value> {
+        if let Some(Value::Object(map)) = self.when(name, Value::is_object) { map } else { Map::new() }
+    }
+
+    /// Words of a list; an item that is none is left out.
+    pub(super) fn words(&mut self, name: &str) -> Vec<String> {
+        self.list(name).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.rest.get(name).is_some_and(|value| !says_nothing(value))
+    }
+
+    /// Sets a field that says nothing.
+    pub(super) fn inherit(&mut self, name: &str, value: &Value) {
+        if self.rest.get(name).is_none_or(says_nothing) {
+            self.rest.insert(name.to_owned(), value.clone());
+        }
+    }
+
+    /// Takes the fields of an inner object.
+    pub(super) fn within(&mut self, name: &str) -> Self {
+        let at = format!("{}.{name}", self.at);
+        Self { at, rest: self.map(name) }
+    }
+
+    /// Takes the objects of a list.
+    pub(super) fn items(&mut self, name: &str) -> Vec<Self> {
+        let at = format!("{}.{name}", self.at);
+        self.list(name).into_iter().enumerate().map(|(n, value)| Self::of(&format!("{at}[{n}]"), value)).collect()
+    }
+
+    /// The path of a field, for people.
+    pub(super) fn path(&self, name: &str) -> String {
+        format!("{}.{name}", self.at)
+    }
+
+    /// Says that all that is left has no counterpart, and what there is in its place.
+    pub(super) fn end(self, hints: &[(&str, &str)], notes: &mut Notes) {
+        for (name, value) in &self.rest {
+            if says_nothing(value) {
+                continue;
+            }
+            let hint = hints.iter().find(|(field, _)| field == name).map(|(_, hint)| format!(": {hint}")).unwrap_or_default();
+            notes.say(&self.path(name), &format!("has no counterpart{hint}"));
+        }
+    }
+}
+
+/// Whether a value is as good as none.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}

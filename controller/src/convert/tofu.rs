@@ -1,0 +1,253 @@
+//! tofu-controller's `Terraform`, with Flux's `GitRepository`.
+
+use crds::duration::Span;
+use serde_json::{Value, json};
+
+use super::{
+    git, hcl, pod,
+    read::{Document, Fields, Notes},
+    write::{GIT_REF, Made, Tree, number, span},
+};
+
+/// Flux's repository. Its Secret has the same keys as ours.
+pub(super) fn repository(mut document: Document, made: &mut Made, notes: &mut Notes) {
+    let mut to = Tree::of("TerraformRepository", &document, 253, notes);
+    let (namespace, name) = (document.namespace(), document.name());
+    let spec = &mut document.spec;
+    to.put("spec.url", spec.text("url"));
+    let mut secret = spec.within("secretRef");
+    to.put("spec.secretRef.name", secret.text("name"));
+    secret.end(&[], notes);
+    let interval = span(spec.text("interval"), "spec.interval", (Span::seconds(30), Span::hours(24)), notes);
+    to.put("spec.interval", interval);
+    to.put("spec.suspend", spec.flag("suspend").filter(|suspend| *suspend));
+    // Layers name the ref; until they are made, it stands here.
+    let mut git_ref = spec.within("ref");
+    let named = ["commit", "name", "tag", "branch"].map(|kind| git_ref.text(kind)).into_iter().flatten().next();
+    let named = named.unwrap_or_else(|| "master".to_owned());
+    to.put(GIT_REF, Some(named.trim_start_matches("refs/heads/").trim_start_matches("refs/tags/")));
+    git_ref.end(&[("semver", "a layer follows a branch or a tag")], notes);
+    document.spec.end(
+        &[
+            ("verify", "the commit is fetched by its id, and no signature of it is checked"),
+            ("ignore", "a layer's runs are set off by what its code uses"),
+            ("proxySecretRef", "the chart's values say which proxy there is"),
+            ("timeout", "a look has a bound of its own"),
+        ],
+        notes,
+    );
+    made.repository(&namespace, &name, to);
+}
+
+/// A stack.
+pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Notes) {
+    let mut to = Tree::layer(&document, notes);
+    let (own, name) = (document.namespace(), document.name());
+    let spec = &mut document.spec;
+    if !source(spec, &own, &mut to, made, notes) {
+        return;
+    }
+    let path = git::directory(spec.text("path"));
+    to.put("spec.path", path.clone());
+    to.put("spec.template.tool.name", Some("OpenTofu"));
+    to.put("spec.template.workspace", spec.text("workspace"));
+    to.put("spec.suspend", spec.flag("suspend").filter(|suspend| *suspend));
+    to.put(
+        "spec.template.parallelism",
+        number(spec.number("parallelism").filter(|n| *n > 0), "spec.parallelism", (1, 256), notes),
+    );
+    if spec.flag("upgradeOnInit") == Some(true) {
+        to.push("spec.template.arguments.init", "-upgrade".into());
+    }
+    // The plan and its text are kept in any case.
+    drop(spec.text("storeReadablePlan"));
+    remediation(spec, &mut to, notes);
+    inputs(spec, path.as_deref(), &mut to, notes);
+    backend(spec, &name, &own, &mut to, notes);
+    outputs(spec, &mut to, notes);
+    runner(spec, &mut to, notes);
+    document.spec.end(
+        &[
+            ("retryInterval", "a plan that failed is made again after 1 min, doubling to 1 h"),
+            ("retryStrategy", "a plan that failed is made again after 1 min, doubling to 1 h"),
+            ("maxRetryInterval", "a plan that failed is made again after 1 min, doubling to 1 h"),
+            ("force", "annotate the layer with pawl.run/plan=now"),
+            ("destroy", "delete the layer with deletionPolicy: Destroy, or make a run with operation: Destroy"),
+            ("targets", "a run of one's own has targets, a layer is whole"),
+            ("refreshBeforeApply", "what is applied is the plan that was shown"),
+            ("breakTheGlass", "see the guide's page of trouble"),
+            ("enterprise", "there is none"),
+            ("cloud", "the code says it"),
+            ("tfstate", "a lock that a run left is released by the controller; design/guide/state.md has the rest"),
+            ("dependsOn", "dependencies between layers are not there yet; valueFrom.outputOf takes outputs of another stack"),
+            ("healthChecks", "a hook with when: AfterApply checks what it likes"),
+            ("webhooks", "a hook with when: AfterPlan sees the plan, and fails it"),
+            ("readInputsFromSecrets", "nothing is templated; variables take keys of Secrets"),
+            ("enableInventory", "the state lists its objects"),
+            ("branchPlanner", "plans of pull requests are not there yet"),
+            ("backendConfigsFrom", "write template.backend, and its credentials into template.env"),
+            ("alwaysCleanupRunnerPod", "pods go with their runs"),
+            ("cliConfigSecretRef", "name the key as well: template.credentials.cliConfig.secretKeyRef"),
+        ],
+        notes,
+    );
+    made.push(to);
+}
+
+/// Whether there is a repository to make a layer of.
+fn source(spec: &mut Fields, own: &str, to: &mut Tree, made: &mut Made, notes: &mut Notes) -> bool {
+    let mut source = spec.within("sourceRef");
+    let (kind, name) = (source.text("kind").unwrap_or_default(), source.text("name").unwrap_or_default());
+    let namespace = source.text("namespace").unwrap_or_else(|| own.to_owned());
+    drop(source.text("apiVersion"));
+    source.end(&[], notes);
+    if kind != "GitRepository" {
+        notes.say(
+            "spec.sourceRef",
+            &format!("of kind {kind} has no counterpart: a run's source.artifact takes its URL and digest; nothing was made of this object"),
+        );
+        return false;
+    }
+    match made.find(&namespace, &name) {
+        Some(repository) => to.put("spec.ref", repository.0.get(GIT_REF).cloned()),
+        None => notes.say(
+            "spec.sourceRef",
+            "names a GitRepository that is not among what is converted: convert it together with this, and say which ref it follows",
+        ),
+    }
+    made.allow(&namespace, &name, own);
+    to.put("spec.repository.name", Some(name));
+    to.put("spec.repository.namespace", Some(namespace).filter(|namespace| namespace != own));
+    true
+}
+
+fn remediation(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
+    let approve = spec.text("approvePlan").unwrap_or_default();
+    let mut remediation = match approve.as_str() {
+        "auto" => "Automatic",
+        "disable" => "Dry",
+        _ => "Manual",
+    };
+    if !["", "auto", "disable"].contains(&approve.as_str()) {
+        notes.say("spec.approvePlan", "names a plan: approving is approving its run, by its checksum");
+    }
+    if spec.flag("planOnly") == Some(true) {
+        remediation = "Dry";
+    }
+    to.put("spec.remediation", Some(json!({"onCommit": remediation, "onDrift": remediation})));
+    if spec.flag("destroyResourcesOnDeletion") == Some(true) {
+        to.put("spec.deletionPolicy", Some("Destroy"));
+        to.put("spec.remediation.onDelete", Some(if remediation == "Automatic" { "Automatic" } else { "Manual" }));
+        if remediation != "Automatic" {
+            notes.say("spec.destroyResourcesOnDeletion", "waits for an approval here (remediation.onDelete)");
+        }
+    }
+    let bounds = (Span::minutes(1), Span::hours(720));
+    to.put("spec.drift.interval", span(spec.text("interval"), "spec.interval", bounds, notes));
+    to.put("spec.drift.suspend", spec.flag("disableDriftDetection").filter(|off| *off));
+    let mut error = spec.within("remediation");
+    to.put("spec.maxRetries", number(error.number("retries"), "spec.remediation.retries", (0, 10), notes));
+    error.end(&[], notes);
+}
+
+fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Notes) {
+    for mut variable in spec.items("vars") {
+        let Some(name) = variable.text("name") else { continue };
+        if let Some(value) = variable.any("value") {
+            to.push("spec.template.variables", json!({"name": name, "value": value}));
+        } else if let Some(from) = pod::value_from(&mut variable, notes) {
+            to.push("spec.template.variables", json!({"name": name, "valueFrom": from}));
+        }
+        variable.end(&[], notes);
+    }
+    for mut from in spec.items("varsFrom") {
+        let (kind, name) = (from.text("kind").unwrap_or_default(), from.text("name").unwrap_or_default());
+        let (one, all) = if kind == "Secret" { ("secretKeyRef", "secretRef") } else { ("configMapKeyRef", "configMapRef") };
+        let keys = from.words("varsKeys");
+        for key in &keys {
+            let (key, variable) = key.split_once(':').unwrap_or((key, key));
+            let value = json!({one: {"name": name, "key": key}});
+            to.push("spec.template.variables", json!({"name": variable, "valueFrom": value}));
+        }
+        if keys.is_empty() {
+            to.push("spec.template.envFrom", json!({"prefix": "TF_VAR_", all: {"name": name}}));
+        }
+        from.end(&[("optional", "what is named has to be there")], notes);
+    }
+    if let Some(values) = spec.any("values") {
+        if values.to_string().contains("${{") {
+            notes.say("spec.values", "is templated, which nothing is here: the text is carried over as it is");
+        }
+        to.push("spec.template.variables", json!({"name": "values", "value": values}));
+    }
+    for file in spec.words("tfVarsFiles") {
+        to.push("spec.template.variableFiles", json!({"path": git::from(path, &file)}));
+    }
+    for mut file in spec.items("fileMappings") {
+        let mut secret = file.within("secretRef");
+        let (name, key) = (secret.text("name").unwrap_or_default(), secret.text("key").unwrap_or_default());
+        secret.end(&[], notes);
+        let place = if file.text("location").as_deref() == Some("workspace") { "Source" } else { "Home" };
+        let path = file.text("path").unwrap_or_default();
+        to.push("spec.template.files", json!({"path": path, "in": place, "secretKeyRef": {"name": name, "key": key}}));
+        file.end(&[], notes);
+    }
+}
+
+/// Where the state is: without a word in a Secret of the namespace.
+fn backend(spec: &mut Fields, name: &str, namespace: &str, to: &mut Tree, notes: &mut Notes) {
+    let mut config = spec.within("backendConfig");
+    let own = config.text("customConfiguration");
+    let disabled = config.flag("disable") == Some(true);
+    let suffix = config.text("secretSuffix").unwrap_or_else(|| name.to_owned());
+    let _ = config.flag("inClusterConfig");
+    match own.as_deref().map(hcl::backend) {
+        Some(Some((kind, config))) => to.put("spec.template.backend", Some(json!({"type": kind, "config": config}))),
+        Some(None) => notes.say("spec.backendConfig.customConfiguration", "is more than plain arguments: write template.backend"),
+        None if disabled => {}
+        None => {
+            let mut config = json!({"secret_suffix": suffix, "in_cluster_config": true});
+            if !namespace.is_empty() {
+                config["namespace"] = namespace.into();
+            }
+            to.put("spec.template.backend", Some(json!({"type": "kubernetes", "config": config})));
+        }
+    }
+    config.end(&[("configPath", "the pods reach their own cluster"), ("labels", "the state's Secret is the tool's")], notes);
+}
+
+fn outputs(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
+    let mut outputs = spec.within("writeOutputsToSecret");
+    if let Some(name) = outputs.text("name") {
+        to.put("spec.template.outputs.secret.name", Some(name));
+        for output in outputs.words("outputs") {
+            let item = match output.split_once(':') {
+                Some((output, key)) => json!({"output": output, "key": key}),
+                None => json!({"output": output}),
+            };
+            to.push("spec.template.outputs.secret.items", item);
+        }
+        notes.say(
+            "spec.writeOutputsToSecret",
+            "names a Secret that Pawl did not make, if it is there: delete it, or choose another name",
+        );
+    }
+    outputs.end(&[("labels", "the Secret has labels of Pawl"), ("annotations", "the Secret has annotations of Pawl")], notes);
+}
+
+fn runner(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
+    let account: Value = spec.text("serviceAccountName").unwrap_or_else(|| "tf-runner".to_owned()).into();
+    to.put("spec.template.runner.serviceAccountName", Some(account));
+    let grace = spec.number("runnerTerminationGracePeriodSeconds");
+    let grace = number(grace, "spec.runnerTerminationGracePeriodSeconds", (30, 86_400), notes);
+    to.put("spec.template.runner.terminationGracePeriodSeconds", grace);
+    let mut template = spec.within("runnerPodTemplate");
+    let mut metadata = template.within("metadata");
+    pod::metadata(&mut metadata, to, "spec.template");
+    metadata.end(&[], notes);
+    let mut pod = template.within("spec");
+    pod::settings(&mut pod, to, "spec.template");
+    pod::environment(&mut pod, to, "spec.template", notes);
+    pod.end(&pod::HINTS, notes);
+    template.end(&[], notes);
+}
