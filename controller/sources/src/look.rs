@@ -253,6 +253,7 @@ impl<B: Bundles> Looker<B> {
                 http: None,
                 identity: None,
                 known_hosts: None,
+                authority: None,
             });
             login.http = Some(source::Credentials::Basic("x-access-token".to_owned(), token));
         }

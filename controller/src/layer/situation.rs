@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
-use crds::{DeletionPolicy, Remediation, RemediationStrategy, TerraformLayer, reason};
+use kube::ResourceExt as _;
+
+use crds::{DeletionPolicy, Remediation, RemediationStrategy, TerraformLayer, names, reason};
 
 use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
 
@@ -84,6 +86,11 @@ fn hold<T>(reason: &'static str, message: String, next_step: Option<String>) -> 
 pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     let (namespace, name) = o.layer.repository_key();
     let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
+    if o.layer.is_void() {
+        let step = format!("kubectl annotate -n {own} terraformlayer/{} {}-", o.layer.name_any(), names::VOID);
+        let message = "it asks for rights, and stood while the admission policies were not proven: who has those rights has to look at it";
+        return hold(reason::VOID, message.to_owned(), Some(step));
+    }
     let Some(repository) = &o.repository else {
         let step = Some(format!("create TerraformRepository {name} in namespace {namespace}, or correct spec.repository"));
         return hold(reason::REPOSITORY_NOT_FOUND, format!("there is no TerraformRepository {namespace}/{name}"), step);
