@@ -71,7 +71,7 @@ fn work(s: &Situation<'_>, now: Timestamp) -> Next {
         Err(hold) => held(s, hold),
         Ok(_) if s.o.is_suspended() => current.map_or_else(|| resumes(s), |run| at_work(s, run)),
         Ok(_) if s.o.namespace != Namespace::Stays => {
-            current.map_or_else(|| held_up(s, now).unwrap_or_default(), |run| at_work(s, run))
+            current.map_or_else(|| held_up(s).unwrap_or_default(), |run| at_work(s, run))
         }
         Ok(wanted) => match current {
             Some(run) => under_way(s, run, wanted),
@@ -115,7 +115,7 @@ fn at_work(s: &Situation<'_>, run: &SeenRun) -> Next {
 
 fn due(s: &Situation<'_>, wanted: &Wanted, now: Timestamp) -> Next {
     let Some(cause) = triggers::due(s, now) else { return waits(s) };
-    held_up(s, now).unwrap_or_else(|| Next::create(s, &wanted.effective, &cause))
+    Next::create(s, &wanted.effective, &cause, now)
 }
 
 /// No run is under way and none is due.

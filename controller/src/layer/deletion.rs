@@ -8,7 +8,7 @@ use crds::{DeletionPolicy, LayerFailures, LayerRun, Operation, Remediation, RunR
 
 use super::{
     decision::Action,
-    next::{Next, approval_of, held_up, plan_command, resumes, supersede},
+    next::{Next, approval_of, plan_command, resumes, supersede},
     observed::Namespace,
     seen_run::SeenRun,
     situation::{self, Situation},
@@ -49,7 +49,7 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
         return Next { waits_for: Some(what.into()), next_step: Some(orphan(s)), ..Next::default() };
     }
     match cause(s, made, &effective, last, now) {
-        Ok(cause) => held_up(s, now).unwrap_or_else(|| Next::create(s, &effective, &cause)),
+        Ok(cause) => Next::create(s, &effective, &cause, now),
         Err(next) => next,
     }
 }

@@ -13,7 +13,7 @@
 //! | [`conditions`], [`status`] | what it says of itself | no |
 //! | [`history`] | which ended runs go | no |
 //! | [`deletion`], [`mod@decide`] | what is to be done | no |
-//! | [`index`] | what the watches have shown of layers, repositories and runs | no |
+//! | [`known`], [`index`] | what the watches have shown of layers, repositories and runs | no |
 //! | [`context`] | what this process remembers of layers, and works with | no |
 //! | [`execute`] | writes what a layer says, and does what was decided | yes |
 //! | [`reconcile`](mod@reconcile) | one look at a layer | yes |
@@ -29,6 +29,7 @@ mod execute;
 mod facts;
 mod history;
 mod index;
+mod known;
 mod next;
 mod observed;
 mod reconcile;

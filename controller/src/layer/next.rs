@@ -32,14 +32,17 @@ pub(super) struct Next {
 
 impl Next {
     /// Makes a run.
-    pub(super) fn create(s: &Situation<'_>, effective: &Effective, cause: &Cause) -> Self {
+    pub(super) fn create(s: &Situation<'_>, effective: &Effective, cause: &Cause, now: Timestamp) -> Self {
+        if let Some(held_up) = held_up(s) {
+            return held_up;
+        }
         match cause.run(&s.o.layer, effective) {
-            Ok(run) => Self {
+            Ok(run) => refused(s, &run.name, now).unwrap_or_else(|| Self {
                 waits_for: Some(format!("run {}", run.name)),
                 made: Some(run.name.clone()),
                 actions: vec![Action::Create(Box::new(run))],
                 ..Self::default()
-            },
+            }),
             // The settings were tried before, so this is the same answer.
             Err(error) => Self { waits_for: Some(error), ..Self::default() },
         }
@@ -47,17 +50,20 @@ impl Next {
 }
 
 /// Why the run that is due is not made now.
-pub(super) fn held_up(s: &Situation<'_>, now: Timestamp) -> Option<Next> {
+pub(super) fn held_up(s: &Situation<'_>) -> Option<Next> {
     if s.o.namespace == Namespace::Frozen {
         let what = format!("nothing new begins: namespace {} is frozen", s.o.layer.namespace().unwrap_or_default());
         let step = format!("kubectl annotate namespace {} {}-", s.o.layer.namespace().unwrap_or_default(), names::FREEZE);
         return Some(Next { waits_for: Some(what), next_step: Some(step), ..Next::default() });
     }
-    if s.o.namespace == Namespace::Goes {
-        return Some(Next { waits_for: Some("nothing: its namespace is deleted".into()), ..Next::default() });
-    }
-    let refused = s.o.refused.as_ref().filter(|refused| refused.retry_at > now)?;
-    let what = format!("run {} was refused, and nothing was done: {}", refused.run, refused.text);
+    let goes = s.o.namespace == Namespace::Goes;
+    goes.then(|| Next { waits_for: Some("nothing: its namespace is deleted".into()), ..Next::default() })
+}
+
+/// The same run was refused, and it is too early to ask again.
+fn refused(s: &Situation<'_>, run: &str, now: Timestamp) -> Option<Next> {
+    let refused = s.o.refused.as_ref().filter(|refused| refused.run == run && refused.retry_at > now)?;
+    let what = format!("run {run} was refused, and nothing was done: {}", refused.text);
     let step = Some("correct what the API server refuses; it is tried again by itself".to_owned());
     Some(Next {
         waits_for: Some(clip(&what, 512)),

@@ -99,9 +99,6 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
             }
         }
         if !again {
-            if layer.metadata.deletion_timestamp.is_some() && decision.actions.contains(&Action::RemoveFinalizer) {
-                ctx.forget(&uid);
-            }
             return Ok(decision.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue));
         }
     }

@@ -166,6 +166,10 @@ fn stage(run: &TerraformRun) -> Stage {
     if status.is_terminal() {
         return Stage::Ended;
     }
+    // What it means is a newer version's to say: it is left alone until it ends.
+    if run.unknown_word().is_some() {
+        return Stage::Planning;
+    }
     if status.claim.is_some() {
         return Stage::Applying;
     }

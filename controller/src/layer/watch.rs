@@ -33,7 +33,12 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, mut stop: watch::Rece
         .backoff(backoff())
         .filter_map(|event| async move { loud("layers", event).and_then(|event| understood("layer", event)).map(Ok) })
         .modify(trim)
-        .inspect_ok(move |event| layers_ctx.layers.layer(&mut feed, event))
+        .inspect_ok(move |event| {
+            layers_ctx.layers.layer(&mut feed, event);
+            if let watcher::Event::Delete(layer) = event {
+                layers_ctx.forget(&layer.uid().unwrap_or_default());
+            }
+        })
         .reflect(writer)
         .applied_objects()
         .predicate_filter(|layer: &TerraformLayer| Some(wake_hash(layer)), PredicateConfig::default());

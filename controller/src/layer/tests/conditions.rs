@@ -127,7 +127,7 @@ fn each_row() {
             || {
                 without(|world| {
                     let retry_at = world.now + SignedDuration::from_mins(1);
-                    world.refused = Some(Refused { run: "x".into(), text: "no".into(), retry_at });
+                    world.refused = Some(Refused { run: world.due(), text: "no".into(), retry_at });
                 })
             },
             PlanNeeded,

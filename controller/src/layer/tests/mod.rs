@@ -4,7 +4,10 @@ mod conditions;
 mod decisions;
 mod deletion;
 mod drift;
+mod endings;
+mod index;
 mod orders;
+mod people;
 mod settings;
 
 use std::sync::Arc;
@@ -32,6 +35,11 @@ pub(super) struct World {
     pub(super) made: Vec<String>,
     /// Status writes, finalizers and annotations.
     pub(super) writes: usize,
+}
+
+/// A condition.
+pub(super) fn is(status: &str, reason: &str) -> (String, String) {
+    (status.into(), reason.into())
 }
 
 pub(super) fn digest(of: &str) -> String {
@@ -151,6 +159,12 @@ impl World {
             return decide(&o, self.now);
         }
         decision
+    }
+
+    /// The name of the run that is due.
+    pub(super) fn due(&self) -> String {
+        let actions = self.decide().actions;
+        actions.into_iter().find_map(|a| if let Action::Create(run) = a { Some(run.name) } else { None }).expect("none is due")
     }
 
     /// Carries so many steps of a decision out: the write of the status is the first. Returns whether anything changed.

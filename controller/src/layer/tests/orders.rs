@@ -167,7 +167,7 @@ impl Play {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Weak point 3, in every order: whatever came last is planned in the end, or failed, which is said.
     #[test]

@@ -1,0 +1,204 @@
+//! What the watches have shown: whose state is whose, and who is to be looked at.
+
+use futures::{FutureExt as _, channel::mpsc};
+use kube::runtime::{reflector::ObjectRef, watcher::Event};
+
+use super::*;
+use crate::{cluster::index::Feed, layer::Layers, metrics::Metrics, settings::Settings};
+
+/// An index that three watches have listed, and those that it wakes.
+struct Shown {
+    layers: Layers,
+    feeds: [Feed; 3],
+    woken: mpsc::UnboundedReceiver<ObjectRef<TerraformLayer>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Shown {
+    fn new() -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let settings = Settings { datastore_url: Some("https://datastore".into()), ..Settings::default() };
+        let layers = Layers::new(&settings, metrics.clone());
+        let (wake, woken) = mpsc::unbounded();
+        layers.wakes(Some("team".into()), wake);
+        let feeds = [layers.feed(), layers.feed(), layers.feed()];
+        let mut shown = Self { layers, feeds, woken, metrics };
+        assert!(shown.layers.ready().now_or_never().is_none(), "a run that nobody knows of would be made twice");
+        shown.repository(&Event::Init);
+        shown.repository(&Event::InitDone);
+        shown.layer(&Event::Init);
+        shown.layer(&Event::InitDone);
+        shown.run(&Event::Init);
+        assert!(shown.layers.ready().now_or_never().is_none());
+        shown.run(&Event::InitDone);
+        assert!(shown.layers.ready().now_or_never().is_some());
+        shown
+    }
+
+    fn layer(&mut self, event: &Event<TerraformLayer>) {
+        self.layers.layer(&mut self.feeds[0], event);
+    }
+
+    fn repository(&mut self, event: &Event<TerraformRepository>) {
+        self.layers.repository(&mut self.feeds[1], event);
+    }
+
+    fn run(&mut self, event: &Event<TerraformRun>) {
+        self.layers.run(&mut self.feeds[2], event);
+    }
+
+    /// Names of those that were woken since.
+    fn woken(&mut self) -> Vec<String> {
+        let mut names: Vec<String> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|layer| layer.name).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+fn layer(name: &str, created: i64, spec: &Value) -> TerraformLayer {
+    let mut whole = json!({"repository": {"name": "infra"}, "path": "live/net"});
+    merge(&mut whole, spec);
+    let created = t0() + SignedDuration::from_secs(created);
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"),
+        "creationTimestamp": created}, "spec": whole, "status": {"state": "Idle"}}))
+    .unwrap()
+}
+
+fn repository(defaults: &Value) -> TerraformRepository {
+    serde_json::from_value(json!({"metadata": {"name": "infra", "namespace": "team", "uid": "r"},
+        "spec": {"url": "https://git.example.com/infra", "defaults": defaults}}))
+    .unwrap()
+}
+
+fn run(layer: &str, name: &str, status: &Value) -> TerraformRun {
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "team", "uid": name, "creationTimestamp": t0(),
+        "labels": {names::LABEL_LAYER: layer, names::LABEL_LAYER_UID: format!("uid-{layer}")}},
+        "spec": {"source": {"inline": {"files": {}}}}, "status": status}))
+    .unwrap()
+}
+
+fn plan_of(state: &str) -> Value {
+    json!({"phase": "AwaitingApproval", "attempt": {"number": 1, "podName": "p", "open": true, "tries": 1},
+        "plan": {"checksum": digest("c"), "attempt": 1, "summary": "+1 ~0 -0", "add": 1, "change": 0, "destroy": 0, "import": 0,
+            "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6", "stateKey": digest(state)}})
+}
+
+#[test]
+fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
+    let (older, younger) = (layer("older", 0, &json!({})), layer("younger", 1, &json!({})));
+    for order in [[&older, &younger], [&younger, &older]] {
+        for repository_first in [true, false] {
+            let mut shown = Shown::new();
+            if repository_first {
+                shown.repository(&Event::Apply(repository(&json!({}))));
+            }
+            order.iter().for_each(|layer| shown.layer(&Event::Apply((*layer).clone())));
+            if !repository_first {
+                assert_eq!(shown.layers.owner(&younger), None, "nobody knows of which state it is");
+                shown.repository(&Event::Apply(repository(&json!({}))));
+            }
+            assert_eq!(shown.layers.owner(&younger), Some(("team".into(), "older".into())));
+            assert_eq!(shown.layers.owner(&older), None);
+            shown.woken();
+            shown.layer(&Event::Delete(older.clone()));
+            assert_eq!((shown.layers.owner(&younger), shown.woken()), (None, vec!["younger".into()]));
+        }
+    }
+}
+
+#[test]
+fn layers_of_one_second_are_told_apart_by_their_uids() {
+    let mut shown = Shown::new();
+    shown.repository(&Event::Apply(repository(&json!({}))));
+    let (a, b) = (layer("a", 0, &json!({})), layer("b", 0, &json!({})));
+    shown.layer(&Event::Apply(b.clone()));
+    shown.layer(&Event::Apply(a.clone()));
+    assert_eq!((shown.layers.owner(&a), shown.layers.owner(&b)), (None, Some(("team".into(), "a".into()))));
+}
+
+#[test]
+fn settings_and_runs_say_which_state_it_is() {
+    let mut shown = Shown::new();
+    shown.repository(&Event::Apply(repository(&json!({}))));
+    let older = layer("older", 0, &json!({}));
+    let mut younger = layer("younger", 1, &json!({"template": {"stack": "own"}}));
+    shown.layer(&Event::Apply(older.clone()));
+    shown.layer(&Event::Apply(younger.clone()));
+    assert_eq!(shown.layers.owner(&younger), None);
+    shown.woken();
+    // Their code names the same backend.
+    shown.run(&Event::Apply(run("older", "o", &plan_of("5"))));
+    assert_eq!((shown.layers.owner(&younger), shown.woken()), (None, vec!["older".into()]));
+    shown.run(&Event::Apply(run("younger", "y", &plan_of("5"))));
+    assert!(shown.layers.owner(&younger).is_some());
+    shown.woken();
+    shown.run(&Event::Apply(run("younger", "y", &plan_of("5"))));
+    assert!(shown.woken().is_empty(), "nothing of it has changed");
+    shown.run(&Event::Delete(run("younger", "y", &plan_of("5"))));
+    assert_eq!(shown.layers.owner(&younger), None);
+    // The repository's defaults give both one stack.
+    younger = layer("younger", 1, &json!({}));
+    shown.layer(&Event::Apply(younger.clone()));
+    assert!(shown.layers.owner(&younger).is_some());
+    younger = layer("younger", 1, &json!({"template": {"workspace": "b"}}));
+    shown.layer(&Event::Apply(younger.clone()));
+    assert_eq!(shown.layers.owner(&younger), None);
+    // Another repository, and back.
+    shown.layer(&Event::Apply(layer("younger", 1, &json!({"repository": {"name": "else"}}))));
+    younger = layer("younger", 1, &json!({}));
+    shown.layer(&Event::Apply(younger.clone()));
+    assert!(shown.layers.owner(&younger).is_some());
+}
+
+#[test]
+fn a_layer_is_woken_by_what_it_rests_on() {
+    let mut shown = Shown::new();
+    shown.repository(&Event::Apply(repository(&json!({}))));
+    shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
+    shown.layer(&Event::Apply(layer("b", 1, &json!({"path": "live/b", "repository": {"name": "else"}}))));
+    shown.woken();
+    shown.repository(&Event::Apply(repository(&json!({}))));
+    assert!(shown.woken().is_empty(), "what is said of a repository is nothing to its layers");
+    shown.repository(&Event::Apply(repository(&json!({"workspace": "w"}))));
+    assert_eq!(shown.woken(), ["a"]);
+    shown.repository(&Event::Delete(repository(&json!({}))));
+    assert_eq!(shown.woken(), ["a"]);
+    shown.run(&Event::Apply(run("b", "of-b", &Value::Null)));
+    assert_eq!(shown.woken(), ["b"]);
+    shown.run(&Event::Apply(run("gone", "of-nobody", &Value::Null)));
+    assert!(shown.woken().is_empty());
+    // A listing that does not show the run any more.
+    shown.run(&Event::Init);
+    shown.run(&Event::InitDone);
+    assert_eq!(shown.woken(), ["b"]);
+    assert!(shown.layers.of(&layer("b", 1, &json!({}))).1.is_empty());
+}
+
+#[test]
+fn runs_are_of_their_layer_older_ones_first() {
+    let mut shown = Shown::new();
+    let mut second = run("a", "a-1", &Value::Null);
+    second.metadata.creation_timestamp = serde_json::from_value(json!(t0() + SignedDuration::from_secs(1))).unwrap();
+    shown.run(&Event::Apply(second));
+    shown.run(&Event::Apply(run("a", "a-2", &Value::Null)));
+    shown.run(&Event::Apply(run("ab", "ab-1", &Value::Null)));
+    let runs = shown.layers.of(&layer("a", 0, &json!({}))).1;
+    assert_eq!(runs.iter().map(|run| &*run.name).collect::<Vec<_>>(), ["a-2", "a-1"]);
+}
+
+#[test]
+fn layers_are_counted_by_their_state() {
+    let mut shown = Shown::new();
+    let count =
+        |shown: &Shown, state: &str| shown.metrics.exposition().1.contains(&format!("pawl_layers{{state=\"Idle\"}} {state}\n"));
+    shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
+    shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
+    shown.layer(&Event::Apply(layer("b", 0, &json!({}))));
+    assert!(count(&shown, "2"));
+    shown.layer(&Event::Delete(layer("a", 0, &json!({}))));
+    assert!(count(&shown, "1"));
+    shown.layer(&Event::Init);
+    shown.layer(&Event::InitDone);
+    assert!(count(&shown, "0"));
+}

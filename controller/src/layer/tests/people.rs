@@ -1,0 +1,142 @@
+//! What people ask of a layer, and what they let its runs do.
+
+use super::*;
+use crate::layer::conditions::READY;
+
+#[test]
+fn remediation_decides_what_a_run_may() {
+    for (word, operation, mode) in [
+        ("Dry", crds::Operation::Plan, crds::ApprovalMode::Manual),
+        ("Manual", crds::Operation::Apply, crds::ApprovalMode::Manual),
+        ("Automatic", crds::Operation::Apply, crds::ApprovalMode::Automatic),
+    ] {
+        let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": word}}}));
+        world.settle();
+        let spec = &world.open().unwrap().spec;
+        assert_eq!((spec.operation, spec.approval.mode), (operation, mode), "{word}");
+    }
+    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Newer"}}}));
+    world.settle();
+    assert!(world.made.is_empty() && world.status().state.is_none(), "a newer version's");
+}
+
+#[test]
+fn dry_is_shown_and_changing_it_plans_anew() {
+    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}}));
+    world.settle();
+    world.waits(1);
+    world.ends(RunResult::Planned);
+    world.settle();
+    assert_eq!((world.state(), world.condition(READY)), (Some(LayerState::ApplyNeeded), is("True", "Planned")));
+    world.change(&json!({"spec": {"remediation": {"onCommit": "Manual"}}}));
+    world.settle();
+    assert_eq!(world.made.len(), 2);
+}
+
+#[test]
+fn a_person_asks_once_and_is_answered_once() {
+    let mut world = World::applied();
+    world.annotate(names::PLAN, "now");
+    world.settle();
+    let token = world.layer.annotations()[names::PLAN].clone();
+    assert_ne!(token, "now");
+    assert_eq!((world.trigger().as_str(), world.status().last_handled_plan), ("Person", Some(token)));
+    world.ends(RunResult::NoChanges);
+    world.settle();
+    world.later(10);
+    world.settle();
+    assert_eq!(world.made.len(), 2);
+    world.annotate(names::PLAN, "now");
+    world.settle();
+    assert_eq!(world.made.len(), 3, "and again");
+}
+
+#[test]
+fn a_person_who_asks_while_a_run_is_under_way_is_answered_after_it() {
+    let mut world = World::new().commit(1, "a");
+    world.settle();
+    world.begins();
+    world.annotate(names::PLAN, "now");
+    world.settle();
+    assert_eq!(world.made.len(), 1);
+    world.ends(RunResult::NoChanges);
+    world.settle();
+    assert_eq!((world.made.len(), world.trigger().as_str()), (2, "Person"));
+}
+
+#[test]
+fn a_request_of_before_a_crash_is_answered_once() {
+    let mut world = World::applied();
+    world.annotate(names::PLAN, "now");
+    let decision = world.decide();
+    world.act(decision, usize::MAX);
+    // The run is made, and the process dies before it says so; meanwhile a commit arrives.
+    let decision = world.decide();
+    world.act(decision, usize::MAX);
+    world.layer.status.as_mut().unwrap().last_handled_plan = None;
+    world.ends(RunResult::NoChanges);
+    world.pushed(1, "a");
+    world.settle();
+    assert_eq!(world.made.len(), 2);
+}
+
+#[test]
+fn a_suspended_layer_makes_no_runs() {
+    for (patch, undo) in [
+        (json!({"spec": {"suspend": true}}), json!({"spec": {"suspend": false}})),
+        (
+            json!({"metadata": {"annotations": {names::SUSPEND: "true"}}}),
+            json!({"metadata": {"annotations": {names::SUSPEND: null}}}),
+        ),
+    ] {
+        let mut world = World::new().commit(1, "a").with(&patch);
+        world.annotate(names::PLAN, "now");
+        world.settle();
+        assert!(world.made.is_empty());
+        assert_eq!(world.condition(READY), is("False", "Suspended"));
+        assert!(world.status().next_step.unwrap().contains("suspend"));
+        world.change(&undo);
+        world.settle();
+        assert_eq!(world.trigger(), "Person", "nothing was lost");
+    }
+}
+
+#[test]
+fn a_void_layer_makes_no_runs_until_somebody_looked_at_it() {
+    let mut world = World::new().with(&json!({"metadata": {"annotations": {names::VOID: "why"}}})).commit(1, "a");
+    world.settle();
+    assert!(world.made.is_empty(), "{:?}", world.made);
+    assert!(world.status().next_step.unwrap().ends_with("pawl.run/void-"));
+    world.layer.metadata.annotations = None;
+    world.settle();
+    assert_eq!(world.made.len(), 1);
+}
+
+#[test]
+fn a_frozen_namespace_lets_nothing_begin() {
+    let mut world = World::new().commit(1, "a");
+    world.namespace = Namespace::Frozen;
+    world.settle();
+    assert!(world.made.is_empty() && world.status().waits_for.unwrap().contains("frozen"));
+    world.namespace = Namespace::Stays;
+    world.settle();
+    assert_eq!(world.made.len(), 1);
+}
+
+#[test]
+fn the_younger_of_two_layers_of_a_state_makes_no_runs_and_gives_its_plan_back() {
+    let mut world = World::new().commit(1, "a");
+    world.settle();
+    world.waits(1);
+    world.owner = Some(("team".into(), "older".into()));
+    world.settle();
+    assert!(world.open().is_none());
+    assert_eq!(world.condition(READY), is("False", "StateOwned"));
+    assert!(world.status().waits_for.unwrap().contains("layer older"));
+    world.owner = Some(("else".into(), "older".into()));
+    world.settle();
+    assert!(!world.status().waits_for.unwrap().contains("layer older"), "what another namespace has is not said");
+    world.owner = None;
+    world.settle();
+    assert_eq!(world.made.len(), 2);
+}
