@@ -7,6 +7,7 @@ mod cgi;
 #[cfg(test)]
 mod fetched;
 pub mod git;
+pub mod gitea;
 pub(crate) mod listener;
 pub mod proxy;
 pub mod repo;
