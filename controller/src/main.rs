@@ -18,6 +18,7 @@ use controller::{
     gc, policies,
     read_api::{self, Registration},
     run::{self, Context},
+    server,
     settings::Settings,
 };
 use crds::clock::ServerClock;
@@ -37,11 +38,15 @@ enum Command {
     Run(Settings),
     /// Keeps plans, logs, results and managed states, encrypted, beyond the lives of pods.
     Datastore(datastore::settings::Settings),
+    /// Takes what forges send when somebody pushes.
+    Server(server::settings::Settings),
 }
 
 fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
-    let (Command::Run(Settings { log, .. }) | Command::Datastore(datastore::settings::Settings { log, .. })) = &command;
+    let (Command::Run(Settings { log, .. })
+    | Command::Datastore(datastore::settings::Settings { log, .. })
+    | Command::Server(server::settings::Settings { log, .. })) = &command;
     let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
     // Fails only when one is installed already.
@@ -53,6 +58,14 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(async {
                 let (client, clock) = client().await?;
                 work(settings, client, clock).await
+            })
+        }
+        // One as well: signatures are computed piece by piece, and others get their turn in between.
+        Command::Server(settings) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+            runtime.block_on(async {
+                let (client, clock) = client().await?;
+                server::run(settings, client, clock).await
             })
         }
         // Two: one encrypts while the other serves the rest.

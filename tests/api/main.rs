@@ -15,6 +15,7 @@ mod outputs;
 mod policies;
 mod rig;
 mod upgrade;
+mod webhooks;
 mod world;
 
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ fn main() -> Result<ExitCode> {
         chart::tests(),
         conformance::tests(),
         upgrade::tests(),
+        webhooks::tests(),
     ];
     let tests = suites.into_iter().flatten();
     let trials = tests

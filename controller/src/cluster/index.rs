@@ -73,6 +73,11 @@ impl Feeds {
         first
     }
 
+    /// Whether every watch has listed once.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.borrow().1 == 0
+    }
+
     /// Waits until every watch has listed once.
     pub(crate) async fn ready(&self) {
         // The sender lives in `self`.
@@ -110,6 +115,14 @@ impl<K: Ord + Clone, V> Index<K, V> {
         K: Borrow<Q>,
     {
         self.0.get(key).map(|(_, value)| value)
+    }
+
+    /// An entry, to be changed.
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get_mut(key).map(|(_, value)| value)
     }
 
     /// All entries.

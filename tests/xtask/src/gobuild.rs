@@ -398,7 +398,7 @@ fn copy_data(pin: &Pin, module: &str, folder: &str, to: &Path) -> Result<()> {
     let from = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join(folder);
     cache::remove(&to.join(folder))?;
     run(Command::new("cp").arg("-r").arg(&from).arg(to)).with_context(|| format!("cannot copy {}", from.display()))?;
-    run(Command::new("chmod").args(["-R", "u+w"]).arg(to.join(folder)))
+    run(Command::new("chmod").args(["-R", "u+w"]).arg(to.join(folder))).map(drop)
 }
 
 /// How Go calls a program: by the last part of its package that is no version.
