@@ -13,7 +13,7 @@ use tokio::{sync::watch, time::Instant};
 use crds::{TerraformRepository, clock::ServerClock, names};
 
 use super::{pokes::Standing, receiver::Receiver};
-use crate::error::{self, Error, ErrorKind};
+use crate::error::{self, Error};
 
 /// The most pokes that are under way.
 const AT_ONCE: usize = 8;
@@ -70,7 +70,7 @@ async fn poke(receiver: &Receiver, client: &Client, clock: &ServerClock, uid: &s
             Ok(())
         }
         Ok(None) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
+        // Also when it was made again: the watch will say so.
         Err(error) => Err(error),
     }
 }

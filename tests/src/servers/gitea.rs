@@ -56,7 +56,8 @@ impl Gitea {
         let user = ["--username", OWNER, "--password", &password, "--email", "root@pawl.invalid", "--must-change-password=false"];
         run(&program, directory.path(), &[&["admin", "user", "create", "--admin"][..], &user].concat())?;
         let token = ["admin", "user", "generate-access-token", "-u", OWNER, "--scopes", "all", "--raw"];
-        let token = run(&program, directory.path(), &token)?.trim().to_owned();
+        // Behind what it logs.
+        let token = run(&program, directory.path(), &token)?.lines().last().unwrap_or_default().trim().to_owned();
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
         let mut gitea = Self { child: web(&program, directory.path())?, directory, program, address, token, http };
         gitea.wait().await?;
@@ -84,9 +85,9 @@ impl Gitea {
 
     async fn wait(&mut self) -> Result<()> {
         let started = Instant::now();
-        while self.api(Method::GET, "version", &Value::Null).await.is_err() {
+        while let Err(error) = self.api(Method::GET, "version", &Value::Null).await {
             let ended = self.child.try_wait()?.is_some();
-            ensure!(!ended && started.elapsed() < PATIENCE, "gitea does not answer:\n{}", self.log());
+            ensure!(!ended && started.elapsed() < PATIENCE, "gitea does not answer: {error:#}\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         Ok(())
@@ -216,7 +217,7 @@ fn settings(directory: &Path, program: &Path, address: SocketAddr, networks: &st
         ("actions", &[("ENABLED", "false".into())]),
     ];
     for (section, entries) in sections {
-        write!(text, "[{section}]\n")?;
+        writeln!(text, "[{section}]")?;
         for (key, value) in *entries {
             writeln!(text, "{key} = {value}")?;
         }
