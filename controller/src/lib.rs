@@ -14,6 +14,7 @@
 //! | [`runner_pod`] | what an attempt is made of, its pod and its rights, and what its pod says of itself |
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | `requests` | what people ask of a run |
+//! | [`server`] | `controller server`: what forges send when somebody pushes |
 //! | [`events`], [`metrics`], [`admin`] | what it says of itself |
 //! | [`error`] | calls that failed |
 //! | [`convert`] | objects of other operators as ours; it speaks to no cluster |
@@ -32,6 +33,7 @@ pub mod read_api;
 mod requests;
 pub mod run;
 pub mod runner_pod;
+pub mod server;
 pub mod settings;
 pub mod state_queue;
 

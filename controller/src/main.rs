@@ -18,6 +18,7 @@ use controller::{
     convert, gc, layer, policies,
     read_api::{self, Registration},
     run::{self, Context},
+    server,
     settings::Settings,
 };
 use crds::clock::ServerClock;
@@ -41,6 +42,8 @@ enum Command {
     Datastore(datastore::settings::Settings),
     /// Follows Git repositories, and stores what layers are planned of.
     Sources(sources::settings::Settings),
+    /// Takes what forges send when somebody pushes.
+    Server(server::settings::Settings),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -50,7 +53,8 @@ fn main() -> anyhow::Result<()> {
         Command::Convert(_) => "off",
         Command::Run(Settings { log, .. })
         | Command::Datastore(datastore::settings::Settings { log, .. })
-        | Command::Sources(sources::settings::Settings { log, .. }) => log.as_str(),
+        | Command::Sources(sources::settings::Settings { log, .. })
+        | Command::Server(server::settings::Settings { log, .. }) => log.as_str(),
     };
     let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -64,6 +68,14 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(async {
                 let (client, clock) = client().await?;
                 work(settings, client, clock).await
+            })
+        }
+        // One as well: signatures are computed piece by piece, and others get their turn in between.
+        Command::Server(settings) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+            runtime.block_on(async {
+                let (client, clock) = client().await?;
+                server::run(settings, client, clock).await
             })
         }
         // Two: one encrypts while the other serves the rest.

@@ -116,6 +116,8 @@ pub const CONTROLLER_MANAGER: &str = "pawl-controller";
 
 /// The field manager of `controller sources`.
 pub const SOURCES_MANAGER: &str = "pawl-sources";
+/// The field manager of `controller server`.
+pub const SERVER_MANAGER: &str = "pawl-server";
 
 /// The longest name of a layer: a label has no more room, and names of its runs begin with it.
 pub const MAX_LAYER_NAME: usize = 63;

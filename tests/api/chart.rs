@@ -26,6 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::namespaces_that_share_states_reach_the_controller", false, sharing),
         Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
         Test::new("chart::values_of_an_earlier_release_are_enough", false, reused),
+        Test::new("chart::the_server_is_restricted_and_there_for_whoever_wants_it", false, server),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
 }
@@ -278,6 +279,46 @@ async fn without(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn server(_: World) -> Result<()> {
+    let none = render(&[])?;
+    ensure!(none.iter().all(|object| !object["metadata"]["name"].as_str().is_some_and(|name| name.contains("-server"))));
+    let all = render(&["server.enabled=true", "server.port=8443", "watchNamespaces=[\"a\",\"b\"]"])?;
+    let deployment = get(&all, "Deployment", "pawl-server")?;
+    let wanted = ["server", "--listen=0.0.0.0:8443", "--metrics-listen=0.0.0.0:8080", "--watch-namespaces=a,b"];
+    ensure!(arguments(deployment) == wanted, "{:?}", arguments(deployment));
+    let pod = &deployment["spec"]["template"]["spec"];
+    ensure!(pod["securityContext"]["runAsNonRoot"] == true && pod.get("volumes").is_none(), "{pod}");
+    let context = &container(deployment)["securityContext"];
+    ensure!(context["readOnlyRootFilesystem"] == true && context["capabilities"]["drop"] == json!(["ALL"]), "{context}");
+    let (hooks, metrics) = (get(&all, "Service", "pawl-server")?, get(&all, "Service", "pawl-server-metrics")?);
+    ensure!(hooks["spec"]["ports"] == json!([{"name": "hooks", "port": 8443, "targetPort": "hooks"}]), "{hooks}");
+    ensure!(hooks["spec"]["selector"] == metrics["spec"]["selector"] && hooks["spec"]["selector"] == pod_labels(deployment));
+    // One annotation in the namespaces that are watched, and a role for Secrets that is bound nowhere.
+    let rules =
+        json!([{"apiGroups": ["pawl.run"], "resources": ["terraformrepositories"], "verbs": ["get", "list", "watch", "patch"]}]);
+    ensure!(get(&all, "ClusterRole", "pawl-server")?["rules"] == rules);
+    ensure!(find(&all, "ClusterRoleBinding", "pawl-server").is_none());
+    let secrets = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
+    ensure!(get(&all, "ClusterRole", "pawl-server-secrets")?["rules"] == secrets);
+    let bindings =
+        all.iter().filter(|object| object["roleRef"]["name"].as_str().is_some_and(|name| name.starts_with("pawl-server")));
+    let bound: Vec<_> = bindings.map(|object| (&object["metadata"]["namespace"], &object["roleRef"]["name"])).collect();
+    ensure!(bound == [(&json!("a"), &json!("pawl-server")), (&json!("b"), &json!("pawl-server"))], "{bound:?}");
+    let tls = render(&["server.enabled=true", "server.tls.existingSecret=\"cert\"", "policies.install=false"])?;
+    let deployment = get(&tls, "Deployment", "pawl-server")?;
+    ensure!(deployment["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"] == "cert");
+    ensure!(
+        arguments(deployment).contains(&"--tls-cert=/pawl/tls/tls.crt")
+            && arguments(deployment).contains(&"--tls-key=/pawl/tls/tls.key")
+    );
+    get(&tls, "ValidatingAdmissionPolicy", "pawl-server")?;
+    get(&tls, "ClusterRoleBinding", "pawl-server").map(drop)
+}
+
+fn pod_labels(deployment: &Value) -> Value {
+    deployment["spec"]["template"]["metadata"]["labels"].clone()
+}
+
 async fn replicas(_: World) -> Result<()> {
     let one = render(&[])?;
     let controller = get(&one, "Deployment", "pawl-controller")?;
@@ -442,7 +483,15 @@ async fn finite(_: World) -> Result<()> {
 
 /// `helm upgrade --reuse-values` knows nothing of what the earlier chart had not: here all that is newer than commit f19e30a.
 async fn reused(_: World) -> Result<()> {
-    let newer = ["outputs", "runner.proxy", "runner.ca", "runner.ephemeralStorage", "runner.requireConfinement", "datastore.ca"];
+    let newer = [
+        "server",
+        "outputs",
+        "runner.proxy",
+        "runner.ca",
+        "runner.ephemeralStorage",
+        "runner.requireConfinement",
+        "datastore.ca",
+    ];
     let all = render(&newer.map(|value| format!("{value}=null")).each_ref().map(String::as_str))?;
     let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
     ensure!(arguments.contains(&"--runner-ephemeral-storage="), "nothing is requested that was not: {arguments:?}");
@@ -454,6 +503,9 @@ async fn nonsense(_: World) -> Result<()> {
     for value in [
         "datastore.networkPolicy.apiServerCIDRs=[\"everywhere\"]",
         "datastore.enabled=\"no\"",
+        "server.enabled=\"yes\"",
+        "server.replicas=0",
+        "server.port=\"https\"",
         r#"sharedStates=["team-a","team-b"]"#,
         "datastore.store=\"ftp://x\"",
         "datastore.persistance={\"enabled\":true}",

@@ -20,6 +20,7 @@ mod policies;
 mod repositories;
 mod rig;
 mod upgrade;
+mod webhooks;
 mod world;
 
 use std::process::ExitCode;
@@ -57,6 +58,7 @@ fn main() -> Result<ExitCode> {
         conformance::tests(),
         convert::tests(),
         upgrade::tests(),
+        webhooks::tests(),
     ];
     let tests = suites.into_iter().flatten();
     let trials = tests

@@ -92,6 +92,7 @@ impl World {
             let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
             let output = Command::new(tools.path("helm")?)
                 .args(["template", "pawl", chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
+                .arg("--set=server.enabled=true")
                 .output()
                 .context("cannot run helm")?;
             ensure!(output.status.success(), "helm template failed: {}", String::from_utf8_lossy(&output.stderr));

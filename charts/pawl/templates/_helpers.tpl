@@ -23,6 +23,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: sources
 {{- end }}
 
+{{- define "pawl.serverSelector" -}}
+app.kubernetes.io/name: pawl
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: server
+{{- end }}
+
 {{/* Secret with the datastore's certificate: tls.crt, tls.key and the ca.crt that it is trusted by. */}}
 {{- define "pawl.datastoreTls" -}}
 {{- .Values.datastore.tls.existingSecret | default (printf "%s-datastore-certificate" .Release.Name) }}

@@ -59,6 +59,9 @@ use crypt::keys::Keys;
 use service::Service;
 use settings::{SecretName, Settings};
 
+/// Pods that wait for a transfer keep their connections.
+const LIMITS: serve::Limits = serve::Limits { connections: 512, head: Duration::from_secs(60) };
+
 /// Runs until a signal ends it.
 ///
 /// # Errors
@@ -93,7 +96,8 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready_text))
         .with_state(service.clone());
-    let serving = tokio::spawn(serve::serve(service, listener, config, stopped));
+    let (router, opened) = (http::router(service.clone()), move || service.metrics.connection());
+    let serving = tokio::spawn(serve::serve(router, opened, LIMITS, listener, Some(config), stopped));
     let admin = async { axum::serve(TcpListener::bind(settings.metrics_listen).await?, metrics).await };
     tokio::select! {
         served = admin => return served.with_context(|| format!("cannot listen on {}", settings.metrics_listen)),

@@ -21,18 +21,19 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
-use crate::{
-    auth::front_proxy,
-    http,
-    service::{CommonName, Service},
-};
+use crate::{auth::front_proxy, service::CommonName};
 
-/// The most connections at a time; further ones wait.
-const CONNECTIONS: usize = 512;
+/// How many clients are served, and how patiently.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The most connections at a time; further ones wait.
+    pub connections: usize,
+    /// How long the head of a request may take, and how long a connection may be idle.
+    pub head: Duration,
+}
+
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long the head of a request may take, and how long a connection may be idle.
-const HEAD: Duration = Duration::from_secs(60);
 /// The longest head, and the most of a body that waits to be read, in bytes.
 const BUFFER: usize = 64 << 10;
 /// The most headers of a request.
@@ -42,15 +43,17 @@ const STUCK: Duration = Duration::from_secs(60);
 /// How long requests may take to end when the service does.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// Serves until `stopped` turns true, and then until what is under way has ended.
-pub async fn serve(
-    service: Arc<Service>,
+/// Serves until `stopped` turns true, and then until what is under way has ended. Without configurations of TLS in plain HTTP. What
+/// `opened` gives is kept as long as a connection is open.
+pub async fn serve<O: Send + 'static>(
+    router: Router,
+    opened: impl Fn() -> O,
+    limits: Limits,
     listener: TcpListener,
-    configs: watch::Receiver<Arc<ServerConfig>>,
+    configs: Option<watch::Receiver<Arc<ServerConfig>>>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    let router = http::router(service.clone());
+    let slots = Arc::new(Semaphore::new(limits.connections));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -67,11 +70,11 @@ pub async fn serve(
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let config = configs.borrow().clone();
-        let (router, open, stopped) = (router.clone(), service.metrics.connection(), stopped.clone());
+        let config = configs.as_ref().map(|configs| configs.borrow().clone());
+        let (router, open, stopped) = (router.clone(), opened(), stopped.clone());
         connections.spawn(async move {
             let _open = open;
-            connection(router, stream, config, stopped).await;
+            connection(router, stream, config, limits.head, stopped).await;
             drop(slot);
         });
     }
@@ -82,23 +85,41 @@ pub async fn serve(
     }
 }
 
-async fn connection(router: Router, stream: TcpStream, config: Arc<ServerConfig>, mut stopped: watch::Receiver<bool>) {
+async fn connection(
+    router: Router,
+    stream: TcpStream,
+    config: Option<Arc<ServerConfig>>,
+    head: Duration,
+    stopped: watch::Receiver<bool>,
+) {
     // Answers are short; none waits for the next packet.
     let _ = stream.set_nodelay(true);
-    let accepting = TlsAcceptor::from(config).accept(Patient::new(stream));
-    let stream = match tokio::time::timeout(HANDSHAKE, accepting).await {
+    let stream = Patient::new(stream);
+    let Some(config) = config else { return requests(router, stream, None, head, stopped).await };
+    let stream = match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "no TLS"),
         Err(_) => return tracing::debug!("no TLS in time"),
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let name: Option<Arc<str>> = certificate.and_then(|certificate| front_proxy::common_name(certificate)).map(Into::into);
+    let name = certificate.and_then(|certificate| front_proxy::common_name(certificate)).map(Into::into);
+    requests(router, stream, name, head, stopped).await;
+}
+
+/// Answers what comes by one connection.
+async fn requests(
+    router: Router,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    name: Option<Arc<str>>,
+    head: Duration,
+    mut stopped: watch::Receiver<bool>,
+) {
     let answer = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(CommonName(name.clone()));
         router.clone().oneshot(request.map(Body::new))
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER).max_headers(HEADERS);
+    http.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(BUFFER).max_headers(HEADERS);
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
     let told = async { drop(stopped.wait_for(|stopped| *stopped).await) };
     let ended = tokio::select! {

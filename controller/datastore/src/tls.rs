@@ -142,3 +142,21 @@ pub async fn refresh(
         tokio::time::sleep(if unknown { Duration::from_secs(2) } else { FILES }).await;
     }
 }
+
+/// Keeps the configuration as the files have it, for ever, where nobody's client certificate is looked at.
+pub async fn follow((cert, key): (PathBuf, PathBuf), mut files: Files, configs: watch::Sender<Arc<ServerConfig>>) {
+    loop {
+        tokio::time::sleep(FILES).await;
+        match Files::read(&cert, &key) {
+            Ok(read) if read != files => match read.config(None) {
+                Ok(config) => {
+                    files = read;
+                    drop(configs.send_replace(Arc::new(config)));
+                }
+                Err(error) => tracing::warn!(%error, "the certificate cannot be used; the one before is"),
+            },
+            Ok(_) => {}
+            Err(error) => tracing::info!(%error, "the certificate cannot be read again; the one before is used"),
+        }
+    }
+}

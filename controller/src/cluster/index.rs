@@ -73,6 +73,11 @@ impl Feeds {
         first
     }
 
+    /// Whether every watch has listed once.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.borrow().1 == 0
+    }
+
     /// Waits until every watch has listed once.
     pub(crate) async fn ready(&self) {
         // The sender lives in `self`.

@@ -104,11 +104,16 @@ impl Settings {
 
     /// The namespaces to watch; none means all.
     pub fn scopes(&self) -> Vec<Option<String>> {
-        let mut named: Vec<&str> = self.watch_namespaces.iter().map(|n| n.trim()).filter(|n| !n.is_empty()).collect();
-        named.sort_unstable();
-        named.dedup();
-        if named.is_empty() { vec![None] } else { named.into_iter().map(|n| Some(n.to_owned())).collect() }
+        scopes(&self.watch_namespaces)
     }
+}
+
+/// The namespaces that are named; none means all.
+pub fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
+    let mut named: Vec<&str> = namespaces.iter().map(|n| n.trim()).filter(|n| !n.is_empty()).collect();
+    named.sort_unstable();
+    named.dedup();
+    if named.is_empty() { vec![None] } else { named.into_iter().map(|n| Some(n.to_owned())).collect() }
 }
 
 impl Default for Settings {

@@ -11,6 +11,7 @@ mod fetched_large;
 #[cfg(test)]
 mod followed;
 pub mod git;
+pub mod gitea;
 pub mod large;
 pub(crate) mod listener;
 pub mod objects;

@@ -82,6 +82,8 @@ impl<'a> Plan<'a> {
             ["build", "--release", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
         let mut stages = vec![
             Self::stage("tools", &[], || vec![xtask("tools")]),
+            // After those that everything in pods waits for, beside what runs by then; one test of the last suite needs it.
+            Self::stage("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
             Self::stage("format", &[], || vec![cargo(&["fmt", "--all", "--check"])]),
             // One command, so that nothing waits for another's end, and nothing is compiled twice.
             Stage {
@@ -106,9 +108,13 @@ impl<'a> Plan<'a> {
         stages.push(Stage { after: Some("pods alone"), ..Self::stage("kills", PODS, move || self.kills()) });
         // With servers of their own.
         let mut before = None;
-        for (name, needs) in
-            [("attempts", &["build"][..]), ("program", &["build"]), ("store", PODS), ("local", PODS), ("api", PODS)]
-        {
+        for (name, needs) in [
+            ("attempts", &["build"][..]),
+            ("program", &["build"]),
+            ("store", PODS),
+            ("local", PODS),
+            ("api", &["build", "tools", "forge"]),
+        ] {
             stages.push(Stage { after: before, ..Self::stage(name, needs, move || self.programs("test", name)) });
             before = Some(name);
         }

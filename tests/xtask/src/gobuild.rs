@@ -24,12 +24,19 @@ struct Tool {
     module: &'static str,
     /// Linker flags that stamp that version into the program.
     stamp: fn(&str) -> String,
+    /// Tags of a build with C, separated by commas; most are built without either.
+    with_c: Option<&'static str>,
+    /// Folders of the module that the program reads while it runs; they lie beside it.
+    data: &'static [&'static str],
 }
+
+/// What most of them have in common.
+const PLAIN: Tool = Tool { name: "", group: "", package: "", module: "", stamp: |_| String::new(), with_c: None, data: &[] };
 
 const KUBERNETES: &str = "k8s.io/kubernetes";
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Tool {
-    Tool { name, group: "kube", package, module: KUBERNETES, stamp: kubernetes_stamp }
+    Tool { name, group: "kube", package, module: KUBERNETES, stamp: kubernetes_stamp, ..PLAIN }
 }
 
 /// OpenTofu as the group of that name pins it.
@@ -40,6 +47,7 @@ const fn tofu(name: &'static str) -> Tool {
         package: "github.com/opentofu/opentofu/cmd/tofu",
         module: "github.com/opentofu/opentofu",
         stamp: |_| "-X github.com/opentofu/opentofu/version.dev=no".to_owned(),
+        ..PLAIN
     }
 }
 
@@ -51,6 +59,7 @@ const fn terraform(name: &'static str) -> Tool {
         package: "github.com/hashicorp/terraform",
         module: "github.com/hashicorp/terraform",
         stamp: |_| "-X github.com/hashicorp/terraform/version.dev=no".to_owned(),
+        ..PLAIN
     }
 }
 
@@ -63,26 +72,21 @@ fn kubernetes_stamp(version: &str) -> String {
 
 /// In the order they are needed: an API server first, what runs in pods last.
 const TOOLS: &[Tool] = &[
-    Tool {
-        name: "etcd",
-        group: "kube",
-        package: "go.etcd.io/etcd/server/v3",
-        module: "go.etcd.io/etcd/server/v3",
-        stamp: |_| String::new(),
-    },
+    Tool { name: "etcd", group: "kube", package: "go.etcd.io/etcd/server/v3", module: "go.etcd.io/etcd/server/v3", ..PLAIN },
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
     kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
-    Tool { name: "coredns", group: "kube", package: "./coredns", module: "github.com/coredns/coredns", stamp: |_| String::new() },
+    Tool { name: "coredns", group: "kube", package: "./coredns", module: "github.com/coredns/coredns", ..PLAIN },
     Tool {
         name: "helm",
         group: "kube",
         package: "helm.sh/helm/v3/cmd/helm",
         module: "helm.sh/helm/v3",
         stamp: |version| format!("-X helm.sh/helm/v3/internal/version.version={version}"),
+        ..PLAIN
     },
     tofu("tofu"),
     Tool {
@@ -91,6 +95,7 @@ const TOOLS: &[Tool] = &[
         package: "github.com/hashicorp/terraform-provider-time",
         module: "github.com/hashicorp/terraform-provider-time",
         stamp: |version| format!("-X main.version={}", version.trim_start_matches('v')),
+        ..PLAIN
     },
     // Ours: what it keeps can be changed by hand.
     Tool {
@@ -98,21 +103,21 @@ const TOOLS: &[Tool] = &[
         group: "provider",
         package: "./object",
         module: "github.com/hashicorp/terraform-plugin-framework",
-        stamp: |_| String::new(),
+        ..PLAIN
     },
     Tool {
         name: "versitygw",
         group: "s3",
         package: "github.com/versity/versitygw/cmd/versitygw",
         module: "github.com/versity/versitygw",
-        stamp: |_| String::new(),
+        ..PLAIN
     },
     Tool {
         name: "terraform",
         group: "terraform",
         package: "github.com/hashicorp/terraform",
         module: "github.com/hashicorp/terraform",
-        stamp: |_| String::new(),
+        ..PLAIN
     },
     Tool {
         name: "terragrunt",
@@ -120,13 +125,23 @@ const TOOLS: &[Tool] = &[
         package: "github.com/gruntwork-io/terragrunt",
         module: "github.com/gruntwork-io/terragrunt",
         stamp: |version| format!("-X github.com/gruntwork-io/terragrunt/internal/version.Version={version}"),
+        ..PLAIN
     },
     Tool {
         name: "image-registry",
         group: "registry",
         package: "./server",
         module: "github.com/google/go-containerregistry",
-        stamp: |_| String::new(),
+        ..PLAIN
+    },
+    Tool {
+        name: "gitea",
+        group: "gitea",
+        package: "code.gitea.io/gitea",
+        module: "code.gitea.io/gitea",
+        stamp: |version| format!("-X main.Version={}", version.trim_start_matches('v')),
+        with_c: Some("sqlite,sqlite_unlock_notify"),
+        data: &["options", "templates"],
     },
     // Other versions, for a mirror of releases and for comparisons; only who asks for one by its name has it built.
     tofu("tofu-1.9.4"),
@@ -141,6 +156,8 @@ pub const OBJECT_PROVIDER: &str = "terraform-provider-object";
 pub const BUCKETS: &[&str] = &["versitygw"];
 /// A registry, for images that are pushed.
 pub const IMAGES: &[&str] = &["image-registry"];
+/// A forge, whose hooks are received.
+pub const FORGE: &[&str] = &["gitea"];
 /// An API server without nodes.
 pub const CONTROL_PLANE: &[&str] = &["etcd", "kube-apiserver", "kubectl"];
 /// A whole node, and what installs the chart.
@@ -285,6 +302,7 @@ impl Pin {
                 .into_iter()
                 .filter(|code| !code.is_empty()),
         );
+        parts.extend(tool.with_c.map(str::to_owned));
         let key = cache::key(parts);
         Ok(Self { directory, version, flags, key })
     }
@@ -341,7 +359,7 @@ fn build_all(missing: Vec<Missing>) -> Result<()> {
 
 /// Builds programs of one group.
 fn build(group: &[Missing]) -> Result<()> {
-    let (_, pin, path) = &group[0];
+    let (first, pin, path) = &group[0];
     let names = group.iter().map(|(tool, ..)| tool.name).collect::<Vec<_>>().join(", ");
     let step = report::step("tools", names.as_str());
     let directory = path.parent().context("a program lies in a directory")?;
@@ -359,16 +377,21 @@ fn build(group: &[Missing]) -> Result<()> {
             "-buildvcs=false",
             "-mod=readonly",
             NO_DWARF,
+            "-tags",
+            first.with_c.unwrap_or_default(),
             "-ldflags",
             &pin.flags,
             "-o",
         ])
         .arg(&staging)
         .args(group.iter().map(|(tool, ..)| tool.package))
-        .env("CGO_ENABLED", "0")
+        .env("CGO_ENABLED", if first.with_c.is_some() { "1" } else { "0" })
         .env("GOGC", GOGC)
         .env("GOWORK", "off"))
     .with_context(|| format!("cannot build {names} {}; run it again, what is built stays", pin.version))?;
+    for folder in group.iter().flat_map(|(tool, ..)| tool.data) {
+        copy_data(pin, first.module, folder, directory)?;
+    }
     let mut built: Vec<_> = fs::read_dir(&staging)?.collect::<std::io::Result<_>>()?;
     for (tool, _, path) in group {
         let name = executable(tool);
@@ -379,6 +402,17 @@ fn build(group: &[Missing]) -> Result<()> {
     cache::remove(&staging)?;
     step.done();
     Ok(())
+}
+
+/// Copies a folder of a module beside the program, where it can be removed again: in Go's own cache everything is read-only.
+fn copy_data(pin: &Pin, module: &str, folder: &str, to: &Path) -> Result<()> {
+    let mut list = Command::new("go");
+    list.current_dir(&pin.directory).args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]).env("GOWORK", "off");
+    let output = list.output().context("cannot run go")?;
+    let from = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join(folder);
+    cache::remove(&to.join(folder))?;
+    run(Command::new("cp").arg("-r").arg(&from).arg(to)).with_context(|| format!("cannot copy {}", from.display()))?;
+    run(Command::new("chmod").args(["-R", "u+w"]).arg(to.join(folder))).map(drop)
 }
 
 /// How Go calls a program: by the last part of its package that is no version.
@@ -412,7 +446,8 @@ mod tests {
     #[test]
     fn programs_are_found_by_the_names_that_go_gives_them() {
         let name = |name: &str| super::executable(TOOLS.iter().find(|tool| tool.name == name).unwrap());
-        assert_eq!((name("etcd"), name("kubelet"), name("terraform")), ("server", "kubelet", "terraform"));
+        let names = [name("etcd"), name("kubelet"), name("terraform"), name("gitea")];
+        assert_eq!(names, ["server", "kubelet", "terraform", "gitea"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::Lab;
-use crate::{auth::front_proxy::common_name, cluster::FrontProxyConfig, serve::serve, tls::Files};
+use crate::{LIMITS, auth::front_proxy::common_name, cluster::FrontProxyConfig, http, serve::serve, tls::Files};
 
 /// An authority and what it issued, as PEM.
 struct Pki {
@@ -82,7 +82,9 @@ async fn server() -> Server {
     let address = listener.local_addr().unwrap();
     let (configs, config) = watch::channel(Arc::new(config));
     let (stop, stopped) = watch::channel(false);
-    let serving = tokio::spawn(serve(lab.service.clone(), listener, config, stopped));
+    let service = lab.service.clone();
+    let (router, opened) = (http::router(service.clone()), move || service.metrics.connection());
+    let serving = tokio::spawn(serve(router, opened, LIMITS, listener, Some(config), stopped));
     Server { lab, pki, address, stop, serving, _configs: configs }
 }
 

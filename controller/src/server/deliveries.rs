@@ -1,0 +1,160 @@
+//! The last deliveries whose sender was proven, for people.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use serde::Serialize;
+
+/// The most deliveries that are kept.
+const KEPT: usize = 100;
+/// The most of them of one repository: one that is busy does not push out what others had.
+const OF_ONE: usize = 20;
+
+/// What became of a delivery whose sender was proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// The repository is looked at.
+    Accepted,
+    /// The event moves no ref.
+    Ignored,
+    /// It came before.
+    Replayed,
+    /// It was signed too long ago.
+    Late,
+    /// The body is a form.
+    Form,
+}
+
+impl Verdict {
+    /// The word in metrics and answers.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Ignored => "ignored",
+            Self::Replayed => "replayed",
+            Self::Late => "late",
+            Self::Form => "form",
+        }
+    }
+
+    /// The code of the answer. Forges give a hook up that answers anything but 2xx for a while.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::Accepted | Self::Ignored | Self::Replayed => StatusCode::ACCEPTED,
+            Self::Late => StatusCode::UNAUTHORIZED,
+            Self::Form => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        }
+    }
+
+    /// Why, for people.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Accepted => "the refs of the repository are looked at",
+            Self::Ignored => "this event moves no ref; nothing is looked at",
+            Self::Replayed => "this delivery, or one with the same body, came before; nothing is looked at",
+            Self::Late => "the time that was signed is more than 5 min from the cluster's; look at the sender's clock",
+            Self::Form => "the body is a form; choose application/json as the content type of the webhook",
+        }
+    }
+}
+
+/// A delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delivery {
+    /// When it had come.
+    pub time: Timestamp,
+    /// `NAMESPACE/NAME` of the repository.
+    pub repository: String,
+    /// Name of the forge.
+    pub forge: &'static str,
+    /// What happened, in the forge's words.
+    pub event: Option<String>,
+    /// The forge's id of it.
+    pub id: Option<String>,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// The last of them, of this process.
+#[derive(Default)]
+pub struct Deliveries(Mutex<VecDeque<Delivery>>);
+
+impl Deliveries {
+    /// One more.
+    pub fn push(&self, delivery: Delivery) {
+        let mut all = self.lock();
+        let mut of_one = all.iter().enumerate().filter(|(_, other)| other.repository == delivery.repository);
+        let oldest = of_one.next().map(|(index, _)| index);
+        if of_one.count() + 1 >= OF_ONE {
+            oldest.and_then(|index| all.remove(index));
+        } else if all.len() >= KEPT {
+            all.pop_front();
+        }
+        all.push_back(delivery);
+    }
+
+    /// All that are kept, the newest first.
+    pub fn newest(&self) -> Vec<Delivery> {
+        self.lock().iter().rev().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Delivery>> {
+        // Whole between any two deliveries.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::t0;
+
+    fn delivery(repository: &str, id: usize) -> Delivery {
+        let verdict = Verdict::Accepted;
+        Delivery {
+            time: t0(),
+            repository: repository.into(),
+            forge: "Gitea",
+            event: Some("push".into()),
+            id: Some(id.to_string()),
+            verdict,
+            reason: verdict.reason(),
+        }
+    }
+
+    #[test]
+    fn the_last_hundred_are_kept_and_of_one_repository_its_last_twenty() {
+        let deliveries = Deliveries::default();
+        deliveries.push(delivery("quiet", 0));
+        for id in 0..500 {
+            deliveries.push(delivery("busy", id));
+        }
+        let kept = deliveries.newest();
+        assert_eq!(kept.len(), OF_ONE + 1);
+        assert_eq!((&kept[0].id, &kept[19].id, &kept[20]), (&Some("499".into()), &Some("480".into()), &delivery("quiet", 0)));
+        for id in 0..500 {
+            deliveries.push(delivery(&format!("r{}", id % 50), id));
+        }
+        let kept = deliveries.newest();
+        assert_eq!((kept.len(), kept[0].id.as_deref(), kept[99].id.as_deref()), (KEPT, Some("499"), Some("400")));
+    }
+
+    #[test]
+    fn they_are_read_as_json() {
+        let text = serde_json::to_value(delivery("team/net", 7)).unwrap();
+        let reason = Verdict::Accepted.reason();
+        assert_eq!(
+            text,
+            serde_json::json!({"time": t0().to_string(), "repository": "team/net", "forge": "Gitea", "event": "push", "id": "7",
+                "verdict": "accepted", "reason": reason})
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! The secrets that deliveries are proven with.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use k8s_openapi::ByteString;
+use ring::hmac;
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConstantTimeEq as _};
+
+/// What signing tokens begin with in Standard Webhooks; base64 follows.
+const SIGNING_TOKEN: &str = "whsec_";
+
+/// A secret. It has no `==`: whoever measures how long one takes learns the secret byte by byte.
+///
+/// ```compile_fail,E0369
+/// fn same(one: &controller::server::keys::Key, other: &controller::server::keys::Key) -> bool {
+///     one == other
+/// }
+/// ```
+pub struct Key {
+    text: Vec<u8>,
+    /// What signatures of Standard Webhooks are made with.
+    signing: Vec<u8>,
+}
+
+impl Key {
+    /// The secret, without the newline that editors put at the end of a file; `None` when nothing is left to be kept secret.
+    pub fn new(text: &[u8]) -> Option<Self> {
+        let text = text.trim_ascii();
+        let token = text.strip_prefix(SIGNING_TOKEN.as_bytes());
+        let signing = token.map_or_else(|| Some(text.to_vec()), |token| STANDARD.decode(token).ok())?;
+        (!text.is_empty() && !signing.is_empty()).then(|| Self { text: text.to_vec(), signing })
+    }
+
+    /// Whether this is the secret, in a time that says nothing of how much of it is right, nor of its length.
+    pub fn is(&self, given: &[u8]) -> bool {
+        Sha256::digest(given).ct_eq(Sha256::digest(&self.text).as_slice()).into()
+    }
+
+    /// Begins an HMAC-SHA256 with the secret.
+    pub fn sign(&self) -> hmac::Context {
+        hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.text))
+    }
+
+    /// Begins one as Standard Webhooks has it: a signing token is base64 of the key.
+    pub fn sign_standard(&self) -> hmac::Context {
+        hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.signing))
+    }
+}
+
+/// The secret of a repository, and the one before it while it is changed.
+pub struct Keys(Vec<Key>);
+
+impl Keys {
+    /// Those of a Secret's entries `secret` and `previous`; `None` without the first: nothing proves anything then.
+    pub fn of(entries: &BTreeMap<String, ByteString>) -> Option<Self> {
+        let key = |name: &str| entries.get(name).and_then(|entry| Key::new(&entry.0));
+        Some(Self(std::iter::once(key("secret")?).chain(key("previous")).collect()))
+    }
+
+    /// Whether one of them is that secret.
+    pub fn any_is(&self, given: &[u8]) -> bool {
+        self.0.iter().fold(false, |found, key| found | key.is(given))
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Key> {
+        self.0.iter()
+    }
+}
+
+/// Whether two signatures are one, in a time that says nothing of where they differ. How long one is is no secret.
+pub(super) fn same_signature(one: &[u8], other: &[u8]) -> bool {
+    let same: Choice = one.ct_eq(other);
+    same.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(of: &[(&str, &str)]) -> BTreeMap<String, ByteString> {
+        of.iter().map(|(name, value)| ((*name).to_owned(), ByteString(value.as_bytes().to_vec()))).collect()
+    }
+
+    #[test]
+    fn a_secret_is_there_and_not_empty() {
+        let count = |of: &[(&str, &str)]| Keys::of(&entries(of)).map(|keys| keys.iter().count());
+        assert_eq!(count(&[("secret", "a")]), Some(1));
+        assert_eq!(count(&[("secret", "a"), ("previous", "b")]), Some(2));
+        assert_eq!(count(&[("secret", "a"), ("previous", "")]), Some(1));
+        // Anybody can sign with an empty key.
+        for nothing in
+            [&[][..], &[("secret", "")], &[("secret", "\n")], &[("secret", "whsec_")], &[("previous", "b")], &[("token", "a")]]
+        {
+            assert_eq!(count(nothing), None, "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_the_whole_of_it() {
+        let keys = Keys::of(&entries(&[("secret", "new-one\n"), ("previous", "old-one")])).unwrap();
+        for (given, is) in [("new-one", true), ("old-one", true), ("new-on", false), ("new-one\n", false), ("", false)] {
+            assert_eq!(keys.any_is(given.as_bytes()), is, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_signing_token_is_base64_of_its_key() {
+        let tag = |context: hmac::Context| context.sign().as_ref().to_vec();
+        let key = Key::new(b"whsec_a2V5").unwrap();
+        assert_eq!(tag(key.sign_standard()), tag(Key::new(b"key").unwrap().sign()));
+        assert_ne!(tag(key.sign()), tag(key.sign_standard()), "other forges sign with the text");
+        assert!(Key::new(b"whsec_*").is_none());
+    }
+}

@@ -1,0 +1,97 @@
+//! What the server counts, each with labels from a bounded set.
+
+use std::sync::Mutex;
+
+use datastore::metrics::{Exposition, exposition};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::{deliveries::Verdict, refusal::Refusal};
+use crate::error::Error;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DeliveryLabels {
+    forge: &'static str,
+    verdict: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RefusalLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ErrorLabels {
+    kind: &'static str,
+}
+
+/// The metrics of the server.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    deliveries: Family<DeliveryLabels, Counter>,
+    refused: Family<RefusalLabels, Counter>,
+    pokes: Counter,
+    poke_errors: Family<ErrorLabels, Counter>,
+    connections: Gauge,
+}
+
+impl Metrics {
+    /// Metrics that count nothing yet.
+    pub fn new() -> Self {
+        let (deliveries, refused, poke_errors) = (Family::default(), Family::default(), Family::default());
+        let (pokes, connections) = (Counter::default(), Gauge::default());
+        let mut registry = Registry::with_prefix("pawl_server");
+        registry.register("deliveries", "Deliveries whose sender was proven, by forge and verdict", deliveries.clone());
+        registry.register("refused", "Deliveries whose sender was not proven, by reason", refused.clone());
+        registry.register("pokes", "Repositories that were asked to be looked at", pokes.clone());
+        registry.register("poke_errors", "Repositories that could not be, by kind of the error", poke_errors.clone());
+        registry.register("connections", "Connections that are open", connections.clone());
+        Self { registry: Mutex::new(registry), deliveries, refused, pokes, poke_errors, connections }
+    }
+
+    /// A delivery whose sender was proven was answered.
+    pub fn delivered(&self, forge: &'static str, verdict: Verdict) {
+        self.deliveries.get_or_create(&DeliveryLabels { forge, verdict: verdict.word() }).inc();
+    }
+
+    /// Another one was.
+    pub fn refused(&self, refusal: Refusal) {
+        self.refused.get_or_create(&RefusalLabels { reason: refusal.word() }).inc();
+    }
+
+    /// A repository was poked.
+    pub fn poked(&self) {
+        self.pokes.inc();
+    }
+
+    /// One could not be.
+    pub fn poke_failed(&self, error: &Error) {
+        self.poke_errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
+    }
+
+    /// A connection was opened; it is closed when what this returns is dropped.
+    pub fn connection(&self) -> impl Drop + Send + use<> {
+        struct Open(Gauge);
+        impl Drop for Open {
+            fn drop(&mut self) {
+                self.0.dec();
+            }
+        }
+        self.connections.inc();
+        Open(self.connections.clone())
+    }
+
+    /// All of them in the OpenMetrics text format.
+    pub fn exposition(&self) -> Exposition {
+        exposition(&self.registry)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,163 @@
+//! `controller server`: takes what forges send when somebody pushes (`design/0029-webhooks.md`).
+//!
+//! A delivery is a hint: once it is known to come from who knows the secret, the repository is poked, and `controller sources` asks the
+//! forge itself. Nothing of a payload is believed, applied or fetched.
+//!
+//! | module | holds | touches the cluster |
+//! |---|---|---|
+//! | [`forges`] | what each forge sends: one row for each | no |
+//! | [`keys`] | secrets, compared in constant time | no |
+//! | [`verify`] | whether a delivery comes from who knows the secret | no |
+//! | [`refusal`] | those that do not | no |
+//! | [`replays`], [`deliveries`] | what came before, and what people see of it | no |
+//! | [`pokes`] | who is to be poked, one poke at a time | no |
+//! | [`body`] | bodies, within a size and a time | no |
+//! | [`repositories`] | the repositories that there are | by a watch |
+//! | [`secrets`] | Secrets by their names | reads |
+//! | [`receiver`] | a delivery from its first byte to the answer | through the others |
+//! | [`poking`] | pokes | writes one annotation |
+//! | [`metrics`], [`settings`] | what is counted; command line | no |
+
+pub mod body;
+pub mod deliveries;
+pub mod forges;
+pub mod keys;
+pub mod metrics;
+pub mod pokes;
+pub mod poking;
+pub mod receiver;
+pub mod refusal;
+pub mod replays;
+pub mod repositories;
+pub mod secrets;
+pub mod settings;
+pub mod verify;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use axum::{
+    Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use datastore::{
+    metrics::Exposition,
+    problem::json,
+    serve::{self, Limits},
+    tls,
+};
+use futures::StreamExt as _;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use crds::{TerraformRepository, clock::ServerClock};
+
+use crate::{
+    cluster::watch::{backoff, loud},
+    settings::scopes,
+};
+
+use receiver::Receiver;
+use settings::Settings;
+
+/// Of connections: anybody may open one.
+pub const LIMITS: Limits = Limits { connections: 512, head: Duration::from_secs(10) };
+/// How long pokes may take that are left at the end.
+const LAST: Duration = Duration::from_secs(3);
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// When certificate or addresses cannot be used.
+pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let receiver = Arc::new(Receiver::new(client.clone(), clock.clone()));
+    let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;
+    let configs = match settings.tls_cert.clone().zip(settings.tls_key.clone()) {
+        Some(paths) => {
+            let files = tls::Files::read(&paths.0, &paths.1)?;
+            let (sender, configs) = watch::channel(Arc::new(files.config(None)?));
+            tokio::spawn(tls::follow(paths, files, sender));
+            Some(configs)
+        }
+        None => None,
+    };
+    watch_repositories(&receiver, &client, &settings.watch_namespaces);
+    let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
+    let poking = tokio::spawn(poking::run(receiver.clone(), client, clock, ended));
+    let (counted, routes) = (receiver.clone(), admin(receiver.clone()));
+    let opened = move || counted.metrics.connection();
+    let serving = tokio::spawn(serve::serve(receiver::router(receiver), opened, LIMITS, listener, configs, stopped));
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), listen = %settings.listen, "started");
+    let admin = async { axum::serve(TcpListener::bind(settings.metrics_listen).await?, routes).await };
+    tokio::select! {
+        served = admin => return served.with_context(|| format!("cannot listen on {}", settings.metrics_listen)),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping");
+    stop.send_replace(true);
+    serving.await.context("the service ended")?;
+    // What was answered with 202 is not lost with the process.
+    end.send_replace(true);
+    if tokio::time::timeout(LAST, poking).await.is_err() {
+        tracing::warn!("repositories were still to be poked; their refs are looked at when their time comes");
+    }
+    Ok(())
+}
+
+/// Watches the repositories of these namespaces, for ever.
+pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces: &[String]) {
+    for scope in scopes(namespaces) {
+        let receiver = receiver.clone();
+        let mut feed = receiver.repositories.feed();
+        let api: Api<TerraformRepository> =
+            scope.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), &namespace));
+        tokio::spawn(async move {
+            let events = watcher(api, watcher::Config::default()).backoff(backoff());
+            let mut events = std::pin::pin!(events.filter_map(|event| async move { loud("repositories", event) }));
+            while let Some(event) = events.next().await {
+                receiver.repositories.apply(&mut feed, &event);
+                if matches!(event, watcher::Event::Delete(_) | watcher::Event::InitDone) {
+                    receiver.replays.keep(|uid| receiver.repositories.get(uid).is_some());
+                }
+            }
+        });
+    }
+}
+
+/// What the cluster sees, and nobody outside it.
+pub fn admin(receiver: Arc<Receiver>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_text))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/deliveries", get(deliveries_json))
+        .with_state(receiver)
+}
+
+async fn metrics_text(State(receiver): State<Arc<Receiver>>) -> Exposition {
+    receiver.metrics.exposition()
+}
+
+async fn ready(State(receiver): State<Arc<Receiver>>) -> impl IntoResponse {
+    if receiver.repositories.is_listed() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the repositories are being listed\n")
+    }
+}
+
+async fn deliveries_json(State(receiver): State<Arc<Receiver>>) -> Response {
+    json(StatusCode::OK, &receiver.deliveries.newest())
+}

@@ -1,0 +1,146 @@
+//! Who is to be poked: one poke at a time for each repository until it is answered. What comes meanwhile makes one more, since whoever
+//! answers may have looked before it came.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+/// Between a poke that failed and the next try, doubled each time.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest of them.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What a repository may have to do with a poke now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may be poked.
+    Free,
+    /// A poke stands there that is not answered.
+    Poked,
+    /// There is none of that UID any more.
+    Gone,
+}
+
+#[derive(Debug, Default)]
+struct Wish {
+    /// A poke is under way, and whether something came since it was sent.
+    under_way: Option<bool>,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// Repositories for which a delivery came, by UID.
+#[derive(Debug, Default)]
+pub struct Pokes(BTreeMap<String, Wish>);
+
+impl Pokes {
+    /// A delivery came.
+    pub fn want(&mut self, uid: &str) {
+        let wish = self.0.entry(uid.to_owned()).or_default();
+        if let Some(again) = &mut wish.under_way {
+            *again = true;
+        }
+    }
+
+    /// At most `room` of those to poke now, and when the next one is, if that depends on time alone. They are under way from then on.
+    pub fn due(&mut self, now: Instant, room: usize, standing: impl Fn(&str) -> Standing) -> (Vec<String>, Option<Instant>) {
+        self.0.retain(|uid, wish| wish.under_way.is_some() || standing(uid) != Standing::Gone);
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        for (uid, wish) in &mut self.0 {
+            if wish.under_way.is_some() || standing(uid) != Standing::Free {
+                continue;
+            }
+            match wish.not_before.filter(|at| *at > now) {
+                Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                None if due.len() < room => {
+                    wish.under_way = Some(false);
+                    due.push(uid.clone());
+                }
+                None => {}
+            }
+        }
+        (due, next)
+    }
+
+    /// A poke stands there now.
+    pub fn sent(&mut self, uid: &str) {
+        if self.0.get(uid).is_some_and(|wish| wish.under_way == Some(true)) {
+            self.0.insert(uid.to_owned(), Wish::default());
+        } else {
+            self.0.remove(uid);
+        }
+    }
+
+    /// It may stand there or not.
+    pub fn failed(&mut self, uid: &str, now: Instant) {
+        if let Some(wish) = self.0.get_mut(uid) {
+            let wait = AGAIN.saturating_mul(1 << wish.failures.min(6)).min(LONGEST);
+            *wish = Wish { under_way: None, failures: wish.failures.saturating_add(1), not_before: Some(now + wait) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Standing::{Free, Gone, Poked};
+
+    fn due(pokes: &mut Pokes, now: Instant, standing: Standing) -> usize {
+        pokes.due(now, 9, |_| standing).0.len()
+    }
+
+    #[test]
+    fn deliveries_while_a_poke_waits_make_one_more_after_its_answer() {
+        let (mut pokes, now) = (Pokes::default(), Instant::now());
+        pokes.want("a");
+        pokes.want("a");
+        assert_eq!(pokes.due(now, 9, |_| Free).0, ["a"]);
+        assert_eq!(due(&mut pokes, now, Free), 0, "it is under way");
+        pokes.sent("a");
+        assert_eq!(due(&mut pokes, now, Free), 0, "and was for both");
+        for _ in 0..1000 {
+            pokes.want("a");
+            assert_eq!(due(&mut pokes, now, Poked), 0, "not answered yet");
+        }
+        assert_eq!(due(&mut pokes, now, Free), 1, "answered: whoever looked may have looked before");
+        pokes.want("a");
+        pokes.sent("a");
+        assert_eq!(due(&mut pokes, now, Free), 1, "one came while it was under way");
+        pokes.sent("a");
+        assert_eq!(due(&mut pokes, now, Free), 0);
+        assert!(pokes.0.is_empty());
+    }
+
+    #[test]
+    fn a_poke_that_failed_is_tried_again_ever_more_seldom() {
+        let (mut pokes, start) = (Pokes::default(), Instant::now());
+        pokes.want("a");
+        let (mut now, mut waits) = (start, Vec::new());
+        for _ in 0..9 {
+            assert_eq!(due(&mut pokes, now, Free), 1);
+            pokes.failed("a", now);
+            pokes.want("a");
+            let (none, next) = pokes.due(now, 9, |_| Free);
+            assert!(none.is_empty(), "a delivery is no reason to hurry");
+            waits.push((next.unwrap() - now).as_secs());
+            now = next.unwrap();
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(due(&mut pokes, now, Free), 1);
+        pokes.sent("a");
+        pokes.want("a");
+        assert_eq!(due(&mut pokes, now, Free), 1, "and at once after it was well");
+    }
+
+    #[test]
+    fn of_repositories_that_are_gone_nothing_stays() {
+        let (mut pokes, now) = (Pokes::default(), Instant::now());
+        for uid in ["a", "b", "c"] {
+            pokes.want(uid);
+        }
+        assert_eq!(pokes.due(now, 1, |_| Free), (vec!["a".to_owned()], None), "so many at a time");
+        assert_eq!(due(&mut pokes, now, Gone), 0);
+        pokes.sent("a");
+        assert!(pokes.0.is_empty(), "{pokes:?}");
+    }
+}

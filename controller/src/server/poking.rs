@@ -1,0 +1,76 @@
+//! Sends pokes: the one thing that the server writes.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::{sync::watch, time::Instant};
+
+use crds::{TerraformRepository, clock::ServerClock, names};
+
+use super::{pokes::Standing, receiver::Receiver};
+use crate::error::{self, Error};
+
+/// The most pokes that are under way.
+const AT_ONCE: usize = 8;
+
+/// Pokes who is to be poked, until `stop` says otherwise and nothing is left that could be done at once.
+pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mut stop: watch::Receiver<bool>) {
+    let standing = |uid: &str| match receiver.repositories.get(uid) {
+        None => Standing::Gone,
+        Some(repository) if repository.is_poked() => Standing::Poked,
+        Some(_) => Standing::Free,
+    };
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        let (due, next) = receiver.pokes().due(Instant::now(), AT_ONCE - under_way.len(), standing);
+        let (receiver, client, clock) = (&receiver, &client, &clock);
+        under_way.extend(due.into_iter().map(|uid| async move { (poke(receiver, client, clock, &uid).await, uid) }));
+        if *stop.borrow() && under_way.is_empty() {
+            return;
+        }
+        let later = async {
+            match next {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some((poked, uid)) = under_way.next() => match poked {
+                Ok(()) => receiver.pokes().sent(&uid),
+                Err(error) => {
+                    receiver.metrics.poke_failed(&error);
+                    tracing::warn!(%error, uid, "a repository cannot be poked; its refs are looked at when their time comes, or when this succeeds");
+                    receiver.pokes().failed(&uid, Instant::now());
+                }
+            },
+            () = receiver.wished.notified() => {}
+            () = receiver.repositories.changed.notified() => {}
+            () = later => {}
+            _ = stop.wait_for(|stop| *stop), if !*stop.borrow() => {}
+        }
+    }
+}
+
+/// Has a repository looked at. One that is gone needs none.
+async fn poke(receiver: &Receiver, client: &Client, clock: &ServerClock, uid: &str) -> Result<(), Error> {
+    let Some(repository) = receiver.repositories.get(uid) else { return Ok(()) };
+    let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &repository.namespace);
+    // With the UID: one that was made again under the name is another.
+    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": {names::POKE: clock.now().to_string()}}}));
+    let params = PatchParams { field_manager: Some(names::SERVER_MANAGER.into()), ..PatchParams::default() };
+    match error::call_opt("poke repository", api.patch(&repository.name, &params, &patch)).await {
+        Ok(Some(poked)) => {
+            receiver.repositories.saw(&poked);
+            receiver.metrics.poked();
+            Ok(())
+        }
+        Ok(None) => Ok(()),
+        // Also when it was made again: the watch will say so.
+        Err(error) => Err(error),
+    }
+}

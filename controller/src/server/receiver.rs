@@ -1,0 +1,153 @@
+//! What happens to a delivery between its first byte and the answer. Nothing in it waits for anybody but the sender, and for a Secret that is
+//! not known.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::{
+    Router,
+    extract::{Path, Request, State},
+    http::{HeaderMap, StatusCode, header},
+    response::Response,
+    routing::post,
+};
+use kube::Client;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crds::clock::ServerClock;
+
+use super::{
+    body::Incoming,
+    deliveries::{Deliveries, Delivery, Verdict},
+    metrics::Metrics,
+    pokes::Pokes,
+    refusal::Refusal,
+    replays::Replays,
+    repositories::{Repositories, Repository},
+    secrets::Secrets,
+    verify::{Check, Signed},
+};
+
+/// Takes deliveries.
+pub struct Receiver {
+    /// The repositories that there are.
+    pub repositories: Repositories,
+    /// The last deliveries.
+    pub deliveries: Deliveries,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Told when somebody is to be poked.
+    pub wished: Notify,
+    /// What came before.
+    pub replays: Replays,
+    secrets: Secrets,
+    pokes: Mutex<Pokes>,
+    clock: ServerClock,
+}
+
+impl Receiver {
+    /// A receiver that knows of no repository yet.
+    pub fn new(client: Client, clock: ServerClock) -> Self {
+        Self {
+            repositories: Repositories::default(),
+            deliveries: Deliveries::default(),
+            metrics: Metrics::new(),
+            wished: Notify::new(),
+            replays: Replays::default(),
+            secrets: Secrets::new(client),
+            pokes: Mutex::default(),
+            clock,
+        }
+    }
+
+    /// Who is to be poked.
+    pub fn pokes(&self) -> MutexGuard<'_, Pokes> {
+        // Whole between any two deliveries.
+        self.pokes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Judges a delivery to the repository of that UID.
+    ///
+    /// # Errors
+    /// When its sender is not proven.
+    async fn judge(&self, uid: &str, headers: &HeaderMap, body: &mut Incoming) -> Result<Verdict, Refusal> {
+        let unknown = || if self.repositories.is_listed() { Refusal::Unknown } else { Refusal::Starting };
+        let repository = self.repositories.get(uid).ok_or_else(unknown)?;
+        let secret = repository.secret.as_deref().ok_or(Refusal::NoSecret)?;
+        body.fits()?;
+        let keys = self.secrets.get(&repository.namespace, secret).await?;
+        let mut check = Check::begin(headers, &keys, self.clock.now())?;
+        body.read(|piece| check.update(piece)).await?;
+        Ok(self.proven(uid, &repository, check.end()?, is_form(headers)))
+    }
+
+    /// What becomes of a delivery whose sender is proven.
+    fn proven(&self, uid: &str, repository: &Repository, signed: Signed, is_form: bool) -> Verdict {
+        let verdict = if signed.late {
+            Verdict::Late
+        } else if is_form {
+            Verdict::Form
+        } else if !self.replays.is_new(uid, &signed.prints) {
+            Verdict::Replayed
+        } else if signed.moves {
+            Verdict::Accepted
+        } else {
+            Verdict::Ignored
+        };
+        if verdict == Verdict::Accepted {
+            self.pokes().want(uid);
+            self.wished.notify_one();
+        }
+        self.metrics.delivered(signed.forge, verdict);
+        let repository = format!("{}/{}", repository.namespace, repository.name);
+        tracing::info!(
+            repository,
+            forge = signed.forge,
+            event = signed.event,
+            id = signed.id,
+            verdict = verdict.word(),
+            "delivered"
+        );
+        self.deliveries.push(Delivery {
+            time: self.clock.now(),
+            repository,
+            forge: signed.forge,
+            event: signed.event,
+            id: signed.id,
+            verdict,
+            reason: verdict.reason(),
+        });
+        verdict
+    }
+}
+
+/// The way in for forges.
+pub fn router(receiver: Arc<Receiver>) -> Router {
+    Router::new().route("/hooks/{uid}", post(deliver)).with_state(receiver)
+}
+
+async fn deliver(State(receiver): State<Arc<Receiver>>, Path(uid): Path<String>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let mut body = Incoming::new(body);
+    match receiver.judge(&uid, &parts.headers, &mut body).await {
+        Ok(verdict) => answer(verdict.status(), verdict.word(), verdict.reason()),
+        Err(refusal) => {
+            receiver.metrics.refused(refusal);
+            body.drain().await;
+            answer(refusal.status(), refusal.word(), refusal.message())
+        }
+    }
+}
+
+fn answer(status: StatusCode, verdict: &str, reason: &str) -> Response {
+    datastore::problem::json(status, &json!({"verdict": verdict, "reason": reason}))
+}
+
+/// Whether the body is one that browsers send: what forges have to say is JSON, and nothing else is ever read.
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
+    kind.starts_with("application/x-www-form-urlencoded") || kind.starts_with("multipart/")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,363 @@
+//! Deliveries to a receiver whose API server is played; and the mistakes of other receivers that are not about a judgement.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use axum::body::Body;
+use futures::stream;
+use kube::runtime::watcher::Event;
+use ring::hmac;
+use serde_json::Value;
+use tokio::{sync::watch, time::Instant};
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::server::{admin, poking};
+
+const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
+const SECRET: &str = "hush";
+const BODY: &str = r#"{"ref":"refs/heads/main","repository":{"clone_url":"http://169.254.169.254/x"}}"#;
+
+/// What the played API server does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Api {
+    /// It answers, and repositories show each poke.
+    Answers,
+    /// It answers, but for writes.
+    WritesHang,
+    /// It refuses to show Secrets.
+    Forbids,
+    /// It is away.
+    Fails,
+    /// Secrets are there, with nothing in them.
+    Empty,
+}
+
+/// What it was asked: `METHOD PATH`, and for writes what was written.
+type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
+struct Lab {
+    receiver: Arc<Receiver>,
+    client: Client,
+    asked: Asked,
+}
+
+impl Lab {
+    fn new(api: Api) -> Self {
+        let (asked, versions) = (Asked::default(), Arc::new(AtomicUsize::new(100)));
+        let noted = asked.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (noted, versions) = (noted.clone(), versions.clone());
+            async move { Ok::<_, std::convert::Infallible>(played(api, request, &noted, &versions).await) }
+        });
+        let client = Client::new(service, "default");
+        let receiver = Arc::new(Receiver::new(client.clone(), ServerClock::default()));
+        let mut feed = receiver.repositories.feed();
+        receiver.repositories.apply(&mut feed, &Event::Init);
+        receiver.repositories.apply(&mut feed, &Event::InitApply(repository(UID, Some("hook"), 1, None)));
+        receiver.repositories.apply(&mut feed, &Event::InitApply(repository("open", None, 1, None)));
+        receiver.repositories.apply(&mut feed, &Event::InitDone);
+        Self { receiver, client, asked }
+    }
+
+    async fn post(&self, uid: &str, headers: &[(&str, &str)], body: Body) -> (u16, Value) {
+        let mut request = http::Request::post(format!("/hooks/{uid}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = router(self.receiver.clone()).oneshot(request.body(body).unwrap()).await.unwrap();
+        let code = response.status().as_u16();
+        let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (code, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    /// A push that Gitea tells of, signed with a secret.
+    async fn push(&self, secret: &str, id: &str, body: &str) -> (u16, Value) {
+        self.event("push", secret, id, body).await
+    }
+
+    async fn event(&self, event: &str, secret: &str, id: &str, body: &str) -> (u16, Value) {
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body.as_bytes());
+        let signature = hex::encode(tag.as_ref());
+        let headers = [("x-gitea-event", event), ("x-gitea-delivery", id), ("x-gitea-signature", &*signature)];
+        self.post(UID, &headers, Body::from(body.to_owned())).await
+    }
+
+    fn asked(&self, method: &str) -> usize {
+        self.asked.lock().unwrap().iter().filter(|(what, _)| what.starts_with(method)).count()
+    }
+
+    fn wanted(&self) -> usize {
+        let standing = |_: &str| crate::server::pokes::Standing::Free;
+        self.receiver.pokes().due(Instant::now(), 99, standing).0.len()
+    }
+
+    fn metrics(&self) -> String {
+        self.receiver.metrics.exposition().1
+    }
+}
+
+fn repository(uid: &str, secret: Option<&str>, version: usize, poke: Option<&str>) -> crds::TerraformRepository {
+    let webhook = secret.map(|name| json!({"secretRef": {"name": name}}));
+    serde_json::from_value(json!({
+        "apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository",
+        "metadata": {"name": "net", "namespace": "team", "uid": uid, "resourceVersion": version.to_string(),
+            "annotations": poke.map(|poke| json!({"pawl.run/poke": poke}))},
+        "spec": {"url": "https://git.example.org/net", "webhook": webhook},
+    }))
+    .unwrap()
+}
+
+async fn played(
+    api: Api,
+    request: http::Request<kube::client::Body>,
+    asked: &Asked,
+    versions: &AtomicUsize,
+) -> http::Response<kube::client::Body> {
+    let what = format!("{} {}", request.method(), request.uri().path());
+    let body = request.into_body().collect_bytes().await.unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    asked.lock().unwrap().push((what.clone(), body.clone()));
+    let refuse = |code: u16, reason: &str| (code, json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code}));
+    let (code, answer) = match (api, what.as_str()) {
+        (Api::Fails, _) => refuse(503, "ServiceUnavailable"),
+        (Api::Forbids, "GET /api/v1/namespaces/team/secrets/hook") => refuse(403, "Forbidden"),
+        (Api::Empty, "GET /api/v1/namespaces/team/secrets/hook") => {
+            (200, json!({"metadata": {"name": "hook"}, "data": {"secret": "", "previous": "aHVzaA=="}}))
+        }
+        // `hush`, and `before`.
+        (_, "GET /api/v1/namespaces/team/secrets/hook") => {
+            (200, json!({"metadata": {"name": "hook"}, "data": {"secret": "aHVzaA==", "previous": "YmVmb3Jl"}}))
+        }
+        (Api::WritesHang, what) if what.starts_with("PATCH") => std::future::pending().await,
+        (_, "PATCH /apis/pawl.run/v1alpha1/namespaces/team/terraformrepositories/net") => {
+            let version = versions.fetch_add(1, Ordering::Relaxed);
+            let poke = body["metadata"]["annotations"]["pawl.run/poke"].as_str();
+            (200, serde_json::to_value(repository(UID, Some("hook"), version, poke)).unwrap())
+        }
+        _ => refuse(404, "NotFound"),
+    };
+    http::Response::builder().status(code).body(kube::client::Body::from(answer.to_string().into_bytes())).unwrap()
+}
+
+/// A body that must not be asked for.
+fn untouched() -> (Body, Arc<AtomicUsize>) {
+    let touched = Arc::new(AtomicUsize::new(0));
+    let count = touched.clone();
+    let pieces = stream::repeat_with(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, std::io::Error>(vec![0; 1 << 16])
+    });
+    (Body::from_stream(pieces), touched)
+}
+
+#[tokio::test]
+async fn a_push_pokes_and_is_answered_while_nothing_of_it_is_done_yet() {
+    let lab = Lab::new(Api::WritesHang);
+    let (_stop, stopped) = watch::channel(false);
+    let _poking = tokio::spawn(poking::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped));
+    let (code, answer) = lab.push(SECRET, "1", BODY).await;
+    assert_eq!((code, answer["verdict"].as_str()), (202, Some("accepted")));
+    // The write never ends, and more are answered all the same.
+    wait(|| lab.asked("PATCH") == 1).await;
+    assert_eq!(lab.push(SECRET, "2", "{}").await.0, 202);
+    let written = lab.asked.lock().unwrap().iter().find(|(what, _)| what.starts_with("PATCH")).unwrap().1.clone();
+    let poke = written["metadata"]["annotations"]["pawl.run/poke"].as_str().unwrap();
+    assert!(poke.parse::<jiff::Timestamp>().is_ok(), "{written}");
+    assert_eq!(
+        written,
+        json!({"metadata": {"uid": UID, "annotations": {"pawl.run/poke": poke}}}),
+        "this, and nothing of the payload"
+    );
+}
+
+async fn wait(done: impl Fn() -> bool) {
+    while !done() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_poke_at_a_time_until_it_is_answered() {
+    let lab = Lab::new(Api::Answers);
+    let (stop, stopped) = watch::channel(false);
+    let poking = tokio::spawn(poking::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped));
+    for id in 0..20 {
+        assert_eq!(lab.push(SECRET, &id.to_string(), &format!("{{\"n\":{id}}}")).await.0, 202);
+    }
+    wait(|| lab.receiver.repositories.get(UID).is_some_and(|known| known.is_poked())).await;
+    assert_eq!(lab.push(SECRET, "last", "{\"n\":\"last\"}").await.0, 202);
+    assert_eq!(lab.asked("PATCH"), 1);
+    // Whoever looks answers, and what came meanwhile is one poke more.
+    let answer = |version: usize| {
+        let poke = lab.receiver.repositories.get(UID).unwrap().poke;
+        let mut answered = repository(UID, Some("hook"), version, poke.as_deref());
+        answered.status = Some(crds::TerraformRepositoryStatus { last_handled_poke: poke, ..Default::default() });
+        lab.receiver.repositories.apply(&mut lab.receiver.repositories.feed(), &Event::Apply(answered));
+    };
+    answer(500);
+    wait(|| lab.asked("PATCH") == 2).await;
+    stop.send_replace(true);
+    poking.await.unwrap();
+    assert_eq!(lab.asked("PATCH"), 2);
+    assert_eq!(lab.asked("GET"), 1, "and the Secret was read once");
+}
+
+#[tokio::test]
+async fn what_was_answered_is_poked_before_the_process_ends() {
+    let lab = Lab::new(Api::Answers);
+    assert_eq!(lab.push(SECRET, "1", BODY).await.0, 202);
+    let (_stop, stopped) = watch::channel(true);
+    poking::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped).await;
+    assert_eq!(lab.asked("PATCH"), 1);
+}
+
+#[tokio::test]
+async fn a_replay_is_told_apart_and_pokes_nobody() {
+    let lab = Lab::new(Api::Answers);
+    assert_eq!(lab.push(SECRET, "1", BODY).await.1["verdict"], "accepted");
+    assert_eq!(lab.wanted(), 1);
+    lab.receiver.pokes().sent(UID);
+    for id in ["1", "2"] {
+        let (code, answer) = lab.push(SECRET, id, BODY).await;
+        assert_eq!((code, answer["verdict"].as_str()), (202, Some("replayed")), "{id}");
+    }
+    assert_eq!(lab.wanted(), 0);
+    assert_eq!(lab.push(SECRET, "3", "{}").await.1["verdict"], "accepted");
+    assert_eq!(lab.wanted(), 1);
+}
+
+#[tokio::test]
+async fn what_was_refused_may_come_again() {
+    let lab = Lab::new(Api::Answers);
+    assert_eq!(lab.push("wrong", "1", BODY).await.0, 401);
+    assert_eq!(lab.wanted(), 0);
+    assert_eq!(lab.push(SECRET, "1", BODY).await.1["verdict"], "accepted", "nobody can use an id up for the forge");
+}
+
+#[tokio::test]
+async fn an_event_that_moves_no_ref_is_taken_and_pokes_nobody() {
+    let lab = Lab::new(Api::Answers);
+    let (code, answer) = lab.event("issues", SECRET, "1", BODY).await;
+    assert_eq!((code, answer["verdict"].as_str(), lab.wanted()), (202, Some("ignored"), 0));
+}
+
+#[tokio::test]
+async fn either_secret_is_taken_and_a_stranger_is_not() {
+    let lab = Lab::new(Api::Answers);
+    for (secret, code) in [(SECRET, 202), ("before", 202), ("wrong", 401), ("", 401)] {
+        assert_eq!(lab.push(secret, secret, &format!("{{\"of\":\"{secret}\"}}")).await.0, code, "{secret:?}");
+    }
+    assert_eq!(lab.post(UID, &[("x-gitea-event", "push")], Body::from(BODY)).await.0, 401);
+}
+
+/// Secrets are optional elsewhere (Atlantis, Argo CD #1142).
+#[tokio::test]
+async fn without_a_secret_nothing_is_taken() {
+    let (body, touched) = untouched();
+    let lab = Lab::new(Api::Answers);
+    assert_eq!(lab.post("open", &[("x-gitea-event", "push")], body).await.0, 403);
+    // But for what is thrown away so that the sender reads the answer.
+    assert!(touched.load(Ordering::Relaxed) <= 17, "{touched:?}");
+    for api in [Api::Empty, Api::Forbids] {
+        assert_eq!(Lab::new(api).push("", "1", BODY).await.0, 403);
+        assert_eq!(Lab::new(api).push(SECRET, "1", BODY).await.0, 403);
+    }
+    assert_eq!(Lab::new(Api::Fails).push(SECRET, "1", BODY).await.0, 503, "not for ever");
+}
+
+/// Memory without bound before anybody is known (CVE-2024-40634, adnanh/webhook #756).
+#[tokio::test]
+async fn an_oversized_body_is_refused_without_being_kept() {
+    let lab = Lab::new(Api::Answers);
+    let headers = [("x-gitea-event", "push"), ("x-gitea-signature", "00"), ("content-length", "26214401")];
+    let said = Body::from(vec![0; (25 << 20) + 1]);
+    assert_eq!(lab.post(UID, &headers[..2], said).await.0, 413);
+    assert_eq!(lab.asked("GET"), 0, "its sender says so: nothing is asked");
+    let (endless, touched) = untouched();
+    assert_eq!(lab.post(UID, &headers[..2], endless).await.0, 413);
+    assert!(touched.load(Ordering::Relaxed) <= 400 + 18, "{touched:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_given_up() {
+    let lab = Lab::new(Api::Answers);
+    let headers = [("x-gitea-event", "push"), ("x-gitea-signature", "00")];
+    let silent = Body::from_stream(stream::pending::<std::io::Result<Vec<u8>>>());
+    assert_eq!(lab.post(UID, &headers, silent).await.0, 408);
+}
+
+/// Elsewhere each delivery tries all secrets, which tells how many there are, and asks the cluster for them (Burrito 11.25).
+#[tokio::test]
+async fn an_unknown_address_is_nothing_and_nothing_is_asked_for_it() {
+    let lab = Lab::new(Api::Answers);
+    for uid in ["unknown", "..", "%2e%2e%2fsecrets", &"a".repeat(5000), "team%2Fnet"] {
+        let signed = lab.post(uid, &[("x-gitea-event", "push"), ("x-gitea-signature", "00")], Body::from(BODY)).await;
+        let bare = lab.post(uid, &[], Body::empty()).await;
+        assert_eq!((signed.0, &signed), (404, &bare), "{uid}");
+    }
+    assert!(lab.asked.lock().unwrap().is_empty());
+    for _ in 0..100 {
+        lab.push("wrong", "1", BODY).await;
+    }
+    let asked = lab.asked.lock().unwrap();
+    assert_eq!(asked.len(), 1, "one Secret by its name, and not for each: {asked:?}");
+}
+
+#[tokio::test]
+async fn before_the_repositories_are_listed_none_is_unknown() {
+    let client = Lab::new(Api::Answers).client;
+    let receiver = Arc::new(Receiver::new(client.clone(), ServerClock::default()));
+    let _feed = receiver.repositories.feed();
+    let lab = Lab { receiver, client, asked: Asked::default() };
+    assert_eq!(lab.push(SECRET, "1", BODY).await.0, 503);
+}
+
+#[tokio::test]
+async fn a_form_is_refused_and_says_why() {
+    let lab = Lab::new(Api::Answers);
+    let form = [("authorization", "Bearer hush"), ("content-type", "application/x-www-form-urlencoded; charset=utf-8")];
+    let (code, answer) = lab.post(UID, &form, Body::from("payload=%7B%7D")).await;
+    assert_eq!((code, lab.wanted()), (415, 0));
+    assert!(answer["reason"].as_str().unwrap().contains("application/json"), "{answer}");
+}
+
+#[tokio::test]
+async fn deliveries_whose_sender_is_proven_are_read_and_others_are_counted() {
+    let lab = Lab::new(Api::Answers);
+    lab.push(SECRET, "1", BODY).await;
+    lab.push(SECRET, "1", BODY).await;
+    lab.push("wrong", "2", BODY).await;
+    lab.post("unknown", &[], Body::empty()).await;
+    let request = http::Request::get("/deliveries").body(Body::empty()).unwrap();
+    let response = admin(lab.receiver.clone()).oneshot(request).await.unwrap();
+    let text = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    let read: Vec<Value> = serde_json::from_slice(&text).unwrap();
+    let seen: Vec<_> = read.iter().map(|one| (one["repository"].as_str(), one["id"].as_str(), one["verdict"].as_str())).collect();
+    assert_eq!(seen, [(Some("team/net"), Some("1"), Some("replayed")), (Some("team/net"), Some("1"), Some("accepted"))]);
+    let metrics = lab.metrics();
+    for line in [
+        r#"pawl_server_deliveries_total{forge="Gitea",verdict="accepted"} 1"#,
+        r#"pawl_server_deliveries_total{forge="Gitea",verdict="replayed"} 1"#,
+        r#"pawl_server_refused_total{reason="wrongProof"} 1"#,
+        r#"pawl_server_refused_total{reason="unknown"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    // And not where forges reach.
+    let request = http::Request::get("/deliveries").body(Body::empty()).unwrap();
+    assert_eq!(router(lab.receiver.clone()).oneshot(request).await.unwrap().status(), 404);
+}
+
+#[tokio::test]
+async fn only_posts_are_deliveries() {
+    let lab = Lab::new(Api::Answers);
+    for (method, path, code) in
+        [("GET", format!("/hooks/{UID}"), 405), ("POST", "/".into(), 404), ("POST", "/hooks/".into(), 404)]
+    {
+        let request = http::Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        assert_eq!(router(lab.receiver.clone()).oneshot(request).await.unwrap().status(), code);
+    }
+}

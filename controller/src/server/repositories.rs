@@ -1,0 +1,176 @@
+//! The repositories that there are, by UID, and of each only what deliveries and pokes need.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kube::{ResourceExt as _, runtime::watcher::Event};
+use tokio::sync::Notify;
+
+use crds::{TerraformRepository, names};
+
+use crate::cluster::index::{Feed, Feeds, Index};
+
+/// What is known of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repository {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Name of the Secret that its deliveries are proven with; none when it takes none.
+    pub secret: Option<String>,
+    /// The poke that stands there.
+    pub poke: Option<String>,
+    /// The poke that was answered last.
+    pub answered: Option<String>,
+    /// Which of two sights of it is the newer one.
+    version: u64,
+}
+
+impl Repository {
+    fn of(repository: &TerraformRepository) -> Self {
+        let webhook = repository.spec.webhook.as_ref();
+        Self {
+            namespace: repository.namespace().unwrap_or_default(),
+            name: repository.name_any(),
+            secret: webhook.map(|webhook| webhook.secret_ref.name.clone()),
+            poke: repository.annotations().get(names::POKE).cloned(),
+            answered: repository.status.as_ref().and_then(|status| status.last_handled_poke.clone()),
+            version: repository.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default(),
+        }
+    }
+
+    /// Whether a poke stands there that nobody has answered: whoever looks then sees what another would ask for.
+    pub fn is_poked(&self) -> bool {
+        self.poke.is_some() && self.poke != self.answered
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Repositories {
+    by_uid: Mutex<Index<String, Repository>>,
+    feeds: Feeds,
+    /// Told when one is seen anew.
+    pub changed: Notify,
+}
+
+impl Repositories {
+    /// One more watch, of one namespace or of all.
+    pub fn feed(&self) -> Feed {
+        self.feeds.add()
+    }
+
+    /// The repository of that UID, as far as the watches have come.
+    pub fn get(&self, uid: &str) -> Option<Repository> {
+        self.lock().get(uid).cloned()
+    }
+
+    /// Whether every watch has listed once: what is not there then is not there.
+    pub fn is_listed(&self) -> bool {
+        self.feeds.is_ready()
+    }
+
+    /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
+    pub fn apply(&self, feed: &mut Feed, event: &Event<TerraformRepository>) -> bool {
+        feed.hears(event);
+        let mut first = false;
+        let mut by_uid = self.lock();
+        match event {
+            Event::Apply(repository) | Event::InitApply(repository) => {
+                let (uid, seen) = (repository.uid().unwrap_or_default(), Repository::of(repository));
+                // The answer to a write of ours may be ahead of the watch. A listing counts in any case: the cluster may be a restored one.
+                let is_behind = by_uid.get(&uid).is_some_and(|known| known.version > seen.version);
+                if !is_behind || matches!(event, Event::InitApply(_)) {
+                    by_uid.put(feed.seen(), uid, seen);
+                }
+            }
+            Event::Delete(repository) => drop(by_uid.remove(&repository.uid().unwrap_or_default())),
+            Event::Init => {}
+            Event::InitDone => {
+                by_uid.end_listing(feed.seen());
+                first = self.feeds.listed(feed);
+            }
+        }
+        drop(by_uid);
+        self.changed.notify_one();
+        first
+    }
+
+    /// Takes what the API server answered to a write, before the watch says so.
+    pub fn saw(&self, repository: &TerraformRepository) {
+        let seen = Repository::of(repository);
+        if let Some(known) = self.lock().get_mut(repository.uid().unwrap_or_default().as_str())
+            && known.version < seen.version
+        {
+            *known = seen;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index<String, Repository>> {
+        // Whole between any two events.
+        self.by_uid.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository(uid: &str, version: u64, poke: Option<&str>, answered: Option<&str>) -> TerraformRepository {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "net", "namespace": "team", "uid": uid, "resourceVersion": version.to_string(),
+                "annotations": poke.map(|poke| serde_json::json!({"pawl.run/poke": poke}))},
+            "spec": {"url": "https://git.example.org/net", "webhook": {"secretRef": {"name": "hook"}}},
+            "status": {"lastHandledPoke": answered},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_poke_is_answered_when_the_status_names_it() {
+        let rows = [
+            (None, None, false),
+            (Some("1"), None, true),
+            (Some("1"), Some("1"), false),
+            (Some("2"), Some("1"), true),
+            (None, Some("1"), false),
+        ];
+        for (poke, answered, is_poked) in rows {
+            let known = Repository::of(&repository("a", 1, poke, answered));
+            assert_eq!(known.is_poked(), is_poked, "{poke:?} {answered:?}");
+            assert_eq!((known.namespace.as_str(), known.name.as_str(), known.secret.as_deref()), ("team", "net", Some("hook")));
+        }
+    }
+
+    #[test]
+    fn what_was_written_here_is_known_before_the_watch_shows_it() {
+        let repositories = Repositories::default();
+        let mut feed = repositories.feed();
+        repositories.apply(&mut feed, &Event::Init);
+        repositories.apply(&mut feed, &Event::InitApply(repository("a", 5, None, None)));
+        assert!(!repositories.is_listed(), "what it does not know may be there");
+        assert!(repositories.apply(&mut feed, &Event::InitDone) && repositories.is_listed());
+        repositories.saw(&repository("a", 9, Some("p"), None));
+        let poke = || repositories.get("a").and_then(|known| known.poke);
+        assert_eq!(poke().as_deref(), Some("p"));
+        repositories.apply(&mut feed, &Event::Apply(repository("a", 7, None, None)));
+        assert_eq!(poke().as_deref(), Some("p"), "the watch is behind");
+        repositories.apply(&mut feed, &Event::Apply(repository("a", 10, Some("p"), Some("p"))));
+        repositories.saw(&repository("a", 9, Some("p"), None));
+        assert!(!repositories.get("a").unwrap().is_poked(), "nor is a late answer taken for the newest");
+        repositories.apply(&mut feed, &Event::Delete(repository("a", 11, None, None)));
+        repositories.saw(&repository("a", 12, None, None));
+        assert_eq!(repositories.get("a"), None);
+    }
+
+    #[test]
+    fn one_that_was_made_again_has_another_address() {
+        let repositories = Repositories::default();
+        let mut feed = repositories.feed();
+        repositories.apply(&mut feed, &Event::Apply(repository("a", 1, None, None)));
+        repositories.apply(&mut feed, &Event::Init);
+        repositories.apply(&mut feed, &Event::InitApply(repository("b", 2, None, None)));
+        repositories.apply(&mut feed, &Event::InitDone);
+        assert!(repositories.get("a").is_none() && repositories.get("b").is_some());
+    }
+}

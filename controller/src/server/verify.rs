@@ -1,0 +1,200 @@
+//! Whether a delivery comes from who knows the secret. Nothing of it is read before that is known, but for headers that say how it is
+//! proven.
+//!
+//! Bodies are not kept: their signatures are computed piece by piece, with each secret at once, so that it costs an unknown sender's 25 MiB
+//! no memory here, and none of two secrets finds the body used up by the other.
+
+use axum::http::{HeaderMap, HeaderValue};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use jiff::{SignedDuration, Timestamp};
+use ring::hmac;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crds::text::clip;
+
+use super::{
+    forges::{Forge, Proof, STANDARD_ID, STANDARD_TIME},
+    keys::{Key, Keys, same_signature},
+    refusal::Refusal,
+};
+
+/// How far the time that a sender signed may be from ours.
+const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
+/// The most signatures of one delivery that are looked at.
+const SIGNATURES: usize = 8;
+/// The longest body of which event and id are read, in bytes, when its sender is known. A longer one may have moved a ref.
+const KEPT: usize = 1 << 20;
+/// The longest event and id that are kept, in characters.
+const LONGEST: usize = 128;
+
+/// What tells a delivery from others: half of a digest.
+pub type Print = [u8; 16];
+
+/// A delivery that comes from who knows the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// Name of the forge.
+    pub forge: &'static str,
+    /// What happened there, in the forge's words.
+    pub event: Option<String>,
+    /// The forge's id of the delivery.
+    pub id: Option<String>,
+    /// By what it is known when it comes again.
+    pub prints: Vec<Print>,
+    /// Whether a ref may be elsewhere now.
+    pub moves: bool,
+    /// Whether the time that was signed is too far from ours.
+    pub late: bool,
+}
+
+/// A delivery whose body is still to come.
+pub struct Check {
+    forge: &'static Forge,
+    event: Option<String>,
+    id: Option<String>,
+    proof: Begun,
+    kept: Option<Vec<u8>>,
+}
+
+/// A proof that was begun.
+enum Begun {
+    /// The secret itself was there.
+    Known,
+    /// Signatures with each secret, and those that were sent.
+    Signatures { with: Vec<hmac::Context>, sent: Vec<Vec<u8>>, late: bool },
+}
+
+impl Check {
+    /// Looks at the headers.
+    ///
+    /// # Errors
+    /// `NoProof`, `WrongProof`, `Malformed`.
+    pub fn begin(headers: &HeaderMap, keys: &Keys, now: Timestamp) -> Result<Self, Refusal> {
+        let forge = Forge::of(|header| headers.contains_key(header));
+        let proof = forge.proofs.iter().find(|proof| headers.contains_key(proof.header())).ok_or(Refusal::NoProof)?;
+        let given = one(headers, proof.header())?.ok_or(Refusal::NoProof)?;
+        let known = |known: bool| if known { Ok(Begun::Known) } else { Err(Refusal::WrongProof) };
+        let proof = match *proof {
+            Proof::Hex { prefix, .. } => {
+                let tag = text(given).and_then(|given| given.strip_prefix(prefix)).and_then(|digits| hex::decode(digits).ok());
+                let sent = vec![tag.ok_or(Refusal::WrongProof)?];
+                Begun::Signatures { with: keys.iter().map(Key::sign).collect(), sent, late: false }
+            }
+            Proof::Standard => standard(headers, given, keys, now)?,
+            Proof::Token(_) => known(keys.any_is(given.as_bytes()))?,
+            Proof::Authorization => known(authorization(given).is_some_and(|secret| keys.any_is(&secret)))?,
+        };
+        let event = forge.event.map_or(Ok(None), |header| one(headers, header))?.and_then(text).map(word);
+        let ids = forge.ids.iter().find(|header| headers.contains_key(**header));
+        let id = ids.map_or(Ok(None), |header| one(headers, header))?.and_then(text).map(word);
+        // Only of a sender who is known already.
+        let kept = (forge.in_body && matches!(proof, Begun::Known)).then(Vec::new);
+        Ok(Self { forge, event, id: id.filter(|id| !id.is_empty()), proof, kept })
+    }
+
+    /// Takes the next piece of the body.
+    pub fn update(&mut self, piece: &[u8]) {
+        if let Begun::Signatures { with, .. } = &mut self.proof {
+            for context in with {
+                context.update(piece);
+            }
+        }
+        match &mut self.kept {
+            Some(kept) if kept.len() + piece.len() <= KEPT => kept.extend_from_slice(piece),
+            kept => *kept = None,
+        }
+    }
+
+    /// Judges, when the body has ended.
+    ///
+    /// # Errors
+    /// `WrongProof`.
+    pub fn end(mut self) -> Result<Signed, Refusal> {
+        let (late, signature) = match self.proof {
+            Begun::Known => (false, None),
+            Begun::Signatures { with, sent, late } => {
+                let made: Vec<hmac::Tag> = with.into_iter().map(hmac::Context::sign).collect();
+                let is_made = |sent: &Vec<u8>| made.iter().fold(false, |found, tag| found | same_signature(tag.as_ref(), sent));
+                (late, Some(sent.into_iter().find(is_made).ok_or(Refusal::WrongProof)?))
+            }
+        };
+        if let Some(kept) = self.kept.take() {
+            let said: InBody = serde_json::from_slice(&kept).unwrap_or_default();
+            (self.event, self.id) = (said.event_type.as_deref().map(word), said.id.as_deref().map(word));
+        }
+        let id = self.id.as_ref().map(|id| print(b"id", id.as_bytes()));
+        let body = signature.filter(|_| self.forge.body_once).map(|tag| print(b"body", &tag));
+        Ok(Signed {
+            forge: self.forge.name,
+            moves: self.forge.moves(self.event.as_deref()),
+            prints: id.into_iter().chain(body).collect(),
+            event: self.event,
+            id: self.id,
+            late,
+        })
+    }
+}
+
+/// All that is read of a body.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InBody {
+    event_type: Option<String>,
+    id: Option<String>,
+}
+
+/// A proof by Standard Webhooks.
+fn standard(headers: &HeaderMap, given: &HeaderValue, keys: &Keys, now: Timestamp) -> Result<Begun, Refusal> {
+    let needed = |header| one(headers, header)?.and_then(text).ok_or(Refusal::Malformed);
+    let (id, time) = (needed(STANDARD_ID)?, needed(STANDARD_TIME)?);
+    let at = time.parse().ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).ok_or(Refusal::Malformed)?;
+    let tags = text(given).unwrap_or_default().split_ascii_whitespace().take(SIGNATURES);
+    let sent: Vec<_> = tags.filter_map(|tag| STANDARD.decode(tag.strip_prefix("v1,")?).ok()).collect();
+    let with = keys.iter().map(|key| {
+        let mut context = key.sign_standard();
+        context.update(format!("{id}.{time}.").as_bytes());
+        context
+    });
+    Ok(Begun::Signatures { with: with.collect(), sent, late: now.duration_since(at).abs() > TOLERANCE })
+}
+
+/// The secret of an `Authorization` header: a bearer token, or the password of any user.
+fn authorization(given: &HeaderValue) -> Option<Vec<u8>> {
+    let (scheme, rest) = text(given)?.split_once(' ')?;
+    match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => Some(rest.trim().as_bytes().to_vec()),
+        "basic" => {
+            let mut pair = STANDARD.decode(rest.trim()).ok()?;
+            let colon = pair.iter().position(|byte| *byte == b':')?;
+            Some(pair.split_off(colon + 1))
+        }
+        _ => None,
+    }
+}
+
+/// A header that is there at most once: of two, one would be judged and the other believed.
+fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, Refusal> {
+    let mut all = headers.get_all(name).iter();
+    match (all.next(), all.next()) {
+        (value, None) => Ok(value),
+        (_, Some(_)) => Err(Refusal::Malformed),
+    }
+}
+
+fn text(value: &HeaderValue) -> Option<&str> {
+    value.to_str().ok()
+}
+
+/// A word of the sender's, for people.
+fn word(text: &str) -> String {
+    clip(text, LONGEST)
+}
+
+fn print(kind: &[u8], of: &[u8]) -> Print {
+    let digest: [u8; 32] = Sha256::new().chain_update(kind).chain_update(of).finalize().into();
+    *digest.first_chunk().unwrap_or(&[0; 16])
+}
+
+#[cfg(test)]
+mod tests;

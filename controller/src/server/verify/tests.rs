@@ -1,0 +1,269 @@
+//! Every row of the table, as its forge sends it; and the mistakes of other receivers that a judgement can make (shared notes on servers,
+//! section 3). The others are in `body` and `receiver`.
+
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderName, HeaderValue};
+use k8s_openapi::ByteString;
+
+use super::*;
+use crate::testing::t0;
+
+const SECRET: &str = "It's a Secret to Everybody";
+const PREVIOUS: &str = "the one before";
+const BODY: &[u8] = br#"{"ref":"refs/heads/main","clone_url":"http://169.254.169.254/"}"#;
+
+fn keys() -> Keys {
+    let entry = |text: &str| ByteString(text.as_bytes().to_vec());
+    Keys::of(&BTreeMap::from([("secret".into(), entry(SECRET)), ("previous".into(), entry(PREVIOUS))])).unwrap()
+}
+
+fn tag(secret: &str, body: &[u8]) -> Vec<u8> {
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body).as_ref().to_vec()
+}
+
+fn hex_of(secret: &str, body: &[u8]) -> String {
+    hex::encode(tag(secret, body))
+}
+
+fn headers(of: &[(&str, &str)]) -> HeaderMap {
+    let pair = |(name, value): &(&str, &str)| (HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap());
+    let mut headers = HeaderMap::new();
+    for (name, value) in of.iter().map(pair) {
+        headers.append(name, value);
+    }
+    headers
+}
+
+fn verify(of: &[(&str, &str)], body: &[u8]) -> Result<Signed, Refusal> {
+    verify_with(of, body, &keys())
+}
+
+fn verify_with(of: &[(&str, &str)], body: &[u8], keys: &Keys) -> Result<Signed, Refusal> {
+    let mut check = Check::begin(&headers(of), keys, t0())?;
+    // In pieces, as it comes.
+    for piece in body.chunks(7) {
+        check.update(piece);
+    }
+    check.end()
+}
+
+/// A signature of Standard Webhooks.
+fn standard(secret: &[u8], id: &str, time: i64, body: &[u8]) -> String {
+    let text = [format!("{id}.{time}.").as_bytes(), body].concat();
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), &text);
+    format!("v1,{}", STANDARD.encode(tag.as_ref()))
+}
+
+fn accepted(signed: &Result<Signed, Refusal>, forge: &str, event: Option<&str>, id: Option<&str>) {
+    let signed = signed.as_ref().unwrap();
+    assert_eq!((signed.forge, signed.event.as_deref(), signed.id.as_deref()), (forge, event, id));
+    assert!(signed.moves && !signed.late, "{signed:?}");
+}
+
+#[test]
+fn github_signs_the_body() {
+    let signature = format!("sha256={}", hex_of(SECRET, BODY));
+    let sent = [("x-github-event", "push"), ("x-github-delivery", "d-1"), ("x-hub-signature-256", &*signature)];
+    accepted(&verify(&sent, BODY), "GitHub", Some("push"), Some("d-1"));
+    assert_eq!(verify(&sent, b"{}"), Err(Refusal::WrongProof), "of another body");
+    let bare = hex_of(SECRET, BODY);
+    let no_prefix = [sent[0], sent[1], ("x-hub-signature-256", &*bare)];
+    assert_eq!(verify(&no_prefix, BODY), Err(Refusal::WrongProof));
+    // SHA-1 counts for nothing.
+    let old = [sent[0], sent[1], ("x-hub-signature", "sha1=00")];
+    assert_eq!(verify(&old, BODY), Err(Refusal::NoProof));
+    let ping = [("x-github-event", "ping"), sent[1], sent[2]];
+    assert!(!verify(&ping, BODY).unwrap().moves);
+    // The example of GitHub's documentation.
+    let known = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+    let example = [sent[0], sent[1], ("x-hub-signature-256", known)];
+    accepted(&verify(&example, b"Hello, World!"), "GitHub", Some("push"), Some("d-1"));
+}
+
+#[test]
+fn gitea_is_asked_for_before_github_whose_headers_it_sends() {
+    let (bare, prefixed) = (hex_of(SECRET, BODY), format!("sha256={}", hex_of(SECRET, BODY)));
+    let sent = |gitea: &str, hub: &str| {
+        let pairs = [
+            ("x-gitea-event", "push"),
+            ("x-gitea-delivery", "g-1"),
+            ("x-gitea-signature", gitea),
+            ("x-github-event", "ping"),
+            ("x-github-delivery", "h-1"),
+            ("x-hub-signature-256", hub),
+            ("x-gogs-event", "push"),
+        ];
+        verify(&pairs, BODY)
+    };
+    accepted(&sent(&bare, &prefixed), "Gitea", Some("push"), Some("g-1"));
+    accepted(&sent(&bare, "sha256=00"), "Gitea", Some("push"), Some("g-1"));
+    assert_eq!(sent("00", &prefixed), Err(Refusal::WrongProof), "what is right in another forge's header makes nothing good");
+    let without = [("x-gitea-event", "push"), ("x-hub-signature-256", &*prefixed)];
+    assert_eq!(verify(&without, BODY), Err(Refusal::NoProof));
+}
+
+#[test]
+fn gitlab_sends_its_token_or_signs() {
+    let event = ("x-gitlab-event", "Push Hook");
+    let token = [event, ("x-gitlab-event-uuid", "u-1"), ("x-gitlab-token", SECRET)];
+    accepted(&verify(&token, BODY), "GitLab", Some("Push Hook"), Some("u-1"));
+    let keyed = [event, ("x-gitlab-event-uuid", "u-1"), ("idempotency-key", "i-1"), ("x-gitlab-token", SECRET)];
+    accepted(&verify(&keyed, BODY), "GitLab", Some("Push Hook"), Some("i-1"));
+    assert_eq!(verify(&[event, ("x-gitlab-token", "wrong")], BODY), Err(Refusal::WrongProof));
+    let merge = [("x-gitlab-event", "Merge Request Hook"), token[2]];
+    assert!(!verify(&merge, BODY).unwrap().moves);
+
+    let (key, now) = (b"thirty-two bytes of a secret key", t0().as_second());
+    let entry = ByteString(format!("whsec_{}", STANDARD.encode(key)).into_bytes());
+    let keys = Keys::of(&BTreeMap::from([("secret".into(), entry)])).unwrap();
+    let sign = |time: i64, signature: &str| {
+        let time = time.to_string();
+        let sent = [
+            event,
+            ("idempotency-key", "w-1"),
+            ("webhook-id", "w-1"),
+            ("webhook-timestamp", &*time),
+            ("webhook-signature", signature),
+        ];
+        verify_with(&sent, BODY, &keys)
+    };
+    let good = standard(key, "w-1", now, BODY);
+    accepted(&sign(now, &good), "GitLab", Some("Push Hook"), Some("w-1"));
+    accepted(&sign(now, &format!("v1,AAAA v1a,x {good}")), "GitLab", Some("Push Hook"), Some("w-1"));
+    assert_eq!(sign(now + 1, &good), Err(Refusal::WrongProof), "the time is covered");
+    assert_eq!(sign(now, &standard(key, "w-2", now, BODY)), Err(Refusal::WrongProof), "and the id");
+    assert_eq!(sign(now, &standard(key, "w-1", now, b"{}")), Err(Refusal::WrongProof), "and the body");
+    assert_eq!(sign(now, &good.replace("v1,", "v2,")), Err(Refusal::WrongProof));
+    for (seconds, late) in [(300, false), (-300, false), (301, true), (-301, true)] {
+        let signed = sign(now + seconds, &standard(key, "w-1", now + seconds, BODY)).unwrap();
+        assert_eq!(signed.late, late, "{seconds}");
+    }
+    // A wrong signature is not made good by the token.
+    let both =
+        [event, ("webhook-id", "w-1"), ("webhook-timestamp", "0"), ("webhook-signature", "v1,AAAA"), ("x-gitlab-token", SECRET)];
+    assert_eq!(verify(&both, BODY), Err(Refusal::WrongProof));
+}
+
+#[test]
+fn bitbucket_signs_the_body() {
+    let signature = format!("sha256={}", hex_of(SECRET, BODY));
+    let cloud = [("x-event-key", "repo:push"), ("x-request-uuid", "b-1"), ("x-hub-signature", &*signature)];
+    accepted(&verify(&cloud, BODY), "Bitbucket", Some("repo:push"), Some("b-1"));
+    let own = [("x-event-key", "repo:refs_changed"), ("x-request-id", "b-2"), ("x-hub-signature", &*signature)];
+    accepted(&verify(&own, BODY), "Bitbucket", Some("repo:refs_changed"), Some("b-2"));
+    assert_eq!(verify(&cloud, b"{}"), Err(Refusal::WrongProof));
+    let test = [("x-event-key", "diagnostics:ping"), ("x-request-id", "b-3")];
+    assert_eq!(verify(&test, b"{}"), Err(Refusal::NoProof), "its test of a connection is not signed");
+}
+
+#[test]
+fn azure_devops_has_a_password_and_its_body_says_what_happened() {
+    let basic = format!("Basic {}", STANDARD.encode(format!("anybody:{SECRET}")));
+    let known = ("x-vss-activityid", "a");
+    let body = br#"{"id":"a-1","eventType":"git.push","resource":{"repository":{"remoteUrl":"http://evil"}}}"#;
+    accepted(&verify(&[known, ("authorization", &basic)], body), "AzureDevOps", Some("git.push"), Some("a-1"));
+    accepted(&verify(&[known, ("x-pawl-token", SECRET)], body), "AzureDevOps", Some("git.push"), Some("a-1"));
+    let other = br#"{"id":"a-2","eventType":"git.pullrequest.created"}"#;
+    assert!(!verify(&[known, ("authorization", &basic)], other).unwrap().moves);
+    let wrong = format!("Basic {}", STANDARD.encode("anybody:wrong"));
+    assert_eq!(verify(&[known, ("authorization", &wrong)], body), Err(Refusal::WrongProof));
+    assert_eq!(verify(&[known], body), Err(Refusal::NoProof));
+}
+
+#[test]
+fn whoever_has_no_row_signs_or_shows_the_secret() {
+    let bearer = format!("Bearer {SECRET}");
+    accepted(&verify(&[("authorization", &bearer)], b""), "Generic", None, None);
+    accepted(
+        &verify(&[("authorization", &bearer.replace("Bearer", "bearer")), ("x-request-id", "r")], b""),
+        "Generic",
+        None,
+        Some("r"),
+    );
+    accepted(&verify(&[("x-pawl-token", SECRET)], b""), "Generic", None, None);
+    let signature = format!("sha256={}", hex_of(SECRET, BODY));
+    accepted(&verify(&[("x-signature", &signature)], BODY), "Generic", None, None);
+    assert!(verify(&[("x-signature", &signature)], BODY).unwrap().prints.is_empty(), "one body may be sent again and again");
+    let time = t0().as_second();
+    let (signature, time) = (standard(SECRET.as_bytes(), "n-1", time, BODY), time.to_string());
+    let sent = [("webhook-id", "n-1"), ("webhook-timestamp", &*time), ("webhook-signature", &*signature)];
+    accepted(&verify(&sent, BODY), "Generic", None, Some("n-1"));
+    for wrong in ["Bearer wrong", "Bearer", "Bearer ", "Digest x", "Basic !!", "Basic YQ==", ""] {
+        assert_eq!(verify(&[("authorization", wrong)], b""), Err(Refusal::WrongProof), "{wrong:?}");
+    }
+    assert_eq!(verify(&[], BODY), Err(Refusal::NoProof));
+}
+
+/// Of two secrets, the first try must not use the body up (Burrito 11.14).
+#[test]
+fn either_of_two_secrets_is_right_and_no_third() {
+    for (secret, right) in [(SECRET, true), (PREVIOUS, true), ("another", false), ("", false)] {
+        let signature = hex_of(secret, BODY);
+        let sent = [("x-gitea-event", "push"), ("x-gitea-signature", &*signature)];
+        assert_eq!(verify(&sent, BODY).is_ok(), right, "{secret}");
+        assert_eq!(verify(&[("x-gitlab-event", "Push Hook"), ("x-gitlab-token", secret)], BODY).is_ok(), right, "{secret}");
+    }
+}
+
+#[test]
+fn a_delivery_is_known_by_its_id_and_its_signature() {
+    let signature = hex_of(SECRET, BODY);
+    let prints = |id: &str, body: &[u8], signature: &str| {
+        let sent = [("x-gitea-event", "push"), ("x-gitea-delivery", id), ("x-gitea-signature", signature)];
+        verify(&sent, body).unwrap().prints
+    };
+    let (one, again) = (prints("1", BODY, &signature), prints("2", BODY, &signature.to_ascii_uppercase()));
+    assert_eq!(one.len(), 2);
+    assert!(one[0] != again[0] && one[1] == again[1], "the id is not covered by the signature");
+    let other = prints("1", b"{}", &hex_of(SECRET, b"{}"));
+    assert!(one[0] == other[0] && one[1] != other[1]);
+}
+
+/// Nothing of a payload is read before its sender is known, and little after (CVE-2025-59538: receivers that fell over).
+#[test]
+fn no_payload_and_no_header_makes_it_fall_over() {
+    let deep = "[".repeat(1 << 19);
+    let long = format!(r#"{{"eventType":"git.push","x":"{}"}}"#, "x".repeat(2 << 20));
+    let control = r#"{"eventType":"git.push\u001b[31m\n","id":"\u202eabc"}"#;
+    let bearer = format!("Bearer {SECRET}");
+    let known = [("x-vss-activityid", "a"), ("authorization", &*bearer)];
+    for body in ["", "{", "null", "[]", r#"{"eventType":7}"#, r#"{"id":{"a":[]}}"#, "\u{0}", &deep, &long] {
+        let signed = verify(&known, body.as_bytes()).unwrap();
+        assert!(signed.moves && signed.event.is_none(), "what nobody understood may have moved a ref");
+    }
+    let signed = verify(&known, control.as_bytes()).unwrap();
+    assert_eq!(
+        (signed.event.as_deref(), signed.id.as_deref()),
+        (Some("git.push[31m"), Some("abc")),
+        "people read it on a terminal"
+    );
+    for forge in super::super::forges::FORGES {
+        for proof in forge.proofs {
+            for value in
+                ["", " ", "sha256=", "sha256=zz", "v1,", "v1,!", "=", ",", ":", "\u{ff}", "sha256=00", &"a".repeat(10_000)]
+            {
+                let mut sent = headers(&[("webhook-id", "1"), ("webhook-timestamp", "9223372036854775807")]);
+                let event = forge.event.unwrap_or("x-vss-activityid");
+                sent.insert(HeaderName::try_from(event).unwrap(), HeaderValue::from_static("push"));
+                sent.insert(HeaderName::try_from(proof.header()).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+                let begun = Check::begin(&sent, &keys(), t0()).and_then(Check::end);
+                assert!(begun.is_err(), "{} {proof:?} {value}", forge.name);
+            }
+        }
+    }
+    for time in ["", "x", "-1e9", "99999999999999999999"] {
+        let sent = [("webhook-id", "1"), ("webhook-timestamp", time), ("webhook-signature", "v1,AAAA")];
+        assert_eq!(verify(&sent, BODY), Err(Refusal::Malformed), "{time}");
+    }
+}
+
+#[test]
+fn a_header_that_is_there_twice_has_no_sense() {
+    let signature = hex_of(SECRET, BODY);
+    let right = [("x-gitea-event", "push"), ("x-gitea-delivery", "1"), ("x-gitea-signature", &*signature)];
+    assert!(verify(&right, BODY).is_ok());
+    for twice in [("x-gitea-event", "issues"), ("x-gitea-delivery", "2"), ("x-gitea-signature", "00")] {
+        assert_eq!(verify(&[&right[..], &[twice]].concat(), BODY), Err(Refusal::Malformed), "{twice:?}");
+    }
+}

@@ -1,0 +1,296 @@
+//! `controller server`: what its account may write, and deliveries that a real forge makes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ::controller::server::{self, deliveries::Verdict, poking, receiver::Receiver};
+use anyhow::{Context, Result, ensure};
+use crds::{TerraformRepository, clock::ServerClock, names};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tests::{guide::block, servers::gitea::Gitea};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+
+use crate::world::{PATIENCE, Test, World, refused, run};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("webhooks::the_server_pokes_repositories_and_does_nothing_else", true, confined),
+        Test::new("webhooks::a_delivery_pokes_once_until_it_is_answered", true, pokes),
+        Test::new("webhooks::the_guide_leads_to_a_delivery", true, guide),
+        Test::new("webhooks::what_gitea_tells_of_a_push_pokes", true, forge),
+    ]
+}
+
+const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-server";
+const SECRET: &str = "a secret of tests";
+
+fn merge(api: &Api<TerraformRepository>, patch: &Value) -> impl Future<Output = kube::Result<TerraformRepository>> {
+    let (api, patch) = (api.clone(), Patch::Merge(patch.clone()));
+    async move { api.patch("net", &PatchParams::default(), &patch).await }
+}
+
+/// A namespace with a repository whose deliveries are proven with a Secret.
+async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, String)> {
+    let namespace = world.namespace().await?;
+    let secrets: Api<Secret> = Api::namespaced(world.admin.clone(), &namespace);
+    let secret = json!({"metadata": {"name": "hook"}, "stringData": {"secret": SECRET}});
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
+    let repository = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository",
+        "metadata": {"name": "net", "labels": {"a": "b"}, "annotations": {"a": "b"}},
+        "spec": {"url": "https://git.example.org/net", "webhook": {"secretRef": {"name": "hook"}}}});
+    let made = repositories.create(&PostParams::default(), &serde_json::from_value(repository)?).await?;
+    Ok((repositories, namespace, made.uid().context("no UID")?))
+}
+
+async fn confined(world: World) -> Result<()> {
+    let (theirs, namespace, uid) = repository(&world).await?;
+    let client = world.access.impersonate(ACCOUNT, &[]).await?;
+    let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &namespace);
+    let label = json!({"metadata": {"labels": {"a": "c"}}});
+    let started = Instant::now();
+    while !matches!(merge(&api, &label).await, Err(kube::Error::Api(status)) if status.message.contains("'pawl-server'")) {
+        ensure!(started.elapsed() < PATIENCE, "the policy is not in force after {PATIENCE:?}");
+        merge(&theirs, &json!({"metadata": {"labels": {"a": "b"}}})).await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let poke = |value: &str| json!({"metadata": {"uid": uid, "annotations": {names::POKE: value}}});
+    for time in ["2026-11-24T10:00:00Z", "2026-11-24T10:00:00.123456789Z"] {
+        ensure!(merge(&api, &poke(time)).await?.annotations()[names::POKE] == time);
+    }
+    let with = |other: &Value| {
+        let mut patch = other.clone();
+        patch["metadata"]["annotations"][names::POKE] = "2026-11-24T10:00:01Z".into();
+        patch
+    };
+    let nothing_else = "changes nothing else";
+    for other in [
+        json!({"metadata": {"annotations": {"a": "c"}}}),
+        json!({"metadata": {"annotations": {"a": null}}}),
+        json!({"metadata": {"annotations": {"pawl.run/approve": "x"}}}),
+        json!({"metadata": {"labels": {"a": null}}}),
+        json!({"metadata": {"labels": {"pawl.run/layer": "x"}}}),
+        json!({"metadata": {"finalizers": ["pawl.run/x"]}}),
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x"}]}}),
+        json!({"spec": {"url": "https://evil.example.org/net"}}),
+        json!({"spec": {"webhook": null}}),
+        json!({"spec": {"suspend": true}}),
+    ] {
+        refused("with the poke", merge(&api, &with(&other)).await, nothing_else)?;
+    }
+    refused("no poke", merge(&api, &json!({"metadata": {"annotations": {names::POKE: null}}})).await, nothing_else)?;
+    for words in ["$(reboot)", "", &"1".repeat(41), "now"] {
+        refused("no time", merge(&api, &poke(words)).await, "writes a time")?;
+    }
+    // One that was made again is another.
+    let other = json!({"metadata": {"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::POKE: "2026-11-24T10:00:02Z"}}});
+    refused("another UID", merge(&api, &other).await, "uid")?;
+    // It has no other rights.
+    let runs: Api<crds::TerraformRun> = Api::namespaced(client.clone(), &namespace);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    refused("a Secret", secrets.get("hook").await, "cannot get resource")?;
+    refused("Secrets", secrets.list(&kube::api::ListParams::default()).await, "cannot list resource")?;
+    refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, "cannot create resource")?;
+    refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, "cannot patch resource")?;
+    refused("it", api.delete("net", &DeleteParams::default()).await, "cannot delete resource")?;
+    // And would not be let use them.
+    let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
+    world.bind(&namespace, "cluster-admin", &subject).await?;
+    let started = Instant::now();
+    while secrets.get("hook").await.is_err() {
+        ensure!(started.elapsed() < PATIENCE, "it has no rights after {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let nothing = "does nothing else";
+    refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, nothing)?;
+    refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, nothing)?;
+    refused("it", api.delete("net", &DeleteParams::default()).await, nothing)?;
+    let mut again = theirs.get("net").await?;
+    again.metadata = kube::api::ObjectMeta { name: Some("other".into()), ..Default::default() };
+    refused("another", api.create(&PostParams::default(), &again).await, nothing)
+}
+
+/// What `controller sources` writes when it has looked.
+fn answer(poke: &str) -> Patch<Value> {
+    Patch::Merge(json!({"status": {"lastHandledPoke": poke}}))
+}
+
+/// The server in this process, with its account's rights, on a loopback address.
+struct Server {
+    receiver: Arc<Receiver>,
+    address: String,
+    _tasks: JoinSet<()>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Server {
+    async fn start(client: Client, namespace: &str) -> Result<Self> {
+        let (receiver, clock) = (Arc::new(Receiver::new(client.clone(), ServerClock::default())), ServerClock::default());
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        server::watch_repositories(&receiver, &client, &[namespace.to_owned()]);
+        tasks.spawn(poking::run(receiver.clone(), client, clock, stopped.clone()));
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = format!("http://{}", listener.local_addr()?);
+        let (router, limits) = (server::receiver::router(receiver.clone()), server::LIMITS);
+        tasks.spawn(datastore::serve::serve(router, || (), limits, listener, None, stopped));
+        Ok(Self { receiver, address, _tasks: tasks, _stop: stop })
+    }
+
+    /// Lets it read the Secrets of a namespace, and waits until it may.
+    async fn may_read(&self, world: &World, namespace: &str) -> Result<()> {
+        let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
+        world.bind(namespace, "pawl-server-secrets", &subject).await?;
+        let secrets: Api<Secret> = Api::namespaced(world.access.impersonate(ACCOUNT, &[]).await?, namespace);
+        until("it may read", async || Ok(secrets.get("hook").await.is_ok())).await
+    }
+}
+
+async fn until(what: &str, mut done: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    let started = Instant::now();
+    while !done().await? {
+        ensure!(started.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+/// Waits for a poke other than one, and answers it.
+async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
+    let mut poke = String::new();
+    until("a poke", async || {
+        poke = repositories.get("net").await?.annotations().get(names::POKE).cloned().unwrap_or_default();
+        Ok(!poke.is_empty() && poke != not)
+    })
+    .await?;
+    repositories.patch_status("net", &PatchParams::default(), &answer(&poke)).await?;
+    Ok(poke)
+}
+
+async fn pokes(world: World) -> Result<()> {
+    let (repositories, namespace, uid) = repository(&world).await?;
+    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let url = format!("{}/hooks/{uid}", server.address);
+    let post = async |secret: &str, id: &str| -> Result<u16> {
+        let request = http.post(&url).header("authorization", format!("Bearer {secret}")).header("x-request-id", id);
+        Ok(request.body("{}").send().await?.status().as_u16())
+    };
+    until("the repositories are listed", async || Ok(post(SECRET, "0").await? != 503)).await?;
+    ensure!(post(SECRET, "0").await? == 403, "the namespace lets nobody read its Secrets");
+    server.may_read(&world, &namespace).await?;
+    until("the Secret is read anew", async || Ok(post(SECRET, "1").await? == 202)).await?;
+    ensure!(post("wrong", "2").await? == 401);
+    let first = {
+        let mut poke = None;
+        until("a poke", async || {
+            poke = repositories.get("net").await?.annotations().get(names::POKE).cloned();
+            Ok(poke.is_some())
+        })
+        .await?;
+        poke.context("a poke")?
+    };
+    // Whatever comes until it is answered is one poke more.
+    for id in 10..30 {
+        ensure!(post(SECRET, &id.to_string()).await? == 202);
+    }
+    let version = repositories.get("net").await?.resource_version();
+    ensure!(repositories.get("net").await?.annotations()[names::POKE] == first, "it waits for an answer");
+    repositories.patch_status("net", &PatchParams::default(), &answer(&first)).await?;
+    let second = answers(&repositories, &first).await?;
+    ensure!(second > first && repositories.get("net").await?.resource_version() != version);
+    // The next one comes at once, and not a third of those before.
+    ensure!(post(SECRET, "30").await? == 202);
+    let third = answers(&repositories, &second).await?;
+    let time: jiff::Timestamp = third.parse()?;
+    ensure!(time > second.parse::<jiff::Timestamp>()?, "{third}");
+    Ok(())
+}
+
+/// The page, as it stands, with another namespace and another address.
+async fn guide(world: World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let here = |name: &str| -> Result<String> {
+        let text = block(name)?
+            .replace("-n prod", &format!("-n {namespace}"))
+            .replace("namespace: prod", &format!("namespace: {namespace}"));
+        Ok(text.replace("https://hooks.example.com", &server.address))
+    };
+    let paste = |text: &str| -> Result<String> {
+        let kubectl = world.access.kubectl.parent().context("kubectl lies in a directory")?.display();
+        let path = format!("{kubectl}:{}", std::env::var("PATH").unwrap_or_default());
+        let mut shell = std::process::Command::new("bash");
+        shell
+            .args(["-euo", "pipefail", "-c", text])
+            .env("PATH", path)
+            .env("KUBECONFIG", &world.access.kubeconfig)
+            .env("no_proxy", "*");
+        let output = shell.output()?;
+        ensure!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    paste(&here("webhook secret")?)?;
+    let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
+    let manifest: Value = serde_saphyr::from_str(&here("webhook.yaml")?)?;
+    let uid = repositories.create(&PostParams::default(), &serde_json::from_value(manifest)?).await?.uid().context("no UID")?;
+    let address = paste(&here("webhook address")?)?;
+    ensure!(address == format!("{}/hooks/{uid}", server.address), "{address}");
+    // Until the API server has learnt of the right, and the server of the repository.
+    let by_hand = here("webhook by hand")?;
+    until("a delivery by hand is taken", async || Ok(paste(&by_hand)?.contains(r#""verdict":"accepted""#))).await?;
+    let poked = async || Ok(repositories.get("network").await?.annotations().contains_key(names::POKE));
+    until("a poke", poked).await
+}
+
+async fn forge(world: World) -> Result<()> {
+    let Some(tools) = Gitea::tools()? else {
+        println!("left out: deliveries of Gitea (it is not built yet; `PAWL_SUITES=1` builds it)");
+        return Ok(());
+    };
+    let (repositories, namespace, uid) = repository(&world).await?;
+    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    server.may_read(&world, &namespace).await?;
+    let gitea = Gitea::start(&tools, "127.0.0.1".parse()?, "").await?;
+    gitea.create("net").await?;
+    gitea.hook("net", &format!("{}/hooks/{uid}", server.address), SECRET).await?;
+    let sha = gitea.commit("net", "main", "main.tf", "# one\n").await?;
+    ensure!(sha.len() == 40, "{sha}");
+    let first = answers(&repositories, "").await.with_context(|| gitea.log())?;
+    let taken = server.receiver.deliveries.newest();
+    let push = taken.first().context("no delivery is shown")?;
+    ensure!(push.forge == "Gitea" && push.event.as_deref() == Some("push") && push.verdict == Verdict::Accepted, "{taken:?}");
+    ensure!(push.repository == format!("{namespace}/net") && push.id.as_ref().is_some_and(|id| id.len() == 36), "{taken:?}");
+    // By git itself, to another branch.
+    let folder = tempfile::tempdir()?;
+    let git = |arguments: &[&str]| -> Result<()> {
+        let mut command = std::process::Command::new("git");
+        command.current_dir(folder.path()).args(["-c", "user.name=t", "-c", "user.email=t@pawl.invalid"]).args(arguments);
+        command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_TERMINAL_PROMPT", "0").env("no_proxy", "*");
+        let output = command.output()?;
+        ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    git(&["clone", "--quiet", &gitea.push_url("net"), "."])?;
+    ensure!(std::fs::read_to_string(folder.path().join("main.tf"))? == "# one\n");
+    git(&["commit", "--quiet", "--allow-empty", "-m", "two"])?;
+    git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"])?;
+    let second = answers(&repositories, &first).await.with_context(|| gitea.log())?;
+    // An issue moves no ref; a hook with another secret is not the forge's.
+    let issue = json!({"title": "t"});
+    gitea.api(reqwest::Method::POST, "repos/root/net/issues", &issue).await?;
+    let ignored = || server.receiver.deliveries.newest().iter().any(|one| one.verdict == Verdict::Ignored);
+    until("the issue is told of", async || Ok(ignored())).await?;
+    gitea.hook("net", &format!("{}/hooks/{uid}", server.address), "another").await?;
+    gitea.commit("net", "main", "main.tf", "# three\n").await?;
+    let wrong = || server.receiver.metrics.exposition().1.contains(r#"refused_total{reason="wrongProof"}"#);
+    until("the other hook is refused", async || Ok(wrong())).await?;
+    answers(&repositories, &second).await.map(drop)
+}
