@@ -53,7 +53,7 @@ fn is_terragrunt(name: &str) -> bool {
 
 /// What a file of this name and text takes from elsewhere. `config` says that a file of Terragrunt's named it.
 pub fn read(name: &str, text: &str, config: bool) -> Read {
-    let found = match (config || is_terragrunt(name), name.ends_with(".json")) {
+    let found = match (config || is_terragrunt(name), name.strip_suffix(".json").is_some()) {
         (false, false) => modules(text),
         (false, true) => json_modules(text),
         (true, false) => terragrunt(text),
@@ -73,7 +73,7 @@ fn modules(text: &str) -> Found {
     let body = hcl::parse(text).ok()?;
     let sources = body.get_blocks("module").filter_map(|block| block.body.get_attribute("source"));
     let places = sources.map(|source| local(&source.value)).collect::<Option<Vec<_>>>()?;
-    Some(places.into_iter().flatten().map(|place| (Kind::Module, place)).collect())
+    Some(places.concat().into_iter().map(|place| (Kind::Module, place)).collect())
 }
 
 fn json_modules(text: &str) -> Found {
@@ -109,11 +109,11 @@ fn is_remote(beginning: &str) -> bool {
 }
 
 /// The place of a module's source: of a remote one nothing, and of one that is computed nobody knows.
-fn local(source: &Expression) -> Option<Option<Place>> {
+fn local(source: &Expression) -> Option<Vec<Place>> {
     match source {
-        Expression::String(text) => Some(is_local(text).then(|| Place::Beside(text.to_string()))),
+        Expression::String(text) => Some(is_local(text).then(|| Place::Beside(text.to_string())).into_iter().collect()),
         Expression::StringTemplate(template) => match template.iter().next() {
-            Some(Element::Literal(text)) if is_remote(text) => Some(None),
+            Some(Element::Literal(text)) if is_remote(text) => Some(Vec::new()),
             _ => None,
         },
         _ => None,

@@ -126,7 +126,7 @@ impl Follow {
         let key = (repository.namespace().unwrap_or_default(), repository.name_any());
         if let Some(known) = self.repositories.get(&key)
             && known.metadata.uid == repository.metadata.uid
-            && (version(known) >= version(&repository))
+            && version(known) >= version(&repository)
         {
             return false;
         }
@@ -252,7 +252,7 @@ mod tests {
         let mut follow = Follow::default();
         let r = key("a", "r");
         assert!(follow.repository(repository("5", json!({"url": "https://h/r", "allowedNamespaces": ["b"]}))));
-        assert_eq!(follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))), [r.clone()]);
+        assert_eq!(follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))), std::slice::from_ref(&r));
         assert!(follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))).is_empty(), "nothing new");
         follow.layer(&layer("b", "x", json!({"repository": {"name": "r", "namespace": "a"}, "ref": "prod"})));
         follow.layer(&layer("c", "x", json!({"repository": {"name": "r", "namespace": "a"}, "ref": "other"})));

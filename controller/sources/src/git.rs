@@ -1,7 +1,7 @@
 //! How git is run: for a limited time, with bounded output, without secrets in what it says, in a process group that ends with it.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     io,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
@@ -238,11 +238,6 @@ pub fn size(dir: &Path) -> u64 {
         }
     }
     all
-}
-
-/// An argument that is a path.
-pub fn text(path: &Path) -> String {
-    OsStr::to_string_lossy(path.as_os_str()).into_owned()
 }
 
 #[cfg(test)]

@@ -113,15 +113,12 @@ impl<B: Bundles> Looker<B> {
                 found.look.refs.push((name.to_owned(), Seen::Unseen));
                 continue;
             }
-            let seen = match at {
-                Some(at) => {
-                    let of_ref = OfRef { view, name, known, at, begun, verify: cause == Cause::Poke || memory.looked.is_none() };
-                    self.reference(&server, &of_ref, memory, &mut found).await
-                }
-                None => {
-                    let (url, name) = (server.repository.url().as_str(), clip(name, 100));
-                    Err(Problem::new(crds::Reason::RevisionNotFound, format!("{url} has no branch or tag {name}")))
-                }
+            let seen = if let Some(at) = at {
+                let of_ref = OfRef { view, name, known, at, begun, verify: cause == Cause::Poke || memory.looked.is_none() };
+                self.reference(&server, &of_ref, memory, &mut found).await
+            } else {
+                let (url, name) = (server.repository.url().as_str(), clip(name, 100));
+                Err(Problem::new(crds::Reason::RevisionNotFound, format!("{url} has no branch or tag {name}")))
             };
             found.look.refs.push((name.to_owned(), seen.unwrap_or_else(Seen::Failed)));
         }

@@ -55,8 +55,8 @@ mod tests {
             (id('7'), "refs/pull/1/head"),
             (id('8'), "refs/tags/light"),
         ];
-        let text: String = text.iter().map(|(id, name)| format!("{id}\t{name}\n")).collect();
-        let listing = Listing::parse(&format!("warning: something\nnone\trefs/heads/x\n{text}"));
+        let text = text.map(|(id, name)| format!("{id}\t{name}")).join("\n");
+        let listing = Listing::parse(&format!("warning: something\nnone\trefs/heads/x\n{text}\n"));
         let rows = [
             ("HEAD", Some('1')),
             ("main", Some('2')),

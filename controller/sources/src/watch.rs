@@ -96,11 +96,15 @@ impl<B: Bundles + 'static> Workers<B> {
         let seen = |event: Seen<TerraformLayer>| match event {
             Seen::One(layer) => {
                 let concerned = self.shared.follow().layer(&layer);
-                concerned.iter().for_each(|key| self.wake(key));
+                for key in &concerned {
+                    self.wake(key);
+                }
             }
             Seen::Gone(key) => {
                 let concerned = self.shared.follow().without_layer(&key);
-                concerned.iter().for_each(|key| self.wake(key));
+                if let Some(key) = concerned {
+                    self.wake(&key);
+                }
             }
         };
         self.watch(Kind::Layer, scope, seen).await;
@@ -122,13 +126,21 @@ impl<B: Bundles + 'static> Workers<B> {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(guard)) => {
                     listed.insert(key(&guard));
-                    understood(guard).into_iter().for_each(|object| seen(Seen::One(object)));
+                    if let Some(object) = understood(guard) {
+                        seen(Seen::One(object));
+                    }
                 }
-                Ok(Event::Apply(guard)) => understood(guard).into_iter().for_each(|object| seen(Seen::One(object))),
+                Ok(Event::Apply(guard)) => {
+                    if let Some(object) = understood(guard) {
+                        seen(Seen::One(object));
+                    }
+                }
                 Ok(Event::Delete(guard)) => seen(Seen::Gone(key(&guard))),
                 Ok(Event::InitDone) => {
                     let gone = self.shared.follow().others(kind, scope.as_deref(), &listed);
-                    gone.into_iter().for_each(|key| seen(Seen::Gone(key)));
+                    for key in gone {
+                        seen(Seen::Gone(key));
+                    }
                     listed.clear();
                     if std::mem::take(&mut first) {
                         self.shared.metrics.filled();

@@ -112,7 +112,9 @@ impl World {
             writes: 0,
             _dirs: dirs,
         };
-        layers.iter().for_each(|(name, spec)| world.layer(name, spec));
+        for (name, spec) in layers {
+            world.layer(name, spec);
+        }
         world
     }
 
