@@ -213,10 +213,8 @@ async fn life(world: World) -> Result<()> {
     ensure!(third.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger == "Person"), "nobody asked for it");
     let layer =
         scene.until("net", "answered", |layer| layer.status.as_ref().is_some_and(|s| s.last_handled_plan.is_some())).await?;
-    ensure!(
-        layer.annotations().get(names::PLAN) == layer.status.and_then(|status| status.last_handled_plan).as_ref(),
-        "another word"
-    );
+    let handled = layer.status.as_ref().and_then(|status| status.last_handled_plan.as_ref());
+    ensure!(layer.annotations().get(names::PLAN) == handled, "another word");
     scene.waits(&third.name_any()).await?;
     let layer = scene.until("net", "drifted", |layer| layer.status.as_ref().is_some_and(|status| status.drift.is_some())).await?;
     let drift = layer.status.and_then(|status| status.drift).context("no drift")?;
