@@ -19,6 +19,7 @@ use controller::{
     read_api::{self, Registration},
     run::{self, Context},
     settings::Settings,
+    slots,
 };
 use crds::clock::ServerClock;
 
@@ -113,6 +114,13 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let (stop, stopped) = watch::channel(false);
     let sweeps: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.cluster.clone(), stopped.clone()))).collect();
+    let mut bounds: Vec<_> = scopes
+        .iter()
+        .map(|scope| {
+            tokio::spawn(slots::feed::repositories(scope.clone(), ctx.cluster.clone(), ctx.slots.clone(), stopped.clone()))
+        })
+        .collect();
+    bounds.push(tokio::spawn(slots::feed::namespaces(ctx.cluster.clone(), ctx.slots.clone(), stopped.clone())));
     let watches = scopes.into_iter().map(|scope| {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
         tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
@@ -121,7 +129,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let probing = policies::feed::run(ctx.clone(), ctx.policies.clone(), readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
     let others = [tokio::spawn(reading), tokio::spawn(probing), tokio::spawn(nodes)];
-    let watches = futures::future::join_all(watches.chain(others).chain(sweeps));
+    let watches = futures::future::join_all(watches.chain(others).chain(sweeps).chain(bounds));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served.with_context(unheard),

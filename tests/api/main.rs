@@ -14,6 +14,7 @@ mod newer;
 mod outputs;
 mod policies;
 mod rig;
+mod slots;
 mod upgrade;
 mod world;
 
@@ -42,6 +43,7 @@ fn main() -> Result<ExitCode> {
         fences::tests(),
         enforcement::tests(),
         leases::tests(),
+        slots::tests(),
         matrix::tests(),
         applied::tests(),
         chart::tests(),

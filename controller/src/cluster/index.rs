@@ -112,6 +112,14 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.get(key).map(|(_, value)| value)
     }
 
+    /// An entry, to be changed.
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get_mut(key).map(|(_, value)| value)
+    }
+
     /// All entries.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.0.iter().map(|(key, (_, value))| (key, value))

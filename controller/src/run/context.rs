@@ -13,6 +13,7 @@ use crate::{
     cluster::Cluster,
     events::Events,
     policies::Prober,
+    slots::Slots,
     state_queue::{newer_plans::NewerPlans, queue::Queue},
 };
 
@@ -28,6 +29,8 @@ pub struct Context {
     pub newer_plans: NewerPlans,
     /// Runs by the state that they apply to.
     pub queue: Queue,
+    /// Slots of open attempts.
+    pub slots: Arc<Slots>,
     /// Locks that runs were told to release.
     pub released: Released,
     /// The datastore, when there is one.
@@ -44,6 +47,7 @@ impl Context {
             policies: Arc::default(),
             newer_plans: NewerPlans::default(),
             queue: Queue::new(&cluster.settings),
+            slots: Arc::new(Slots::new(&cluster.settings)),
             released: Released::default(),
             datastore: datastore.map(Arc::new),
             events: Events::new(cluster.client.clone()),

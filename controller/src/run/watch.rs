@@ -42,12 +42,14 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let (runs_ctx, mut plans) = (ctx.clone(), ctx.newer_plans.feed());
     let (wake, woken) = mpsc::unbounded();
     let mut line = ctx.queue.feed(scope.clone(), wake.clone());
+    let mut slots = ctx.slots.feed(scope.clone(), wake.clone());
     ctx.nodes.wakes(scope.clone(), wake.clone());
     let runs = watcher(ctx.scoped::<DeserializeGuard<TerraformRun>>(scope.as_deref()), watcher::Config::default())
         .backoff(backoff())
         .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
         .inspect_ok(move |event| {
             runs_ctx.queue.apply(&mut line, event);
+            runs_ctx.slots.apply(&mut slots, event);
             if let watcher::Event::Apply(run) | watcher::Event::Delete(run) = event
                 && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
             {
