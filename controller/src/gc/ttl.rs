@@ -1,6 +1,8 @@
 //! Finished runs go after their time. Indeterminate ones stay, as somebody has to look at them; so do those that a tool keeps, as it
 //! would make them again, and with them their apply.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -8,6 +10,9 @@ use kube::ResourceExt;
 use crds::RunResult;
 
 use crate::settings::Settings;
+
+/// How often somebody looks which finished runs go before the next such look: a timer for each would cost more than the run.
+pub const SWEEP: Duration = Duration::from_secs(600);
 
 /// Labels and annotations of tools that make again what is deleted.
 pub const KEPT_BY: [&str; 8] = [
