@@ -80,6 +80,16 @@ impl ErrorKind {
     }
 }
 
+impl ErrorKind {
+    /// Whether the API server said no, so that nothing was done and nothing will be. Of any other error nobody knows.
+    pub const fn is_refusal(self) -> bool {
+        match self {
+            Self::Conflict | Self::AlreadyExists | Self::NotFound | Self::Forbidden | Self::Invalid | Self::Throttled => true,
+            Self::Server | Self::Timeout | Self::Transport | Self::Internal => false,
+        }
+    }
+}
+
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

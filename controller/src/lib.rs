@@ -9,6 +9,7 @@
 //! | [`layer`] | the reconciler of layers: which runs a repository's directory needs, and what is said of it |
 //! | [`policies`] | the proof that the admission policies stand |
 //! | [`state_queue`] | one apply at a time on a state: who has it, who waits, what was applied or planned since |
+//! | [`slots`] | how many attempts are open at once, and who is next |
 //! | [`gc`] | what is deleted because nothing needs it any more |
 //! | [`cluster`] | watches and caches, the API server's clock, which of several controllers works |
 //! | [`runner_pod`] | what an attempt is made of, its pod and its rights, and what its pod says of itself |
@@ -35,6 +36,7 @@ pub mod run;
 pub mod runner_pod;
 pub mod server;
 pub mod settings;
+pub mod slots;
 pub mod state_queue;
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::proxy_and_authorities_of_pods_reach_the_controller", false, proxy),
         Test::new("chart::namespaces_that_share_states_reach_the_controller", false, sharing),
         Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
+        Test::new("chart::how_many_runs_begin_reaches_the_controller", false, slots),
         Test::new("chart::values_of_an_earlier_release_are_enough", false, reused),
         Test::new("chart::the_server_is_restricted_and_there_for_whoever_wants_it", false, server),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
@@ -481,6 +482,23 @@ async fn finite(_: World) -> Result<()> {
     Ok(())
 }
 
+async fn slots(_: World) -> Result<()> {
+    let said = |values: &[&str]| -> Result<Vec<String>> {
+        let all = render(values)?;
+        let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
+        let of = |argument: &&&str| argument.starts_with("--max-concurrent") || argument.starts_with("--freeze");
+        Ok(arguments.iter().filter(of).map(|argument| (*argument).to_owned()).collect())
+    };
+    ensure!(said(&[])?.is_empty(), "any number");
+    let values = ["controller.maxConcurrentRuns={\"total\":40,\"perNamespace\":4}", "controller.freeze=true"];
+    let wanted = ["--max-concurrent-runs=40", "--max-concurrent-runs-per-namespace=4", "--freeze"];
+    ensure!(said(&values)? == wanted, "{:?}", said(&values)?);
+    for value in ["controller.maxConcurrentRuns={\"total\":0}", "controller.maxConcurrentRuns=40", "controller.freeze=\"yes\""] {
+        ensure!(render(&[value]).is_err(), "{value} was let through");
+    }
+    Ok(())
+}
+
 /// `helm upgrade --reuse-values` knows nothing of what the earlier chart had not: here all that is newer than commit f19e30a.
 async fn reused(_: World) -> Result<()> {
     let newer = [
@@ -491,6 +509,8 @@ async fn reused(_: World) -> Result<()> {
         "runner.ephemeralStorage",
         "runner.requireConfinement",
         "datastore.ca",
+        "controller.maxConcurrentRuns",
+        "controller.freeze",
     ];
     let all = render(&newer.map(|value| format!("{value}=null")).each_ref().map(String::as_str))?;
     let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);

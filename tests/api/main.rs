@@ -19,6 +19,7 @@ mod outputs;
 mod policies;
 mod repositories;
 mod rig;
+mod slots;
 mod upgrade;
 mod webhooks;
 mod world;
@@ -51,6 +52,7 @@ fn main() -> Result<ExitCode> {
         layers::tests(),
         enforcement::tests(),
         leases::tests(),
+        slots::tests(),
         matrix::tests(),
         namespaces::tests(),
         applied::tests(),

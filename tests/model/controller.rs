@@ -5,6 +5,7 @@ use std::sync::Arc;
 use controller::{
     run::{Action, Enforcement, LateResult, LockHolder, NodeState, Notes, Observed, PodState, RunView, decide},
     settings::Settings,
+    slots::Slot,
 };
 use crds::names;
 use jiff::{SignedDuration, Timestamp};
@@ -76,6 +77,9 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         late_result: LateResult::Unknown,
         taken: seen.leased.then(|| (state_key(), format!("pawl-state-{}", state_key()))),
         ahead: None,
+        slot: Slot::Free,
+        slot_wanted: false,
+        frozen: None,
         node: NodeState::Unknown,
         gone_pod_ended: false,
         lock_released: false,
@@ -147,6 +151,7 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
             | Action::CreateRerun
             | Action::CreateRecovery
             | Action::Prune
+            | Action::TakeSlot { .. }
             | Action::AskNodes
             | Action::ReleaseLock
             | Action::AskLock

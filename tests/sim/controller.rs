@@ -24,9 +24,10 @@ use futures::{
     FutureExt, StreamExt,
     channel::mpsc::{UnboundedReceiver, unbounded},
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     Client,
+    core::PartialObjectMeta,
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 use serde::Deserialize;
@@ -42,7 +43,7 @@ use tokio::{
 use crate::{
     http::Server,
     invariants,
-    world::{NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
+    world::{NAMESPACES, NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
 };
 
 /// Keeps one controller alive: a new process after each death.
@@ -82,6 +83,8 @@ struct Informer {
     pods: Feed,
     plans: Feed,
     line: Feed,
+    slots: Feed,
+    frozen: Feed,
     cache: Arc<Mutex<Cache>>,
     woken: Arc<Notify>,
 }
@@ -89,6 +92,7 @@ struct Informer {
 impl Informer {
     fn run(&mut self, event: &Event<TerraformRun>) {
         self.ctx.queue.apply(&mut self.line, event);
+        self.ctx.slots.apply(&mut self.slots, event);
         let older = self.ctx.newer_plans.apply(&mut self.plans, event);
         if let Event::Apply(run) | Event::Delete(run) = event
             && let Some(pod) = left_by(run, matches!(event, Event::Delete(_)), &self.ctx)
@@ -155,6 +159,13 @@ impl Informer {
         self.wake();
     }
 
+    fn namespace(&mut self, event: &Event<PartialObjectMeta<Namespace>>) {
+        for namespace in self.ctx.freezes.apply(&mut self.frozen, event) {
+            self.ctx.slots.wake(&namespace);
+        }
+        self.wake();
+    }
+
     fn change(&mut self, change: &Change) {
         if change.key.resource == RUNS {
             let run = TerraformRun::deserialize(&*change.object).unwrap();
@@ -164,6 +175,9 @@ impl Informer {
             self.pod(&if change.deleted { Event::Delete(pod) } else { Event::Apply(pod) });
         } else if change.key.resource == NODES {
             self.node(&Event::Apply(Node::deserialize(&*change.object).unwrap()));
+        } else if change.key.resource == NAMESPACES {
+            let namespace = PartialObjectMeta::deserialize(&*change.object).unwrap();
+            self.namespace(&if change.deleted { Event::Delete(namespace) } else { Event::Apply(namespace) });
         }
     }
 }
@@ -227,15 +241,19 @@ fn user() -> User {
 }
 
 fn context(shared: &Shared, process: &Process) -> Arc<Context> {
-    let (has_store, seed) = {
+    let (has_store, slots, seed) = {
         let world = shared.lock();
-        (world.schedule.scene.datastore, world.schedule.seed)
+        (world.schedule.scene.datastore, world.schedule.scene.slots, world.schedule.seed)
     };
     // Each process is on a machine of its own.
     let clock = clock(seed, &format!("{} {}", process.name, millis()));
     let server = Server { shared: shared.clone(), process: process.clone() };
     let client = Client::new(Timed::new(server, clock.clone()), "default");
-    let settings = Settings { datastore_url: has_store.then(|| "https://datastore".into()), ..Settings::default() };
+    let settings = Settings {
+        datastore_url: has_store.then(|| "https://datastore".into()),
+        max_concurrent_runs: (slots > 0).then_some(slots.into()),
+        ..Settings::default()
+    };
     let datastore = has_store.then(|| datastore(shared, process));
     Arc::new(Context::new(Cluster::new(client, settings, clock), datastore))
 }
@@ -246,8 +264,9 @@ async fn live(shared: Shared, process: Process, index: u8) {
     let (pods, plans) = (ctx.pods.feed(), ctx.newer_plans.feed());
     let (wake, waking) = unbounded();
     ctx.nodes.wakes(None, wake.clone());
-    let line = ctx.queue.feed(None, wake);
-    let informer = Informer { waking, ctx: ctx.clone(), pods, plans, line, cache: cache.clone(), woken: woken.clone() };
+    let (line, slots, frozen) = (ctx.queue.feed(None, wake.clone()), ctx.slots.feed(None, wake), ctx.freezes.feed());
+    let (waking, cache_of, woken_by) = (waking, cache.clone(), woken.clone());
+    let informer = Informer { waking, ctx: ctx.clone(), pods, plans, line, slots, frozen, cache: cache_of, woken: woken_by };
     tokio::join!(inform(&shared, &process, index, informer), work(&process, &ctx, &cache, &woken));
 }
 
@@ -260,18 +279,24 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
             || "list".into(),
             |world| {
                 let of = |resource| world.store.list(resource, NS, "");
-                Ok((of(RUNS), of(PODS), world.store.list(NODES, "", ""), world.store.version(), now()))
+                let of_cluster = |resource| world.store.list(resource, "", "");
+                Ok((of(RUNS), of(PODS), of_cluster(NODES), of_cluster(NAMESPACES), world.store.version(), now()))
             },
         );
         match listed.await {
-            Ok((runs, pods, nodes, version, at)) => {
+            Ok((runs, pods, nodes, namespaces, version, at)) => {
                 informer.ctx.clock.answered(sent, date(at).as_bytes());
-                break (runs, pods, nodes, version);
+                break (runs, pods, nodes, namespaces, version);
             }
             Err(_) => sleep(Duration::from_millis(700)).await,
         }
     };
-    let (runs, pods, nodes, mut seen) = listed;
+    let (runs, pods, nodes, namespaces, mut seen) = listed;
+    informer.namespace(&Event::Init);
+    for namespace in namespaces {
+        informer.namespace(&Event::InitApply(PartialObjectMeta::deserialize(&*namespace).unwrap()));
+    }
+    informer.namespace(&Event::InitDone);
     informer.run(&Event::Init);
     for run in runs {
         informer.run(&Event::InitApply(TerraformRun::deserialize(&*run).unwrap()));

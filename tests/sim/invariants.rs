@@ -10,6 +10,7 @@ use tests::trace::{self, Deeds, Step};
 
 use crate::{
     person::{EXPIRES_AFTER, FORGED},
+    schedule::{Fault, Strike},
     world::{Lock, NS, Process, World, millis},
 };
 
@@ -188,6 +189,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         world.violated(invariant, &text);
     }
     let (empty, new) = (TerraformRunStatus::default(), step.after);
+    bounded(world, new);
     let was = step.before.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
     let is = new.status.as_ref().unwrap_or(&empty);
     let uid = new.uid().unwrap_or_default();
@@ -274,6 +276,40 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
         if !ended && !never && !other && !lost {
             world.violated("S9", "a further attempt while the pod of the one before runs");
         }
+    }
+}
+
+/// How many attempts are open at once.
+fn bounded(world: &mut World, new: &TerraformRun) {
+    let scene = &world.schedule.scene;
+    // Two that both lead know nothing of each other's openings, nor does one of what its dead predecessor sent and lands later.
+    let has_late = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
+    let has_deaths = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::CrashBefore | Fault::CrashAfter))
+        || world.schedule.strikes.iter().any(|(_, strike)| matches!(strike, Strike::KillController(_)));
+    let bound = usize::from(scene.slots);
+    if bound == 0 || scene.two || has_late && has_deaths {
+        return;
+    }
+    let is_apply = |run: &TerraformRun| {
+        let status = run.status.as_ref()?;
+        let attempt = status.attempt.as_ref().filter(|attempt| attempt.open)?;
+        let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
+        let kept = status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
+        // It has given its slot back, and could not end.
+        let waits = approved && status.lease.is_none() && status.claim.is_none() && !kept && attempt.restores.is_none();
+        (!waits).then(|| approved && status.lease.is_some() || attempt.restores.is_some())
+    };
+    let others = world.runs.values().map(|run| &**run).filter(|run| run.uid() != new.uid());
+    let open: Vec<bool> = others.chain([new]).filter_map(is_apply).collect();
+    for what in [false, true] {
+        let count = open.iter().filter(|is_apply| **is_apply == what).count();
+        if count > bound {
+            world.violated("S80", &format!("{count} attempts are open that are applies: {what}; {bound} may be"));
+        }
+    }
+    let waits = new.status.iter().flat_map(|status| &status.conditions).any(|c| c.reason == reason::SLOTS_FULL);
+    if waits {
+        world.watcher.endings.insert("waited for a slot");
     }
 }
 

@@ -20,6 +20,7 @@ mod nodes;
 mod person;
 mod schedule;
 mod search;
+mod slots;
 mod stale;
 mod work;
 mod world;
@@ -35,7 +36,7 @@ const SCHEDULES: u64 = 5_000;
 /// Of the pairs on the way to the apply every so manyth is played; all of them with `PAWL_SIM_PAIR_STEP=1`.
 const PAIR_STEP: u64 = 7;
 /// What some schedule of the random ones has to come to; otherwise the simulator plays nothing of interest.
-const ENDINGS: [&str; 17] = [
+const ENDINGS: [&str; 18] = [
     "Applied",
     "Destroyed",
     "NoChanges",
@@ -53,6 +54,7 @@ const ENDINGS: [&str; 17] = [
     "restored",
     "node lost",
     "wrong approval refused",
+    "waited for a slot",
 ];
 
 fn main() -> ExitCode {
@@ -72,6 +74,9 @@ fn main() -> ExitCode {
         Trial::test("sim::cancel_ends_a_run_on_a_lost_node_within_a_minute", nodes::canceled),
         Trial::test("sim::wrong_clocks_change_no_expiry", clocks::expiry),
         Trial::test("sim::wrong_clocks_free_no_lease", clocks::leases),
+        Trial::test("sim::people_come_before_schedules_and_one_slot_serves_all", slots::line),
+        Trial::test("sim::nothing_begins_while_its_namespace_is_frozen", slots::frozen),
+        Trial::test("sim::who_waits_for_a_slot_holds_nothing_that_others_wait_for", slots::circles),
         Trial::test("sim::random_schedules", random),
     ];
     let arguments = Arguments { test_threads: Some(1), ..arguments };

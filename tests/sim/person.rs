@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::{
     schedule::{Gesture, Strike, When},
-    world::{NODE_NAMES, NS, Shared, World, millis, now},
+    world::{NAMESPACES, NODE_NAMES, NS, Shared, World, millis, now},
 };
 
 /// The first run of a life.
@@ -33,19 +33,30 @@ pub(crate) fn alice() -> User {
 /// Creates the runs of a life.
 pub(crate) async fn create(shared: Shared) {
     let scene = shared.lock().schedule.scene.clone();
-    let make = |name: &str| {
+    let make = |name: &str, automatic: bool| {
         let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": name}, "spec": {
             "operation": scene.operation, "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
-            "approval": {"mode": if scene.automatic { "Automatic" } else { "Manual" }, "holdFor": format!("{}s", scene.hold),
+            "approval": {"mode": if automatic { "Automatic" } else { "Manual" }, "holdFor": format!("{}s", scene.hold),
                 "automaticWhen": scene.destroys.then(|| json!({})), "expiresAfter": format!("{EXPIRES_AFTER}s")},
             "timeouts": {"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": "90s"},
             "retry": {"limit": 2}}});
         shared.act(|world| world.store.create(&alice(), RUNS, NS, run, false, now()).map(drop)).unwrap();
     };
-    make(FIRST);
+    for number in 0..scene.crowd {
+        let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
+            "metadata": {"name": format!("drift-{number}"), "annotations": {names::TRIGGER: "Drift"}}, "spec": {
+            "operation": "Plan", "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
+            "timeouts": {"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": "90s"}, "retry": {"limit": 2}}});
+        let controller = User::with("controller", &["create", names::VERB_CONTROL]);
+        shared.act(|world| world.store.create(&controller, RUNS, NS, run, false, now()).map(drop)).unwrap();
+    }
+    if scene.crowd > 0 {
+        sleep(Duration::from_millis(1_500)).await;
+    }
+    make(FIRST, scene.automatic);
     if let Some(later) = scene.second {
         sleep(Duration::from_secs(later.into())).await;
-        make(SECOND);
+        make(SECOND, scene.automatic != scene.rival);
     }
 }
 
@@ -138,6 +149,10 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
         lose_node(&shared, NODE_NAMES[0], seconds.into(), anew).await;
         return;
     }
+    if let Strike::Freeze(seconds) = strike {
+        freeze(&shared, seconds.into()).await;
+        return;
+    }
     let until = |seconds: u8| millis() + u64::from(seconds) * 1000;
     let lasting = shared.act(|world| {
         world.note(&format!("   strike: {strike:?}"));
@@ -175,8 +190,8 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
                     world.changed.wake();
                 }
             }
-            // It takes its time: see above.
-            Strike::LoseNode(..) => {}
+            // They take their time: see above.
+            Strike::LoseNode(..) | Strike::Freeze(_) => {}
             Strike::KillController(index) => {
                 if let Some(process) = world.controllers.get(&index) {
                     process.kill();
@@ -207,6 +222,21 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             world.store.policies_made += 1;
         });
     }
+}
+
+/// Somebody freezes the namespace, and later no longer.
+async fn freeze(shared: &Shared, seconds: u64) {
+    let key = Key::of(NAMESPACES, "", NS);
+    shared.act(|world| {
+        world.note("   strike: frozen");
+        let namespace = json!({"metadata": {"name": NS, "annotations": {names::FREEZE: "true"}}});
+        let _ = world.store.create(&User::default(), NAMESPACES, "", namespace, false, now());
+    });
+    sleep(Duration::from_secs(seconds)).await;
+    shared.act(|world| {
+        world.note("   no longer frozen");
+        let _ = world.store.delete(&key, &Value::Null, None, now());
+    });
 }
 
 /// A node is cut off: the control plane notices after its usual time, and its pods go on or die.

@@ -77,6 +77,8 @@ pub(crate) enum Strike {
     ApiAway(u8),
     /// The admission policies are not there for so many seconds.
     PoliciesAway(u8),
+    /// The namespace is frozen for so many seconds.
+    Freeze(u8),
 }
 
 /// What a person does.
@@ -147,6 +149,12 @@ pub(crate) struct Scene {
     pub hooks: bool,
     /// The one before the apply changes the code.
     pub hook_tampers: bool,
+    /// The most attempts that are open at once; any number when 0.
+    pub slots: u8,
+    /// Runs of the same stack that only plan, made for a schedule before the first.
+    pub crowd: u8,
+    /// The second run approves itself when the first does not, and the other way round.
+    pub rival: bool,
 }
 
 impl Default for Scene {
@@ -168,6 +176,9 @@ impl Default for Scene {
             two: false,
             hooks: false,
             hook_tampers: false,
+            slots: 0,
+            crowd: 0,
+            rival: false,
         }
     }
 }
@@ -193,7 +204,7 @@ impl Schedule {
     pub(crate) fn random(seed: u64) -> Self {
         let mut c = Chance(seed ^ 0x5eed);
         // Of their own, so that a seed has the life that it always had.
-        let mut of_hooks = Chance(seed ^ 0x400c);
+        let (mut of_hooks, mut of_slots) = (Chance(seed ^ 0x400c), Chance(seed ^ 0x5107));
         let manual = !c.one_in(3);
         let mut scene = Scene {
             automatic: !manual,
@@ -219,7 +230,15 @@ impl Schedule {
             two: c.one_in(3),
             hooks: of_hooks.one_in(4),
             hook_tampers: of_hooks.one_in(12),
+            ..Scene::default()
         };
+        let (bounded, frozen) = (of_slots.one_in(5), of_slots.one_in(12));
+        if bounded {
+            (scene.slots, scene.crowd, scene.rival) = (of_slots.pick(&[1, 1, 2]), of_slots.pick(&[0, 1, 3]), of_slots.one_in(2));
+        }
+        if bounded && scene.second.is_none() && of_slots.one_in(2) {
+            scene.second = Some(of_slots.pick(&[0, 5, 20]));
+        }
         if scene.operation == crds::Operation::Plan {
             scene.second = None;
         }
@@ -284,6 +303,10 @@ impl Schedule {
             };
             strikes.push((at, strike));
         }
+        if frozen {
+            let at = u32::try_from(of_slots.below(12_000)).unwrap();
+            strikes.push((at, Strike::Freeze(of_slots.pick(&[2, 20, 120]))));
+        }
         Self { seed, scene, person, faults, strikes }
     }
 
@@ -310,7 +333,10 @@ impl Schedule {
             less.person.remove(i);
             all.push(less);
         }
-        let plain: [fn(&mut Scene); 9] = [
+        let plain: [fn(&mut Scene); 12] = [
+            |s| s.slots = 0,
+            |s| s.crowd = 0,
+            |s| s.rival = false,
             |s| s.two = false,
             |s| s.hooks = false,
             |s| s.hook_tampers = false,

@@ -107,6 +107,7 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
             "cancelled among the hooks",
             scene(Scene { hooks: true, ..plain.clone() }, &[held[0], (When::Applies(200), Gesture::Cancel)]),
         ),
+        ("one slot", scene(Scene { slots: 1, crowd: 1, second: Some(1), rival: true, ..plain.clone() }, &held)),
         ("two controllers", scene(Scene { two: true, ..plain }, &held)),
     ]
 }

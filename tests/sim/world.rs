@@ -34,6 +34,8 @@ use crate::{
 
 /// The plural word for nodes.
 pub(crate) const NODES: &str = "nodes";
+/// The plural word for namespaces. The one of the runs is there as an object while it is frozen.
+pub(crate) const NAMESPACES: &str = "namespaces";
 /// The nodes; pods go to the first that is heard of.
 pub(crate) const NODE_NAMES: [&str; 2] = ["node-1", "node-2"];
 /// Where all runs are.

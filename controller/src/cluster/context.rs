@@ -8,7 +8,7 @@ use kube::{Api, Client, Resource};
 
 use crds::{TerraformRun, clock::ServerClock};
 
-use super::{nodes::Nodes, pods::Pods};
+use super::{freeze::Freezes, nodes::Nodes, pods::Pods};
 use crate::{
     error::{self, Error},
     metrics::Metrics,
@@ -25,6 +25,8 @@ pub struct Cluster {
     pub pods: Pods,
     /// The cache of nodes.
     pub nodes: Nodes,
+    /// What is frozen.
+    pub freezes: Freezes,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// The API server's clock, by which everything waits that stands in its objects.
@@ -34,7 +36,8 @@ pub struct Cluster {
 impl Cluster {
     /// With caches that are still to be filled.
     pub fn new(client: Client, settings: Settings, clock: ServerClock) -> Self {
-        Self { client, settings, pods: Pods::default(), nodes: Nodes::default(), metrics: Arc::new(Metrics::new()), clock }
+        let (pods, nodes, freezes) = (Pods::default(), Nodes::default(), Freezes::new(settings.freeze));
+        Self { client, settings, pods, nodes, freezes, metrics: Arc::new(Metrics::new()), clock }
     }
 
     /// Now, by the API server's clock.

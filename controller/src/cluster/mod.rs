@@ -6,11 +6,13 @@
 //! | [`watch`], [`index`] | what all watches have in common; what they have shown, by key |
 //! | [`pods`], [`nodes`] | caches |
 //! | [`node_watch`] | nodes, as they are watched and read |
+//! | [`freeze`] | which namespaces let nothing new begin |
 //! | [`clock`] | the API server's clock, off its answers |
 //! | [`leader`] | which of several controllers works |
 
 pub mod clock;
 pub mod context;
+pub mod freeze;
 pub mod index;
 pub mod leader;
 pub mod node_watch;

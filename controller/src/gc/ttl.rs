@@ -2,6 +2,8 @@
 //! would make them again, and with them their apply. A layer's runs are its history, which says itself how long they are kept; the one
 //! that destroyed what a layer made outlives it, and goes as any other.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -9,6 +11,9 @@ use kube::ResourceExt;
 use crds::{RunResult, Trigger, names};
 
 use crate::settings::Settings;
+
+/// How often somebody looks which finished runs go before the next such look: a timer for each would cost more than the run.
+pub const SWEEP: Duration = Duration::from_secs(600);
 
 /// Labels and annotations of tools that make again what is deleted.
 pub const KEPT_BY: [&str; 8] = [

@@ -51,10 +51,8 @@ impl Next {
 
 /// Why the run that is due is not made now.
 pub(super) fn held_up(s: &Situation<'_>) -> Option<Next> {
-    if s.o.namespace == Namespace::Frozen {
-        let what = format!("nothing new begins: namespace {} is frozen", s.o.layer.namespace().unwrap_or_default());
-        let step = format!("kubectl annotate namespace {} {}-", s.o.layer.namespace().unwrap_or_default(), names::FREEZE);
-        return Some(Next { waits_for: Some(what), next_step: Some(step), ..Next::default() });
+    if let Namespace::Frozen(why) = &s.o.namespace {
+        return Some(Next { waits_for: Some(why.to_string()), next_step: Some(why.next_step()), ..Next::default() });
     }
     let goes = s.o.namespace == Namespace::Goes;
     goes.then(|| Next { waits_for: Some("nothing: its namespace is deleted".into()), ..Next::default() })

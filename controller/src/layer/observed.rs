@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use crate::cluster::freeze::Frozen;
 use crds::{TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
 
 use super::seen_run::SeenRun;
@@ -31,13 +32,13 @@ pub struct Observed {
 }
 
 /// What becomes of the layer's namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Namespace {
     /// Nothing that is known.
     #[default]
     Stays,
     /// Nothing begins in it.
-    Frozen,
+    Frozen(Frozen),
     /// It is deleted, and with it all that is in it.
     Goes,
 }

@@ -29,6 +29,7 @@ const ERRORS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::f
 /// When the API server does not answer or refuses; the layer is looked at again.
 pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
     ctx.layers.ready().await;
+    ctx.freezes.ready().await;
     let span = tracing::info_span!(
         "layer",
         layer.namespace = layer.namespace().unwrap_or_default(),
@@ -68,7 +69,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         repository,
         runs,
         owner: ctx.layers.owner(&layer),
-        namespace: Namespace::Stays,
+        namespace: ctx.freezes.of(&layer.namespace().unwrap_or_default()).map_or(Namespace::Stays, Namespace::Frozen),
         started: ctx.started,
         refused: notes.refused.map(|(refused, _)| refused),
         changes: None,

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt, TryStreamExt, channel::mpsc};
+use futures::{StreamExt, TryStreamExt, channel::mpsc, stream};
 use kube::{
     Resource, ResourceExt,
     core::DeserializeGuard,
@@ -60,9 +60,13 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, mut stop: watch::Rece
         }
     };
 
+    // What is no longer frozen begins at once.
+    let changes =
+        stream::unfold(ctx.freezes.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
     let looks = Controller::for_stream(layers, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
         .reconcile_on(woken)
+        .reconcile_all_on(changes)
         .graceful_shutdown_on(async move {
             // A sender that is gone means the end as well.
             let _ = stop.wait_for(|stop| *stop).await;

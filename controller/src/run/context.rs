@@ -14,6 +14,7 @@ use crate::{
     events::Events,
     layer::Layers,
     policies::Prober,
+    slots::Slots,
     state_queue::{newer_plans::NewerPlans, queue::Queue},
 };
 
@@ -31,6 +32,8 @@ pub struct Context {
     pub queue: Queue,
     /// Layers, and which runs are theirs.
     pub layers: Arc<Layers>,
+    /// Slots of open attempts.
+    pub slots: Arc<Slots>,
     /// Locks that runs were told to release.
     pub released: Released,
     /// The datastore, when there is one.
@@ -48,6 +51,7 @@ impl Context {
             newer_plans: NewerPlans::default(),
             queue: Queue::new(&cluster.settings),
             layers: Arc::new(Layers::new(&cluster.settings, cluster.metrics.clone())),
+            slots: Arc::new(Slots::new(&cluster.settings)),
             released: Released::default(),
             datastore: datastore.map(Arc::new),
             events: Events::new(cluster.client.clone()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::{events::Note, runner_pod::status::PodView};
+use crate::{events::Note, runner_pod::status::PodView, slots::Class};
 use crds::{Operation, RunResult};
 
 /// What a status write does; decides whether it needs a live read, and what is counted.
@@ -72,6 +72,11 @@ pub enum Action {
     TakeLease {
         /// The state.
         key: String,
+    },
+    /// Ask for a slot.
+    TakeSlot {
+        /// For what.
+        class: Class,
     },
     /// Ask whether the node of a pod that is gone has ended what was on it.
     AskNodes,
@@ -147,6 +152,7 @@ impl Action {
             | Self::CreateRecovery
             | Self::AskDatastore
             | Self::TakeLease { .. }
+            | Self::TakeSlot { .. }
             | Self::AskNodes
             | Self::ReleaseLock
             | Self::AskLock

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`timing`] | how long everything waits | no |
 //! | [`run_view`] | what decisions read of a run, cached or whole | no |
+//! | [`cached_run`] | a run as the cache keeps it | no |
 //! | [`memory`], [`context`] | what this process remembers of runs, and works with | no |
 //! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
 //! | [`situation`] | tells what a run is in the middle of | no |
@@ -14,6 +15,7 @@
 //! | [`reconcile`](mod@reconcile) | one look at a run | yes |
 //! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
 
+pub mod cached_run;
 mod context;
 mod decide;
 mod decision;

@@ -79,6 +79,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
 
 /// With what the watches know of other runs, and nothing yet that has to be asked for.
 fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node: NodeState, ctx: &Context) -> Observed {
+    let (slot, slot_wanted) = ctx.slots.look(run);
     Observed {
         run: view,
         run_live: false,
@@ -92,6 +93,9 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
         late_result: LateResult::Unknown,
         taken: None,
         ahead: None,
+        slot,
+        slot_wanted,
+        frozen: ctx.freezes.of(&run.namespace().unwrap_or_default()),
         node,
         gone_pod_ended: false,
         lock_released: false,

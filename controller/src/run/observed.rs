@@ -5,9 +5,10 @@ use super::{
     run_view::{RunView, Status},
 };
 use crate::{
-    cluster::nodes::NodeState,
+    cluster::{freeze::Frozen, nodes::NodeState},
     policies::Enforcement,
     runner_pod::status::PodView,
+    slots::Slot,
     state_queue::{applied::Applied, queue::Ahead},
 };
 use crds::{Attempt, termination::TerminationMessage};
@@ -39,6 +40,12 @@ pub struct Observed {
     pub taken: Option<(String, String)>,
     /// Who comes before it, when it wants a lease.
     pub ahead: Option<Ahead>,
+    /// How it stands with the slot that it needs next.
+    pub slot: Slot,
+    /// Others wait for the slot of its pod, which only waits itself.
+    pub slot_wanted: bool,
+    /// Why nothing new begins in its namespace.
+    pub frozen: Option<Frozen>,
     /// The node of that pod.
     pub node: NodeState,
     /// Its node says, or every node where nobody knows which it was, that nothing of a pod that is gone runs any more.

@@ -17,7 +17,10 @@ use super::{
     timing::CALLS,
     void,
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    slots::Slot,
+};
 use crds::TerraformRun;
 
 /// The most steps of one look; a run takes four of them to its pod.
@@ -32,6 +35,8 @@ const CACHE_LAG: Duration = Duration::from_millis(200);
 pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
     ctx.pods.ready().await;
     ctx.queue.ready().await;
+    ctx.slots.ready().await;
+    ctx.freezes.ready().await;
     let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number);
     let span = tracing::info_span!(
         "run",
@@ -41,7 +46,12 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<cont
         attempt
     );
     let begun = Instant::now();
+    let uid = run.uid().unwrap_or_default();
     let result = Box::pin(work(run, &ctx)).instrument(span).await;
+    if result.is_err() {
+        // It asks again when it is looked at again; others need not wait behind it until then.
+        ctx.slots.looked(&uid, false, ctx.now());
+    }
     ctx.metrics.reconciled(begun.elapsed().as_secs_f64());
     result
 }
@@ -56,7 +66,9 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
         let decision = decide(&seen, &ctx.settings, ctx.now());
         if decision.actions.is_empty() {
             rest(&uid, &seen, ctx, decision.requeue);
-            return Ok(decision.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue));
+            let kept = ctx.slots.looked(&uid, matches!(seen.slot, Slot::Full(_)), ctx.now());
+            let again = decision.requeue.into_iter().chain(kept).min();
+            return Ok(again.map_or_else(controller::Action::await_change, controller::Action::requeue));
         }
         if decision.needs_live() && !seen.is_live() {
             match observe::live(&run, ctx).await? {

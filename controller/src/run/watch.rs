@@ -1,17 +1,19 @@
 //! Watches of runs and pods, and the loop that turns their events into looks at runs.
 
 use std::{
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
 use futures::{StreamExt, TryStreamExt, channel::mpsc, stream};
+use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Resource, ResourceExt,
     core::DeserializeGuard,
     runtime::{
-        Controller, PredicateConfig, WatchStreamExt, controller,
+        Controller, WatchStreamExt, controller,
         reflector::{self, ObjectRef},
         watcher,
     },
@@ -27,21 +29,24 @@ use crds::{
 use crate::{
     admin::Readiness,
     cluster::watch::{backoff, loud},
+    error::Error,
     gc::{
         pods::{is_left, left_by, let_go},
         ttl,
     },
-    run::{Context, PodView, on_error, reconcile},
+    run::{Context, PodView, cached_run::CachedRun, on_error, reconcile},
+    settings::Settings,
 };
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
-    let (reader, writer) = reflector::store();
+    let (reader, writer) = reflector::store::<CachedRun>();
     let (known, waiting) = (reader.clone(), reader.clone());
     let (runs_readiness, mut listed) = (readiness.clone(), false);
     let (runs_ctx, mut plans, mut of_layers) = (ctx.clone(), ctx.newer_plans.feed(), ctx.layers.feed());
     let (wake, woken) = mpsc::unbounded();
     let mut line = ctx.queue.feed(scope.clone(), wake.clone());
+    let mut slots = ctx.slots.feed(scope.clone(), wake.clone());
     ctx.nodes.wakes(scope.clone(), wake.clone());
     let runs = watcher(ctx.scoped::<DeserializeGuard<TerraformRun>>(scope.as_deref()), watcher::Config::default())
         .backoff(backoff())
@@ -49,6 +54,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .inspect_ok(move |event| {
             runs_ctx.queue.apply(&mut line, event);
             runs_ctx.layers.run(&mut of_layers, event);
+            runs_ctx.slots.apply(&mut slots, event);
             if let watcher::Event::Apply(run) | watcher::Event::Delete(run) = event
                 && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
             {
@@ -61,6 +67,10 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
             }
         })
         .modify(trim)
+        .map_ok({
+            let ctx = ctx.clone();
+            move |event| kept(event, &ctx.settings)
+        })
         .reflect(writer)
         .inspect_ok(move |event| {
             // Not by waiting for the store: it wakes one waiter only, and the runtime is one.
@@ -68,14 +78,26 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
                 runs_readiness.filled();
             }
         })
-        .applied_objects()
-        .predicate_filter(|run: &TerraformRun| Some(wake_hash(run)), PredicateConfig::default());
+        .try_filter_map({
+            let mut heard = Heard::default();
+            move |event| std::future::ready(Ok(heard.news(event)))
+        });
 
     // When a policy returns, or goes, those that wait for one need not wait for their next look.
     let changes =
         stream::unfold(ctx.policies.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
     let policies = changes.flat_map(move |()| {
-        let all = waiting.state().into_iter().filter(|run| waits_for_policies(run));
+        let all = waiting.state().into_iter().filter(|run| run.unfinished().is_some_and(waits_for_policies));
+        stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
+    });
+    let (ending, due_ctx) = (reader.clone(), ctx.clone());
+    let due = stream::unfold(tokio::time::interval(ttl::SWEEP), |mut interval| async move {
+        interval.tick().await;
+        Some(((), interval))
+    });
+    let due = due.flat_map(move |()| {
+        let until = due_ctx.now().checked_add(2 * ttl::SWEEP).unwrap_or(Timestamp::MAX);
+        let all = ending.state().into_iter().filter(|run| run.due().is_some_and(|due| due < until));
         stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
     });
 
@@ -96,13 +118,13 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
 
     Controller::for_stream(runs, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
-        .watches_stream(pods, |pod| run_of(&pod))
-        .reconcile_on(stream::select(woken, policies))
+        .watches_stream(pods, |pod| run_of(&pod).map(|run| cached(&run)))
+        .reconcile_on(stream::select(woken.map(|run| cached(&run)), stream::select(policies, due)))
         .graceful_shutdown_on(async move {
             // A sender that is gone means the end as well.
             let _ = stop.wait_for(|stop| *stop).await;
         })
-        .run(reconcile, on_error, ctx)
+        .run(look, failed, ctx)
         .for_each(|result| async move {
             match result {
                 // Failures are logged where the run is known; a run may go while its look is waiting.
@@ -115,16 +137,92 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .await;
 }
 
+/// One look at a run.
+async fn look(run: Arc<CachedRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
+    match run.run() {
+        Some(run) => reconcile(run, ctx).await,
+        None => Ok(controller::Action::await_change()),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
+fn failed(run: Arc<CachedRun>, error: &Error, ctx: Arc<Context>) -> controller::Action {
+    run.run().map_or_else(controller::Action::await_change, |run| on_error(run, error, ctx))
+}
+
+/// A run by the name under which the cache has it.
+fn cached(run: &ObjectRef<TerraformRun>) -> ObjectRef<CachedRun> {
+    let found = ObjectRef::new(&run.name);
+    match &run.namespace {
+        Some(namespace) => found.within(namespace),
+        None => found,
+    }
+}
+
+/// What the cache keeps of an event.
+fn kept(event: watcher::Event<TerraformRun>, settings: &Settings) -> watcher::Event<CachedRun> {
+    let kept = |run: TerraformRun| {
+        let wakes = wake_hash(&run);
+        CachedRun::of(run, wakes, settings)
+    };
+    match event {
+        watcher::Event::Apply(run) => watcher::Event::Apply(kept(run)),
+        watcher::Event::Delete(run) => watcher::Event::Delete(kept(run)),
+        watcher::Event::InitApply(run) => watcher::Event::InitApply(kept(run)),
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitDone => watcher::Event::InitDone,
+    }
+}
+
+/// What was last a reason to look at each run: two numbers for each, as there are many.
+#[derive(Default)]
+struct Heard {
+    now: HashMap<u64, u64>,
+    listing: HashMap<u64, u64>,
+}
+
+impl Heard {
+    /// The run of an event, if there is a reason to look at it.
+    fn news(&mut self, event: watcher::Event<CachedRun>) -> Option<CachedRun> {
+        let key = |run: &CachedRun| {
+            let mut hasher = DefaultHasher::new();
+            (&run.meta().namespace, &run.meta().name).hash(&mut hasher);
+            hasher.finish()
+        };
+        match event {
+            watcher::Event::Apply(run) => (self.now.insert(key(&run), run.wakes()) != Some(run.wakes())).then_some(run),
+            watcher::Event::InitApply(run) => {
+                let key = key(&run);
+                self.listing.insert(key, run.wakes());
+                (self.now.get(&key) != Some(&run.wakes())).then_some(run)
+            }
+            watcher::Event::Delete(run) => {
+                self.now.remove(&key(&run));
+                None
+            }
+            watcher::Event::Init => {
+                self.listing = HashMap::new();
+                None
+            }
+            watcher::Event::InitDone => {
+                self.now = std::mem::take(&mut self.listing);
+                None
+            }
+        }
+    }
+}
+
 fn waits_for_policies(run: &TerraformRun) -> bool {
     let stalled = |c: &Condition| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::POLICY_MISSING;
     run.status.as_ref().is_some_and(|status| status.conditions.iter().any(stalled))
 }
 
 /// Looks after a pod whose run the cache does not know, or knows at a later attempt.
-fn orphaned(pod: &Pod, known: &reflector::Store<TerraformRun>, ctx: &Arc<Context>) {
+fn orphaned(pod: &Pod, known: &reflector::Store<CachedRun>, ctx: &Arc<Context>) {
     let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
     let Some(view) = PodView::of(pod) else { return };
-    if is_left(&view, &uid, known.get(&run).as_deref()) {
+    let there = known.get(&cached(&run)).and_then(|run| run.run());
+    if is_left(&view, &uid, there.as_deref()) {
         let_go(run.namespace.unwrap_or_default(), run.name, uid, view, ctx.cluster.clone());
     }
 }
@@ -224,11 +322,10 @@ pub fn trim(run: &mut TerraformRun) {
         status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
         status.attempt.iter_mut().for_each(|attempt| attempt.image = None);
         run.spec.runner.image = None;
-        // The index of layers has them.
-        run.metadata
-            .annotations
-            .iter_mut()
-            .for_each(|all| all.retain(|key, _| ![names::CONTENT, names::SETTINGS].contains(&key.as_str())));
+        if let Some(annotations) = &mut run.metadata.annotations {
+            // Those of its layer, which reads them elsewhere.
+            annotations.retain(|key, _| ![names::TRIGGER, names::CONTENT, names::SETTINGS].contains(&key.as_str()));
+        }
     }
 }
 
@@ -259,6 +356,19 @@ mod tests {
         assert_eq!(wake_hash(&run), before);
         run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
         assert_ne!(wake_hash(&run), before);
+    }
+
+    #[test]
+    fn what_is_no_news_is_no_reason_to_look_however_often_it_is_listed() {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let of = |wakes| CachedRun::of(testing::run(), wakes, &Settings::default());
+        let mut heard = Heard::default();
+        let mut news = |event| heard.news(event).is_some();
+        assert!(!news(Init) && news(InitApply(of(1))) && !news(InitDone));
+        assert!(!news(Apply(of(1))) && news(Apply(of(2))) && !news(Apply(of(2))));
+        assert!(!news(Init) && !news(InitApply(of(2))) && !news(InitDone), "listed again");
+        assert!(!news(Delete(of(2))) && news(Apply(of(2))), "another of that name");
+        assert!(!news(Init) && !news(InitDone) && news(Apply(of(2))), "gone while nobody watched");
     }
 
     #[test]

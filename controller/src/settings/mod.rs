@@ -51,6 +51,15 @@ pub struct Settings {
     /// other; those of any other namespaces know nothing of each other.
     #[arg(long, env = "PAWL_SHARED_STATES", default_value = "")]
     pub shared_states: SharedStates,
+    /// The most attempts that are open at once; any number when empty. Approved applies have as many of their own.
+    #[arg(long, env = "PAWL_MAX_CONCURRENT_RUNS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_concurrent_runs: Option<u32>,
+    /// The same of each namespace.
+    #[arg(long, env = "PAWL_MAX_CONCURRENT_RUNS_PER_NAMESPACE", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_concurrent_runs_per_namespace: Option<u32>,
+    /// Nothing new begins, in any namespace; what is under way goes on.
+    #[arg(long, env = "PAWL_FREEZE")]
+    pub freeze: bool,
     /// Seconds after its end until a run that does not say itself is deleted; none keeps it.
     #[arg(long, env = "PAWL_DEFAULT_TTL_SECONDS")]
     pub default_ttl_seconds: Option<u32>,
@@ -131,6 +140,9 @@ impl Default for Settings {
             runner_ca: None,
             watch_namespaces: Vec::new(),
             shared_states: SharedStates::default(),
+            max_concurrent_runs: None,
+            max_concurrent_runs_per_namespace: None,
+            freeze: false,
             default_ttl_seconds: None,
             refuse_plans_before: None,
             listen: SocketAddr::from(([0, 0, 0, 0], 8080)),

@@ -341,6 +341,10 @@ reasons! {
     LEASED Leased;
     /// Another run applies to the same state; this one waits for its turn.
     QUEUED Queued;
+    /// As many attempts are open as may be; the run waits for its turn.
+    SLOTS_FULL SlotsFull;
+    /// The namespace, or the whole release, is frozen: nothing new begins.
+    FROZEN Frozen;
     /// The controller may not take the lease on the state.
     LEASE_REFUSED LeaseRefused;
     /// The run was made again from one of an earlier life; it applies nothing by itself.

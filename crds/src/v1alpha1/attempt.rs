@@ -29,6 +29,10 @@ pub struct Attempt {
     /// The attempt whose plan this one takes from the datastore and applies, instead of making one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restores: Option<u32>,
+    /// Whether others wait for its slot: a pod that only waits for an approval, or for the lease on its state, ends as soon as its plan
+    /// is kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub end_hold: bool,
     /// Image of its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]

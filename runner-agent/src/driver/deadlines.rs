@@ -38,7 +38,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             | State::Claiming(_, None) => phase(timeouts.plan.0),
             State::Leasing => self.expires_at.map(|at| (at, Event::Timer(Timer::Expired))),
             State::Awaiting => {
-                let hold = self.hold_until.map(|at| (at, Event::Timer(Timer::HoldOver)));
+                // It has one once the plan is kept.
+                let hold = self.hold_until.map(|at| if self.requests.wanted { at.min(Instant::now()) } else { at });
+                let hold = hold.map(|at| (at, Event::Timer(Timer::HoldOver)));
                 // An approval that is recorded does not expire while it waits for its turn.
                 let expiry = self.expires_at.filter(|_| !self.requests.recorded).map(|at| (at, Event::Timer(Timer::Expired)));
                 [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)

@@ -31,6 +31,8 @@ pub(super) struct Requests {
     pub(super) approver: Option<String>,
     /// Nobody is asked for an approval.
     pub(super) automatic: bool,
+    /// Others wait for the slot of this attempt.
+    pub(super) wanted: bool,
     pub(super) fenced: bool,
 }
 
@@ -52,10 +54,12 @@ impl Requests {
         let stands =
             planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
         let leased = stands && is_leased(run);
-        let said = |type_: &str, is: &str, reason: &str| {
+        let said = |type_: &str, is: &str, reasons: &[&str]| {
             let mut conditions = run.status.iter().flat_map(|status| &status.conditions);
-            conditions.find(|c| c.type_ == type_ && c.status == is && c.reason == reason).map(|c| clip(&c.message, 300))
+            let found = conditions.find(|c| c.type_ == type_ && c.status == is && reasons.contains(&c.reason.as_str()));
+            found.map(|c| clip(&c.message, 300))
         };
+        let waits = [reason::QUEUED, reason::SLOTS_FULL, reason::FROZEN];
         Self {
             deleted: run.metadata.deletion_timestamp.is_some(),
             cancelled: run.cancelled(),
@@ -63,10 +67,11 @@ impl Requests {
             recorded,
             approved: recorded && leased && !leaves_the_apply(run),
             leased,
-            queued: said(conditions::STATE_LEASED, "False", reason::QUEUED).filter(|_| stands && !leased),
-            stale: said(conditions::PLANNED, "True", reason::STALE_PLAN).filter(|_| stands),
+            queued: said(conditions::STATE_LEASED, "False", &waits).filter(|_| stands && !leased),
+            stale: said(conditions::PLANNED, "True", &[reason::STALE_PLAN]).filter(|_| stands),
             approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
             automatic: run.approval_mode() == ApprovalMode::Automatic,
+            wanted: run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.end_hold),
             fenced: !is_own(run),
         }
     }
@@ -143,6 +148,25 @@ mod tests {
         assert_eq!(of(&run(Some("reader"), None)), (false, true));
         assert_eq!(of(&run(Some("reader"), Some(1))), (true, false));
         assert_eq!(of(&run(None, None)), (true, false));
+    }
+
+    #[test]
+    fn what_an_approved_plan_waits_for_is_said_whatever_it_is() {
+        let mut run = TerraformRun::new("a", TerraformRunSpec::default());
+        for (reason, said) in
+            [(reason::QUEUED, true), (reason::SLOTS_FULL, true), (reason::FROZEN, true), (reason::LEASE_REFUSED, false)]
+        {
+            let mut status = TerraformRunStatus {
+                plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, state_key: Some("k".into()), ..PlanStatus::default() }),
+                attempt: Some(Attempt { end_hold: said, ..Attempt::default() }),
+                ..TerraformRunStatus::default()
+            };
+            let at = jiff::Timestamp::UNIX_EPOCH;
+            conditions::set(&mut status.conditions, conditions::STATE_LEASED, Some(false), reason, "because", None, at);
+            run.status = Some(status);
+            let requests = Requests::of(&run, Some(SUM), |_| true);
+            assert_eq!((requests.queued.as_deref(), requests.wanted), (said.then_some("because"), said), "{reason}");
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn a_void_layer_makes_no_runs_until_somebody_looked_at_it() {
 #[test]
 fn a_frozen_namespace_lets_nothing_begin() {
     let mut world = World::new().commit(1, "a");
-    world.namespace = Namespace::Frozen;
+    world.namespace = Namespace::Frozen(crate::cluster::freeze::Frozen::Namespace("team".into()));
     world.settle();
     assert!(world.made.is_empty() && world.status().waits_for.unwrap().contains("frozen"));
     world.namespace = Namespace::Stays;

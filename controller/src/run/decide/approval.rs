@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     draft::Draft,
+    slots::{self, Gate},
     state_queue::{self, Turn},
 };
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
         run_view::RunView,
         timing::after,
     },
+    slots::Class,
 };
 use crds::{Attempt, PlanStatus, conditions, names, reason, text::clip, whole_seconds};
 
@@ -52,9 +54,19 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         Enforcement::Enforced if o.policies_live => {
             // Approval and lease are one write, so that a pod that is held may go on at once.
             match plan.state_key.as_ref().map(|key| (key, state_queue::turn(o, key, now))) {
+                // Its pod would go on at once.
+                None | Some((_, Turn::Has(false))) if o.run.open_attempt().is_some() => match slots::gate(o) {
+                    Gate::Open => {}
+                    Gate::Ask => return Decision::act(Action::TakeSlot { class: Class::Apply }),
+                    Gate::Shut(reason, text) => {
+                        draft.condition_if_new(conditions::APPROVED, Some(false), reason, &text);
+                        return settle(draft);
+                    }
+                },
                 None | Some((_, Turn::Has(false))) => {}
                 Some((_, Turn::Has(true))) => state_queue::record(&mut draft, o),
                 Some((key, Turn::Take)) => return Decision::act(Action::TakeLease { key: key.clone() }),
+                Some((_, Turn::Slot)) => return Decision::act(Action::TakeSlot { class: Class::Apply }),
                 Some((_, Turn::Waits(waits))) => state_queue::say(&mut draft, &waits),
             }
             let at = whole_seconds(now);
@@ -99,6 +111,7 @@ fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timest
     if o.status().approval.is_some() {
         draft.clear("approval");
         state_queue::give_back(draft);
+        slots::goes_on(draft);
         waits_again(draft, &o.run, plan, now);
     }
     match o.run.annotations().get(names::APPROVE) {

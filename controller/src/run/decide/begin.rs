@@ -8,7 +8,7 @@ use super::{
     draft::{Draft, End, of_tries},
     policies,
     release::closing,
-    state_queue,
+    slots, state_queue,
 };
 use crate::{
     run::{
@@ -23,6 +23,7 @@ use crate::{
         status::{PodView, Trouble},
     },
     settings::Settings,
+    slots::Class,
     state_queue::want::wants,
 };
 use crds::{
@@ -47,10 +48,11 @@ pub(super) fn opens(draft: &mut Draft<'_>, run: &RunView, opening: &Opening<'_>)
     draft.set(
         "attempt",
         json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
-            "image": image, "restores": restores, "nodeName": Value::Null, "bootID": Value::Null}),
+            "image": image, "restores": restores, "endHold": Value::Null, "nodeName": Value::Null, "bootID": Value::Null}),
     );
     draft.clear("nextStep").clear("failure");
     draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    slots::goes_on(draft);
     draft.note("AttemptStarted", false, format!("{}: pod {name}, image {image}", of_tries(run, tries)));
     name
 }
@@ -64,7 +66,7 @@ pub(super) fn next(o: &Observed, settings: &Settings, now: Timestamp) -> Decisio
             return Decision::until(due, now);
         }
     }
-    if let Some(decision) = policies::wait(o, now) {
+    if let Some(decision) = slots::still_waits(o).or_else(|| policies::wait(o, now)).or_else(|| slots::frozen(o, now)) {
         return decision;
     }
     // Which state it is of, and in which image it runs, stands in what the cache does not keep.
@@ -73,6 +75,10 @@ pub(super) fn next(o: &Observed, settings: &Settings, now: Timestamp) -> Decisio
         && let Some(want) = wants(whole, false, settings.has_datastore())
         && let Some(decision) = state_queue::before_opening(o, &want.key, now)
     {
+        return decision;
+    }
+    // Last, so that nobody holds a slot who waits for something else.
+    if let Some(decision) = slots::before_opening(o, Class::Plan, now) {
         return decision;
     }
     Decision::act(Action::Write(open(o, runner_pod::image(whole, settings), now)))

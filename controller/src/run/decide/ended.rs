@@ -124,7 +124,10 @@ fn expire(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let ttl = o.run.spec.ttl_seconds_after_finished;
     match ttl::due(&o.run, ttl, status.completion_time.as_ref(), status.result, settings) {
         Some(due) if now >= due => Decision::act(Action::Prune),
-        Some(due) => Decision::until(due, now),
+        // Until then the sweep of finished runs remembers it.
+        Some(due) => {
+            Decision { requeue: Decision::until(due, now).requeue.filter(|wait| *wait < 2 * ttl::SWEEP), ..Decision::wait() }
+        }
         None => Decision::wait(),
     }
 }

@@ -10,6 +10,7 @@
 //! | [`close`] | ends of attempts |
 //! | [`ended`], [`release`] | runs that have ended, and what is left of them |
 //! | [`state_queue`] | one apply at a time on a state: whether it is the run's turn |
+//! | [`slots`] | whether something new may begin: what is frozen, how many attempts are open |
 //! | [`stale_lock`] | locks of states that dead pods left |
 //! | [`lost_node`] | the pod's node is lost, or over |
 //! | [`late_result`], [`apply_log`] | results, and what became of objects, that arrive by the datastore |
@@ -29,6 +30,7 @@ mod policies;
 pub(super) mod recovery;
 mod release;
 pub(super) mod rerun;
+mod slots;
 pub(super) mod stale_lock;
 pub(super) mod state_queue;
 mod waiting_plan;

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{
     draft::Draft,
     lost_node::{self, Abandon, Fate},
+    slots::{self, Gate},
 };
 use crate::{
     run::{
@@ -21,6 +22,7 @@ use crate::{
     },
     runner_pod::gone_wait,
     settings::Settings,
+    slots::Class,
     state_queue::lease::Taken,
 };
 use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key, text::clip};
@@ -34,6 +36,8 @@ pub(super) enum Turn {
     Has(bool),
     /// It may try to take it.
     Take,
+    /// It has to ask for a slot first, as its pod is to go on with the apply at once.
+    Slot,
     /// It has to wait.
     Waits(Waits),
 }
@@ -45,6 +49,11 @@ pub(super) fn turn(o: &Observed, key: &str, now: Timestamp) -> Turn {
     if o.taken.as_ref().is_some_and(|(taken, _)| taken == key) {
         return Turn::Has(true);
     }
+    // What a person approved is not begun while nothing is to begin; an Automatic run is under way.
+    let manual = o.run.approval_mode() == ApprovalMode::Manual;
+    if let (true, Some(frozen)) = (manual, &o.frozen) {
+        return shut(key, reason::FROZEN, frozen.to_string(), now);
+    }
     if let Some(waits) = o.notes.waits.as_ref().filter(|waits| waits.key == key && now < waits.retry_at) {
         return Turn::Waits(waits.clone());
     }
@@ -54,7 +63,17 @@ pub(super) fn turn(o: &Observed, key: &str, now: Timestamp) -> Turn {
         let retry_at = after(now, LOOK_AGAIN * 6);
         return Turn::Waits(Waits { key: key.to_owned(), reason: reason::QUEUED, text, retry_at });
     }
-    Turn::Take
+    match slots::gate(o) {
+        _ if !manual => Turn::Take,
+        Gate::Open => Turn::Take,
+        Gate::Ask => Turn::Slot,
+        Gate::Shut(reason, text) => shut(key, reason, text, now),
+    }
+}
+
+/// Woken when that is over; the time is for nothing but a second look.
+fn shut(key: &str, reason: &'static str, text: String, now: Timestamp) -> Turn {
+    Turn::Waits(Waits { key: key.to_owned(), reason, text, retry_at: after(now, LOOK_AGAIN * 360) })
 }
 
 /// Why a run that tried to take the lease has to wait; `None` when it has it.
@@ -87,7 +106,7 @@ pub(super) fn say(draft: &mut Draft<'_>, waits: &Waits) {
     }
     draft.condition(conditions::STATE_LEASED, Some(false), waits.reason, &waits.text);
     if told.is_none() {
-        draft.note(waits.reason, waits.reason != reason::QUEUED, waits.text.clone());
+        draft.note(waits.reason, waits.reason == reason::LEASE_REFUSED, waits.text.clone());
     }
     if status.attempt.as_ref().is_some_and(|attempt| attempt.open) {
         return;
@@ -108,6 +127,7 @@ pub(super) fn before_claim(o: &Observed, key: &str, now: Timestamp) -> Option<De
             Some(Decision::act(Action::Write(draft.finish(Kind::Lease))))
         }
         Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),
+        Turn::Slot => Some(Decision::act(Action::TakeSlot { class: Class::Apply })),
         Turn::Waits(waits) => {
             say(&mut draft, &waits);
             let mut decision = Decision::until(waits.retry_at, now);
@@ -124,6 +144,7 @@ pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<
     match turn(o, key, now) {
         Turn::Has(_) => None,
         Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),
+        Turn::Slot => Some(Decision::act(Action::TakeSlot { class: Class::Apply })),
         Turn::Waits(waits) => {
             let mut draft = Draft::new(&o.run, now);
             say(&mut draft, &waits);

@@ -9,7 +9,7 @@ use super::{
     draft::{Draft, End, of_tries},
     policies,
     release::{self, closing},
-    state_queue,
+    slots, state_queue,
 };
 use crate::{
     run::{
@@ -20,6 +20,7 @@ use crate::{
     },
     runner_pod,
     settings::Settings,
+    slots::Class,
 };
 use crds::{Attempt, Changed, Failure, FailureClass, Phase, PlanStatus, RunResult, conditions, reason};
 
@@ -85,7 +86,10 @@ pub(super) fn wait(o: &Observed, plan: &PlanStatus, attempt: &Attempt, settings:
             return Decision::until(due, now);
         }
     }
-    if let Some(decision) = policies::wait(o, now) {
+    if let Some(decision) = slots::still_waits(o).or_else(|| policies::wait(o, now)).or_else(|| slots::frozen(o, now)) {
+        return decision;
+    }
+    if let Some(decision) = slots::before_opening(o, Class::Apply, now) {
         return decision;
     }
     let Some(whole) = o.run.whole() else { return Decision::act(Action::Read) };

@@ -6,7 +6,7 @@ use super::{
     approval, begin, close,
     draft::{Draft, End},
     lost_node::{self, Abandon, Fate},
-    stale_lock, state_queue, waiting_plan,
+    slots, stale_lock, state_queue, waiting_plan,
 };
 use crate::{
     run::{
@@ -57,6 +57,9 @@ pub(super) fn unclaimed(o: &Observed, open: &OpenAttempt<'_>, settings: &Setting
     }
     if let (false, Some(action)) = (adopted, waiting.and_then(|plan| approval::withdrawal(o, plan, now))) {
         return Decision::act(action);
+    }
+    if let (true, AttemptPod::Running(_), Some(write)) = (*adopted, pod, slots::ends_hold(o, open, now)) {
+        return Decision::act(Action::Write(write));
     }
     match pod {
         AttemptPod::Unknown => close::look_again(now),

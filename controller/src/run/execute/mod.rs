@@ -19,7 +19,7 @@ use serde_json::json;
 use super::{
     context::Context,
     decide::{recovery, rerun, state_queue},
-    decision::{Action, Kind},
+    decision::{Action, Kind, Write},
     observe::{ahead, version},
     observed::{LockHolder, Observed, PodState},
     run_view::RunView,
@@ -27,6 +27,7 @@ use super::{
 use crate::{
     error::Error,
     gc::delete,
+    slots::Slot,
     state_queue::lease::{self, Taken},
 };
 use crds::{TerraformRun, names};
@@ -66,13 +67,23 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
             }
             Action::AskDatastore => datastore::ask(&mut seen, ctx).await,
             Action::TakeLease { key } => take_lease(&mut seen, key, ctx).await?,
+            Action::TakeSlot { class } => {
+                if let Some(run) = seen.run.whole() {
+                    seen.slot = ctx.slots.take(run, class);
+                }
+            }
             Action::AskNodes => ask_nodes(&mut seen, ctx).await?,
             Action::ReleaseLock => datastore::release_lock(&mut seen, ctx).await,
             Action::AskLock => ask_lock(&mut seen, ctx).await?,
             Action::Write(write) => {
                 let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
                 let node = write.status.get("attempt").is_some_and(|attempt| attempt["nodeName"].is_string());
-                let run = status::write(&seen.run, &write, contended, ctx).await?;
+                let uses_slot = matches!(seen.slot, Slot::Taken(_)) && (opens || leases);
+                let run = if uses_slot {
+                    with_slot(&seen.run, &write, contended, ctx).await?
+                } else {
+                    status::write(&seen.run, &write, contended, ctx).await?
+                };
                 if node {
                     let number = seen.status().attempt.as_ref().map(|attempt| attempt.number);
                     ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.node_told = number);
@@ -80,6 +91,9 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
                 }
                 status::report(&run, write, ctx);
                 wrote(&mut seen, run, ctx);
+                if uses_slot {
+                    seen.slot = Slot::Unasked;
+                }
                 // Under tests of fields the run may be another version than the one that the lease was taken for.
                 if leases || contended {
                     seen.taken = None;
@@ -135,6 +149,19 @@ pub(super) async fn execute(actions: Vec<Action>, mut seen: Observed, contended:
         }
     }
     Ok(Outcome::Seen(Box::new(seen)))
+}
+
+/// A write that uses the slot which is kept for the run. One that nobody answered may be carried out yet.
+async fn with_slot(run: &RunView, write: &Write, contended: bool, ctx: &Context) -> Result<TerraformRun, Error> {
+    let uid = run.uid().unwrap_or_default();
+    ctx.slots.sends(&uid, ctx.now());
+    let written = status::write(run, write, contended, ctx).await;
+    match &written {
+        Ok(run) => ctx.slots.heard(&uid, Some(version(run))),
+        Err(error) if error.kind().is_refusal() => ctx.slots.heard(&uid, None),
+        Err(_) => {}
+    }
+    written
 }
 
 /// What was taken is known of the run as it was read, and no longer than that: it is not remembered.

@@ -10,6 +10,7 @@ mod leases;
 mod left;
 mod newer;
 mod nodes;
+mod slots;
 mod steady;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use super::{
 use crate::{
     requests,
     settings::Settings,
+    slots::{Full, Slot},
     testing::{NONCE, POD, UID, merge, run, t0},
 };
 
@@ -57,6 +59,8 @@ pub(super) struct World {
     pub(super) asked: u32,
     /// What a Lease says when it is to be taken.
     pub(super) lease: crate::state_queue::lease::Taken,
+    /// Why there is no slot when one is asked for.
+    pub(super) full: Option<Full>,
     /// Whose lock it turns out to be.
     pub(super) lock_holder: LockHolder,
     /// What the nodes say.
@@ -84,6 +88,9 @@ impl World {
             late_result: LateResult::Unknown,
             taken: None,
             ahead: None,
+            slot: Slot::Free,
+            slot_wanted: false,
+            frozen: None,
             node: NodeState::Unknown,
             gone_pod_ended: false,
             lock_released: false,
@@ -101,6 +108,7 @@ impl World {
             journal: Some(crds::Journal { compared: true, ..crds::Journal::default() }),
             asked: 0,
             lease: crate::state_queue::lease::Taken::Yes,
+            full: None,
             nodes: Ok(()),
             unlock: Ok(()),
             unlocks: 0,
@@ -268,6 +276,9 @@ impl World {
                 let waits = refused(&self.lease, key.clone(), self.now);
                 self.o.taken = waits.is_none().then(|| (key.clone(), self.settings.shared_states.lease_name("team", key)));
                 self.o.notes.waits = waits;
+            }
+            Action::TakeSlot { class } => {
+                self.o.slot = self.full.clone().map_or(Slot::Taken(*class), Slot::Full);
             }
             Action::AskNodes => match &self.nodes {
                 Ok(()) => self.o.gone_pod_ended = true,

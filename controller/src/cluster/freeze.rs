@@ -1,0 +1,172 @@
+//! Which namespaces are frozen: an annotation on a namespace, or a value of the chart, lets nothing new begin, and what is under way goes
+//! on. Whoever begins something asks here first.
+
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{ResourceExt, core::PartialObjectMeta, runtime::watcher};
+use tokio::sync::watch;
+
+use super::index::{Feed, Feeds, Index};
+use crds::names;
+
+/// Why nothing new begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frozen {
+    /// The operator froze everything.
+    Whole,
+    /// That namespace has the annotation.
+    Namespace(String),
+}
+
+impl fmt::Display for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("nothing new begins: the operator froze all namespaces (controller.freeze of the chart)"),
+            Self::Namespace(name) => {
+                write!(f, "nothing new begins: namespace {name} is frozen by its annotation {}", names::FREEZE)
+            }
+        }
+    }
+}
+
+impl Frozen {
+    /// What ends it.
+    pub fn next_step(&self) -> String {
+        match self {
+            Self::Whole => {
+                "ask the operator of Pawl why, and when controller.freeze is off again the run goes on by itself".into()
+            }
+            Self::Namespace(name) => {
+                format!(
+                    "see who froze the namespace, and why; then the run goes on by itself: kubectl annotate namespace {name} {}-",
+                    names::FREEZE
+                )
+            }
+        }
+    }
+}
+
+/// What is frozen, as a watch of namespaces says.
+#[derive(Debug)]
+pub struct Freezes {
+    whole: bool,
+    namespaces: Mutex<Index<String, ()>>,
+    feeds: Feeds,
+    changes: watch::Sender<()>,
+}
+
+impl Freezes {
+    /// Everything, or no namespace yet.
+    pub fn new(whole: bool) -> Self {
+        Self { whole, namespaces: Mutex::default(), feeds: Feeds::default(), changes: watch::Sender::new(()) }
+    }
+
+    /// Whether and why nothing new begins in a namespace.
+    pub fn of(&self, namespace: &str) -> Option<Frozen> {
+        if self.whole {
+            return Some(Frozen::Whole);
+        }
+        self.lock().get(namespace).map(|()| Frozen::Namespace(namespace.to_owned()))
+    }
+
+    /// One watch of namespaces.
+    pub fn feed(&self) -> Feed {
+        self.feeds.add()
+    }
+
+    /// Waits until it has listed once, or cannot.
+    pub async fn ready(&self) {
+        self.feeds.ready().await;
+    }
+
+    /// The watch has no right to list namespaces: nobody waits for it.
+    pub fn does_without(&self, feed: &mut Feed) {
+        self.feeds.listed(feed);
+    }
+
+    /// Has news whenever a namespace is frozen, or no longer is.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Takes an event of the watch. Returns the namespaces of which the answer is another now.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<PartialObjectMeta<Namespace>>) -> Vec<String> {
+        feed.hears(event);
+        let mut namespaces = self.lock();
+        let changed = match event {
+            watcher::Event::Apply(namespace) | watcher::Event::InitApply(namespace) => {
+                let name = namespace.name_any();
+                let before = if namespace.annotations().get(names::FREEZE).is_some_and(|value| value == "true") {
+                    namespaces.put(feed.seen(), name.clone(), ()).is_none()
+                } else {
+                    namespaces.remove(&name).is_some()
+                };
+                if before { vec![name] } else { Vec::new() }
+            }
+            watcher::Event::Delete(namespace) => {
+                let name = namespace.name_any();
+                namespaces.remove(&name).map(|()| name).into_iter().collect()
+            }
+            watcher::Event::Init => Vec::new(),
+            watcher::Event::InitDone => {
+                let gone = namespaces.end_listing(feed.seen());
+                self.feeds.listed(feed);
+                gone.into_iter().map(|(name, ())| name).collect()
+            }
+        };
+        drop(namespaces);
+        if !changed.is_empty() {
+            self.changes.send_replace(());
+        }
+        changed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index<String, ()>> {
+        // Whole between any two events.
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+
+    fn namespace(name: &str, value: Option<&str>) -> PartialObjectMeta<Namespace> {
+        let annotations = value.map(|value| serde_json::json!({names::FREEZE: value}));
+        serde_json::from_value(serde_json::json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
+    }
+
+    #[test]
+    fn the_annotation_freezes_its_namespace_until_it_is_gone() {
+        let freezes = Freezes::new(false);
+        let mut feed = freezes.feed();
+        let mut told = freezes.changes();
+        let mut apply = |event| freezes.apply(&mut feed, &event);
+        assert!(apply(Init).is_empty() && apply(InitApply(namespace("a", None))).is_empty());
+        assert_eq!(apply(InitApply(namespace("b", Some("true")))), ["b"]);
+        assert!(apply(InitDone).is_empty());
+        assert_eq!((freezes.of("a"), freezes.of("b")), (None, Some(Frozen::Namespace("b".into()))));
+        assert!(told.has_changed().unwrap());
+        told.mark_unchanged();
+        assert!(apply(Apply(namespace("b", Some("true")))).is_empty() && apply(Apply(namespace("a", Some("false")))).is_empty());
+        assert!(!told.has_changed().unwrap(), "nothing is another now");
+        assert_eq!(apply(Apply(namespace("b", None))), ["b"]);
+        assert_eq!(freezes.of("b"), None);
+        assert_eq!(apply(Apply(namespace("b", Some("true")))), ["b"]);
+        assert_eq!(apply(Delete(namespace("b", Some("true")))), ["b"], "and one that is made again begins anew");
+        assert_eq!(apply(Apply(namespace("c", Some("true")))), ["c"]);
+        assert!(apply(Init).is_empty());
+        assert_eq!(apply(InitDone), ["c"], "gone while nobody watched");
+        assert_eq!(freezes.of("c"), None);
+    }
+
+    #[test]
+    fn the_operator_freezes_all() {
+        assert_eq!(Freezes::new(true).of("a"), Some(Frozen::Whole));
+    }
+}

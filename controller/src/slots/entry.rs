@@ -1,0 +1,216 @@
+//! What of a run matters for slots: whether its attempt counts, in which scopes, and in which place it would wait.
+
+use crds::{ApprovalMode, Phase, TerraformRun, Trigger, names, reason};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::line::{Class, Place, Rank, Scope, told};
+use crate::requests;
+
+/// A run as it was last seen.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
+    /// What its attempts count in.
+    pub(super) scopes: Box<[Scope]>,
+    /// As what its open attempt counts.
+    pub(super) open: Option<Class>,
+    /// A pod that only waits, and may end: its plan is kept.
+    pub(super) held: bool,
+    /// Its place in the line, as its own words say.
+    pub(super) waits: Option<Place>,
+    /// The place that its words name.
+    pub(super) told: Option<usize>,
+    /// A slot that is kept for it.
+    pub(super) kept: Option<Kept>,
+}
+
+/// A slot that is kept for a run whose attempt the watches do not show yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) class: Class,
+    pub(super) until: Until,
+}
+
+/// What a slot is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// The look that asked for it.
+    Look,
+    /// The write was sent at that time, and nobody heard whether it was carried out.
+    Heard(Timestamp),
+    /// The watch shows that version.
+    Seen(u64),
+}
+
+impl Entry {
+    /// Of a run as the API server sent it; `None` of one that has ended and has nothing open.
+    pub(super) fn of(run: &TerraformRun) -> Option<Self> {
+        let status = run.status.as_ref();
+        let open = status.and_then(|status| status.attempt.as_ref()).is_some_and(|attempt| attempt.open);
+        if status.is_some_and(crds::TerraformRunStatus::is_terminal) && !open {
+            return None;
+        }
+        let said = status.and_then(|status| status.conditions.iter().find(|c| c.reason == reason::SLOTS_FULL));
+        let place = place(run);
+        let waits = place.filter(|place| said.is_some() && (!open || place.class == Class::Apply));
+        let held = open && is_held(run);
+        let open = if open { class(run) } else { None };
+        let (namespace, name) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
+        let told = said.and_then(|condition| told(&condition.message));
+        Some(Self { namespace, name, scopes: scopes(run), open, held, waits, told, kept: None })
+    }
+
+    /// The classes that it counts in. While an attempt goes over from one to the other, in both.
+    pub(super) fn counts(&self) -> impl Iterator<Item = Class> {
+        let kept = self.kept.map(|kept| kept.class).filter(|class| self.open != Some(*class));
+        self.open.into_iter().chain(kept)
+    }
+}
+
+/// What the attempts of a run count in. A cached run does not say which repository it is of.
+fn scopes(run: &TerraformRun) -> Box<[Scope]> {
+    let namespace = run.namespace().unwrap_or_default();
+    let repository = run.spec.source.repository.as_ref().map(|repository| {
+        let of = repository.namespace.clone().unwrap_or_else(|| namespace.clone());
+        Scope::Repository(of.into(), repository.name.as_str().into())
+    });
+    [Scope::Whole, Scope::Namespace(namespace.into())].into_iter().chain(repository).collect()
+}
+
+/// The class of an open attempt: one that applies what a person approved, and has the lease for it, is of those. One that waits for
+/// that lease and cannot end, as its plan would be lost, has given its slot back: whoever has the lease may wait for that slot.
+fn class(run: &TerraformRun) -> Option<Class> {
+    let Some(status) = &run.status else { return Some(Class::Plan) };
+    let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
+    let kept = status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
+    if status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some()) {
+        return Some(Class::Apply);
+    }
+    match (approved, status.lease.is_some()) {
+        (true, true) => Some(Class::Apply),
+        (true, false) if !kept && status.claim.is_none() && !status.is_terminal() => None,
+        (true | false, _) => Some(Class::Plan),
+    }
+}
+
+/// Whether its pod waits for a person, or for the lease on its state, and nothing is lost when it ends.
+pub(super) fn is_held(run: &TerraformRun) -> bool {
+    let Some(status) = &run.status else { return false };
+    let waits =
+        status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && run.approval_mode() == ApprovalMode::Manual;
+    let kept = status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
+    waits && kept && !(status.approval.is_some() && status.lease.is_some())
+}
+
+/// The place in which a run waits for its next slot; `None` of one that is to get none.
+pub(super) fn place(run: &TerraformRun) -> Option<Place> {
+    let status = run.status.as_ref();
+    let ends = status.is_some_and(|status| status.is_terminal() || status.claim.is_some());
+    if ends || requests::asked(run).is_some() || run.unknown_word().is_some() {
+        return None;
+    }
+    let plan = status.filter(|status| status.phase == Some(Phase::AwaitingApproval)).and_then(|status| status.plan.as_ref());
+    let waits = plan.filter(|_| run.approval_mode() == ApprovalMode::Manual);
+    let created = run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
+    let (class, since) = match waits {
+        Some(plan) if requests::annotated(run, plan) => {
+            let recorded = status.and_then(|status| status.approval.as_ref()).map(|record| record.at.0);
+            (Class::Apply, recorded.unwrap_or(created))
+        }
+        Some(_) => return None,
+        None => (Class::Plan, created),
+    };
+    let (namespace, name) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
+    Some(Place { class, rank: rank(run), since, namespace, name })
+}
+
+/// Who made a run. What nobody else has a word for was made by a person.
+fn rank(run: &TerraformRun) -> Rank {
+    match run.annotations().get(names::TRIGGER).map_or(Trigger::Person, |word| Trigger::of(word)) {
+        Trigger::Person | Trigger::Deletion => Rank::Person,
+        Trigger::Commit => Rank::Commit,
+        Trigger::Retry | Trigger::Drift | Trigger::Unknown => Rank::Schedule,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use serde_json::json;
+
+    fn run(status: &serde_json::Value) -> TerraformRun {
+        let mut run = testing::run();
+        run.status = serde_json::from_value(status.clone()).unwrap();
+        run
+    }
+
+    fn plan() -> serde_json::Value {
+        let plan = crds::PlanStatus { checksum: "sha256:1".into(), attempt: 1, ..crds::PlanStatus::default() };
+        serde_json::to_value(plan).unwrap()
+    }
+
+    fn approved(mut run: TerraformRun) -> TerraformRun {
+        run.metadata.annotations = Some([(names::APPROVE.to_owned(), "sha256:1".to_owned())].into());
+        run
+    }
+
+    #[test]
+    fn what_an_attempt_counts_as() {
+        let attempt = json!({"number": 1, "podName": "p", "open": true});
+        let at = "2026-01-01T00:00:00Z";
+        let mut plan = plan();
+        plan["bundle"] = "sha256:2".into();
+        let approval = json!({"checksum": "sha256:1", "by": "alice", "at": at});
+        let lease = json!({"stateKey": "k", "name": "n", "at": at});
+        let waits = json!({"phase": "AwaitingApproval", "attempt": attempt, "plan": plan});
+        let with = |more: serde_json::Value| {
+            let mut status = waits.clone();
+            testing::merge(&mut status, &more);
+            Entry::of(&run(&status)).unwrap()
+        };
+        let said = |entry: &Entry| (entry.open, entry.held);
+        assert_eq!(said(&Entry::of(&run(&json!({"phase": "Plan", "attempt": attempt}))).unwrap()), (Some(Class::Plan), false));
+        assert_eq!(said(&with(json!({}))), (Some(Class::Plan), true), "it waits for a person");
+        assert_eq!(said(&with(json!({"plan": {"bundle": null}}))), (Some(Class::Plan), false), "its plan would be lost");
+        assert_eq!(said(&with(json!({"approval": approval}))), (Some(Class::Plan), true), "it waits for the lease");
+        let lost = with(json!({"approval": approval, "plan": {"bundle": null}}));
+        assert_eq!(said(&lost), (None, false), "it waits for the lease and cannot end");
+        assert_eq!(said(&with(json!({"approval": approval, "lease": lease}))), (Some(Class::Apply), false));
+        assert_eq!(said(&with(json!({"attempt": {"restores": 1}, "lease": lease}))).0, Some(Class::Apply));
+        assert_eq!(said(&with(json!({"approval": {"by": "automatic", "at": at}, "lease": lease}))).0, Some(Class::Plan));
+        assert_eq!(said(&with(json!({"attempt": {"open": false}}))).0, None);
+        let ended = json!({"phase": "Succeeded", "result": "Planned", "attempt": attempt});
+        assert_eq!(said(&Entry::of(&run(&ended)).unwrap()).0, Some(Class::Plan), "until it is closed");
+        assert!(Entry::of(&run(&json!({"phase": "Succeeded", "result": "Planned"}))).is_none());
+    }
+
+    #[test]
+    fn who_waits_where() {
+        let mut fresh = testing::run();
+        assert_eq!(place(&fresh).map(|place| (place.class, place.rank)), Some((Class::Plan, Rank::Person)));
+        for (word, rank) in
+            [("Commit", Rank::Commit), ("Drift", Rank::Schedule), ("Retry", Rank::Schedule), ("Person", Rank::Person)]
+        {
+            fresh.metadata.annotations = Some([(names::TRIGGER.to_owned(), word.to_owned())].into());
+            assert_eq!(place(&fresh).unwrap().rank, rank, "{word}");
+        }
+        fresh.metadata.annotations = Some([(names::CANCEL.to_owned(), "x".to_owned())].into());
+        assert_eq!(place(&fresh), None);
+        let waits = run(&json!({"phase": "AwaitingApproval", "plan": plan()}));
+        assert_eq!(place(&waits), None, "for a person, and for nothing else");
+        assert_eq!(place(&approved(waits)).unwrap().class, Class::Apply);
+    }
+
+    #[test]
+    fn a_repository_is_that_of_the_source() {
+        let mut run = testing::run();
+        let source = json!({"repository": {"name": "infra", "revision": "a".repeat(40), "path": "."}});
+        run.spec.source = serde_json::from_value(source).unwrap();
+        assert!(scopes(&run).contains(&Scope::Repository("team".into(), "infra".into())));
+        run.spec.source.repository.as_mut().unwrap().namespace = Some("git".into());
+        assert!(scopes(&run).contains(&Scope::Repository("git".into(), "infra".into())));
+    }
+}

@@ -1,0 +1,578 @@
+//! Who has a slot and who waits for one: filled by the watches, and by what this process writes itself before the watches show it.
+//!
+//! A run that has to wait stands in the line as long as its own condition says so, from the answer that made it wait on. Whoever looks at
+//! its run and does not ask again leaves the line until it does, so that nobody waits behind one that needs no slot now. The event that
+//! frees a slot wakes those who may have it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crds::{TerraformRepository, TerraformRun};
+use futures::channel::mpsc::UnboundedSender;
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    ResourceExt,
+    runtime::{reflector::ObjectRef, watcher},
+};
+
+use super::{
+    entry::{Entry, Kept, Until, place},
+    line::{Bounds, Class, Full, Line, Open, Place, Scope, Slot, admitted, ask, wanted},
+};
+use crate::{
+    cluster::index::{Feed, Feeds, Index, Seen},
+    settings::Settings,
+};
+
+type Run = ObjectRef<TerraformRun>;
+type Repository = (Box<str>, Box<str>);
+
+/// Until when a write that nobody answered may still be carried out: longer than any request takes.
+const LANDS: SignedDuration = SignedDuration::from_secs(120);
+
+/// Slots of all runs.
+#[derive(Default)]
+pub struct Slots {
+    inner: Mutex<Inner>,
+    feeds: Feeds,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By UID; only runs that have not ended.
+    runs: Index<Box<str>, Entry>,
+    line: Line,
+    /// The places that their words name.
+    told: BTreeMap<Place, usize>,
+    open: Open,
+    /// UIDs of those that are held and may end.
+    held: BTreeSet<Box<str>>,
+    bounds: Bounds,
+    /// Where the bounds of repositories are from.
+    repositories: Index<Repository, u32>,
+    wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
+}
+
+impl Slots {
+    /// Slots within the bounds of the settings; those of repositories come by a feed.
+    pub fn new(settings: &Settings) -> Self {
+        let bounds = Bounds {
+            whole: settings.max_concurrent_runs,
+            per_namespace: settings.max_concurrent_runs_per_namespace,
+            repositories: BTreeMap::new(),
+        };
+        Self { inner: Mutex::new(Inner { bounds, ..Inner::default() }), feeds: Feeds::default() }
+    }
+
+    /// One more watch of runs, of one namespace or of all; `wake` is told which of them are to be looked at.
+    pub fn feed(&self, scope: Option<String>, wake: UnboundedSender<Run>) -> Feed {
+        self.lock().wakers.push((scope, wake));
+        self.feeds.add()
+    }
+
+    /// One more watch of repositories.
+    pub fn repository_feed(&self) -> Feed {
+        self.feeds.add()
+    }
+
+    /// Waits until every watch has listed once: only then all that is open is counted, and every bound is known.
+    pub async fn ready(&self) {
+        self.feeds.ready().await;
+    }
+
+    /// What such a watch would show is not to be had, and nobody waits for it.
+    pub(super) fn does_without(&self, feed: &mut Feed) {
+        self.feeds.listed(feed);
+    }
+
+    /// Takes an event of a watch, whole as the API server sent it.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) {
+        feed.hears(event);
+        let mut inner = self.lock();
+        match event {
+            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => inner.put(feed.seen(), run),
+            watcher::Event::Delete(run) => inner.remove(&run.uid().unwrap_or_default()),
+            watcher::Event::Init => {}
+            watcher::Event::InitDone => {
+                for (uid, gone) in inner.runs.end_listing(feed.seen()) {
+                    inner.forget(&uid, &gone);
+                }
+                self.feeds.listed(feed);
+                inner.serve();
+            }
+        }
+    }
+
+    /// Takes an event of a watch of repositories.
+    pub fn apply_repository(&self, feed: &mut Feed, event: &watcher::Event<TerraformRepository>) {
+        feed.hears(event);
+        let key = |of: &TerraformRepository| -> Repository { (of.namespace().unwrap_or_default().into(), of.name_any().into()) };
+        let mut inner = self.lock();
+        match event {
+            watcher::Event::Apply(of) | watcher::Event::InitApply(of) => match of.spec.max_concurrent_runs {
+                Some(bound) => drop(inner.repositories.put(feed.seen(), key(of), bound)),
+                None => drop(inner.repositories.remove(&key(of))),
+            },
+            watcher::Event::Delete(of) => drop(inner.repositories.remove(&key(of))),
+            watcher::Event::Init => return,
+            watcher::Event::InitDone => {
+                drop(inner.repositories.end_listing(feed.seen()));
+                self.feeds.listed(feed);
+            }
+        }
+        let bounds = inner.repositories.iter().map(|(key, bound)| (key.clone(), *bound)).collect();
+        if std::mem::replace(&mut inner.bounds.repositories, bounds) != inner.bounds.repositories {
+            inner.serve();
+        }
+    }
+
+    /// How a run stands with the slot it needs, as far as it has asked; and whether others wait for that of the pod that it holds.
+    pub fn look(&self, run: &TerraformRun) -> (Slot, bool) {
+        let inner = self.lock();
+        if inner.bounds == Bounds::default() {
+            return (Slot::Free, false);
+        }
+        let Some(entry) = inner.runs.get(&*run.uid().unwrap_or_default()) else { return (Slot::Unasked, false) };
+        let is_wanted =
+            entry.held && entry.open.is_some_and(|class| wanted(class, &entry.scopes, &inner.line, &inner.open, &inner.bounds));
+        let slot = match (entry.kept, &entry.waits) {
+            _ if entry.scopes.iter().all(|scope| inner.bounds.of(scope).is_none()) => Slot::Free,
+            (Some(kept), _) => Slot::Taken(kept.class),
+            (None, Some(place)) => inner.ask(place, &entry.scopes).map_or_else(Slot::Full, |()| Slot::Unasked),
+            (None, None) => Slot::Unasked,
+        };
+        (slot, is_wanted)
+    }
+
+    /// Keeps a slot of a class for a run, if it is its turn; otherwise it waits in the line from now on, and pods that only wait
+    /// themselves are looked at.
+    pub fn take(&self, run: &TerraformRun, class: Class) -> Slot {
+        let mut inner = self.lock();
+        let uid: Box<str> = run.uid().unwrap_or_default().into();
+        // The watch has shown it before anybody looks at it, or it is gone.
+        let Some(mut entry) = inner.runs.get(&*uid).cloned() else { return Slot::Free };
+        if let Some(kept) = entry.kept.filter(|kept| kept.class == class) {
+            return Slot::Taken(kept.class);
+        }
+        let Some(place) = place(run).map(|place| Place { class, ..place }) else { return Slot::Free };
+        match inner.ask(&place, &entry.scopes) {
+            Ok(()) => {
+                entry.kept = Some(Kept { class, until: Until::Look });
+                entry.waits = None;
+                inner.change(&uid, entry);
+                Slot::Taken(class)
+            }
+            Err(full) => {
+                let held: Vec<_> = inner.holds(&full);
+                entry.waits = Some(place);
+                inner.change(&uid, entry);
+                for (namespace, name) in held {
+                    inner.send(&namespace, &name);
+                }
+                Slot::Full(full)
+            }
+        }
+    }
+
+    /// A write that uses the slot which is kept for the run is sent now.
+    pub fn sends(&self, uid: &str, now: Timestamp) {
+        self.lock().keeps(uid, |until| if matches!(until, Until::Seen(_)) { until } else { Until::Heard(now) });
+    }
+
+    /// That write was carried out, as this version; or it was refused (`None`).
+    pub fn heard(&self, uid: &str, version: Option<u64>) {
+        self.lock().keeps(uid, |_| version.map_or(Until::Look, Until::Seen));
+    }
+
+    /// A look at a run is over: what it asked for and does not use is given back, and unless it `waits` it leaves the line. Returns
+    /// when to look again, while a write of it may still be carried out.
+    pub fn looked(&self, uid: &str, waits: bool, now: Timestamp) -> Option<Duration> {
+        let mut inner = self.lock();
+        let mut entry = inner.runs.get(uid)?.clone();
+        let due = match entry.kept.map(|kept| kept.until) {
+            Some(Until::Heard(at)) => Some(at.checked_add(LANDS).unwrap_or(Timestamp::MAX)).filter(|due| now < *due),
+            Some(Until::Look | Until::Seen(_)) | None => None,
+        };
+        let before = entry.clone();
+        if !waits {
+            entry.waits = None;
+        }
+        if due.is_none() && entry.kept.is_some_and(|kept| !matches!(kept.until, Until::Seen(_))) {
+            entry.kept = None;
+        }
+        if entry != before {
+            inner.change(uid, entry);
+            inner.serve();
+        }
+        due.map(|due| due.duration_since(now).unsigned_abs())
+    }
+
+    /// Has the runs of a namespace looked at that have not ended.
+    pub fn wake(&self, namespace: &str) {
+        let inner = self.lock();
+        for (_, entry) in inner.runs.iter().filter(|(_, entry)| &*entry.namespace == namespace) {
+            inner.send(namespace, &entry.name);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Whole between any two events.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Takes what a watch shows of a run.
+    fn put(&mut self, seen: Seen, run: &TerraformRun) {
+        let uid: Box<str> = run.uid().unwrap_or_default().into();
+        let version: u64 = run.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
+        let before = self.runs.remove(&*uid);
+        if let Some(before) = &before {
+            self.forget(&uid, before);
+        }
+        let Some(mut entry) = Entry::of(run) else {
+            if before.is_some_and(|before| before.counts().next().is_some() || before.waits.is_some()) {
+                self.serve();
+            }
+            return;
+        };
+        entry.kept = before.as_ref().and_then(|before| before.kept).filter(|kept| match kept.until {
+            Until::Look => true,
+            Until::Heard(_) => entry.open != Some(kept.class),
+            Until::Seen(written) => version < written,
+        });
+        let freed = before.as_ref().is_some_and(|before| before.counts().any(|class| !entry.counts().any(|now| now == class)));
+        let left = entry.waits.is_none() && before.is_some_and(|before| before.waits.is_some());
+        self.count(&uid, &entry);
+        let turn = entry.waits.as_ref().is_some_and(|place| self.ask(place, &entry.scopes).is_ok());
+        if turn {
+            self.send(&entry.namespace, &entry.name);
+        }
+        self.runs.put(seen, uid, entry);
+        if freed || left {
+            self.serve();
+        }
+    }
+
+    fn remove(&mut self, uid: &str) {
+        if let Some(gone) = self.runs.remove(uid) {
+            self.forget(uid, &gone);
+            self.serve();
+        }
+    }
+
+    /// Puts another entry in the place of one, as the watch that showed it.
+    fn change(&mut self, uid: &str, entry: Entry) {
+        if let Some(before) = self.runs.get(uid).cloned() {
+            self.forget(uid, &before);
+            self.count(uid, &entry);
+            if let Some(there) = self.runs.get_mut(uid) {
+                *there = entry;
+            }
+        }
+    }
+
+    fn count(&mut self, uid: &str, entry: &Entry) {
+        for class in entry.counts() {
+            self.open.add(class, &entry.scopes);
+        }
+        if let Some(place) = &entry.waits {
+            self.line.insert(place.clone(), entry.scopes.clone());
+            self.told.extend(entry.told.map(|told| (place.clone(), told)));
+        }
+        if entry.held {
+            self.held.insert(uid.into());
+        }
+    }
+
+    fn forget(&mut self, uid: &str, entry: &Entry) {
+        for class in entry.counts() {
+            self.open.remove(class, &entry.scopes);
+        }
+        if let Some(place) = &entry.waits {
+            self.line.remove(place);
+            self.told.remove(place);
+        }
+        self.held.remove(uid);
+    }
+
+    fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
+        ask(place, scopes, &self.line, &self.open, &self.bounds)
+    }
+
+    fn keeps(&mut self, uid: &str, change: impl FnOnce(Until) -> Until) {
+        if let Some(kept) = self.runs.get_mut(uid).and_then(|entry| entry.kept.as_mut()) {
+            kept.until = change(kept.until);
+        }
+    }
+
+    /// The pods that hold what is full and only wait.
+    fn holds(&self, full: &Full) -> Vec<(Box<str>, Box<str>)> {
+        let held = self.held.iter().filter_map(|uid| self.runs.get(uid));
+        let of = held.filter(|entry| entry.open == Some(full.class) && entry.scopes.contains(&full.scope));
+        of.map(|entry| (entry.namespace.clone(), entry.name.clone())).collect()
+    }
+
+    /// Wakes those who may have a slot now, and those who have come so much nearer that they are to say so.
+    fn serve(&self) {
+        if self.line.is_empty() {
+            return;
+        }
+        let mut woken: BTreeSet<(&str, &str)> = admitted(self.line.iter(), &self.open, &self.bounds)
+            .into_iter()
+            .map(|place| (&*place.namespace, &*place.name))
+            .collect();
+        for class in [Class::Plan, Class::Apply] {
+            let places = self.line.keys().filter(|place| place.class == class);
+            let told = |place: &Place| self.told.get(place).copied().unwrap_or(0);
+            let nearer = places.enumerate().filter(|(before, place)| nearer(before + 1, told(place)));
+            woken.extend(nearer.map(|(_, place)| (&*place.namespace, &*place.name)));
+        }
+        for (namespace, name) in woken {
+            self.send(namespace, name);
+        }
+    }
+
+    /// Has a run looked at.
+    fn send(&self, namespace: &str, name: &str) {
+        for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
+            // Nobody listens any more when the controller ends.
+            let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
+        }
+    }
+}
+
+/// Whether a place is so much better than the one that was told that it is worth a write: each run says it a few times only.
+pub fn nearer(place: usize, told: usize) -> bool {
+    place * 2 <= told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crds::{Attempt, Phase, TerraformRunStatus, conditions, names, reason, whole_seconds};
+    use futures::{
+        FutureExt,
+        channel::mpsc::{UnboundedReceiver, unbounded},
+    };
+    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+
+    struct Rig {
+        slots: Slots,
+        feed: Feed,
+        woken: UnboundedReceiver<Run>,
+        version: u64,
+    }
+
+    impl Rig {
+        fn new(whole: Option<u32>, per_namespace: Option<u32>) -> Self {
+            let settings =
+                Settings { max_concurrent_runs: whole, max_concurrent_runs_per_namespace: per_namespace, ..Settings::default() };
+            let (sender, woken) = unbounded();
+            let slots = Slots::new(&settings);
+            let feed = slots.feed(None, sender);
+            Self { slots, feed, woken, version: 1 }
+        }
+
+        fn sees(&mut self, run: &mut TerraformRun) -> u64 {
+            self.version += 1;
+            run.metadata.resource_version = Some(self.version.to_string());
+            self.slots.apply(&mut self.feed, &Apply(run.clone()));
+            self.version
+        }
+
+        fn woken(&mut self) -> Vec<String> {
+            let mut all: Vec<_> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|run| run.name).collect();
+            all.dedup();
+            all
+        }
+
+        /// A look that asks for a slot, and opens the attempt when it gets one.
+        fn opens(&mut self, run: &mut TerraformRun) -> bool {
+            let slot = self.slots.take(run, Class::Plan);
+            let taken = matches!(slot, Slot::Taken(_));
+            if taken {
+                self.slots.sends(&run.uid().unwrap(), testing::t0());
+                self.slots.heard(&run.uid().unwrap(), Some(self.version + 1));
+                open(run, true);
+            } else if let Slot::Full(full) = &slot {
+                says(run, &full.to_string());
+            }
+            self.slots.looked(&run.uid().unwrap(), !taken, testing::t0());
+            taken
+        }
+    }
+
+    fn run(name: &str, second: i64) -> TerraformRun {
+        let mut run = testing::run();
+        (run.metadata.name, run.metadata.uid) = (Some(name.into()), Some(format!("uid-{name}")));
+        run.metadata.creation_timestamp = Some(whole_seconds(Timestamp::from_second(second).unwrap()));
+        run.status = Some(TerraformRunStatus { phase: Some(Phase::Pending), ..TerraformRunStatus::default() });
+        run
+    }
+
+    fn open(run: &mut TerraformRun, is: bool) {
+        let status = run.status.as_mut().unwrap();
+        status.attempt = Some(Attempt { number: 1, open: is, ..Attempt::default() });
+        conditions::set(&mut status.conditions, conditions::SUCCEEDED, None, reason::RUNNING, "", None, testing::t0());
+    }
+
+    fn says(run: &mut TerraformRun, text: &str) {
+        let conditions = &mut run.status.as_mut().unwrap().conditions;
+        conditions::set(conditions, conditions::SUCCEEDED, None, reason::SLOTS_FULL, text, None, testing::t0());
+    }
+
+    #[test]
+    fn what_this_process_opened_counts_before_the_watch_shows_it() {
+        let mut rig = Rig::new(Some(2), None);
+        let mut runs: Vec<_> = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
+        for run in &mut runs {
+            rig.sees(run);
+        }
+        let opened: Vec<_> = runs.iter_mut().map(|run| rig.opens(run)).collect();
+        assert_eq!(opened, [true, true, false, false]);
+        assert_eq!(rig.slots.lock().open.count(Class::Plan, &Scope::Whole), 2);
+        for run in &mut runs {
+            rig.sees(run);
+        }
+        assert_eq!(rig.slots.lock().open.count(Class::Plan, &Scope::Whole), 2, "and once");
+        assert!(rig.woken().is_empty());
+        open(&mut runs[0], false);
+        runs[0].status.as_mut().unwrap().phase = Some(Phase::Succeeded);
+        rig.sees(&mut runs[0]);
+        assert_eq!(rig.woken(), ["c"], "the first in line, and nobody else");
+        assert!(!rig.opens(&mut runs[3]), "nor does anybody go past it");
+        assert!(rig.opens(&mut runs[2]));
+    }
+
+    #[test]
+    fn a_write_that_nobody_answered_keeps_its_slot_until_it_cannot_be_carried_out_any_more() {
+        let mut rig = Rig::new(Some(1), None);
+        let (mut a, mut b) = (run("a", 1), run("b", 2));
+        rig.sees(&mut a);
+        rig.sees(&mut b);
+        let (now, uid) = (testing::t0(), a.uid().unwrap());
+        assert_eq!(rig.slots.take(&a, Class::Plan), Slot::Taken(Class::Plan));
+        rig.slots.sends(&uid, now);
+        let later = |seconds: i64| now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+        assert_eq!(rig.slots.looked(&uid, false, later(20)), Some(Duration::from_secs(100)));
+        rig.sees(&mut a);
+        assert!(!rig.opens(&mut b));
+        rig.sees(&mut b);
+        assert_eq!((rig.slots.looked(&uid, false, later(120)), rig.woken()), (None, vec!["b".to_owned()]));
+        assert!(rig.opens(&mut b));
+        // One that was refused is given back with the look.
+        let mut rig = Rig::new(Some(1), None);
+        let (mut a, mut b) = (run("a", 1), run("b", 2));
+        rig.sees(&mut a);
+        rig.sees(&mut b);
+        assert_eq!(rig.slots.take(&a, Class::Plan), Slot::Taken(Class::Plan));
+        rig.slots.sends(&uid, now);
+        rig.slots.heard(&uid, None);
+        rig.slots.looked(&uid, false, now);
+        assert_eq!(rig.slots.take(&b, Class::Plan), Slot::Taken(Class::Plan));
+    }
+
+    #[test]
+    fn one_that_needs_no_slot_now_holds_up_nobody() {
+        let mut rig = Rig::new(Some(1), None);
+        let mut runs: Vec<_> = ["a", "b", "c"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
+        for run in &mut runs {
+            rig.sees(run);
+            rig.opens(run);
+            rig.sees(run);
+        }
+        drop(rig.woken());
+        let mut gone = runs.remove(0);
+        rig.version += 1;
+        gone.metadata.resource_version = Some(rig.version.to_string());
+        rig.slots.apply(&mut rig.feed, &Delete(gone));
+        assert_eq!(rig.woken(), ["b"]);
+        // Its look ends in an error, or with something else that it waits for.
+        rig.slots.looked("uid-b", false, testing::t0());
+        assert_eq!(rig.woken(), ["c"]);
+        runs[1].metadata.annotations = Some([(names::CANCEL.to_owned(), "x".to_owned())].into());
+        rig.sees(&mut runs[1]);
+        assert!(rig.slots.lock().line.is_empty(), "one that is cancelled waits no more");
+        assert!(rig.opens(&mut runs[0]));
+    }
+
+    #[test]
+    fn a_restart_finds_the_line_as_it_was() {
+        let mut rig = Rig::new(Some(1), None);
+        let (mut a, mut b, mut c) = (run("a", 1), run("b", 2), run("c", 3));
+        open(&mut a, true);
+        says(&mut b, "waits for a slot, 1st of 2: 1 of 1 attempts are open");
+        says(&mut c, "waits for a slot, 8th of 9: 1 of 1 attempts are open");
+        rig.slots.apply(&mut rig.feed, &Init);
+        for run in [&a, &c, &b] {
+            rig.slots.apply(&mut rig.feed, &InitApply(run.clone()));
+        }
+        assert!(rig.slots.ready().now_or_never().is_none(), "nothing is decided before all is counted");
+        rig.slots.apply(&mut rig.feed, &InitDone);
+        assert!(rig.slots.ready().now_or_never().is_some());
+        assert_eq!(rig.woken(), ["c"], "it has come much nearer");
+        assert!(matches!(rig.slots.look(&c).0, Slot::Full(Full { place: 2, of: 2, .. })));
+        open(&mut a, false);
+        rig.sees(&mut a);
+        assert_eq!(rig.slots.look(&b).0, Slot::Unasked, "its turn");
+        assert!(matches!(rig.slots.take(&c, Class::Plan), Slot::Full(_)));
+        rig.slots.apply(&mut rig.feed, &Init);
+        rig.slots.apply(&mut rig.feed, &InitDone);
+        let inner = rig.slots.lock();
+        assert!(inner.line.is_empty() && inner.told.is_empty() && inner.runs.is_empty() && inner.open.is_empty());
+    }
+
+    #[test]
+    fn who_only_waits_with_a_pod_is_told_when_others_wait_for_its_slot() {
+        let mut rig = Rig::new(Some(1), None);
+        let (mut a, mut b) = (run("a", 1), run("b", 2));
+        open(&mut a, true);
+        let status = a.status.as_mut().unwrap();
+        status.phase = Some(Phase::AwaitingApproval);
+        let bundle = Some("sha256:2".to_owned());
+        status.plan = Some(crds::PlanStatus { checksum: "sha256:1".into(), attempt: 1, bundle, ..crds::PlanStatus::default() });
+        rig.sees(&mut a);
+        rig.sees(&mut b);
+        assert_eq!((rig.slots.look(&a), rig.woken()), ((Slot::Unasked, false), vec![]));
+        assert!(!rig.opens(&mut b));
+        assert_eq!((rig.slots.look(&a).1, rig.woken()), (true, vec!["a".to_owned()]));
+        open(&mut a, false);
+        rig.sees(&mut a);
+        assert!(!rig.slots.look(&a).1);
+        assert!(rig.opens(&mut b));
+    }
+
+    #[test]
+    fn a_repository_has_a_bound_of_its_own() {
+        let mut rig = Rig::new(None, None);
+        let mut feed = rig.slots.repository_feed();
+        let of = |bound: Option<u32>| -> TerraformRepository {
+            let spec = serde_json::json!({"url": "https://git.example.com/a", "maxConcurrentRuns": bound});
+            let metadata = serde_json::json!({"name": "infra", "namespace": "git"});
+            serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let source =
+            serde_json::json!({"repository": {"name": "infra", "namespace": "git", "revision": "a".repeat(40), "path": "."}});
+        let (mut a, mut b) = (run("a", 1), run("b", 2));
+        for run in [&mut a, &mut b] {
+            run.spec.source = serde_json::from_value(source.clone()).unwrap();
+            rig.sees(run);
+        }
+        assert_eq!(rig.slots.look(&a).0, Slot::Free);
+        rig.slots.apply_repository(&mut feed, &Apply(of(Some(1))));
+        assert!(rig.opens(&mut a) && !rig.opens(&mut b));
+        rig.sees(&mut a);
+        rig.sees(&mut b);
+        let text = b.status.as_ref().unwrap().conditions[0].message.clone();
+        assert_eq!(text, "waits for a slot, 1st of 1: 1 of 1 attempts of repository git/infra are open");
+        drop(rig.woken());
+        rig.slots.apply_repository(&mut feed, &Apply(of(Some(2))));
+        assert_eq!(rig.woken(), ["b"], "at once");
+        assert!(rig.opens(&mut b));
+    }
+}

@@ -1,0 +1,383 @@
+//! Who of a line may have a slot: a pure function of the line, of what is open and of the bounds.
+//!
+//! The line is in the order of its places: people before commits before schedules, and of those the oldest first. Each in turn gets a
+//! slot that no bound keeps from it; one that is kept out by the bound of its namespace or repository holds up nobody of another.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use jiff::Timestamp;
+
+/// What a slot is for. Each class has as many as the bounds say, and a line of its own: an approved apply never waits for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// An attempt that makes a plan, and that applies it where nobody is asked.
+    Plan,
+    /// The apply of a plan that a person approved.
+    Apply,
+}
+
+/// Who is served first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rank {
+    /// A person, or whoever else makes a run.
+    Person,
+    /// A commit to a layer.
+    Commit,
+    /// The schedule of a layer, or a plan that is made again.
+    Schedule,
+}
+
+/// What a bound is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// All that this controller looks after.
+    Whole,
+    /// A namespace.
+    Namespace(Box<str>),
+    /// A repository: namespace and name.
+    Repository(Box<str>, Box<str>),
+}
+
+/// A place in the line; their order is that of the line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// For what.
+    pub class: Class,
+    /// Who is served first.
+    pub rank: Rank,
+    /// Since when: the approval, or the creation of the run.
+    pub since: Timestamp,
+    /// Namespace of the run.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+}
+
+/// Those that wait, with the scopes that their attempts would count in.
+pub type Line = BTreeMap<Place, Box<[Scope]>>;
+
+/// The most open attempts of a class, by scope; those without a bound are not in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Of all.
+    pub whole: Option<u32>,
+    /// Of each namespace.
+    pub per_namespace: Option<u32>,
+    /// Of repositories, by namespace and name.
+    pub repositories: BTreeMap<(Box<str>, Box<str>), u32>,
+}
+
+impl Bounds {
+    /// The bound of a scope.
+    pub fn of(&self, scope: &Scope) -> Option<u32> {
+        match scope {
+            Scope::Whole => self.whole,
+            Scope::Namespace(_) => self.per_namespace,
+            Scope::Repository(namespace, name) => self.repositories.get(&(namespace.clone(), name.clone())).copied(),
+        }
+    }
+}
+
+/// How many attempts are open, plans and approved applies, by scope.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Open(BTreeMap<Scope, [u32; 2]>);
+
+impl Open {
+    /// How many of a class count in a scope.
+    pub fn count(&self, class: Class, scope: &Scope) -> u32 {
+        let Some([plans, applies]) = self.0.get(scope) else { return 0 };
+        match class {
+            Class::Plan => *plans,
+            Class::Apply => *applies,
+        }
+    }
+
+    /// One more.
+    pub fn add(&mut self, class: Class, scopes: &[Scope]) {
+        for scope in scopes {
+            let [plans, applies] = self.0.entry(scope.clone()).or_default();
+            match class {
+                Class::Plan => *plans += 1,
+                Class::Apply => *applies += 1,
+            }
+        }
+    }
+
+    /// One less.
+    pub fn remove(&mut self, class: Class, scopes: &[Scope]) {
+        for scope in scopes {
+            let Some([plans, applies]) = self.0.get_mut(scope) else { continue };
+            let count = if class == Class::Plan { &mut *plans } else { &mut *applies };
+            *count = count.saturating_sub(1);
+            if *plans == 0 && *applies == 0 {
+                self.0.remove(scope);
+            }
+        }
+    }
+
+    /// The first of these scopes that is full.
+    pub fn full<'a>(&self, class: Class, scopes: &'a [Scope], bounds: &Bounds) -> Option<(&'a Scope, u32)> {
+        scopes
+            .iter()
+            .find_map(|scope| bounds.of(scope).filter(|bound| self.count(class, scope) >= *bound).map(|bound| (scope, bound)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// How a run stands with the slot that it needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Slot {
+    /// Nothing bounds it.
+    #[default]
+    Free,
+    /// It has to ask for one.
+    Unasked,
+    /// One is kept for it.
+    Taken(Class),
+    /// It has to wait.
+    Full(Full),
+}
+
+/// Why a run has to wait for a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// Of which class.
+    pub class: Class,
+    /// What is full.
+    pub scope: Scope,
+    /// How many attempts are open there.
+    pub open: u32,
+    /// How many may be.
+    pub bound: u32,
+    /// How many wait before it for the same, and one.
+    pub place: usize,
+    /// How many wait, it included.
+    pub of: usize,
+}
+
+/// How the message of one that waits begins.
+const WAITS: &str = "waits for a slot, ";
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { class, scope, open, bound, place, of } = self;
+        let ending = match (place % 10, place % 100) {
+            (1, last) if last != 11 => "st",
+            (2, last) if last != 12 => "nd",
+            (3, last) if last != 13 => "rd",
+            _ => "th",
+        };
+        let what = match class {
+            Class::Plan => "attempts",
+            Class::Apply => "approved applies",
+        };
+        write!(f, "{WAITS}{place}{ending} of {of}: {open} of {bound} {what}")?;
+        match scope {
+            Scope::Whole => {}
+            Scope::Namespace(namespace) => write!(f, " in namespace {namespace}")?,
+            Scope::Repository(namespace, name) => write!(f, " of repository {namespace}/{name}")?,
+        }
+        f.write_str(" are open")
+    }
+}
+
+/// The place that a message names.
+pub fn told(message: &str) -> Option<usize> {
+    let number = message.split_once(WAITS)?.1;
+    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Those of a line who may have a slot now, in their order.
+pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, open: &Open, bounds: &Bounds) -> Vec<&'a Place> {
+    let mut open = open.clone();
+    let mut all = Vec::new();
+    for (place, scopes) in line {
+        if open.full(place.class, scopes, bounds).is_none() {
+            open.add(place.class, scopes);
+            all.push(place);
+        }
+    }
+    all
+}
+
+/// Whether a run may have a slot, which is to be in that place of the line, whether it stands there already or not.
+///
+/// # Errors
+/// Why it has to wait.
+pub fn ask(me: &Place, scopes: &[Scope], line: &Line, open: &Open, bounds: &Bounds) -> Result<(), Full> {
+    let first =
+        Place { rank: Rank::Person, since: Timestamp::MIN, namespace: Box::default(), name: Box::default(), ..me.clone() };
+    let before = || line.range(first.clone()..me.clone());
+    let full = open.full(me.class, scopes, bounds).or_else(|| {
+        // Whoever comes before it, and may have one, has not taken it yet.
+        let mut open = open.clone();
+        for (place, of) in before() {
+            if open.full(place.class, of, bounds).is_none() {
+                open.add(place.class, of);
+            }
+        }
+        open.full(me.class, scopes, bounds)
+    });
+    let Some((scope, bound)) = full else { return Ok(()) };
+    let waits = |of: &[Scope]| of.contains(scope);
+    let place = before().filter(|(_, of)| waits(of)).count() + 1;
+    let after = line.range(me.clone()..).take_while(|(place, _)| place.class == me.class);
+    let behind = after.filter(|(place, of)| *place != me && waits(of)).count();
+    let open = open.count(me.class, scope);
+    Err(Full { class: me.class, scope: scope.clone(), open, bound, place, of: place + behind })
+}
+
+/// Whether somebody waits for a slot of this class in a scope that is full.
+pub fn wanted(class: Class, scopes: &[Scope], line: &Line, open: &Open, bounds: &Bounds) -> bool {
+    let full: BTreeSet<_> =
+        scopes.iter().filter(|scope| open.full(class, std::slice::from_ref(*scope), bounds).is_some()).collect();
+    !full.is_empty() && line.iter().any(|(place, of)| place.class == class && of.iter().any(|scope| full.contains(scope)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(class: Class, rank: Rank, second: i64, namespace: &str, name: &str) -> Place {
+        let since = Timestamp::from_second(second).unwrap();
+        Place { class, rank, since, namespace: namespace.into(), name: name.into() }
+    }
+
+    fn scopes(namespace: &str, repository: Option<&str>) -> Box<[Scope]> {
+        let repository = repository.map(|name| Scope::Repository(namespace.into(), name.into()));
+        [Scope::Whole, Scope::Namespace(namespace.into())].into_iter().chain(repository).collect()
+    }
+
+    fn bounds(whole: u32, per_namespace: u32, repository: u32) -> Bounds {
+        let repositories = BTreeMap::from([((Box::from("a"), Box::from("r")), repository)]);
+        Bounds { whole: Some(whole), per_namespace: Some(per_namespace), repositories }
+    }
+
+    fn names(places: &[&Place]) -> Vec<String> {
+        places.iter().map(|place| place.name.to_string()).collect()
+    }
+
+    #[test]
+    fn people_come_before_commits_before_schedules_and_then_the_oldest() {
+        use Rank::{Commit, Person, Schedule};
+        let line: Line = [
+            (place(Class::Plan, Schedule, 1, "a", "drift"), scopes("a", None)),
+            (place(Class::Plan, Commit, 3, "a", "late"), scopes("a", None)),
+            (place(Class::Plan, Commit, 2, "b", "early"), scopes("b", None)),
+            (place(Class::Plan, Person, 9, "b", "alice"), scopes("b", None)),
+        ]
+        .into();
+        for (whole, wanted) in [
+            (0, &[][..]),
+            (1, &["alice"][..]),
+            (2, &["alice", "early"]),
+            (3, &["alice", "early", "late"]),
+            (9, &["alice", "early", "late", "drift"]),
+        ] {
+            assert_eq!(names(&admitted(line.iter(), &Open::default(), &bounds(whole, 9, 9))), wanted, "{whole}");
+        }
+    }
+
+    #[test]
+    fn one_that_its_own_bound_keeps_out_holds_up_nobody_else() {
+        let rank = Rank::Commit;
+        let line: Line = [
+            (place(Class::Plan, rank, 1, "a", "one"), scopes("a", Some("r"))),
+            (place(Class::Plan, rank, 2, "a", "two"), scopes("a", None)),
+            (place(Class::Plan, rank, 3, "a", "three"), scopes("a", None)),
+            (place(Class::Plan, rank, 4, "b", "four"), scopes("b", None)),
+        ]
+        .into();
+        let of = |bounds: &Bounds, open: &Open| names(&admitted(line.iter(), open, bounds));
+        assert_eq!(of(&bounds(9, 2, 0), &Open::default()), ["two", "three", "four"], "the repository's");
+        assert_eq!(of(&bounds(9, 1, 9), &Open::default()), ["one", "four"], "the namespace's");
+        let mut open = Open::default();
+        open.add(Class::Plan, &scopes("a", None));
+        assert_eq!(of(&bounds(2, 1, 9), &open), ["four"], "what is open counts");
+        open.remove(Class::Plan, &scopes("a", None));
+        assert!(open.is_empty());
+        open.add(Class::Apply, &scopes("a", None));
+        assert_eq!(of(&bounds(1, 1, 9), &open), ["one"], "an apply takes nothing from plans");
+    }
+
+    #[test]
+    fn one_that_waits_says_in_which_place_and_for_what() {
+        let rank = Rank::Commit;
+        let mut line: Line = (1..=2).map(|n| (place(Class::Plan, rank, n, "a", "x"), scopes("a", None))).collect();
+        line.insert(place(Class::Plan, Rank::Schedule, 0, "b", "y"), scopes("b", None));
+        line.insert(place(Class::Apply, rank, 0, "a", "z"), scopes("a", None));
+        let mut open = Open::default();
+        open.add(Class::Plan, &scopes("b", None));
+        let ask = |me: &Place, of: &str, open: &Open, bounds: &Bounds| super::ask(me, &scopes(of, None), &line, open, bounds);
+        let me = place(Class::Plan, rank, 3, "a", "me");
+        let full = ask(&me, "a", &open, &bounds(1, 9, 9)).unwrap_err();
+        assert_eq!(full.to_string(), "waits for a slot, 3rd of 4: 1 of 1 attempts are open");
+        assert_eq!(told(&format!("plan +1 is approved; {full}")), Some(3));
+        assert_eq!(told("waits"), None);
+        let full = ask(&me, "a", &open, &bounds(9, 2, 9)).unwrap_err();
+        assert_eq!(full.to_string(), "waits for a slot, 3rd of 3: 0 of 2 attempts in namespace a are open", "two are about to");
+        assert_eq!(ask(&me, "a", &open, &bounds(4, 3, 9)), Ok(()));
+        assert_eq!(ask(&place(Class::Apply, rank, 9, "a", "me"), "a", &open, &bounds(2, 2, 9)), Ok(()));
+        assert_eq!(ask(&place(Class::Plan, Rank::Person, 9, "b", "me"), "b", &open, &bounds(2, 2, 9)), Ok(()), "a person");
+        assert!(wanted(Class::Plan, &scopes("b", None), &line, &open, &bounds(1, 9, 9)));
+        assert!(!wanted(Class::Plan, &scopes("b", None), &line, &open, &bounds(2, 9, 9)), "not full");
+        assert!(!wanted(Class::Plan, &scopes("c", None), &line, &open, &bounds(9, 1, 9)), "another namespace's");
+        for (place, ordinal) in [(1, "1st"), (2, "2nd"), (11, "11th"), (12, "12th"), (21, "21st"), (113, "113th")] {
+            let full = Full { place, of: 200, ..full.clone() };
+            assert!(full.to_string().contains(&format!("{ordinal} of 200")), "{full}");
+        }
+    }
+
+    /// splitmix64.
+    fn next(seed: &mut u64) -> u64 {
+        *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (*seed ^ (*seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Of whatever line: no bound is passed, nobody is passed over without a bound of his own that keeps him out, and who asks gets the
+    /// same answer as the line gives.
+    #[test]
+    fn whatever_the_line_is() {
+        for seed in 0..2_000 {
+            let mut chance = seed;
+            let mut below = |limit: u64| next(&mut chance) % limit;
+            let of = |n: u64| ["a", "b", "c"][usize::try_from(n).unwrap()];
+            let bounds =
+                bounds(u32::try_from(below(7)).unwrap(), u32::try_from(below(5)).unwrap(), u32::try_from(below(3)).unwrap());
+            let (mut line, mut open) = (Line::new(), Open::default());
+            for n in 0..below(12) {
+                let class = if below(3) == 0 { Class::Apply } else { Class::Plan };
+                let rank = [Rank::Person, Rank::Commit, Rank::Schedule][usize::try_from(below(3)).unwrap()];
+                let namespace = of(below(3));
+                let repository = (below(2) == 0).then_some("r");
+                let name = format!("n{n}");
+                let second = i64::try_from(below(4)).unwrap();
+                line.insert(place(class, rank, second, namespace, &name), scopes(namespace, repository));
+            }
+            for _ in 0..below(5) {
+                open.add(Class::Plan, &scopes(of(below(3)), (below(2) == 0).then_some("r")));
+            }
+            let served = admitted(line.iter(), &open, &bounds);
+            let mut after = open.clone();
+            for (place, of) in &line {
+                let has = served.contains(&place);
+                assert_eq!(ask(place, of, &line, &open, &bounds).is_ok(), has, "{seed}: {place:?}");
+                if has {
+                    assert!(after.full(place.class, of, &bounds).is_none(), "{seed}: a bound is passed by {place:?}");
+                    after.add(place.class, of);
+                } else {
+                    assert!(after.full(place.class, of, &bounds).is_some(), "{seed}: {place:?} is passed over");
+                }
+            }
+        }
+    }
+}

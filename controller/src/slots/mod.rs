@@ -1,0 +1,16 @@
+//! How many attempts are open at once, and who is next (`design/0031-slots.md`).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`line`] | who of a line may have a slot, and in which order: plain values |
+//! | [`index`] | who has a slot and who waits for one, as the watches and this process's own writes say |
+//! | [`entry`] | what of a run matters for that |
+//! | [`feed`] | the watches of repositories, for their bounds, and of namespaces, for whether they are frozen |
+
+pub mod entry;
+pub mod feed;
+pub mod index;
+pub mod line;
+
+pub use index::Slots;
+pub use line::{Class, Full, Slot};
