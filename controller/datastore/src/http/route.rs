@@ -474,8 +474,9 @@ pub(crate) mod tests {
                 path = [
                     "/v1/namespaces/team/runs/net/attempts/1",
                     "/v1/namespaces/team/uids/u1",
+                    "/v1/namespaces/team/repositories/u1/bundles",
                     "/apis/read.pawl.run/v1alpha1/namespaces/team",
-                ][rng.random_range(0..3)]
+                ][rng.random_range(0..4)]
                 .to_owned();
             }
             for _ in 0..rng.random_range(0..7) {
@@ -491,6 +492,11 @@ pub(crate) mod tests {
                     }
                     Route::Uid { run, .. } => {
                         for name in [run.prefix(), run.claim(), run.mark()] {
+                            assert_eq!(name.as_str().split('/').count(), 3, "{path}");
+                        }
+                    }
+                    Route::Bundles { of, .. } => {
+                        for name in [of.prefix(), of.mark()] {
                             assert_eq!(name.as_str().split('/').count(), 3, "{path}");
                         }
                     }

@@ -362,7 +362,7 @@ fn submodules_and_large_files_are_those_that_the_commit_names() {
 #[test]
 fn a_bomb_goes_off_nowhere() {
     let repo = Repo::new();
-    repo.write("zeros", [0; 2 << 20]);
+    repo.write("zeros", vec![0; 2 << 20]);
     repo.write("a/b", "");
     let revision = repo.commit();
     let bundle = repo.pack(&revision).unwrap().1;
