@@ -127,10 +127,9 @@ fn pack(git: std::process::Command, mirror: &Path, commit: &str, into: File) -> 
 
 fn unpacked(error: &PackError) -> Problem {
     let reason = match error {
-        PackError::NotRun(_) | PackError::Mirror(_) => Reason::AgentFault,
         PackError::Refused(_) => Reason::SourceInvalid,
-        PackError::Write(error) if error.kind() == std::io::ErrorKind::StorageFull => Reason::DiskFull,
-        PackError::Write(_) => Reason::AgentFault,
+        PackError::Write(error) if error.kind() == io::ErrorKind::StorageFull => Reason::DiskFull,
+        PackError::NotRun(_) | PackError::Mirror(_) | PackError::Write(_) => Reason::AgentFault,
     };
     Problem::new(reason, format!("no bundle is made of it: {}", clip(&causes(error), 500)))
 }

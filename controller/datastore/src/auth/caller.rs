@@ -288,8 +288,14 @@ pub(crate) mod tests {
                 Ask::Put(kind) => kind != ObjectKind::Bundle,
                 Ask::Log(stream) => stream != "plan",
                 Ask::Publish | Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
-                Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Claim => false,
-                Ask::Outputs | Ask::Source | Ask::Lock => false,
+                Ask::Get(_)
+                | Ask::Digest(_)
+                | Ask::Recover
+                | Ask::Intent
+                | Ask::Claim
+                | Ask::Outputs
+                | Ask::Source
+                | Ask::Lock => false,
             };
             assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
             assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");
