@@ -129,7 +129,7 @@ pub(super) fn reconciling(s: &Situation<'_>, next: &Next, ready: &Verdict, stall
     let moves = ready.holds != Some(true) && !stalled && s.facts.pending.is_none() && {
         let works = s.facts.current.is_some() || next.made.is_some();
         let comes = matches!(ready.reason, reason::NO_REVISION | reason::RETRYING | reason::PLAN_NEEDED);
-        works || comes || s.o.is_deleted() && next.next_step.is_none()
+        works || comes || s.o.is_deleted() && next.step.is_none()
     };
     let message = if moves { ready.message.clone() } else { "nothing is under way".into() };
     Verdict::new(moves, if moves { ready.reason } else { reason::PROGRESSING }, message)

@@ -82,7 +82,7 @@ fn work(s: &Situation<'_>, now: Timestamp) -> Next {
 
 /// Nothing can be planned. What the older layer owns is not applied by this one either.
 fn held(s: &Situation<'_>, hold: &Hold) -> Next {
-    let mut next = Next { waits_for: Some(hold.message.clone()), next_step: hold.next_step.clone(), ..Next::default() };
+    let mut next = Next { waits_for: Some(hold.message.clone()), step: hold.next_step.clone(), ..Next::default() };
     let foreign = s.facts.current.filter(|run| s.o.owner.is_some() && run.may_be_superseded());
     next.actions.extend(foreign.map(|run| supersede(run, &hold.message)));
     next
@@ -125,14 +125,12 @@ fn waits(s: &Situation<'_>) -> Next {
         let describe = format!("kubectl describe -n {} tfrun/{}", layer.namespace().unwrap_or_default(), failures.run);
         let failed = format!("run {} failed ({})", failures.run, failures.reason);
         return match &failures.retry_at {
-            Some(at) => Next {
-                waits_for: Some(format!("the next try at {}: {failed}", at.0)),
-                next_step: Some(describe),
-                ..Next::default()
-            },
+            Some(at) => {
+                Next { waits_for: Some(format!("the next try at {}: {failed}", at.0)), step: Some(describe), ..Next::default() }
+            }
             None => Next {
                 waits_for: Some(format!("a commit, other settings or a person: {failed}")),
-                next_step: Some(format!("{describe}; after a correction push it, or {}", plan_command(layer))),
+                step: Some(format!("{describe}; after a correction push it, or {}", plan_command(layer))),
                 ..Next::default()
             },
         };
@@ -146,5 +144,5 @@ fn waits(s: &Situation<'_>) -> Next {
             format!("a commit, a person or the next look for drift: run {} is {ended}, and nothing was applied", plan.run)
         }
     };
-    Next { waits_for: Some(what), next_step: Some(plan_command(layer)), ..Next::default() }
+    Next { waits_for: Some(what), step: Some(plan_command(layer)), ..Next::default() }
 }

@@ -38,7 +38,7 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
         Ok(effective) => effective,
         Err(hold) => {
             let what = format!("{}; what the layer made is not destroyed before that changes", hold.message);
-            return Next { waits_for: Some(what), next_step: Some(orphan(s)), ..Next::default() };
+            return Next { waits_for: Some(what), step: Some(orphan(s)), ..Next::default() };
         }
     };
     if s.o.is_suspended() {
@@ -46,11 +46,11 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     }
     if s.o.layer.spec.remediation.on_delete == Remediation::Dry {
         let what = "remediation.onDelete is Dry: nothing is destroyed before that, or deletionPolicy, is changed";
-        return Next { waits_for: Some(what.into()), next_step: Some(orphan(s)), ..Next::default() };
+        return Next { waits_for: Some(what.into()), step: Some(orphan(s)), ..Next::default() };
     }
     match cause(s, made, &effective, last, now) {
         Ok(cause) => Next::create(s, &effective, &cause, now),
-        Err(next) => next,
+        Err(next) => *next,
     }
 }
 
@@ -76,7 +76,7 @@ fn cause(
     effective: &Effective,
     last: Option<&SeenRun>,
     now: Timestamp,
-) -> Result<Cause, Next> {
+) -> Result<Cause, Box<Next>> {
     let layer = &s.o.layer;
     let of = |id: String| Cause {
         trigger: Trigger::Deletion,
@@ -98,13 +98,13 @@ fn cause(
         Some(LayerFailures { retry_at: Some(at), .. }) if at.0 <= now => Ok(of(format!("deletion after {}", s.o.newest()))),
         Some(LayerFailures { retry_at: Some(at), times, reason, .. }) => {
             let what = format!("the next try at {}: run {} failed for the {times}. time ({reason})", at.0, last.name);
-            Err(Next { waits_for: Some(what), at: Some(at.0), ..Next::default() })
+            Err(Box::new(Next { waits_for: Some(what), at: Some(at.0), ..Next::default() }))
         }
         Some(_) | None => {
             let ended = last.result.map_or("ended", RunResult::as_str);
             let what = format!("a person: run {}, which was to destroy what the layer made, is {ended}", last.name);
             let step = format!("see `kubectl describe tfrun {}`; then {}", last.name, plan_command(layer));
-            Err(Next { waits_for: Some(what), next_step: Some(step), ..Next::default() })
+            Err(Box::new(Next { waits_for: Some(what), step: Some(step), ..Next::default() }))
         }
     }
 }

@@ -118,7 +118,9 @@ impl Known {
         if others.is_empty() {
             self.owners.remove(state);
         }
-        others.iter().for_each(|other| self.wake(other));
+        for other in &others {
+            self.wake(other);
+        }
     }
 
     /// Finds out of which state a layer is. Whoever has the same, or had, is looked at.
@@ -140,7 +142,9 @@ impl Known {
         for new in states.difference(&before) {
             let others: Vec<Key> = self.owners.get(new).into_iter().flat_map(BTreeMap::values).cloned().collect();
             self.owners.entry(new.clone()).or_default().insert(rank.clone(), key.clone());
-            others.iter().for_each(|other| self.wake(other));
+            for other in &others {
+                self.wake(other);
+            }
         }
         if let Some(entry) = self.layers.get_mut(key) {
             entry.states = states;

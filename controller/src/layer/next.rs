@@ -21,7 +21,7 @@ pub(super) struct Next {
     /// What it waits for, for people.
     pub(super) waits_for: Option<String>,
     /// What to do next, for people.
-    pub(super) next_step: Option<String>,
+    pub(super) step: Option<String>,
     /// The run that is made now.
     pub(super) made: Option<String>,
     /// When to look again.
@@ -52,7 +52,7 @@ impl Next {
 /// Why the run that is due is not made now.
 pub(super) fn held_up(s: &Situation<'_>) -> Option<Next> {
     if let Namespace::Frozen(why) = &s.o.namespace {
-        return Some(Next { waits_for: Some(why.to_string()), next_step: Some(why.next_step()), ..Next::default() });
+        return Some(Next { waits_for: Some(why.to_string()), step: Some(why.next_step()), ..Next::default() });
     }
     let goes = s.o.namespace == Namespace::Goes;
     goes.then(|| Next { waits_for: Some("nothing: its namespace is deleted".into()), ..Next::default() })
@@ -63,13 +63,7 @@ fn refused(s: &Situation<'_>, run: &str, now: Timestamp) -> Option<Next> {
     let refused = s.o.refused.as_ref().filter(|refused| refused.run == run && refused.retry_at > now)?;
     let what = format!("run {run} was refused, and nothing was done: {}", refused.text);
     let step = Some("correct what the API server refuses; it is tried again by itself".to_owned());
-    Some(Next {
-        waits_for: Some(clip(&what, 512)),
-        next_step: step,
-        at: Some(refused.retry_at),
-        refused: true,
-        ..Next::default()
-    })
+    Some(Next { waits_for: Some(clip(&what, 512)), step, at: Some(refused.retry_at), refused: true, ..Next::default() })
 }
 
 pub(super) fn resumes(s: &Situation<'_>) -> Next {
@@ -79,11 +73,7 @@ pub(super) fn resumes(s: &Situation<'_>) -> Next {
     } else {
         format!("kubectl annotate -n {namespace} tfl/{name} {}-", names::SUSPEND)
     };
-    Next {
-        waits_for: Some("a person: the layer is suspended, and makes no runs".into()),
-        next_step: Some(step),
-        ..Next::default()
-    }
+    Next { waits_for: Some("a person: the layer is suspended, and makes no runs".into()), step: Some(step), ..Next::default() }
 }
 
 /// The plan waits for a person, and the layer says how he approves it.
@@ -92,7 +82,7 @@ pub(super) fn approval_of(s: &Situation<'_>, pending: &Pending) -> Next {
     let namespace = s.o.layer.namespace().unwrap_or_default();
     Next {
         waits_for: Some(format!("an approval of run {}: {summary}", pending.run)),
-        next_step: Some(names::approve_command(&namespace, &pending.run, &pending.checksum)),
+        step: Some(names::approve_command(&namespace, &pending.run, &pending.checksum)),
         ..Next::default()
     }
 }

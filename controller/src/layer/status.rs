@@ -37,7 +37,7 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         waits_for: next.waits_for.as_deref().map(|text| clip(text, 512)),
         revision: facts.last_plan.as_ref().map(|plan| conditions::short(&plan.revision)),
         last_result: facts.last_result.clone(),
-        next_step: next.next_step.as_deref().map(|text| clip(text, 1024)),
+        next_step: next.step.as_deref().map(|text| clip(text, 1024)),
         conditions: all,
         last_plan: facts.last_plan.clone(),
         last_apply: facts.last_apply.clone(),

@@ -143,7 +143,7 @@ impl World {
             repository: self.repository.clone().map(Arc::new),
             runs,
             owner: self.owner.clone(),
-            namespace: self.namespace,
+            namespace: self.namespace.clone(),
             started: self.started,
             refused: self.refused.clone(),
             changes: None,
