@@ -7,6 +7,7 @@ use std::{
     path::Path,
     process::Command,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -18,6 +19,7 @@ use datastore::{
         publish::{Owner, Published},
     },
     crypt::keys::Keys,
+    serve::Limits,
     service::Service,
     settings::SecretName,
     tls,
@@ -141,7 +143,8 @@ impl Lab {
         let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let service = Arc::new(service.fed_by(Some(SOURCES.into())));
-        tokio::spawn(datastore::serve::serve(service, listener, config, stopped));
+        let (router, limits) = (datastore::http::router(service), Limits { connections: 16, head: Duration::from_secs(60) });
+        tokio::spawn(datastore::serve::serve(router, || (), limits, listener, Some(config), stopped));
         fs::write(dir.path().join("ca.crt"), &authority).unwrap();
         let lab = Self { dir, cluster, url, authority, _stop: stop };
         lab.repository("team", &[]);

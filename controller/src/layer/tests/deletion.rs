@@ -91,7 +91,8 @@ fn dry_and_suspended_layers_wait() {
 
 #[test]
 fn a_layer_is_orphaned_where_nothing_can_or_may_be_destroyed() {
-    let cases: [(&str, fn(&mut World)); 3] = [
+    type Change = fn(&mut World);
+    let cases: [(&str, Change); 3] = [
         ("its namespace goes", |world| world.namespace = Namespace::Goes),
         ("an older layer owns the state", |world| world.owner = Some(("team".into(), "older".into()))),
         ("the policy was changed", |world| world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}))),

@@ -93,7 +93,9 @@ fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
             if repository_first {
                 shown.repository(&Event::Apply(repository(&json!({}))));
             }
-            order.iter().for_each(|layer| shown.layer(&Event::Apply((*layer).clone())));
+            for layer in order {
+                shown.layer(&Event::Apply(layer.clone()));
+            }
             if !repository_first {
                 assert_eq!(shown.layers.owner(&younger), None, "nobody knows of which state it is");
                 shown.repository(&Event::Apply(repository(&json!({}))));

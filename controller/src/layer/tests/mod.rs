@@ -118,7 +118,7 @@ impl World {
     }
 
     pub(super) fn later(&mut self, minutes: i64) {
-        self.now = self.now + SignedDuration::from_mins(minutes);
+        self.now += SignedDuration::from_mins(minutes);
     }
 
     pub(super) fn status(&self) -> TerraformLayerStatus {
@@ -199,7 +199,7 @@ impl World {
                 self.made.push(run.name);
                 self.runs.push(serde_json::from_value(object).unwrap());
                 // The API server counts in seconds, and no two runs of the tests are of one.
-                self.now = self.now + SignedDuration::from_secs(1);
+                self.now += SignedDuration::from_secs(1);
             }
             Action::Supersede { run, why, .. } => {
                 let run = self.runs.iter_mut().find(|there| there.name_any() == run).unwrap();

@@ -129,7 +129,7 @@ impl Play {
                 }
             }
             (Step::Fails(helps), Some((true, ..))) => {
-                world.fails(if *helps { "Transient" } else { "Configuration" }, "PlanFailed")
+                world.fails(if *helps { "Transient" } else { "Configuration" }, "PlanFailed");
             }
             (Step::Cancelled, Some((.., false))) => {
                 world.cancelled();
