@@ -233,7 +233,7 @@ async fn drift(scene: Scene) -> Result<()> {
     let drifted = stage.until("app", "drifted", |s| s.drift.is_some() && s.pending.is_some()).await?;
     let drift = drifted.drift.as_ref().context("no drift")?;
     ensure!(
-        drift.objects.iter().any(|object| object.contains("module.text.object_text.it") && !object.contains("by hand")),
+        drift.objects.iter().any(|object| object.contains("module.text.object_text.it (changed outside of the code: content)")),
         "{drift:?}"
     );
     let described = scene.kubectl(&["describe", "terraformlayer", "app"])?;

@@ -129,6 +129,8 @@ fn drift(planned: Option<&SeenRun>, applied: Option<&LayerRun>, before: &Terrafo
         return Some(stored);
     }
     let mut objects = o.changes.clone().filter(|(of, _)| *of == *run.name).map(|(_, lines)| lines).unwrap_or_default();
+    // What is not as it was, before what would be done about it.
+    objects.sort_by_key(|line| !line.starts_with('!'));
     if objects.len() > OBJECTS {
         let more = objects.len() - OBJECTS + 1;
         objects.truncate(OBJECTS - 1);

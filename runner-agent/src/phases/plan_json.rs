@@ -7,9 +7,12 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
+use serde_json::Value;
 
 /// Lines that are kept of each kind of change.
 const LINES: usize = 50;
+/// The most attributes that are named of one resource.
+const ATTRIBUTES: usize = 8;
 
 /// What a plan says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,14 +134,18 @@ impl PlanFacts {
     /// What is not as the last apply left it. The tools list what is only moved there too, with no action; that is a change of the
     /// plan. Their text leaves out what no other change refers to, even when it is why the plan makes an object anew; here all of
     /// it stands, as in their stream of events, since an apply takes all of it into the state.
-    fn drift(&mut self, resource: &Resource) {
-        let how = match (resource.change.does("delete"), resource.change.does("update")) {
-            (true, _) => "deleted",
-            (false, true) => "changed",
+    fn drift(&mut self, resource: &Drifted) {
+        let does = |action: &str| resource.change.actions.iter().any(|a| a == action);
+        let how = match (does("delete"), does("update")) {
+            (true, _) => "deleted outside of the code".to_owned(),
+            (false, true) => match resource.change.attributes().as_slice() {
+                [] => "changed outside of the code".to_owned(),
+                some => format!("changed outside of the code: {}", some.join(", ")),
+            },
             (false, false) => return,
         };
         self.counts.drifted += 1;
-        self.add(Kind::Drift, &format!("! {} ({how} outside of the code)", resource.address));
+        self.add(Kind::Drift, &format!("! {} ({how})", resource.address));
     }
 
     fn output(&mut self, name: &str, change: &Change) {
@@ -171,6 +178,58 @@ struct Change {
     importing: Option<IgnoredAny>,
 }
 
+/// A resource that is not as the last apply left it. Of others the values are not kept.
+#[derive(Deserialize)]
+struct Drifted {
+    #[serde(default)]
+    address: String,
+    change: Values,
+}
+
+#[derive(Deserialize)]
+struct Values {
+    #[serde(default)]
+    actions: Vec<String>,
+    #[serde(default)]
+    before: Value,
+    #[serde(default)]
+    after: Value,
+}
+
+impl Values {
+    /// Paths of the attributes that differ, in order; no values.
+    fn attributes(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        differing("", &self.before, &self.after, &mut paths);
+        if paths.len() > ATTRIBUTES {
+            let more = paths.len() - ATTRIBUTES;
+            paths.truncate(ATTRIBUTES);
+            paths.push(format!("and {more} more"));
+        }
+        paths
+    }
+}
+
+fn differing(path: &str, before: &Value, after: &Value, paths: &mut Vec<String>) {
+    match (before, after) {
+        (before, after) if before == after => {}
+        (Value::Object(before), Value::Object(after)) => {
+            let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+            for name in names {
+                let of = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or_default();
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                differing(&path, &of(before), &of(after), paths);
+            }
+        }
+        (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
+            for (i, (before, after)) in before.iter().zip(after).enumerate() {
+                differing(&format!("{path}[{i}]"), before, after, paths);
+            }
+        }
+        _ => paths.push(path.to_owned()),
+    }
+}
+
 impl Change {
     fn does(&self, action: &str) -> bool {
         self.actions.iter().any(|a| a == action)
@@ -190,7 +249,7 @@ pub fn read_plan(from: impl Read, watched: BTreeSet<String>) -> serde_json::Resu
 }
 
 struct Top<'a>(&'a mut PlanFacts);
-struct Resources<'a>(&'a mut PlanFacts, fn(&mut PlanFacts, &Resource));
+struct Resources<'a, T>(&'a mut PlanFacts, fn(&mut PlanFacts, &T));
 struct Outputs<'a>(&'a mut PlanFacts);
 
 impl<'de> DeserializeSeed<'de> for Top<'_> {
@@ -222,14 +281,14 @@ impl<'de> Visitor<'de> for Top<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Resources<'_> {
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Resources<'_, T> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Resources<'_> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Resources<'_, T> {
     type Value = ();
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("changes of resources")
@@ -238,7 +297,7 @@ impl<'de> Visitor<'de> for Resources<'_> {
         Ok(())
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while let Some(resource) = list.next_element::<Resource>()? {
+        while let Some(resource) = list.next_element::<T>()? {
             (self.1)(self.0, &resource);
         }
         Ok(())

@@ -110,7 +110,7 @@ fn drift_is_found_shown_and_gone_with_an_apply() {
     world.settle();
     let drift = world.status().drift.unwrap();
     assert_eq!((drift.run, drift.since.0), (world.open_name(), crds::whole_seconds(world.now).0));
-    assert_eq!(drift.objects, ["~ aws_vpc.main", "! aws_vpc.main (changed outside of the code)"]);
+    assert_eq!(drift.objects, ["! aws_vpc.main (changed outside of the code: tags)", "~ aws_vpc.main"]);
     assert_eq!(world.condition(READY), ("False".into(), "DriftFound".into()));
     world.later(60 * 24 * 3);
     world.settle();

@@ -262,7 +262,7 @@ impl World {
     fn planned(&self, add: u32) -> Value {
         json!({"checksum": digest("c"), "attempt": 1, "summary": format!("+{add} ~0 -0"), "add": add, "change": 0, "destroy": 0,
             "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6", "createdAt": self.now,
-            "changes": ["~ aws_vpc.main", "! aws_vpc.main (changed outside of the code)"]})
+            "changes": ["~ aws_vpc.main", "! aws_vpc.main (changed outside of the code: tags)"]})
     }
 
     /// The open run plans.

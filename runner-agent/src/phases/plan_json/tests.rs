@@ -154,7 +154,8 @@ fn what_was_changed_outside_of_the_code_is_said_when_the_plan_takes_it_in() {
 fn what_is_only_moved_has_not_drifted() {
     let drifted = |address: &str, action: &str| {
         json!({"address": address, "previous_address": "a.before", "change": {
-            "actions": [action], "before": {"x": 1}, "after": {"x": {"secret": "deep"}}}})
+            "actions": [action], "before": {"x": 1, "tags": {"a": "1"}, "rules": [{"port": 1}, {"port": 2}]},
+            "after": {"x": {"secret": "deep"}, "tags": {"a": "1", "b": "2"}, "rules": [{"port": 1}, {"port": 3}]}}})
     };
     let plan = json!({
         "resource_drift": [drifted("a.moved", "no-op"), drifted("a.changed", "update")],
@@ -162,5 +163,5 @@ fn what_is_only_moved_has_not_drifted() {
     });
     let facts = read(&plan.to_string());
     assert_eq!(facts.counts, Changes { add: 1, drifted: 1, ..Changes::default() });
-    assert_eq!(facts.lines(), ["+ a.new", "! a.changed (changed outside of the code)"]);
+    assert_eq!(facts.lines(), ["+ a.new", "! a.changed (changed outside of the code: rules[1].port, tags.b, x)"]);
 }
