@@ -11,7 +11,7 @@ use kube::{
 use serde_json::{Value, json};
 use tests::{
     cluster::victims,
-    servers::{git::Failure, repo::Repo},
+    servers::{git::Failure, large, repo::Repo},
 };
 
 use crate::suite::{LATER, Scene, Test, merge, stderr};
@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("layers::the_younger_of_two_on_one_state_is_refused", one_state),
         Test::new("layers::nothing_begins_while_suspended_or_frozen", held_up),
         Test::new("layers::what_it_made_is_destroyed_with_it", deleted),
+        Test::new("layers::large_files_come_with_the_revision", large_files),
     ]
 }
 
@@ -321,6 +322,23 @@ async fn held_up(scene: Scene) -> Result<()> {
     ensure!(begun == 0, "something began in a frozen namespace");
     scene.suite.cluster.kubectl(&["annotate", "namespace", &scene.namespace, "pawl.run/freeze-"])?;
     stage.approve("app", &first).await?;
+    Ok(())
+}
+
+async fn large_files(scene: Scene) -> Result<()> {
+    let stage = Stage::set(&scene).await?;
+    let contents = "what git has a pointer to";
+    scene.suite.git.add_large(contents.as_bytes());
+    let main = stage.kept("large", 0).replace("\"round 0\"", "file(\"${path.module}/large.bin\")");
+    let files = [
+        (".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n"),
+        ("large/large.bin", &large::pointer(contents.as_bytes())),
+        ("large/main.tf", &main),
+    ];
+    stage.commit("main", &files)?;
+    stage.layer("large", json!({"path": "large", "remediation": {"onCommit": "Automatic"}})).await?;
+    stage.until("large", "applied", |s| s.last_apply.is_some() && s.state == Some(LayerState::Idle)).await?;
+    ensure!(stage.text("large").as_deref() == Some(contents), "{:?}", stage.text("large"));
     Ok(())
 }
 

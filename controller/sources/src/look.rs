@@ -169,7 +169,7 @@ impl<B: Bundles> Looker<B> {
             }
             (None, None) => {
                 submodules::fetch(&mirror, url, at, &tree).await?;
-                // What Git LFS has of it belongs here: into `lfs/objects` of the mirror, from where it is packed.
+                mirror.large(url, at).await?;
                 let facts = commit::facts(at, &mirror.commit(at).await?);
                 let stored = store::keep(&self.bundles, &server.git, &mirror.dir(), (namespace, uid, at)).await?;
                 Commit { digest: Some(stored.digest), size: Some(stored.size), ..facts }

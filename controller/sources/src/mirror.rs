@@ -12,7 +12,12 @@ use std::{
 
 use crds::Reason;
 use jiff::Timestamp;
-use source::{FetchError, git::is_refused, words::refused};
+use source::{
+    FetchError,
+    git::is_refused,
+    lfs,
+    words::{contents_refused, refused},
+};
 
 use crate::{
     failure::Problem,
@@ -199,6 +204,33 @@ impl Mirror<'_> {
         }
         let error: FetchError<GitError> = refused(url, commit, &output.ended);
         Err(error.into())
+    }
+
+    /// Fetches the contents of large files of a commit, where a `.gitattributes` of it asks for Git LFS, to where a bundle takes them from.
+    ///
+    /// # Errors
+    /// When asking again may help. What the server refuses for good stays a pointer, which the agent refuses where the stack has it.
+    pub async fn large(&self, url: &str, commit: &str) -> Result<(), Problem> {
+        let asks =
+            self.local(&["grep", "-q", "-e", "filter=lfs", commit, "--", ":(glob)**/.gitattributes"], Vec::new(), 4096).await?;
+        if asks.ended.code != 0 {
+            return Ok(());
+        }
+        let store = self.dir().join("lfs");
+        let config: Vec<String> = lfs::config(&store).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let remote = format!("remote.origin.url={url}");
+        let told = config.iter().chain([&remote]).flat_map(|pair| ["-c", pair.as_str()]);
+        let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
+        let ended = self.remote(&args).await?.ended;
+        if ended.code == 0 {
+            return Ok(());
+        }
+        let problem = Problem::from(contents_refused::<GitError>(url, &ended));
+        if problem.reason == Reason::SourceUnreachable && !ended.output.contains(lfs::NO_PROGRAM) {
+            return Err(problem);
+        }
+        tracing::warn!(commit, problem = problem.message, "large files stay pointers");
+        Ok(())
     }
 
     /// The object of a commit.

@@ -27,7 +27,7 @@ pub const MAX_CONTENTS: u64 = 1 << 30;
 /// Where `git-lfs` keeps what it fetched, of submodules too, below the top of the repository.
 const STORE: &str = ".git/lfs";
 /// The words of git when it has no such program.
-const NO_PROGRAM: &str = "'lfs' is not a git command";
+pub const NO_PROGRAM: &str = "'lfs' is not a git command";
 
 /// A file that git has only a pointer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Repository {
 
 /// What `git-lfs` is told besides. It goes before the repository's own `.lfsconfig`, of which the program takes where to ask and what to
 /// leave out, and no programs.
-fn config(store: &Path) -> [(&'static str, String); 5] {
+pub fn config(store: &Path) -> [(&'static str, String); 5] {
     [
         ("lfs.storage", store.display().to_string()),
         ("lfs.basicTransfersOnly", "true".to_owned()),

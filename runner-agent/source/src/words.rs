@@ -192,7 +192,7 @@ pub fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<
 }
 
 /// What the words of `git lfs` say of contents that it did not fetch.
-pub(crate) fn contents_refused<E: Error>(of: &str, ended: &Ended) -> FetchError<E> {
+pub fn contents_refused<E: Error>(of: &str, ended: &Ended) -> FetchError<E> {
     if let Ended { signal: Some(signal), told: false, .. } = ended {
         return FetchError::Killed(*signal);
     }
