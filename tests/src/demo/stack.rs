@@ -37,7 +37,7 @@ pub(super) fn commit(servers: &Servers, number: u32) -> Result<String> {
 /// A commit of the layer's directory: the text that it keeps.
 pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
     let repo = Repo::create(&servers.repository(REPOSITORY))?;
-    let main = include_str!("../../fixtures/stacks/greeting/main.tf");
+    let main = include_str!("../../fixtures/layers/greeting/main.tf");
     let values = format!("greeting = {}\n", json!(text));
     let files = [(format!("{LAYER}/main.tf"), main), (format!("{LAYER}/greeting.auto.tfvars"), values.as_str())];
     let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
