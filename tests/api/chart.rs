@@ -103,8 +103,11 @@ async fn datastore(_: World) -> Result<()> {
     let rules = &get(&all, "ClusterRole", "pawl-datastore")?["rules"];
     ensure!(*rules == json!([{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]));
     let rules = &get(&all, "ClusterRole", "pawl-datastore-runs")?["rules"];
-    let read = |group: &str, resource: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": ["get"]});
-    ensure!(*rules == json!([read("pawl.run", "terraformruns"), read("", "namespaces")]), "{rules}");
+    let read = |group: &str, resource: &str, verbs: Value| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
+    let repositories = read("pawl.run", "terraformrepositories", json!(["get", "list"]));
+    let get_only = || json!(["get"]);
+    let wanted = json!([read("pawl.run", "terraformruns", get_only()), repositories, read("", "namespaces", get_only())]);
+    ensure!(*rules == wanted, "{rules}");
     let role = get(&all, "Role", "pawl-datastore-secrets")?;
     ensure!(role["metadata"]["namespace"] == "pawl-system");
     let own = json!(["pawl-datastore-keyring", "pawl-datastore-certificate"]);
