@@ -134,7 +134,13 @@ impl<B: Bundles> Looker<B> {
         for (name, before, time) in &found.moved {
             let seen = found.look.refs.iter_mut().find(|(of, _)| of == name);
             let Some((_, Seen::At(at))) = seen else { continue };
-            let follows = mirror.follows(server.repository.url().as_str(), &at.commit.revision, before, *time).await;
+            // What is older cannot follow; and a server has no words of its own for that.
+            let is_older = at.commit.time.as_ref().is_some_and(|own| own.0 < *time);
+            let follows = if is_older {
+                Some(false)
+            } else {
+                mirror.follows(server.repository.url().as_str(), &at.commit.revision, before, *time).await
+            };
             at.forced_from = (follows == Some(false)).then(|| before.clone());
         }
     }
