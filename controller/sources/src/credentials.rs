@@ -21,14 +21,6 @@ pub struct Access {
     pub authority: Option<String>,
 }
 
-/// `scheme://host:port/` of a URL, or of its host for ssh.
-pub fn origin(url: &Url) -> String {
-    match url.transport() {
-        Transport::Http => url.origin(),
-        Transport::Ssh => format!("https://{}/", url.host()),
-    }
-}
-
 /// What a Secret has for a URL.
 ///
 /// # Errors
@@ -60,7 +52,7 @@ fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
     let key = |name: &str| (key.borrow_mut())(name);
     let unfit =
         |key: &str, why: String| Problem::new(Reason::SourceUnauthorized, format!("the key {key} of Secret {name} {why}"));
-    let login = Login::of(&origin(url), url.host(), key).map_err(|error| unfit("identity", error.to_string()))?;
+    let login = Login::of(&url.web_origin(), url.host(), key).map_err(|error| unfit("identity", error.to_string()))?;
     let app = App::of(key).map_err(|(name, why)| unfit(name, why))?;
     let authority = key("ca.crt");
     if let Some(key) = broken {

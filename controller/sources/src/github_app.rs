@@ -107,7 +107,7 @@ fn api(url: &Url) -> String {
     if host == "github.com" || host.ends_with(".ghe.com") {
         return format!("https://api.{host}/");
     }
-    format!("{}api/v3/", crate::credentials::origin(url))
+    format!("{}api/v3/", url.web_origin())
 }
 
 /// Tokens, until they are no longer good.

@@ -251,7 +251,7 @@ impl<B: Bundles> Looker<B> {
         if let Some(app) = &access.app {
             let token = self.tokens.token(app, &url, access.authority.as_deref(), now).await?;
             let login = access.login.get_or_insert_with(|| source::Login {
-                origin: credentials::origin(&url),
+                origin: url.web_origin(),
                 host: url.host().to_owned(),
                 http: None,
                 identity: None,
@@ -276,7 +276,7 @@ impl<B: Bundles> Looker<B> {
         if let Some(pem) = &access.authority {
             let file = tempfile::NamedTempFile::new_in(&self.private).map_err(fault)?;
             std::fs::write(file.path(), pem).map_err(fault)?;
-            repository = repository.with_authority(&credentials::origin(&url), file.path().to_owned());
+            repository = repository.with_authority(&url.web_origin(), file.path().to_owned());
             authority = Some(file);
         }
         Ok(Server { repository, git, _keys: keys, _authority: authority })

@@ -64,6 +64,14 @@ impl Url {
         &self.host
     }
 
+    /// `scheme://host:port/`; of a URL of ssh where its host is asked by https.
+    pub fn web_origin(&self) -> String {
+        match self.transport {
+            Transport::Http => self.origin(),
+            Transport::Ssh => format!("https://{}/", self.host),
+        }
+    }
+
     /// `scheme://host:port/` of a URL of HTTP.
     pub fn origin(&self) -> String {
         let (scheme, rest) = self.text.split_once("://").unwrap_or(("https", &self.text));
