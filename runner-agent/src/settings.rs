@@ -145,7 +145,7 @@ impl Settings {
         let mut inherited: Vec<(OsString, OsString)> =
             INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
         if ca.is_some() {
-            trust(&mut inherited, &ca_file(&kept));
+            source::authorities::trust(&mut inherited, &ca_file(&kept));
         }
         Ok(Self {
             namespace: text(pod_env::ENV_NAMESPACE)?,
@@ -266,13 +266,6 @@ fn ca_file(kept: &Path) -> PathBuf {
     kept.join("ca.crt")
 }
 
-/// Lets commands trust the authorities in a file: Go reads the one name, git, which Debian builds without OpenSSL, the other.
-fn trust(env: &mut Vec<(OsString, OsString)>, file: &Path) {
-    const NAMES: [&str; 2] = ["SSL_CERT_FILE", "GIT_SSL_CAINFO"];
-    env.retain(|(name, _)| !NAMES.iter().any(|own| name == own));
-    env.extend(NAMES.map(|name| (name.into(), file.into())));
-}
-
 fn store() -> Result<Option<Store>, SettingsError> {
     let text = |name: &'static str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let Some(url) = text(datastore::ENV_URL) else { return Ok(None) };
@@ -283,19 +276,4 @@ fn store() -> Result<Option<Store>, SettingsError> {
 /// 32 hexadecimal digits.
 pub fn nonce() -> String {
     hex::encode(rand::random::<[u8; 16]>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_trust_one_file() {
-        let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
-        let mut env = vec![pair("PATH", "/bin"), pair("SSL_CERT_FILE", "/image.crt"), pair("SSL_CERT_DIR", "/certs")];
-        trust(&mut env, Path::new("/kept/ca.crt"));
-        let wanted =
-            [("PATH", "/bin"), ("SSL_CERT_DIR", "/certs"), ("SSL_CERT_FILE", "/kept/ca.crt"), ("GIT_SSL_CAINFO", "/kept/ca.crt")];
-        assert_eq!(env, wanted.map(|(name, value)| pair(name, value)));
-    }
 }

@@ -457,6 +457,10 @@ async fn proxy(_: World) -> Result<()> {
         format!("--runner-ca={pem}"),
     ];
     ensure!(said(&all)? == wanted, "{:?}", said(&all)?);
+    ensure!(
+        arguments(get(&all, "Deployment", "pawl-sources")?).contains(&format!("--ca={pem}").as_str()),
+        "sources trust the same"
+    );
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use source::{Ended, Git};
+use source::{Ended, Git, authorities};
 use std::os::unix::process::ExitStatusExt as _;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
@@ -95,6 +95,13 @@ impl Commands {
             INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
         inherited.push(("HOME".into(), home.into()));
         Self { inherited, deadline, secrets: Vec::new() }
+    }
+
+    /// The same, where servers are trusted by the authorities in a file, and by no others.
+    #[must_use]
+    pub fn trusting(mut self, file: &Path) -> Self {
+        authorities::trust(&mut self.inherited, file);
+        self
     }
 
     /// The same, where these texts are in nothing that git says.

@@ -112,7 +112,11 @@ fn api(url: &Url) -> String {
 
 /// Tokens, until they are no longer good.
 #[derive(Default)]
-pub struct Tokens(Mutex<BTreeMap<String, (String, Timestamp)>>);
+pub struct Tokens {
+    given: Mutex<BTreeMap<String, (String, Timestamp)>>,
+    /// The operator's authorities, as PEM.
+    own: Option<String>,
+}
 
 #[derive(Deserialize)]
 struct Answer {
@@ -121,6 +125,11 @@ struct Answer {
 }
 
 impl Tokens {
+    /// None yet, where servers are trusted by these authorities too, as PEM.
+    pub fn trusting(own: Option<String>) -> Self {
+        Self { own, ..Self::default() }
+    }
+
     /// The token of an installation, for the host of a URL: one that was given before, as long as it is good for five minutes more.
     ///
     /// # Errors
@@ -133,7 +142,7 @@ impl Tokens {
         {
             return Ok(token.clone());
         }
-        let answer = ask(app, &api, authority, now).await?;
+        let answer = ask(app, &api, self.own.as_deref(), authority, now).await?;
         let mut all = self.lock();
         all.retain(|_, (_, until)| *until > now);
         all.insert(name, (answer.token.clone(), answer.expires_at));
@@ -141,11 +150,11 @@ impl Tokens {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (String, Timestamp)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn ask(app: &App, api: &str, authority: Option<&str>, now: Timestamp) -> Result<Answer, Problem> {
+async fn ask(app: &App, api: &str, own: Option<&str>, authority: Option<&str>, now: Timestamp) -> Result<Answer, Problem> {
     let place = format!("{api}app/installations/{}/access_tokens", app.installation);
     let said = |reason, why: &str| Problem::new(reason, format!("no token of GitHub App {} from {place}: {why}", app.id));
     let jwt = app.jwt(now).ok_or_else(|| said(Reason::SourceUnauthorized, "its key cannot sign"))?;
@@ -157,9 +166,10 @@ async fn ask(app: &App, api: &str, authority: Option<&str>, now: Timestamp) -> R
         .user_agent(concat!("pawl/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .timeout(DEADLINE);
-    if let Some(pem) = authority {
+    for (pem, place) in [(own, "--ca"), (authority, "ca.crt of the Secret")] {
+        let Some(pem) = pem else { continue };
         let all = reqwest::Certificate::from_pem_bundle(pem.as_bytes()).ok().filter(|all| !all.is_empty());
-        let all = all.ok_or_else(|| said(Reason::SourceUnauthorized, "ca.crt of the Secret has no certificate in PEM"))?;
+        let all = all.ok_or_else(|| said(Reason::SourceUnauthorized, &format!("{place} has no certificate in PEM")))?;
         builder = builder.tls_certs_merge(all);
     }
     let client = builder.build().map_err(|error| said(Reason::AgentFault, &causes(&error)))?;

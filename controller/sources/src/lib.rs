@@ -109,7 +109,15 @@ fn looker<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfi
     let private = builder.tempdir_in(memory).or_else(|_| builder.tempdir()).context("no directory for private keys")?;
     let mirrors = Mirrors::new(&settings.mirrors, settings.mirrors_mib << 20)
         .with_context(|| format!("the directory of mirrors {} cannot be used", settings.mirrors.display()))?;
-    let git = Commands::new(private.path(), Duration::from_secs(settings.git_timeout));
-    let looker = Looker { git, mirrors, bundles, tokens: Tokens::default(), private: private.path().to_owned() };
+    let mut git = Commands::new(private.path(), Duration::from_secs(settings.git_timeout));
+    let ca = settings.ca.clone().filter(|pem| !pem.is_empty());
+    if let Some(own) = &ca {
+        let file = private.path().join("ca.crt");
+        authorities::with_own(own)
+            .and_then(|all| std::fs::write(&file, all))
+            .context("the certificate authorities cannot be written")?;
+        git = git.trusting(&file);
+    }
+    let looker = Looker { git, mirrors, bundles, tokens: Tokens::trusting(ca), private: private.path().to_owned() };
     Ok((private, looker))
 }

@@ -37,6 +37,9 @@ pub struct Settings {
     /// ClusterRole that lets this process read Secrets where a namespace binds it: for messages.
     #[arg(long, env = "PAWL_SOURCES_SECRETS_ROLE", default_value = "pawl-sources-secrets")]
     pub secrets_role: String,
+    /// Authorities that Git servers are trusted by besides those of the image, as PEM. A Secret's own count for its host alone.
+    #[arg(long, env = "PAWL_CA")]
+    pub ca: Option<String>,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "PAWL_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,

@@ -16,6 +16,7 @@
 //! | [`bundle`] | the tree of one commit as an archive, and the proof that it is that commit's |
 //! | [`tree`] | files that are given one by one, the stack's directory, links that lead out |
 
+pub mod authorities;
 pub mod bundle;
 pub mod credentials;
 mod forges;

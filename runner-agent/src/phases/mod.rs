@@ -2,7 +2,6 @@
 
 mod apply;
 mod artifact;
-mod ca;
 mod diagnostic;
 mod disk;
 mod empty_home;

@@ -123,6 +123,15 @@ impl PhaseRunner {
         self.write_authorities()
     }
 
+    /// Writes the file that commands are told of. It is there before anything is fetched.
+    fn write_authorities(&self) -> Result<(), Failure> {
+        let Some(own) = &self.settings.ca else { return Ok(()) };
+        let path = self.settings.ca_file();
+        source::authorities::with_own(own)
+            .and_then(|all| files::create(&path)?.write_all(&all))
+            .map_err(|error| internal(&format!("the certificate authorities cannot be written to {}", path.display()), &error))
+    }
+
     /// Setup for a plan that is there already: nothing is fetched and nothing is written but where temporary files go.
     pub(super) async fn run_setup_of_restored(
         &self,

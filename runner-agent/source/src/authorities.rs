@@ -2,15 +2,9 @@
 
 use std::{
     ffi::OsString,
-    fs,
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
 };
-
-use crds::Failure;
-
-use super::PhaseRunner;
-use crate::{classify::internal, files};
 
 /// Where images have their authorities, as Go looks for them: Debian and Alpine, Red Hat, SUSE.
 const SYSTEM: [&str; 4] = [
@@ -20,15 +14,19 @@ const SYSTEM: [&str; 4] = [
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
 
-impl PhaseRunner {
-    /// Writes the file that commands are told of. It is there before anything is fetched.
-    pub(super) fn write_authorities(&self) -> Result<(), Failure> {
-        let Some(own) = &self.settings.ca else { return Ok(()) };
-        let path = self.settings.ca_file();
-        joined(&image(std::env::var_os("SSL_CERT_FILE")), own)
-            .and_then(|all| files::create(&path)?.write_all(&all))
-            .map_err(|error| internal(&format!("the certificate authorities cannot be written to {}", path.display()), &error))
-    }
+/// The authorities of this image with an operator's own, as PEM. An image without any trusts the operator's alone.
+///
+/// # Errors
+/// When those of the image cannot be read.
+pub fn with_own(own: &str) -> io::Result<Vec<u8>> {
+    joined(&image(std::env::var_os("SSL_CERT_FILE")), own)
+}
+
+/// Lets commands trust the authorities in a file: Go reads the one name, git, which Debian builds without OpenSSL, the other.
+pub fn trust(env: &mut Vec<(OsString, OsString)>, file: &Path) {
+    const NAMES: [&str; 2] = ["SSL_CERT_FILE", "GIT_SSL_CAINFO"];
+    env.retain(|(name, _)| !NAMES.iter().any(|own| name == own));
+    env.extend(NAMES.map(|name| (name.into(), file.into())));
 }
 
 /// The files that may hold the authorities of the image; the first one that is there does. What an image says of itself comes first.
@@ -69,5 +67,15 @@ mod tests {
         assert_eq!(joined(&[&gone, &first, &second], "OWN").unwrap(), b"IMAGE\nOWN\n");
         assert_eq!(joined(&[&gone], "OWN").unwrap(), b"\nOWN\n");
         assert_eq!(image(Some("/said".into()))[0], Path::new("/said"));
+    }
+
+    #[test]
+    fn commands_trust_one_file() {
+        let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+        let mut env = vec![pair("PATH", "/bin"), pair("SSL_CERT_FILE", "/image.crt"), pair("SSL_CERT_DIR", "/certs")];
+        trust(&mut env, Path::new("/kept/ca.crt"));
+        let wanted =
+            [("PATH", "/bin"), ("SSL_CERT_DIR", "/certs"), ("SSL_CERT_FILE", "/kept/ca.crt"), ("GIT_SSL_CAINFO", "/kept/ca.crt")];
+        assert_eq!(env, wanted.map(|(name, value)| pair(name, value)));
     }
 }
