@@ -101,10 +101,25 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
         let step = Some(format!("have {own} added to spec.allowedNamespaces of the repository"));
         return hold(reason::REPOSITORY_NOT_ALLOWED, message, step);
     }
-    Effective::of(&o.layer, repository).or_else(|error| {
+    let effective = Effective::of(&o.layer, repository).or_else(|error| {
         let step = Some("correct spec.template, or spec.defaults of the repository".to_owned());
         hold(reason::TEMPLATE_INVALID, format!("no run can be made of the settings: {error}"), step)
-    })
+    })?;
+    // Whoever names a stack has chosen it. What follows from path and URL changes with a directory that is renamed: all that the layer
+    // made would be planned once more, and its destroy would find nothing.
+    let before = o.layer.status.as_ref().and_then(|status| status.stack.as_deref());
+    match before.filter(|before| *before != effective.stack && !effective.names_stack()) {
+        Some(before) => {
+            let message = format!(
+                "its state is of stack {before}; with this path and repository it would be of {}, which knows nothing of what exists",
+                effective.stack
+            );
+            let step =
+                format!("set spec.template.stack: {before} to keep the state, or {} to begin with another", effective.stack);
+            hold(reason::STATE_MOVED, message, Some(step))
+        }
+        None => Ok(effective),
+    }
 }
 
 fn wanted(o: &Observed) -> Result<Wanted, Hold> {

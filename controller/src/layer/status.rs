@@ -47,6 +47,7 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         current_run: facts.current.map(|run| run.name.to_string()).or_else(|| next.made.clone()),
         failures: facts.failures.clone(),
         effective: s.wanted.as_ref().map_or_else(|_| before.effective.clone(), |wanted| wanted.effective.lines.clone()),
+        stack: stack(s).unwrap_or(before.stack),
         last_handled_plan: answered.map(|token| clip(token, 256)).or(before.last_handled_plan),
         source: before.source,
     };
@@ -56,6 +57,15 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         Note { reason: "DriftFound", warning: true, text }
     });
     (status, notes.into_iter().collect())
+}
+
+/// The stack of the managed state that the newest plan with these settings is of; `None` when nothing is known of that.
+fn stack(s: &Situation<'_>) -> Option<Option<String>> {
+    let effective = &s.wanted.as_ref().ok()?.effective;
+    let newest = s.o.runs.iter().rev().find(|run| *run.settings == *effective.digest && run.plan.is_some())?;
+    let key = newest.plan.as_ref()?.state_key.as_deref()?;
+    let namespace = s.o.layer.metadata.namespace.as_deref().unwrap_or_default();
+    Some((effective.managed_key(namespace) == key).then(|| effective.stack.clone()))
 }
 
 /// Burrito's states: a plan is needed while what is wanted is not planned, an apply while a plan has changes that nobody applied.

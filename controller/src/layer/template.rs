@@ -17,7 +17,8 @@ const VALUE: usize = 80;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Effective {
     template: RunTemplate,
-    stack: String,
+    /// The stack of its runs' managed state.
+    pub(super) stack: String,
     /// What they are and where each is from, a line each.
     pub(super) lines: Vec<String>,
     /// Digest of all that a run of the layer is made of, its commit and what set it off apart.
@@ -52,6 +53,20 @@ impl Effective {
         let effective = Self { template, stack, lines, digest };
         effective.spec(layer, &"0".repeat(40), Operation::Plan, Remediation::Manual)?;
         Ok(effective)
+    }
+
+    /// Whether somebody named the stack.
+    pub(super) fn names_stack(&self) -> bool {
+        self.template.0.contains_key("stack")
+    }
+
+    /// The key of its runs' state, where that is a managed one.
+    pub(super) fn managed_key(&self, namespace: &str) -> String {
+        let mut spec = TerraformRunSpec { stack: Some(self.stack.clone()), ..TerraformRunSpec::default() };
+        if let Some(workspace) = self.template.0.get("workspace").and_then(Value::as_str) {
+            workspace.clone_into(&mut spec.workspace);
+        }
+        state_key::managed(namespace, &StateId::of("", &spec))
     }
 
     /// The spec of a run, as it is sent: with fields that a newer definition has and this version does not know.

@@ -398,6 +398,8 @@ reasons! {
     RUN_REFUSED RunRefused;
     /// Another layer, which is older, has the same state.
     STATE_OWNED StateOwned;
+    /// With its path or repository the layer would leave its managed state behind for an empty one.
+    STATE_MOVED StateMoved;
     /// The settings of the layer's runs make no sense.
     TEMPLATE_INVALID TemplateInvalid;
     /// The times at which drift is to be looked for cannot be read.

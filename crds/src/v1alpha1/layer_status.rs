@@ -67,6 +67,10 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 256)))]
     pub effective: Vec<String>,
+    /// Stack of the managed state that its last plan was of; none where the code keeps its state elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub stack: Option<String>,
     /// The `pawl.run/plan` that was answered last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]

@@ -106,3 +106,46 @@ fn the_state_that_is_expected_is_that_of_the_run() {
     assert_eq!(key(backend.clone(), true), key(backend, false));
     assert_eq!(key(json!({}), false), None, "nobody knows before init");
 }
+
+/// A layer whose code says of no backend, and which has made a plan.
+fn planned(backend: bool) -> (World, String) {
+    let mut world = World::new().commit(1, "a");
+    world.settle();
+    let effective = Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap();
+    let key = if backend { digest("b") } else { effective.managed_key("team") };
+    world.waits(1);
+    world.merge_run(&world.open_name(), &json!({"status": {"plan": {"stateKey": key}}}));
+    world.ends(crds::RunResult::Applied);
+    world.settle();
+    (world, effective.stack)
+}
+
+#[test]
+fn a_directory_that_is_renamed_leaves_no_state_behind() {
+    let (mut world, stack) = planned(false);
+    assert_eq!(world.status().stack.as_deref(), Some(stack.as_str()));
+    world.change(&json!({"spec": {"path": "live/app"}}));
+    world.settle();
+    assert_eq!((world.made.len(), world.condition(READY)), (1, is("False", "StateMoved")));
+    let step = world.status().next_step.unwrap();
+    assert!(step.starts_with(&format!("set spec.template.stack: {stack} to keep")), "{step}");
+    // Both ways that it names go on, and what was chosen is what counts from then on.
+    for chosen in [stack.clone(), "new".to_owned()] {
+        let (mut world, _) = planned(false);
+        world.change(&json!({"spec": {"path": "live/app", "template": {"stack": chosen}}}));
+        world.settle();
+        assert_eq!(world.made.len(), 2, "{chosen}");
+    }
+    // A destroy with an empty state would find nothing, and let the layer go.
+    world.change(&json!({"spec": {"deletionPolicy": "Destroy"}, "metadata": {"deletionTimestamp": t0()}}));
+    world.settle();
+    assert_eq!(world.made.len(), 1);
+}
+
+#[test]
+fn a_state_that_is_kept_elsewhere_does_not_move_with_the_directory() {
+    let (mut world, _) = planned(true);
+    world.change(&json!({"spec": {"path": "live/app"}}));
+    world.settle();
+    assert_eq!((world.status().stack, world.made.len()), (None, 2));
+}
