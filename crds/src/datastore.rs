@@ -32,6 +32,8 @@
 //! | `GET REVISION/digest` | its [`Stored`] |
 //! | `GET` | the commits that there are bundles of, as a list of strings |
 //! | `DELETE REVISION` | deletes one |
+//!
+//! and reads [`WANTED_PATH`]: the [`WantedRevision`]s, as a list.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -196,6 +198,20 @@ pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
 /// The path of the bundles of a repository, which are kept by its UID.
 pub fn bundles_path(namespace: &str, uid: &str) -> String {
     format!("/v1/namespaces/{namespace}/repositories/{uid}/bundles")
+}
+
+/// The path of what runs asked for and was not stored.
+pub const WANTED_PATH: &str = "/v1/wanted";
+
+/// A revision that a run asked for a moment ago, and that nobody has stored.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WantedRevision {
+    /// Namespace of the repository.
+    pub namespace: String,
+    /// Its UID.
+    pub uid: String,
+    /// The commit, by its full id.
+    pub revision: String,
 }
 
 /// The text of an error with those of its causes: that of an HTTP client leaves them out, and only they help.

@@ -8,7 +8,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::{TerraformLayer, TerraformRepository, clock::ServerClock, conditions, datastore::Stored, names};
+use crds::{
+    TerraformLayer, TerraformRepository,
+    clock::ServerClock,
+    conditions,
+    datastore::{Stored, WantedRevision},
+    names,
+};
 use datastore_client::RequestError;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
@@ -28,6 +34,7 @@ use crate::world::{PATIENCE, Test, World};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("repositories::a_layer_is_told_of_its_commits_and_nothing_new_is_not_written", true, followed),
+        Test::new("repositories::a_revision_that_a_run_waits_for_is_stored_where_no_ref_is_at_it", true, wanted),
         Test::new("repositories::a_secret_is_read_where_a_namespace_lets_it_be_read", true, bound),
     ]
 }
@@ -36,22 +43,29 @@ const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-sources";
 
 /// Bundles that are counted and not kept.
 #[derive(Default)]
-struct Kept(Mutex<BTreeMap<String, Stored>>);
+struct Kept {
+    all: Mutex<BTreeMap<String, Stored>>,
+    wanted: Mutex<Vec<WantedRevision>>,
+}
 
 impl Bundles for Kept {
     async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
-        Ok(self.0.lock().ok().and_then(|kept| kept.get(revision).cloned()))
+        Ok(self.all.lock().ok().and_then(|kept| kept.get(revision).cloned()))
     }
 
     async fn put(&self, _: &str, _: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
         let size = file.metadata().map_err(|error| RequestError::file(file, error))?.len();
         let stored = Stored { digest: format!("sha256:{}", "a".repeat(64)), size };
-        self.0.lock().map_err(|_| RequestError::unanswered("poisoned"))?.insert(revision.to_owned(), stored.clone());
+        self.all.lock().map_err(|_| RequestError::unanswered("poisoned"))?.insert(revision.to_owned(), stored.clone());
         Ok(stored)
     }
 
     async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
         Ok(Vec::new())
+    }
+
+    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
+        Ok(self.wanted.lock().map_err(|_| RequestError::unanswered("poisoned"))?.clone())
     }
 
     async fn delete(&self, _: &str, _: &str, _: &str) -> Result<(), RequestError> {
@@ -64,6 +78,7 @@ struct Scene {
     world: World,
     namespace: String,
     server: GitServer,
+    shared: Arc<Shared<Kept>>,
     tasks: tokio::task::JoinSet<()>,
     _dirs: [tempfile::TempDir; 3],
 }
@@ -77,6 +92,7 @@ impl Scene {
             client: world.access.impersonate(ACCOUNT, &[]).await?,
             clock: ServerClock::default(),
             follow: Mutex::new(Follow::default()),
+            wanted: Mutex::default(),
             looker: Looker {
                 git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
                 mirrors: Mirrors::new(dirs[1].path(), 1 << 30)?,
@@ -88,11 +104,12 @@ impl Scene {
             metrics: Arc::new(Metrics::awaiting(2)),
             secrets_role: "pawl-sources-secrets".to_owned(),
         });
-        let workers = Arc::new(Workers::new(shared));
+        let workers = Arc::new(Workers::new(shared.clone()));
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(workers.clone().repositories(Some(namespace.clone())));
-        tasks.spawn(workers.layers(Some(namespace.clone())));
-        Ok(Self { world, namespace, server, tasks, _dirs: dirs })
+        tasks.spawn(workers.clone().layers(Some(namespace.clone())));
+        tasks.spawn(workers.wanted());
+        Ok(Self { world, namespace, server, shared, tasks, _dirs: dirs })
     }
 
     fn layers(&self) -> Api<TerraformLayer> {
@@ -198,6 +215,37 @@ async fn followed(world: World) -> Result<()> {
     ensure!(knows(second.clone())(&known), "{:?}", known.status);
     ensure!(scene.revision("other").await? == Some(second) && scene.revision("app").await? == Some(first));
     ensure!(scene.layers().get("app").await?.resource_version() == layer, "a commit of another layer was written to this one");
+    Ok(())
+}
+
+async fn wanted(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let repo = scene.server.create("stacks")?;
+    let first = repo.commit("main", &[("main.tf", "# one\n")])?;
+    repo.commit("main", &[("main.tf", "# two\n")])?;
+    let feature = repo.commit("feature", &[("main.tf", "# three\n")])?;
+    scene.repository(None).await?;
+    scene.layer("app", ".").await?;
+    let before = scene.until("it is ready", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    let of = |revision: &str| WantedRevision {
+        namespace: scene.namespace.clone(),
+        uid: before.uid().unwrap_or_default(),
+        revision: revision.to_owned(),
+    };
+    let nowhere = "0".repeat(40);
+    let bundles = &scene.shared.looker.bundles;
+    *bundles.wanted.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = [&nowhere, &first, &feature].map(|r| of(r)).into();
+    let started = Instant::now();
+    for revision in [&first, &feature] {
+        while bundles.digest("", "", revision).await?.is_none() {
+            ensure!(started.elapsed() < PATIENCE, "{revision} is not stored");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    // Nobody else's business: the repository is well, whatever somebody names.
+    let after = scene.repositories().get("r").await?;
+    ensure!(after.resource_version() == before.resource_version(), "{:?}", after.status);
+    ensure!(bundles.digest("", "", &nowhere).await?.is_none());
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 
-use crds::datastore::{NOT_FOUND, Problem, Stored, bundles_path};
+use crds::datastore::{NOT_FOUND, Problem, Stored, WANTED_PATH, WantedRevision, bundles_path};
 
 use crate::{
     attempt::{Content, with},
@@ -85,10 +85,22 @@ impl Sources {
         sorted(response).await.map(drop)
     }
 
+    /// The revisions that runs wait for, of all repositories.
+    ///
+    /// # Errors
+    /// When there is no answer that says so.
+    pub async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
+        let response = answer(self.at(Method::GET, WANTED_PATH)?.timeout(SMALL)).await?;
+        parsed(&read_up_to(response, MAX_LIST).await?)
+    }
+
     fn request(&self, method: Method, of: RepositoryId<'_>, rest: &str) -> Result<RequestBuilder, RequestError> {
+        self.at(method, &format!("{}{rest}", bundles_path(of.namespace, of.uid)))
+    }
+
+    fn at(&self, method: Method, path: &str) -> Result<RequestBuilder, RequestError> {
         let token = connection::read(&self.token)?;
-        let path = format!("{}{rest}", bundles_path(of.namespace, of.uid));
-        Ok(self.connection.request(method, &path)?.bearer_auth(token.trim()))
+        Ok(self.connection.request(method, path)?.bearer_auth(token.trim()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use object_store::path::Path;
 
-use crds::datastore::{JOURNAL, LOG_PHASES, ObjectKind, Problem, StateId};
+use crds::datastore::{JOURNAL, LOG_PHASES, ObjectKind, Problem, StateId, WantedRevision};
 
 use crate::problem::invalid;
 
@@ -181,6 +181,11 @@ impl RepositoryKey {
     /// When one of them is no such word.
     pub fn new(namespace: &str, uid: &str) -> Result<Self, Problem> {
         Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
+    }
+
+    /// One of its revisions, as whoever follows repositories is told of it.
+    pub fn wanted(&self, revision: &str) -> WantedRevision {
+        WantedRevision { namespace: self.namespace.clone(), uid: self.uid.clone(), revision: revision.to_owned() }
     }
 
     /// Everything of the repository.

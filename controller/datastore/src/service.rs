@@ -18,7 +18,7 @@ use crate::{
     cluster::{Cluster, FrontProxyConfig},
     metrics::Metrics,
     names,
-    objects::{Objects, log::Logs, sources::Bundles},
+    objects::{Objects, log::Logs, sources::Bundles, wanted::Wanted},
     outputs::Publisher,
     problem::{problem, unavailable},
     state::States,
@@ -41,6 +41,8 @@ pub struct Service {
     pub objects: Objects,
     /// Bundles of repositories.
     pub bundles: Bundles,
+    /// Those that runs wait for.
+    pub wanted: Wanted,
     /// Logs.
     pub logs: Arc<Logs>,
     /// Managed states.
@@ -103,6 +105,7 @@ impl Service {
         Self {
             objects: Objects::new(sealed.clone()),
             bundles: Bundles::new(sealed.clone()),
+            wanted: Wanted::default(),
             logs: Arc::new(Logs::new(sealed.clone())),
             states: States::new(sealed.clone()),
             outputs: Arc::new(Publisher::new(sealed.clone(), cluster.clone(), None)),

@@ -172,6 +172,11 @@ impl Follow {
         }
     }
 
+    /// The repository of a UID.
+    pub fn key_of(&self, uid: &str) -> Option<&Key> {
+        self.repositories.iter().find(|(_, repository)| repository.metadata.uid.as_deref() == Some(uid)).map(|(key, _)| key)
+    }
+
     /// The UID of a repository.
     pub fn uid(&self, key: &Key) -> Option<String> {
         self.repositories.get(key)?.metadata.uid.clone()

@@ -39,6 +39,7 @@ pub mod status;
 pub mod store;
 pub mod submodules;
 pub mod tree;
+pub mod wanted;
 pub mod watch;
 pub mod worker;
 
@@ -76,6 +77,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
         client,
         clock,
         follow: std::sync::Mutex::new(Follow::default()),
+        wanted: std::sync::Mutex::default(),
         looker,
         slots: Semaphore::new(settings.concurrency.into()),
         metrics: metrics.clone(),
@@ -88,6 +90,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
         tasks.spawn(workers.clone().repositories(scope.clone()));
         tasks.spawn(workers.clone().layers(scope));
     }
+    tasks.spawn(workers.clone().wanted());
     tasks.spawn(gc::run(shared, scopes, Duration::from_secs(settings.sweep_interval)));
     tokio::select! {
         served = metrics::serve(settings.listen, metrics) => return served.with_context(|| format!("cannot listen on {}", settings.listen)),

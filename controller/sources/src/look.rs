@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use crds::{Commit, LayerSource, RefStatus, text::clip};
+use crds::{Commit, LayerSource, RefStatus, datastore::Stored, text::clip};
 use jiff::Timestamp;
 use source::{FetchError, Repository, SshFiles, Url};
 
@@ -21,6 +21,7 @@ use crate::{
     status::{At, Look, Seen},
     store::{self, Bundles},
     submodules,
+    tree::Tree,
 };
 
 /// The longest listing of refs, in bytes.
@@ -126,6 +127,34 @@ impl<B: Bundles> Looker<B> {
         found
     }
 
+    /// Stores a revision that no ref need be at, for runs that wait for it.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub async fn store(
+        &self,
+        view: &View,
+        secret: Result<Option<(String, Data)>, Problem>,
+        revision: &str,
+        now: Timestamp,
+    ) -> Result<(), Problem> {
+        let server = self.server(view, secret?, now).await?;
+        let _busy = self.mirrors.uses(view.uid());
+        let mirror = self.mirror(&server, view);
+        mirror.fetch(server.repository.url().as_str(), revision).await?;
+        let tree = mirror.tree(revision).await?;
+        self.keep(&server, &mirror, view, revision, &tree).await.map(drop)
+    }
+
+    /// Has a commit kept that the mirror has, with all that belongs to its tree.
+    async fn keep(&self, server: &Server, mirror: &Mirror<'_>, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
+        let url = server.repository.url().as_str();
+        submodules::fetch(mirror, url, at, tree).await?;
+        mirror.large(url, at).await?;
+        let namespace = view.repository.metadata.namespace.as_deref().unwrap_or_default();
+        store::keep(&self.bundles, &server.git, &mirror.dir(), (namespace, view.uid(), at)).await
+    }
+
     /// Says which refs were moved by force: after layers have been told, since it is asked of the server.
     pub async fn forced(&self, view: &View, found: &mut Found) {
         let Some(server) = found.server.take() else { return };
@@ -174,11 +203,8 @@ impl<B: Bundles> Looker<B> {
                 Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &mirror.commit(at).await?) }
             }
             (None, None) => {
-                submodules::fetch(&mirror, url, at, &tree).await?;
-                mirror.large(url, at).await?;
-                let facts = commit::facts(at, &mirror.commit(at).await?);
-                let stored = store::keep(&self.bundles, &server.git, &mirror.dir(), (namespace, uid, at)).await?;
-                Commit { digest: Some(stored.digest), size: Some(stored.size), ..facts }
+                let stored = self.keep(server, &mirror, view, at, &tree).await?;
+                Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &mirror.commit(at).await?) }
             }
         };
         self.sources(&mirror, view, &layers, &commit, &tree, found).await?;
@@ -200,7 +226,7 @@ impl<B: Bundles> Looker<B> {
         view: &View,
         layers: &[&Arc<Layer>],
         commit: &Commit,
-        tree: &crate::tree::Tree,
+        tree: &Tree,
         found: &mut Found,
     ) -> Result<(), Problem> {
         let subjects: Vec<Subject> = layers.iter().map(|layer| layer.subject(&view.repository.spec.defaults)).collect();

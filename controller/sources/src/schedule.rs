@@ -198,7 +198,8 @@ fn hash(uid: &str, n: u64) -> u64 {
     digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-fn later(at: Timestamp, wait: Duration) -> Timestamp {
+/// A time that long after another.
+pub(crate) fn later(at: Timestamp, wait: Duration) -> Timestamp {
     at.checked_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use crds::{
     Reason,
-    datastore::{Stored, causes},
+    datastore::{Stored, WantedRevision, causes},
     digest::hex_digest,
     text::clip,
 };
@@ -42,6 +42,8 @@ pub trait Bundles: Send + Sync {
     ) -> impl Future<Output = Result<Stored, RequestError>> + Send;
     /// The commits that something is kept of.
     fn list(&self, namespace: &str, uid: &str) -> impl Future<Output = Result<Vec<String>, RequestError>> + Send;
+    /// What runs wait for, of all repositories.
+    fn wanted(&self) -> impl Future<Output = Result<Vec<WantedRevision>, RequestError>> + Send;
     /// Keeps a bundle no longer.
     fn delete(&self, namespace: &str, uid: &str, revision: &str) -> impl Future<Output = Result<(), RequestError>> + Send;
 }
@@ -68,6 +70,10 @@ impl Bundles for Sources {
 
     async fn list(&self, namespace: &str, uid: &str) -> Result<Vec<String>, RequestError> {
         self.list(RepositoryId { namespace, uid }).await
+    }
+
+    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
+        self.wanted().await
     }
 
     async fn delete(&self, namespace: &str, uid: &str, revision: &str) -> Result<(), RequestError> {

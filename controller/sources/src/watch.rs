@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{TerraformLayer, TerraformRepository};
+use crds::{TerraformLayer, TerraformRepository, datastore::causes};
 use futures::StreamExt as _;
 use k8s_openapi::NamespaceResourceScope;
 use kube::{
@@ -22,6 +22,7 @@ use crate::{
     follow::{Key, Kind},
     gc,
     store::Bundles,
+    wanted,
     worker::{self, Shared},
 };
 
@@ -108,6 +109,28 @@ impl<B: Bundles + 'static> Workers<B> {
             }
         };
         self.watch(Kind::Layer, scope, seen).await;
+    }
+
+    /// Asks what runs wait for, for ever, and wakes whoever looks after those repositories. Without an answer nobody waits longer than for
+    /// the next one.
+    pub async fn wanted(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(wanted::INTERVAL).await;
+            let list = match self.shared.looker.bundles.wanted().await {
+                Ok(list) => list,
+                Err(error) => {
+                    tracing::debug!(error = causes(&error), "nobody says what runs wait for");
+                    continue;
+                }
+            };
+            let due = self.shared.wanted().told(list, self.shared.clock.now());
+            for uid in due {
+                let key = self.shared.follow().key_of(&uid).cloned();
+                if let Some(key) = key {
+                    self.wake(&key);
+                }
+            }
+        }
     }
 
     async fn watch<K>(&self, kind: Kind, scope: Option<String>, mut seen: impl FnMut(Seen<K>))

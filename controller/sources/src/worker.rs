@@ -21,6 +21,7 @@ use crate::{
     schedule::{Cause, Due, Memory, Tries, due},
     status::{self, Seen},
     store::Bundles,
+    wanted::Wanted,
 };
 
 /// How long a call to the API server may take.
@@ -34,6 +35,8 @@ pub struct Shared<B> {
     pub clock: ServerClock,
     /// What the watches have shown.
     pub follow: std::sync::Mutex<Follow>,
+    /// What runs wait for.
+    pub wanted: std::sync::Mutex<Wanted>,
     /// What looks are made with.
     pub looker: Looker<B>,
     /// How many looks there are at a time.
@@ -49,6 +52,11 @@ impl<B> Shared<B> {
     pub fn follow(&self) -> std::sync::MutexGuard<'_, Follow> {
         self.follow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+
+    /// What runs wait for.
+    pub fn wanted(&self) -> std::sync::MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }
 
 /// Looks after a repository until it is gone. It is woken when something of it changes.
@@ -60,6 +68,12 @@ pub async fn run<B: Bundles>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>
         let now = shared.clock.now();
         if view.repository.spec.suspend {
             say(&shared, &view, &mut memory, status::suspended).await;
+        }
+        let wanted = shared.wanted().next(view.uid(), now).map(str::to_owned);
+        if let Some(revision) = wanted.filter(|_| !view.repository.spec.suspend) {
+            let Ok(_slot) = shared.slots.acquire().await else { return };
+            fetch(&shared, &view, &revision).await;
+            continue;
         }
         match due(&view, &memory, now) {
             Due::Now(cause) => {
@@ -115,6 +129,19 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
         }
     };
     shared.metrics.looked(cause.as_str(), found.look.failed.is_some(), begun.elapsed());
+    shared.looker.mirrors.make_room();
+}
+
+/// Stores a revision that a run waits for. Of one that cannot be had nothing is written: anybody may name anything, and a repository is well
+/// that does not have it.
+async fn fetch<B: Bundles>(shared: &Shared<B>, view: &View, revision: &str) {
+    let secret = secret(shared, view).await;
+    let stored = shared.looker.store(view, secret, revision, shared.clock.now()).await;
+    shared.wanted().tried(view.uid(), revision, shared.clock.now());
+    if let Err(problem) = stored {
+        let reason = problem.reason;
+        tracing::warn!(repository = %name_of(view), revision, %reason, "a run waits for it: {}", problem.message);
+    }
     shared.looker.mirrors.make_room();
 }
 

@@ -8,7 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crds::{LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus, datastore::Stored, names};
+use crds::{
+    LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus,
+    datastore::{Stored, WantedRevision},
+    names,
+};
 use datastore_client::RequestError;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -60,6 +64,10 @@ impl Bundles for Kept {
 
     async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
         Ok(self.puts.lock().unwrap().clone())
+    }
+
+    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
+        Ok(Vec::new())
     }
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {

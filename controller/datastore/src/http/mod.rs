@@ -77,6 +77,10 @@ async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: 
             let answered = sources::answer(service, of, ask, &parts, body).await;
             answered.unwrap_or_else(|problem| problem::response(&problem))
         }
+        Route::Wanted => {
+            let answered = sources::wanted(service, &parts).await;
+            answered.unwrap_or_else(|problem| problem::response(&problem))
+        }
         Route::Read(reading) => read::answer(service, reading, &parts, body).await,
     };
     service.metrics.answered(kind, response.status());

@@ -60,6 +60,8 @@ pub enum Route {
         /// What.
         ask: BundleAsk,
     },
+    /// The revisions that runs wait for.
+    Wanted,
     /// Something that the API server passes on.
     Read(Reading),
 }
@@ -124,6 +126,7 @@ impl Route {
                 BundleAsk::List => "sources_list",
                 BundleAsk::Delete(_) => "sources_delete",
             },
+            Self::Wanted => "sources_wanted",
             Self::Read(reading) => reading.kind(),
         }
     }
@@ -134,6 +137,9 @@ const PROBES: [Row<Route>; 3] = [
     ("GET", "/livez", |_| Ok(Route::Health)),
     ("GET", "/readyz", |_| Ok(Route::Ready)),
 ];
+
+const OF_ALL: [Row<Route>; 1] =
+    [("GET", WANTED_PATH, |asked| if asked.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Wanted) })];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
 const OF_ATTEMPT: [Row<Route>; 14] = [
@@ -187,7 +193,7 @@ where
     C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
 {
     let mut rows: BTreeMap<String, Vec<(&str, Reader)>> = BTreeMap::new();
-    for (base, table) in [("", &PROBES[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (BUNDLES, &OF_BUNDLES)] {
+    for (base, table) in [("", &PROBES[..]), ("", &OF_ALL), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (BUNDLES, &OF_BUNDLES)] {
         for &(verb, path, read) in table {
             rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::Own(read)));
         }

@@ -33,10 +33,7 @@ pub async fn answer(
     parts: &Parts,
     body: Body,
 ) -> Result<Response, Problem> {
-    let identity = service.tokens.identify(&parts.headers).await?;
-    if service.sources.as_ref() != Some(&identity.user) {
-        return Err(problem(FORBIDDEN, "that is for whoever follows repositories"));
-    }
+    of_sources(service, parts).await?;
     match ask {
         BundleAsk::Put(revision) => {
             let digest = digest(&parts.headers)?.ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
@@ -46,7 +43,9 @@ pub async fn answer(
             if done.is_err() {
                 body.drain().await;
             }
-            Ok(problem::json(StatusCode::OK, &done?))
+            let done = done?;
+            service.wanted.stored(&of.wanted(revision));
+            Ok(problem::json(StatusCode::OK, &done))
         }
         BundleAsk::Digest(revision) => {
             let stored = service.bundles.stored(of, revision).await?;
@@ -59,6 +58,23 @@ pub async fn answer(
             Ok(empty(StatusCode::OK))
         }
     }
+}
+
+/// Tells whoever follows repositories what runs wait for.
+///
+/// # Errors
+/// Whatever the answer is when it is no success.
+pub async fn wanted(service: &Service, parts: &Parts) -> Result<Response, Problem> {
+    of_sources(service, parts).await?;
+    Ok(problem::json(StatusCode::OK, &service.wanted.list()))
+}
+
+async fn of_sources(service: &Service, parts: &Parts) -> Result<(), Problem> {
+    let identity = service.tokens.identify(&parts.headers).await?;
+    if service.sources.as_ref() == Some(&identity.user) {
+        return Ok(());
+    }
+    Err(problem(FORBIDDEN, "that is for whoever follows repositories"))
 }
 
 /// The bundle of the revision that a run's own spec names, if its repository, as it is now, lets the run's namespace have it. Of another
@@ -88,6 +104,7 @@ pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Proble
     };
     let key = RepositoryKey::new(namespace, repository.metadata.uid.as_deref().unwrap_or_default())?;
     let object = service.bundles.get(&key, revision).await?.ok_or_else(|| {
+        service.wanted.asked(key.wanted(revision));
         problem(SOURCE_NOT_READY, format!("revision {revision} of TerraformRepository {name} is not stored yet"))
     })?;
     content(service, &object.stored, object.content).await

@@ -3,6 +3,7 @@
 pub mod claim;
 pub mod log;
 pub mod sources;
+pub mod wanted;
 
 use std::{
     collections::HashSet,

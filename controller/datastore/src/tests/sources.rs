@@ -7,7 +7,7 @@ use crds::{
     RepositorySource, TerraformRepository, TerraformRepositorySpec,
     datastore::{
         FORBIDDEN, HEADER_DIGEST, INVALID, NOT_FOUND, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY, Stored, UNAVAILABLE,
-        WRONG_DIGEST, bundles_path,
+        WANTED_PATH, WRONG_DIGEST, bundles_path,
     },
 };
 
@@ -131,6 +131,29 @@ async fn a_run_gets_the_revision_that_its_own_spec_names() {
     lab.cluster.set(of(None));
     lab.cluster.down.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(lab.get("source").await.reason(), UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn whoever_follows_repositories_learns_what_runs_wait_for() {
+    let lab = Lab::new();
+    let wanted = async |token: &str| lab.send("GET", WANTED_PATH, &[("authorization", token)], Body::empty()).await;
+    assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]));
+    for token in ["Bearer pod-1", "Bearer controller"] {
+        assert_eq!(wanted(token).await.reason(), FORBIDDEN);
+    }
+    lab.cluster.set(of(Some("platform")));
+    repository(&lab, "platform", "33333333-3333", &[]);
+    assert_eq!(lab.get("source").await.reason(), REPOSITORY_NOT_ALLOWED);
+    assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]), "nobody asks for what he may not have");
+    lab.cluster.set(of(None));
+    repository(&lab, "team", UID, &[]);
+    assert_eq!(lab.get("source").await.reason(), SOURCE_NOT_READY);
+    assert_eq!(
+        wanted("Bearer sources").await.json(),
+        serde_json::json!([{"namespace": "team", "uid": UID, "revision": REVISION}])
+    );
+    store(&lab, UID, &noise(1000, 1)).await;
+    assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]));
 }
 
 #[tokio::test]
