@@ -47,6 +47,7 @@ use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Durati
 
 use anyhow::Context as _;
 use crds::clock::ServerClock;
+use source::authorities;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::Semaphore,

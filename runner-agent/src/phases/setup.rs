@@ -127,7 +127,7 @@ impl PhaseRunner {
     fn write_authorities(&self) -> Result<(), Failure> {
         let Some(own) = &self.settings.ca else { return Ok(()) };
         let path = self.settings.ca_file();
-        source::authorities::with_own(own)
+        ::source::authorities::with_own(own)
             .and_then(|all| files::create(&path)?.write_all(&all))
             .map_err(|error| internal(&format!("the certificate authorities cannot be written to {}", path.display()), &error))
     }

@@ -10,7 +10,7 @@ use axum::{
 };
 use futures::future::BoxFuture;
 
-use crds::datastore::{MAX_APPEND, MAX_LOG, ObjectKind, Problem};
+use crds::datastore::{MAX_APPEND, MAX_LOG, ObjectKind, Problem, WANTED_PATH};
 
 use crate::{
     auth::caller::Ask,
@@ -506,7 +506,7 @@ pub(crate) mod tests {
                             assert_eq!(name.as_str().split('/').count(), 3, "{path}");
                         }
                     }
-                    Route::Health | Route::Ready | Route::Read(_) => {}
+                    Route::Health | Route::Ready | Route::Wanted | Route::Read(_) => {}
                 }
             }
         }
