@@ -1,12 +1,21 @@
-//! Reads the API server's clock off the answers to this process (`design/0001-run-protocol.md`, "Whose clock counts").
+//! Reads the API server's clock off the answers to this process (`design/0001-run-protocol.md`, "Whose clock counts"), and waits for none of them
+//! for ever.
 
-use std::task::{Context, Poll};
+use std::{
+    io,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::http::{Response, header::DATE};
 use futures::{FutureExt as _, future::BoxFuture};
-use tower::Service;
+use tower::{BoxError, Service};
 
 use crds::clock::ServerClock;
+
+/// How long an answer may take to begin; a list or a watch may go on for longer. An API server ends its own work after as long. One that
+/// went away while it was asked leaves a watch without a word, and the watch's own bound counts from its first.
+const BEGINS: Duration = Duration::from_secs(60);
 
 /// A client's connection whose answers tell the time.
 #[derive(Clone)]
@@ -24,22 +33,22 @@ impl<S> Timed<S> {
 
 impl<S, R, B> Service<R> for Timed<S>
 where
-    S: Service<R, Response = Response<B>>,
-    S::Future: Send + 'static,
+    S: Service<R, Response = Response<B>, Error: Into<BoxError>, Future: Send + 'static>,
 {
     type Response = Response<B>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, request: R) -> Self::Future {
         let (clock, sent) = (self.clock.clone(), self.clock.sent());
         let answer = self.inner.call(request);
         async move {
-            let answer = answer.await?;
+            let none = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", BEGINS.as_secs()));
+            let answer = tokio::time::timeout(BEGINS, answer).await.map_err(none)?.map_err(Into::into)?;
             // An error may be one of something in between, and its time with it.
             if let Some(date) = answer.headers().get(DATE).filter(|_| answer.status().is_success()) {
                 clock.answered(sent, date.as_bytes());
@@ -73,6 +82,29 @@ mod tests {
         fn call(&mut self, (): ()) -> Self::Future {
             std::future::ready(Ok(Response::builder().status(self.0).header(DATE, self.1).body(()).unwrap()))
         }
+    }
+
+    #[derive(Clone)]
+    struct Silent;
+
+    impl Service<()> for Silent {
+        type Response = Response<()>;
+        type Error = Infallible;
+        type Future = std::future::Pending<Result<Response<()>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            std::future::pending()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_says_nothing_is_not_waited_for_for_ever() {
+        let asked = tokio::time::timeout(2 * BEGINS, Timed::new(Silent, ServerClock::default()).call(()));
+        assert_eq!(asked.await.unwrap().unwrap_err().to_string(), "no answer within 60 s");
     }
 
     #[tokio::test]
