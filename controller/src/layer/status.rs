@@ -8,7 +8,7 @@ use super::{
     conditions::{self, Verdict},
     next::Next,
     seen_run::Stage,
-    situation::Situation,
+    situation::{Situation, Wanted},
 };
 use crate::events::Note;
 
@@ -47,7 +47,7 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         current_run: facts.current.map(|run| run.name.to_string()).or_else(|| next.made.clone()),
         failures: facts.failures.clone(),
         effective: s.wanted.as_ref().map_or_else(|_| before.effective.clone(), |wanted| wanted.effective.lines.clone()),
-        stack: stack(s).unwrap_or(before.stack),
+        stack: stack(s, before.stack),
         last_handled_plan: answered.map(|token| clip(token, 256)).or(before.last_handled_plan),
         source: before.source,
     };
@@ -59,13 +59,13 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
     (status, notes.into_iter().collect())
 }
 
-/// The stack of the managed state that the newest plan with these settings is of; `None` when nothing is known of that.
-fn stack(s: &Situation<'_>) -> Option<Option<String>> {
-    let effective = &s.wanted.as_ref().ok()?.effective;
-    let newest = s.o.runs.iter().rev().find(|run| *run.settings == *effective.digest && run.plan.is_some())?;
-    let key = newest.plan.as_ref()?.state_key.as_deref()?;
+/// The stack of the managed state that the newest plan with these settings is of; as before where nothing is known of that.
+fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
+    let Ok(Wanted { effective, .. }) = &s.wanted else { return before };
+    let newest = s.o.runs.iter().rev().filter(|run| *run.settings == *effective.digest).find_map(|run| run.plan.as_ref());
+    let Some(key) = newest.and_then(|plan| plan.state_key.as_deref()) else { return before };
     let namespace = s.o.layer.metadata.namespace.as_deref().unwrap_or_default();
-    Some((effective.managed_key(namespace) == key).then(|| effective.stack.clone()))
+    (effective.managed_key(namespace) == key).then(|| effective.stack.clone())
 }
 
 /// Burrito's states: a plan is needed while what is wanted is not planned, an apply while a plan has changes that nobody applied.
