@@ -55,7 +55,11 @@ impl Lab {
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
         let (seen, writer) = reflector::store();
-        let events = watcher(Api::<TerraformRun>::namespaced(client.clone(), &namespace), watcher::Config::default());
+        // An API server that is killed while it is asked may leave a watch without an answer, and nobody would act for its runs then.
+        let mut config = cluster.config().await?;
+        config.read_timeout = Some(Duration::from_secs(30));
+        let watching = Api::<TerraformRun>::namespaced(Client::try_from(config)?, &namespace);
+        let events = watcher(watching, watcher::Config::default().timeout(20));
         let mut events = events.default_backoff().reflect(writer).boxed();
         tokio::spawn(async move { while events.next().await.is_some() {} });
         let over = AtomicBool::new(false);
