@@ -179,7 +179,7 @@ impl Suite {
         let begun = Instant::now();
         let result = body(scene).await;
         self.took.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name.to_owned()));
-        let entries: Vec<Entry> = self.state.ledger().into_iter().filter(|e| belongs(e, &namespace)).collect();
+        let entries: Vec<Entry> = self.state.ledger().into_iter().filter(|e| scene::belongs(e, &namespace)).collect();
         let violations = ledger::violations(&entries);
         let result = result.and_then(|()| {
             ensure!(violations.is_empty(), "must never happen: {violations:?}");

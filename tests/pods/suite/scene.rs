@@ -23,7 +23,7 @@ use tests::{
 use super::{LATER, SOON, Suite, merge};
 
 /// Entries of a test: its scripts and states carry its namespace.
-fn belongs(entry: &Entry, namespace: &str) -> bool {
+pub(super) fn belongs(entry: &Entry, namespace: &str) -> bool {
     let prefix = format!("{namespace}/");
     ["script", "path", "state"]
         .iter()
