@@ -7,8 +7,8 @@ use futures::channel::mpsc::UnboundedSender;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::{
-    entry::{Entry, Until, place},
-    line::{Bounds, Class, Full, Line, Open, Place, Scope, admitted, ask},
+    entry::{Entry, Until},
+    line::{Bounds, Class, Full, Line, Open, Place, Scope, admitted, ask, nearer},
 };
 use crate::cluster::index::{Index, Seen};
 
@@ -164,9 +164,4 @@ impl Allocations {
             let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
         }
     }
-}
-
-/// Whether a place is so much better than the one that was told that it is worth a write: each run says it a few times only.
-pub fn nearer(place: usize, told: usize) -> bool {
-    place * 2 <= told
 }

@@ -18,7 +18,7 @@ use kube::{ResourceExt, runtime::watcher};
 use super::{
     allocations::{Allocations, Repository, Run},
     entry::{Kept, Until, place},
-    line::{Bounds, Class, Full, Place, Scope, Slot, ask, wanted},
+    line::{Bounds, Class, Full, Place, Scope, Slot, wanted},
 };
 use crate::{
     cluster::index::{Feed, Feeds, Seen},
