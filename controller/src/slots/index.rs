@@ -18,10 +18,10 @@ use kube::{ResourceExt, runtime::watcher};
 use super::{
     allocations::{Allocations, Repository, Run},
     entry::{Kept, Until, place},
-    line::{Bounds, Class, Full, Place, Scope, Slot, wanted},
+    line::{Bounds, Class, Place, Slot, wanted},
 };
 use crate::{
-    cluster::index::{Feed, Feeds, Seen},
+    cluster::index::{Feed, Feeds},
     settings::Settings,
 };
 
@@ -206,7 +206,10 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::{
+        slots::line::{Full, Scope},
+        testing,
+    };
     use crds::{Attempt, Phase, TerraformRunStatus, conditions, names, reason, whole_seconds};
     use futures::{
         FutureExt,
