@@ -295,9 +295,10 @@ mod tests {
         process::{Command, LogSink, Role, Sink, Source},
     };
 
+    impl LogSink for Kept {}
+
     /// A log, and what is written to it.
     fn kept() -> (Log, Arc<Mutex<Vec<u8>>>) {
-        impl LogSink for Kept {}
         let kept = Kept::default();
         (Log::to(kept.clone()), kept.0)
     }
