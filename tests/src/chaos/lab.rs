@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use crds::TerraformRun;
+use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
@@ -36,7 +36,7 @@ pub(super) struct Lab {
 }
 
 impl Lab {
-    pub(super) async fn up(seed: u64) -> Result<Self> {
+    pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
         let cluster = Cluster::up(CLUSTER).await?;
         let client = cluster.client().await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
@@ -46,7 +46,7 @@ impl Lab {
         cluster.restart_apiserver(Duration::ZERO, &[FLAG.to_owned()]).await?;
         // First of all: in a cluster that was kept, pods look for the proxy of the time before.
         behind(&cluster, proxy.addr())?;
-        cluster.install(&Values::new()).await?;
+        cluster.install(values).await?;
         let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
         let namespace = format!("kills-{seed}-{second:x}");
         let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
@@ -63,6 +63,10 @@ impl Lab {
     }
 
     pub(super) fn runs(&self) -> Api<TerraformRun> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(super) fn layers(&self) -> Api<TerraformLayer> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -183,7 +183,7 @@ impl<'a> Plan<'a> {
             // Another course of things each time; the seed stands in what it prints.
             let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let seconds = KILLS.as_secs().to_string();
-            command.args(["--kills", "100000", "--seconds", &seconds, "--seed", &seed.to_string()]);
+            command.args(["--kills", "100000", "--seconds", &seconds, "--seed", &seed.to_string(), "--layers", "3"]);
         }
         commands
     }
