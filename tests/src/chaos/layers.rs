@@ -183,7 +183,7 @@ impl Forge {
         let pushed = self.pushed();
         let runs = history.runs.values().filter(|versions| verdict::layer_of(versions).is_some()).count();
         format!(
-            "\n{} layers, {} commits for them and {} others; the server heard of {}. {runs} of the runs are of layers.",
+            "\nLayers: {}; {} commits for them and {} others, {} of which the server heard of; {runs} of the runs.",
             pushed.rounds.len(),
             pushed.relevant,
             pushed.others,
