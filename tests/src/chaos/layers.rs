@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use crds::{TerraformLayer, names};
 use kube::{
-    Api, ResourceExt as _,
+    ResourceExt as _,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -129,7 +129,16 @@ impl Forge {
                     let gone = self.git.lock().unwrap_or_else(PoisonError::into_inner).take();
                     drop(gone);
                     tokio::time::sleep(Duration::from_millis(random.random_range(0..6_000))).await;
-                    let again = GitServer::start(self.address, self.root.path()).await?;
+                    // The socket goes a moment after its server.
+                    let mut again = GitServer::start(self.address, self.root.path()).await;
+                    for _ in 0..100 {
+                        if again.is_ok() {
+                            break;
+                        }
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        again = GitServer::start(self.address, self.root.path()).await;
+                    }
+                    let again = again.context("the Git server does not come back")?;
                     *self.git.lock().unwrap_or_else(PoisonError::into_inner) = Some(again);
                     true
                 }

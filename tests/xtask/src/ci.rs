@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
             ["build", "--release", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
         let mut stages = vec![
             Self::stage("tools", &[], || vec![xtask("tools")]),
-            // After those that everything in pods waits for, beside what runs by then; one test of the last suite needs it.
+            // After those that everything in pods waits for, beside what runs by then; one test of the last suite needs it, and the last one in pods.
             Self::stage("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
             Self::stage("format", &[], || vec![cargo(&["fmt", "--all", "--check"])]),
             // One command, so that nothing waits for another's end, and nothing is compiled twice.
