@@ -94,7 +94,7 @@ impl Suite {
         // A cluster that was kept has the namespaces of the time before.
         let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         let mut values = releases.values();
-        values.insert("sharedStates".to_owned(), json!([["a", "b"].map(|word| sharing(&prefix, word))]).to_string());
+        values.insert("sharedStates".to_owned(), serde_json::to_string(&[["a", "b"].map(|word| sharing(&prefix, word))])?);
         values.extend(webhook::values());
         // What others change is repaired while a test waits.
         values.insert("outputs".to_owned(), json!({"repairSeconds": 2}).to_string());
