@@ -94,7 +94,7 @@ impl Forge {
     pub(super) async fn push(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed ^ 0x9054);
         while !lab.over.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(random.random_range(500..5_000))).await;
+            tokio::time::sleep(Duration::from_millis(random.random_range(300..2_500))).await;
             let files = {
                 let mut pushed = self.pushed();
                 if random.random_bool(0.7) {
