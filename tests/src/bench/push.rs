@@ -136,6 +136,7 @@ impl<'a> Followed<'a> {
         let name = format!("by-hand-{n}");
         let mut spec = self.template(&name)?;
         spec["source"] = json!({"repository": {"name": STACK, "revision": commit, "path": STACK}});
+        spec["stack"] = name.as_str().into();
         let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);
         run.metadata.namespace = Some(self.namespace.clone());
         let (created, seen, _) = watched(self.lab.runs(&self.namespace), &run, run_waits).await?;

@@ -166,13 +166,13 @@ impl Forge {
             for layer in &layers.items {
                 attend(&lab, layer).await;
             }
-            if over.is_some() && self.kept(&lab, layers.items).iter().all(Kept::is_at_rest) {
+            if over.is_some() && self.kept(&lab, &layers.items).iter().all(Kept::is_at_rest) {
                 return Ok(());
             }
         }
     }
 
-    fn kept(&self, lab: &Lab, layers: Vec<TerraformLayer>) -> Vec<Kept> {
+    fn kept(&self, lab: &Lab, layers: &[TerraformLayer]) -> Vec<Kept> {
         let (rounds, ledger) = (self.pushed().rounds.clone(), lab.state.ledger());
         let of = |(n, newest): (usize, &u64)| {
             let status = layers.iter().find(|layer| layer.name_any() == name(n)).and_then(|layer| layer.status.clone());
@@ -184,7 +184,7 @@ impl Forge {
     /// Everything that must never happen to layers and did.
     pub(super) async fn judge(&self, lab: &Lab, history: &History) -> Result<Vec<Violation>> {
         let layers = lab.layers().list(&ListParams::default()).await.context("cannot list the layers at the end")?;
-        Ok(verdict::judge(&self.kept(lab, layers.items), history))
+        Ok(verdict::judge(&self.kept(lab, &layers.items), history))
     }
 
     /// A line of the report.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crds::{LayerState, TerraformLayerStatus, Trigger, names};
+use crds::{LayerRun, LayerState, TerraformLayerStatus, Trigger, names};
 use kube::ResourceExt as _;
 
 use crate::{
@@ -50,14 +50,14 @@ impl Kept {
     /// Whether its newest relevant commit is applied, and it has nothing more to do.
     pub(super) fn is_at_rest(&self) -> bool {
         let status = &self.status;
-        let at = |run: &Option<crds::LayerRun>| run.as_ref().map(|run| run.content.clone());
+        let at = |run: Option<&LayerRun>| run.map(|run| run.content.clone());
         let source = status.source.as_ref().map(|source| source.content.clone());
         status.state == Some(LayerState::Idle)
             && status.pending.is_none()
             && status.current_run.is_none()
             && source.is_some()
-            && at(&status.last_plan) == source
-            && at(&status.last_apply) == source
+            && at(status.last_plan.as_ref()) == source
+            && at(status.last_apply.as_ref()) == source
             && self.applied.iter().rfind(|(_, well)| *well).map(|(round, _)| *round) == Some(self.newest)
     }
 }
@@ -100,7 +100,7 @@ pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use crds::{LayerRun, LayerSource, TerraformRun};
+    use crds::{LayerSource, TerraformRun};
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
