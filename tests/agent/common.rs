@@ -301,6 +301,7 @@ pub(crate) struct Attempt {
     pub log: Arc<Mutex<Vec<u8>>>,
     pub stop: mpsc::UnboundedSender<()>,
     pub work: Arc<PhaseRunner>,
+    pub children: Children,
     task: JoinHandle<u8>,
 }
 
@@ -386,7 +387,7 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
     let writer = Log::to(Shared(log.clone()));
-    let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children, writer.clone());
+    let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), writer.clone());
     if let Some(store) = &settings.store {
         let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
         let spool = datastore::spool::Spool::create(dir.path().join("spool")).unwrap();
@@ -401,7 +402,7 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
         writer.flush(PATIENCE).await;
         code
     });
-    Attempt { dir, api, settings, log, stop, work, task }
+    Attempt { dir, api, settings, log, stop, work, children, task }
 }
 
 impl Attempt {

@@ -1,8 +1,9 @@
 //! Hooks: when each runs, what it gets and hands over, and what its failure does.
 
-use std::fs;
+use std::{fs, future::ready, pin::pin};
 
 use crds::{Changed, FailureClass, HookWhen, Phase, RunResult, names, reason};
+use runner_agent::process::{Command, Sink, Source};
 use serde_json::{Value, json};
 
 use crate::common::{Attempt, GATE, start};
@@ -209,6 +210,39 @@ async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
     assert!(failure.message.contains("the code") && failure.changes == Changed::None, "{}", failure.message);
     assert_eq!((status.result, a.ran("apply")), (Some(RunResult::Failed), 0));
     assert!(status.claim.is_some(), "it was claimed, and is not claimed again");
+}
+
+/// Reads nothing.
+struct Nobody;
+impl Sink for Nobody {
+    fn line(&mut self, _: Source, _: &str, _: u64) {}
+    async fn chunk(&mut self) {}
+}
+
+/// What does not die could still change what is applied.
+#[tokio::test]
+async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_applied() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&hooks(&[("BeforeApply", GATE), ("Always", "")]), &[], |_, _| {});
+    a.until_ran("BeforeApply").await;
+    // Nobody waits for it before the run is over, so that it is there, dead, for as long as the agent looks.
+    let lasting = Command { program: "/bin/sleep".into(), args: vec!["600".into()], dir: "/".into(), ..Command::default() };
+    let (children, mut nobody) = (a.children.clone(), Nobody);
+    let mut left = pin!(children.run(&lasting, &mut nobody));
+    tokio::select! {
+        biased;
+        exit = &mut left => panic!("it ended by itself: {exit:?}"),
+        () = ready(()) => {}
+    }
+    a.open();
+    assert_eq!(a.end().await, 1);
+    let status = a.api.status();
+    let failure = status.failure.unwrap();
+    assert_eq!((failure.reason.as_str(), failure.changes), (reason::HOOK_FAILED, Changed::None));
+    assert_eq!(failure.message, "what the hooks before the apply left does not end; nothing was applied");
+    assert_eq!((status.result, status.claim.is_some(), a.ran("apply")), (Some(RunResult::Failed), true, 0));
+    assert_eq!((a.ran("BeforeApply"), a.ran("Always")), (1, 1));
+    assert_eq!(left.await.unwrap().signal, Some(9), "it was told to end");
 }
 
 /// Code of the stack writes where it can; what a hook does was fixed before it ran.

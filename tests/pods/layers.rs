@@ -1,18 +1,18 @@
 //! Layers of repositories: real git, `controller sources`, real OpenTofu, and what is changed by hand.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::Deref,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
 use kube::{
-    Api, ResourceExt as _,
+    Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{
-    cluster::victims,
-    servers::{git::Failure, large, repo::Repo},
-};
+use tests::servers::{large, repo::Repo};
 
 use crate::suite::{LATER, Scene, Test, merge, stderr};
 
@@ -29,41 +29,19 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What kills what all layers need.
-pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("layers::no_commit_is_lost_and_none_applied_twice_while_all_of_it_is_killed", killed)]
-}
-
-/// A repository, and what is made of it.
-struct Stage {
+/// The layers of a namespace, all of the repository `infrastructure`, and the texts that they keep at URLs.
+#[derive(Clone)]
+pub(crate) struct Layers {
     scene: Scene,
-    repo: Repo,
 }
 
-impl Stage {
-    /// A repository with one stack, which keeps a text at a URL by a module beside it.
-    async fn set(scene: &Scene) -> Result<Self> {
-        let name = format!("{}/infrastructure", scene.namespace);
-        let repo = scene.suite.git.create(&name)?;
-        let stage = Self { scene: scene.clone(), repo };
-        stage.commit(
-            "main",
-            &[("modules/text/main.tf", &module("one")), ("app/main.tf", &stage.app("app")), ("docs/a.md", "a")],
-        )?;
-        let spec = json!({"url": scene.suite.git.url(&name), "interval": "1h",
-            "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});
-        let repository = TerraformRepository::new("infrastructure", serde_json::from_value(spec)?);
-        stage.repositories().create(&PostParams::default(), &repository).await?;
-        Ok(stage)
-    }
-
-    fn app(&self, object: &str) -> String {
-        let url = self.scene.suite.objects.url(&self.object(object));
-        format!("module \"text\" {{\n  source = \"../modules/text\"\n  url    = \"{url}\"\n}}\n")
+impl Layers {
+    pub(crate) fn of(scene: &Scene) -> Self {
+        Self { scene: scene.clone() }
     }
 
     /// A stack that keeps the number of a round.
-    fn kept(&self, object: &str, round: usize) -> String {
+    pub(crate) fn kept(&self, object: &str, round: usize) -> String {
         let url = self.scene.suite.objects.url(&self.object(object));
         module(&format!("round {round}")).replace("variable \"url\" {}\n\n", "").replace("var.url", &format!("\"{url}\""))
     }
@@ -72,26 +50,8 @@ impl Stage {
         format!("{}/{name}", self.scene.namespace)
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.scene.suite.objects.get(&self.object(name))
-    }
-
-    fn commit(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
-        self.repo.commit(branch, files)
-    }
-
-    /// Commits, and tells of it as a webhook does.
-    async fn push(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
-        let commit = self.commit(branch, files)?;
-        self.poke().await?;
-        Ok(commit)
-    }
-
-    async fn poke(&self) -> Result<()> {
-        let word = jiff::Timestamp::now().to_string();
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::POKE: word}}}));
-        self.repositories().patch("infrastructure", &PatchParams::default(), &patch).await?;
-        Ok(())
     }
 
     fn repositories(&self) -> Api<TerraformRepository> {
@@ -102,7 +62,7 @@ impl Stage {
         Api::namespaced(self.scene.suite.client.clone(), &self.scene.namespace)
     }
 
-    async fn layer(&self, name: &str, spec: Value) -> Result<()> {
+    pub(crate) async fn layer(&self, name: &str, spec: Value) -> Result<()> {
         let mut whole = json!({"repository": {"name": "infrastructure"}, "path": "app"});
         merge(&mut whole, spec);
         let layer = TerraformLayer::new(name, serde_json::from_value(whole)?);
@@ -110,7 +70,12 @@ impl Stage {
         Ok(())
     }
 
-    async fn until(&self, name: &str, what: &str, done: impl Fn(&TerraformLayerStatus) -> bool) -> Result<TerraformLayerStatus> {
+    pub(crate) async fn until(
+        &self,
+        name: &str,
+        what: &str,
+        done: impl Fn(&TerraformLayerStatus) -> bool,
+    ) -> Result<TerraformLayerStatus> {
         let started = Instant::now();
         loop {
             let status = self.layers().get(name).await?.status.unwrap_or_default();
@@ -126,7 +91,7 @@ impl Stage {
     }
 
     /// Waits for a plan of a commit, and does what the layer says next.
-    async fn approve(&self, name: &str, revision: &str) -> Result<TerraformLayerStatus> {
+    pub(crate) async fn approve(&self, name: &str, revision: &str) -> Result<TerraformLayerStatus> {
         let planned = |status: &TerraformLayerStatus| {
             status.pending.is_some() && status.last_plan.as_ref().is_some_and(|plan| plan.revision == revision)
         };
@@ -145,23 +110,91 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the head of a branch was looked at, and everything was made of it that is to be.
-    async fn seen(&self, branch: &str, revision: &str) -> Result<()> {
+    /// Waits until the repository is as asked.
+    pub(crate) async fn repository(
+        &self,
+        what: &str,
+        done: impl Fn(&TerraformRepository) -> bool,
+    ) -> Result<TerraformRepository> {
         let started = Instant::now();
         loop {
-            let status = self.repositories().get("infrastructure").await?.status.unwrap_or_default();
-            let at = status.refs.iter().find(|of| of.name == branch).and_then(|of| of.commit.clone());
-            if at.is_some_and(|commit| commit.revision == revision) {
-                return Ok(());
+            let repository = self.repositories().get("infrastructure").await?;
+            if done(&repository) {
+                return Ok(repository);
             }
-            ensure!(started.elapsed() < LATER, "{branch} is not at {revision}: {:?}", status.refs);
+            ensure!(started.elapsed() < LATER, "the repository is not {what} after {LATER:?}: {:?}", repository.status);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
+    }
+
+    /// Waits until the head of a branch was looked at, and everything was made of it that is to be.
+    async fn seen(&self, branch: &str, revision: &str) -> Result<()> {
+        let at = |repository: &TerraformRepository| {
+            let refs = repository.status.as_ref().map(|status| status.refs.as_slice()).unwrap_or_default();
+            let of = refs.iter().find(|of| of.name == branch).and_then(|of| of.commit.as_ref());
+            of.is_some_and(|commit| commit.revision == revision)
+        };
+        self.repository(&format!("seen with {branch} at {revision}"), at).await.map(drop)
     }
 
     async fn run_names(&self) -> Result<Vec<String>> {
         let runs = self.scene.runs().list(&ListParams::default()).await?;
         Ok(runs.items.iter().map(kube::ResourceExt::name_any).collect())
+    }
+}
+
+/// Layers, and the repository that they are of.
+struct Stage {
+    layers: Layers,
+    repo: Repo,
+}
+
+impl Deref for Stage {
+    type Target = Layers;
+
+    fn deref(&self) -> &Layers {
+        &self.layers
+    }
+}
+
+impl Stage {
+    /// A repository with one stack, which keeps a text at a URL by a module beside it.
+    async fn set(scene: &Scene) -> Result<Self> {
+        let name = format!("{}/infrastructure", scene.namespace);
+        let repo = scene.suite.git.create(&name)?;
+        let stage = Self { layers: Layers::of(scene), repo };
+        stage.commit(
+            "main",
+            &[("modules/text/main.tf", &module("one")), ("app/main.tf", &stage.app("app")), ("docs/a.md", "a")],
+        )?;
+        let spec = json!({"url": scene.suite.git.url(&name), "interval": "1h",
+            "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});
+        let repository = TerraformRepository::new("infrastructure", serde_json::from_value(spec)?);
+        stage.repositories().create(&PostParams::default(), &repository).await?;
+        Ok(stage)
+    }
+
+    fn app(&self, object: &str) -> String {
+        let url = self.scene.suite.objects.url(&self.object(object));
+        format!("module \"text\" {{\n  source = \"../modules/text\"\n  url    = \"{url}\"\n}}\n")
+    }
+
+    fn commit(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
+        self.repo.commit(branch, files)
+    }
+
+    /// Commits, and tells of it as a webhook does.
+    async fn push(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
+        let commit = self.commit(branch, files)?;
+        self.poke().await?;
+        Ok(commit)
+    }
+
+    async fn poke(&self) -> Result<()> {
+        let word = jiff::Timestamp::now().to_string();
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::POKE: word}}}));
+        self.repositories().patch("infrastructure", &PatchParams::default(), &patch).await?;
+        Ok(())
     }
 }
 
@@ -357,85 +390,5 @@ async fn deleted(scene: Scene) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     ensure!(stage.text("app").is_none(), "it went without what it made");
-    Ok(())
-}
-
-/// Layers that are committed to while everything that looks after them dies.
-async fn killed(scene: Scene) -> Result<()> {
-    const LAYERS: usize = 4;
-    const ROUNDS: usize = 60;
-    let stage = Stage::set(&scene).await?;
-    let name = |n: usize| format!("l{n}");
-    let files = |n: usize, round: usize| (format!("{}/main.tf", name(n)), stage.kept(&name(n), round));
-    let first: Vec<_> = (0..LAYERS).map(|n| files(n, 0)).collect();
-    let first: Vec<_> = first.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-    stage.commit("main", &first)?;
-    for n in 0..LAYERS {
-        let spec = json!({"path": name(n), "remediation": {"onCommit": "Automatic"}, "runHistory": 50});
-        stage.layer(&name(n), spec).await?;
-    }
-    let repository = format!("{}/infrastructure", scene.namespace);
-    for round in 1..=ROUNDS {
-        let (path, text) = files(round % LAYERS, round);
-        stage.push("main", &[(path.as_str(), text.as_str())]).await?;
-        match round % 5 {
-            0 => kill(&scene, "controller").await?,
-            1 => kill(&scene, "sources").await?,
-            2 => kill(&scene, "datastore").await?,
-            3 => scene.suite.git.fail(&repository, Failure::Status(503)),
-            _ => scene.suite.git.fail(&repository, Failure::None),
-        }
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
-    scene.suite.git.fail(&repository, Failure::None);
-    stage.poke().await?;
-    for n in 0..LAYERS {
-        let last = (ROUNDS - LAYERS + 1..=ROUNDS).find(|round| round % LAYERS == n).context("no round")?;
-        let started = Instant::now();
-        while stage.text(&name(n)) != Some(format!("round {last}")) {
-            if started.elapsed() > 2 * LATER {
-                let seen = scene.kubectl(&["describe", "terraformlayers,terraformrepositories"])?;
-                anyhow::bail!("the last commit of {} is not applied: {:?}\n{seen}", name(n), stage.text(&name(n)));
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-        let written = scene.suite.objects.written(&stage.object(&name(n)));
-        let rounds: Vec<usize> = written.iter().filter_map(|text| text.strip_prefix("round ")?.parse().ok()).collect();
-        ensure!(
-            rounds.windows(2).all(|pair| pair[0] < pair[1]),
-            "{} was applied twice, or an older one after a newer: {rounds:?}",
-            name(n)
-        );
-    }
-    let runs = scene.runs().list(&ListParams::default()).await?;
-    let of = |run: &crds::TerraformRun, key: &str| run.metadata.annotations.as_ref().and_then(|all| all.get(key)).cloned();
-    let mut commits: Vec<_> = runs
-        .items
-        .iter()
-        .filter(|run| of(run, names::TRIGGER).as_deref() == Some("Commit"))
-        .map(|run| {
-            (run.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_LAYER)).cloned(), of(run, names::CONTENT))
-        })
-        .collect();
-    let all = commits.len();
-    commits.sort();
-    commits.dedup();
-    ensure!(
-        commits.len() == all && all >= LAYERS,
-        "{} of {all} runs are of a commit that another run is of",
-        all - commits.len()
-    );
-    Ok(())
-}
-
-/// Kills a process of Pawl where it stands. Its pod goes with it: the kubelet's back-off would make the test long.
-async fn kill(scene: &Scene, component: &str) -> Result<()> {
-    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.suite.client.clone(), "pawl-system");
-    let listed = pods.list(&ListParams::default().labels(&format!("app.kubernetes.io/component={component}"))).await?;
-    for pod in listed.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
-        victims::signal_in_pod(&pod.uid().context("no UID")?, "/controller", nix::sys::signal::Signal::SIGKILL)?;
-        // It may have gone by itself meanwhile.
-        let _ = pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await;
-    }
     Ok(())
 }

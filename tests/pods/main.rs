@@ -9,6 +9,7 @@ mod deletion;
 mod describe;
 mod disk;
 mod failures;
+mod forge;
 mod guard;
 mod guide;
 mod hangs;
@@ -124,13 +125,14 @@ fn main() -> Result<ExitCode> {
         ssh::tests(),
         stored::tests(),
         tools::tests(),
+        // Last: on a new machine its forge is built meanwhile.
+        forge::tests(),
     ];
     // What takes something away from the whole cluster runs alone; what takes Pawl itself away, last.
     let alone = [
         approval::alone(),
         caches::alone(),
         kills::alone(),
-        layers::alone(),
         nodes::alone(),
         outages::alone(),
         peers::alone(),

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tests::{
     cluster::Cluster,
     ledger::{self, Entry},
-    servers::{git::GitServer, objects::ObjectServer, state::StateServer},
+    servers::{git::GitServer, objects::ObjectServer, state::StateServer, webhook},
 };
 
 use crate::releases::Releases;
@@ -93,8 +93,8 @@ impl Suite {
         // A cluster that was kept has the namespaces of the time before.
         let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         let mut values = releases.values();
-        let group = ["a", "b"].map(|word| sharing(&prefix, word));
-        values.insert("sharedStates".to_owned(), json!([group]).to_string());
+        values.insert("sharedStates".to_owned(), serde_json::to_string(&[["a", "b"].map(|word| sharing(&prefix, word))])?);
+        values.extend(webhook::values());
         // What others change is repaired while a test waits.
         values.insert("outputs".to_owned(), json!({"repairSeconds": 2}).to_string());
         cluster.install(&values).await?;

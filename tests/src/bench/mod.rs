@@ -16,6 +16,7 @@ mod local;
 mod many;
 mod memory;
 mod pairs;
+mod push;
 mod requests;
 mod samples;
 mod stacks;
@@ -56,6 +57,8 @@ pub enum Figure {
     Bundles,
     /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
     Flood,
+    /// A push that a webhook tells of to the plan that waits, against a run by hand of the same stack.
+    Push,
     /// The end of the controller that leads to the next one that does.
     Standby,
     /// Local mode against the bare tool; needs no cluster.
@@ -152,7 +155,10 @@ async fn measure(options: &Options) -> Result<Table> {
     if options.wants(Figure::Many) {
         many::measure(&lab, options.times(4), &mut table).await?;
     }
-    // Last: it changes how Pawl is installed.
+    // Last: they change how Pawl is installed.
+    if options.wants(Figure::Push) {
+        Box::pin(push::measure(&lab, options.times(12), &mut table)).await?;
+    }
     if options.wants(Figure::Standby) {
         Box::pin(standby::measure(&lab, options.times(4), &mut table)).await?;
     }

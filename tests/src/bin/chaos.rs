@@ -22,6 +22,9 @@ struct Arguments {
     /// Runs at a time.
     #[arg(long, default_value_t = 16)]
     workers: u64,
+    /// Layers of a repository that is pushed to all the time; the Git server, `sources` and `server` are killed as well then.
+    #[arg(long, default_value_t = 0)]
+    layers: u64,
     /// Also writes the report to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -32,8 +35,8 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Arguments { kills, seconds, seed, workers, save, keep } = Arguments::parse();
-    let options = Options { kills, limit: Duration::from_secs(seconds), seed, workers, save, keep };
+    let Arguments { kills, seconds, seed, workers, layers, save, keep } = Arguments::parse();
+    let options = Options { kills, limit: Duration::from_secs(seconds), seed, workers, layers, save, keep };
     match chaos::run(&options).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
+use crds::names;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, EvictParams, ListParams};
@@ -55,7 +56,7 @@ pub(super) async fn go_on(lab: Arc<Lab>, seed: u64) -> Result<()> {
 }
 
 /// Kills a part of Pawl. Its pod goes with it: the kubelet would wait longer and longer before it starts a container again.
-async fn kill(lab: &Lab, component: &str, program: &str) -> bool {
+pub(super) async fn kill(lab: &Lab, component: &str, program: &str) -> bool {
     let params = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
     let Ok(pods) = lab.system_pods().list(&params).await else { return false };
     let Some(pod) = pods.items.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) else { return false };
@@ -64,13 +65,18 @@ async fn kill(lab: &Lab, component: &str, program: &str) -> bool {
     killed > 0
 }
 
-/// Evicts every pod of a run, as the drain of a node does.
+/// Evicts every pod of a run, as the drain of a node does. Those of layers stay: they have states in common, and a lock that a killed
+/// tool leaves in one of them is a person's to remove.
 async fn drain(lab: &Lab) -> Result<bool> {
     lab.cluster.kubectl(&["cordon", NODE])?;
+    let is_by_itself = |pod: &Pod| {
+        let run = pod.labels().get(names::LABEL_RUN).and_then(|run| lab.run(run));
+        run.is_some_and(|run| !run.labels().contains_key(names::LABEL_LAYER))
+    };
     let ended =
         |pod: &Pod| matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"));
     if let Ok(pods) = lab.pods().list(&ListParams::default()).await {
-        for pod in pods.items.iter().filter(|pod| !ended(pod)) {
+        for pod in pods.items.iter().filter(|pod| !ended(pod) && is_by_itself(pod)) {
             let _ = lab.pods().evict(&pod.name_any(), &EvictParams::default()).await;
         }
     }

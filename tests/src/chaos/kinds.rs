@@ -27,6 +27,12 @@ pub(super) enum Kind {
     Controller,
     /// SIGKILL to the datastore.
     Datastore,
+    /// SIGKILL to what follows repositories.
+    Sources,
+    /// SIGKILL to what takes deliveries of forges.
+    Server,
+    /// The Git server goes, and comes back after a while.
+    GitServer,
     /// SIGKILL to the API server, which is away for a while.
     ApiServer,
     /// The network between pods and API server is bad for a while; no kill.
@@ -35,7 +41,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// All kinds, in the order in which they are told.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Agent,
         Self::Tool,
         Self::Terminate,
@@ -46,6 +52,9 @@ impl Kind {
         Self::Drain,
         Self::Controller,
         Self::Datastore,
+        Self::Sources,
+        Self::Server,
+        Self::GitServer,
         Self::ApiServer,
         Self::Network,
     ];
@@ -63,6 +72,9 @@ impl Kind {
             Self::Drain => "node drained",
             Self::Controller => "controller, SIGKILL",
             Self::Datastore => "datastore, SIGKILL",
+            Self::Sources => "sources, SIGKILL",
+            Self::Server => "server, SIGKILL",
+            Self::GitServer => "Git server away",
             Self::ApiServer => "API server, SIGKILL",
             Self::Network => "bad network",
         }

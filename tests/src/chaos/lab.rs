@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use crds::TerraformRun;
+use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
@@ -20,6 +20,9 @@ use crate::servers::{proxy::Proxy, state::StateServer};
 pub(super) const SECRET: &str = "kept-by-a-pawl-8341-2207";
 /// Without it the API server would write its own address over that of the proxy.
 pub(super) const FLAG: &str = "--endpoint-reconciler-type=none";
+
+/// How long the watch of the runs may say nothing.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// Everything that the loop works with.
 pub(super) struct Lab {
@@ -36,7 +39,7 @@ pub(super) struct Lab {
 }
 
 impl Lab {
-    pub(super) async fn up(seed: u64) -> Result<Self> {
+    pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
         let cluster = Cluster::up(CLUSTER).await?;
         let client = cluster.client().await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
@@ -46,7 +49,7 @@ impl Lab {
         cluster.restart_apiserver(Duration::ZERO, &[FLAG.to_owned()]).await?;
         // First of all: in a cluster that was kept, pods look for the proxy of the time before.
         behind(&cluster, proxy.addr())?;
-        cluster.install(&Values::new()).await?;
+        cluster.install(values).await?;
         let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
         let namespace = format!("kills-{seed}-{second:x}");
         let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
@@ -55,18 +58,16 @@ impl Lab {
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
         let (seen, writer) = reflector::store();
-        // An API server that is killed while it is asked may leave a watch without an answer, and nobody would act for its runs then.
-        let mut config = cluster.config().await?;
-        config.read_timeout = Some(Duration::from_secs(30));
-        let watching = Api::<TerraformRun>::namespaced(Client::try_from(config)?, &namespace);
-        let events = watcher(watching, watcher::Config::default().timeout(20));
-        let mut events = events.default_backoff().reflect(writer).boxed();
-        tokio::spawn(async move { while events.next().await.is_some() {} });
+        tokio::spawn(look_on(Api::namespaced(client.clone(), &namespace), writer));
         let over = AtomicBool::new(false);
         Ok(Self { cluster, client, state, proxy, namespace, record: Record::default(), over, seen })
     }
 
     pub(super) fn runs(&self) -> Api<TerraformRun> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(super) fn layers(&self) -> Api<TerraformLayer> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -117,6 +118,20 @@ impl Lab {
         let events = self.cluster.kubectl(&["-n", &self.namespace, "get", "events", "-o", "json"])?;
         found.extend(events.contains(SECRET).then(|| "an event holds the secret".to_owned()));
         Ok(found)
+    }
+}
+
+/// Keeps what is seen as the API server has it. A watch that says nothing for long is begun anew: one that was asked for while its server
+/// died or came up may never say anything, nor end.
+async fn look_on(runs: Api<TerraformRun>, mut seen: reflector::store::Writer<TerraformRun>) {
+    loop {
+        let mut events = watcher(runs.clone(), watcher::Config::default()).default_backoff().boxed();
+        while let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await {
+            // After an error the watch goes on by itself.
+            if let Ok(event) = event {
+                seen.apply_watcher_event(&event);
+            }
+        }
     }
 }
 

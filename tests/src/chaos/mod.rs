@@ -1,9 +1,10 @@
-//! The kill loop: runs on the real cluster, of which something dies all the time, and a check afterwards that reads what really
-//! happened. `cargo chaos`; the short form is a stage of `cargo ci`.
+//! The kill loop: runs on the real cluster, of which something dies all the time, layers that are committed to meanwhile, and a check
+//! afterwards that reads what really happened. `cargo chaos`; the short form is a stage of `cargo ci`.
 
 mod cluster_faults;
 mod kinds;
 mod lab;
+mod layers;
 mod person;
 mod report;
 mod strikes;
@@ -18,11 +19,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use kube::{ResourceExt as _, api::ListParams};
+use tokio::task::JoinHandle;
 
-use crate::cluster::{Cluster, report as progress};
+use crate::cluster::{Cluster, chart::Values, report as progress};
 use crate::history::{self, Violation};
+use crate::servers::webhook;
 
 use lab::Lab;
+use layers::Forge;
 
 /// The cluster of the kill loop.
 const CLUSTER: &str = "kills";
@@ -38,6 +42,8 @@ pub struct Options {
     pub seed: u64,
     /// Runs at a time.
     pub workers: u64,
+    /// Layers that are committed to meanwhile.
+    pub layers: u64,
     /// Where the report is written as well, as Markdown.
     pub save: Option<PathBuf>,
     /// Leave the cluster up.
@@ -49,7 +55,8 @@ pub struct Options {
 /// # Errors
 /// When the cluster cannot be had, or something happened that must never happen.
 pub async fn run(options: &Options) -> Result<()> {
-    let lab = Arc::new(Lab::up(options.seed).await?);
+    let values = if options.layers > 0 { webhook::values() } else { Values::new() };
+    let lab = Arc::new(Lab::up(options.seed, &values).await?);
     let result = Box::pin(strike(&lab, options)).await;
     if options.keep {
         println!("the cluster stays up: {}", lab.cluster.env());
@@ -68,6 +75,10 @@ pub async fn run(options: &Options) -> Result<()> {
 
 async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     let since = history::end(&lab.cluster.audit_log)?;
+    let forge = match options.layers {
+        0 => None,
+        count => Some(Arc::new(Forge::set(lab, count).await?)),
+    };
     let step = progress::step("kills", format!("{} kills, seed {}", options.kills, options.seed));
     let ending = {
         let (lab, kills, limit) = (lab.clone(), options.kills, options.limit);
@@ -86,12 +97,26 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     };
     let workers: Vec<_> = (0..options.workers).map(|n| tokio::spawn(workload::work(lab.clone(), options.seed, n))).collect();
     let faults = tokio::spawn(cluster_faults::go_on(lab.clone(), options.seed));
+    let seed = options.seed;
+    let followed: Vec<JoinHandle<Result<()>>> = forge
+        .iter()
+        .flat_map(|forge| {
+            [
+                tokio::spawn(forge.clone().push(lab.clone(), seed)),
+                tokio::spawn(forge.clone().strike(lab.clone(), seed)),
+                tokio::spawn(forge.clone().tend(lab.clone())),
+            ]
+        })
+        .collect();
     ending.await.context("the clock of the loop failed")?;
     // The faults stop first, so that what is under way can come to its end.
     faults.await.context("the faults of the cluster failed")??;
     let mut stuck = Vec::new();
     for worker in workers {
         stuck.extend(worker.await.context("a worker failed")??);
+    }
+    for part in followed {
+        part.await.context("a part of the layers' loop failed")??;
     }
     step.done();
     lab.settle().await;
@@ -104,7 +129,11 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     let mut violations = history::check(&history, Some(now));
     violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
     violations.extend(lab.leaks()?.into_iter().map(|text| Violation { invariant: "S15", of: "logs".into(), text }));
-    let text = report::markdown(&lab.record, &history, &violations, options);
+    if let Some(forge) = &forge {
+        violations.extend(forge.judge(lab, &history).await?);
+    }
+    let mut text = report::markdown(&lab.record, &history, &violations, options);
+    text.extend(forge.iter().map(|forge| forge.summary(&history)));
     println!("{text}");
     if let Some(file) = &options.save {
         std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;

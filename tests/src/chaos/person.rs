@@ -39,12 +39,12 @@ impl Intent {
     }
 }
 
-async fn annotate(lab: &Lab, name: &str, annotations: Value) -> bool {
+pub(super) async fn annotate(lab: &Lab, name: &str, annotations: Value) -> bool {
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
     lab.runs().patch(name, &PatchParams::default(), &patch).await.is_ok()
 }
 
-fn approval(checksum: &str) -> Value {
+pub(super) fn approval(checksum: &str) -> Value {
     json!({names::APPROVE: checksum, names::APPROVED_BY: "admin"})
 }
 

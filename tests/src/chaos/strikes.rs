@@ -60,7 +60,15 @@ impl Aim {
             Kind::Delete => lab.pods().delete(&attempt.pod_name, &DeleteParams::default()).await.is_ok(),
             Kind::ForceDelete => lab.pods().delete(&attempt.pod_name, &DeleteParams::default().grace_period(0)).await.is_ok(),
             Kind::Evict => lab.pods().evict(&attempt.pod_name, &EvictParams::default()).await.is_ok(),
-            Kind::OutOfMemory | Kind::Drain | Kind::Controller | Kind::Datastore | Kind::ApiServer | Kind::Network => false,
+            Kind::OutOfMemory
+            | Kind::Drain
+            | Kind::Controller
+            | Kind::Datastore
+            | Kind::Sources
+            | Kind::Server
+            | Kind::GitServer
+            | Kind::ApiServer
+            | Kind::Network => false,
         };
         if struck {
             lab.record.add(self.kind, Some(phase.as_str().to_owned()));

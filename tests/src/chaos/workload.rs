@@ -122,7 +122,7 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
     Ok((run, out_of_memory))
 }
 
-fn limits(tight: bool) -> Value {
+pub(super) fn limits(tight: bool) -> Value {
     let memory = if tight { "128Mi" } else { "256Mi" };
     json!({"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}})
 }

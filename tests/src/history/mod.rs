@@ -122,9 +122,11 @@ impl History {
     }
 }
 
-/// The run's own entries of the ledger: its scripts carry its name.
+/// The run's own entries of the ledger: its scripts carry its name, or, where it is of a layer, its pods wrote them.
 fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a crate::ledger::Entry> {
     let Some(last) = versions.last() else { return Vec::new() };
     let of = last.of();
-    history.ledger.iter().filter(|entry| entry.text("script") == Some(&of)).collect()
+    let pods = format!("{}-{}-a", last.run.name_any(), crds::names::short_hash(&last.run.uid().unwrap_or_default()));
+    let is_own = |entry: &&crate::ledger::Entry| entry.text("script") == Some(&of) || entry.who.starts_with(&pods);
+    history.ledger.iter().filter(is_own).collect()
 }

@@ -22,3 +22,4 @@ pub mod ssh;
 pub mod state;
 mod state_store;
 pub(crate) mod tls;
+pub mod webhook;

@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
             ["build", "--release", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
         let mut stages = vec![
             Self::stage("tools", &[], || vec![xtask("tools")]),
-            // After those that everything in pods waits for, beside what runs by then; one test of the last suite needs it.
+            // After those that everything in pods waits for, beside what runs by then; one test of the last suite needs it, and the last one in pods.
             Self::stage("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
             Self::stage("format", &[], || vec![cargo(&["fmt", "--all", "--check"])]),
             // One command, so that nothing waits for another's end, and nothing is compiled twice.
@@ -183,7 +183,7 @@ impl<'a> Plan<'a> {
             // Another course of things each time; the seed stands in what it prints.
             let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let seconds = KILLS.as_secs().to_string();
-            command.args(["--kills", "100000", "--seconds", &seconds, "--seed", &seed.to_string()]);
+            command.args(["--kills", "100000", "--seconds", &seconds, "--seed", &seed.to_string(), "--layers", "3"]);
         }
         commands
     }

@@ -182,7 +182,7 @@ fn is_message(line: &str) -> bool {
 fn is_told(line: &str) -> bool {
     let told = ["test ", "tools ", "packages ", "cluster ", "images ", "chart ", "left out", "dependencies ", "slowest "];
     // Of the kill loop and the searches: how much was tried.
-    let counts = ["sim: ", "model: ", "kills ", "Seed ", "| ", "Checked: "];
+    let counts = ["sim: ", "model: ", "kills ", "Seed ", "| ", "Checked: ", "Layers: "];
     told.iter().chain(&counts).any(|start| line.starts_with(start))
 }
 

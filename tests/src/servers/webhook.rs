@@ -1,0 +1,135 @@
+//! A forge that tells `controller server` of pushes: deliveries as Gitea makes and signs them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use crds::TerraformRepository;
+use k8s_openapi::api::{
+    core::v1::{Secret, Service},
+    rbac::v1::RoleBinding,
+};
+use kube::{Api, ResourceExt as _, api::PostParams};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::cluster::{Cluster, NAMESPACE, chart::Values};
+
+/// After this long something is broken, not slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a forge waits for an answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Bytes of a block of SHA-256.
+const BLOCK: usize = 64;
+
+/// What the chart has to be told for the server to be there.
+pub fn values() -> Values {
+    Values::from([("server".to_owned(), json!({"enabled": true}).to_string())])
+}
+
+/// The webhook of a repository, as its forge knows it.
+#[derive(Clone, Debug)]
+pub struct Hook {
+    http: reqwest::Client,
+    url: String,
+    secret: String,
+}
+
+impl Hook {
+    /// Makes a `TerraformRepository` of this spec that has a webhook, lets the server read its secret, and waits until a delivery
+    /// is taken.
+    ///
+    /// # Errors
+    /// When something cannot be made, or nothing is taken.
+    pub async fn set(cluster: &Cluster, namespace: &str, name: &str, mut spec: Value) -> Result<Self> {
+        let client = cluster.client().await?;
+        let (secret_name, secret) = (format!("{name}-hook"), format!("{:032x}", rand::random::<u128>()));
+        let object: Secret =
+            serde_json::from_value(json!({"metadata": {"name": secret_name}, "stringData": {"secret": secret}}))?;
+        Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &object).await?;
+        bind(cluster, namespace, "pawl-server").await?;
+        spec["webhook"] = json!({"secretRef": {"name": secret_name}});
+        let repository = TerraformRepository::new(name, serde_json::from_value(spec)?);
+        let repositories = Api::namespaced(client.clone(), namespace);
+        let made = repositories.create(&PostParams::default(), &repository).await.context("cannot make the repository")?;
+        let services: Api<Service> = Api::namespaced(client, NAMESPACE);
+        let service = services.get("pawl-server").await.context("the chart has no server")?.spec.context("no spec")?;
+        let address = service.cluster_ip.context("the server has no address")?;
+        let port = service.ports.and_then(|ports| ports.first().map(|port| port.port)).context("the server has no port")?;
+        let url = format!("http://{address}:{port}/hooks/{}", made.uid().context("no UID")?);
+        let http = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
+        let hook = Self { http, url, secret };
+        hook.wait().await?;
+        Ok(hook)
+    }
+
+    /// Where deliveries go to, and what they are signed with.
+    pub fn settings(&self) -> (&str, &str) {
+        (&self.url, &self.secret)
+    }
+
+    /// Tells of a push, once, as forges do.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn push(&self, commit: &str) -> Result<StatusCode> {
+        let id = format!("{:032x}", rand::random::<u128>());
+        // No two bodies are the same, as no two pushes are.
+        let body = json!({"ref": "refs/heads/main", "after": commit, "commits": [{"id": commit}], "sent": id}).to_string();
+        let request = self.http.post(&self.url).header("content-type", "application/json");
+        let request = request.header("x-gitea-event", "push").header("x-gitea-delivery", id);
+        let request = request.header("x-gitea-signature", signature(self.secret.as_bytes(), body.as_bytes()));
+        Ok(request.body(body).send().await.context("the server does not answer")?.status())
+    }
+
+    /// The server has to learn of the repository, and the API server of its right to the Secret.
+    async fn wait(&self) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let answer = self.push("0").await;
+            if matches!(answer, Ok(StatusCode::ACCEPTED)) {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < PATIENCE, "no delivery is taken after {PATIENCE:?}: {answer:?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// Lets one of Pawl's accounts, `pawl-server` or `pawl-sources`, read the Secrets that repositories of a namespace name.
+///
+/// # Errors
+/// When the API server refuses.
+pub async fn bind(cluster: &Cluster, namespace: &str, account: &str) -> Result<()> {
+    let binding: RoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": account},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("{account}-secrets")},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
+    }))?;
+    Api::namespaced(cluster.client().await?, namespace).create(&PostParams::default(), &binding).await?;
+    Ok(())
+}
+
+/// HMAC-SHA256 (RFC 2104) as hexadecimal digits; a key is at most one block.
+fn signature(key: &[u8], body: &[u8]) -> String {
+    let pad = |with: u8| {
+        let mut block = [with; BLOCK];
+        block.iter_mut().zip(key).for_each(|(byte, of_key)| *byte ^= of_key);
+        block
+    };
+    let inner = Sha256::new().chain_update(pad(0x36)).chain_update(body).finalize();
+    let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
+    outer.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 4231, test case 2.
+    #[test]
+    fn a_delivery_is_signed_as_everybody_signs() {
+        let signed = signature(b"Jefe", b"what do ya want for nothing?");
+        assert_eq!(signed, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    }
+}
