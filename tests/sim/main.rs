@@ -14,10 +14,14 @@ mod clocks;
 mod controller;
 mod http;
 mod invariants;
+mod keeping;
 mod kubelet;
+mod layered;
+mod layers;
 mod life;
 mod nodes;
 mod person;
+mod queue;
 mod schedule;
 mod search;
 mod slots;
@@ -77,6 +81,8 @@ fn main() -> ExitCode {
         Trial::test("sim::people_come_before_schedules_and_one_slot_serves_all", slots::line),
         Trial::test("sim::nothing_begins_while_its_namespace_is_frozen", slots::frozen),
         Trial::test("sim::who_waits_for_a_slot_holds_nothing_that_others_wait_for", slots::circles),
+        Trial::test("sim::layers_at_every_crash_point", layers::singles),
+        Trial::test("sim::layers_in_random_schedules", layers::random),
         Trial::test("sim::random_schedules", random),
     ];
     let arguments = Arguments { test_threads: Some(1), ..arguments };
@@ -92,12 +98,12 @@ fn show(schedule: &Schedule) -> ExitCode {
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn number(name: &str, default: u64) -> u64 {
+pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// Prints the counts on one line; failures with the smallest schedule that shows them.
-fn conclude(what: &str, begun: Instant, found: &Found) -> Result<(), Failed> {
+pub(crate) fn conclude(what: &str, begun: Instant, found: &Found) -> Result<(), Failed> {
     let endings: Vec<_> = found.endings.iter().map(|(ending, times)| format!("{ending} {times}")).collect();
     println!(
         "sim: {what}: {} schedules, {} boundaries crossed, {} failed, {:.1} s; endings: {}",
@@ -178,7 +184,7 @@ fn random() -> Result<(), Failed> {
 }
 
 /// Nothing that never happens is safe.
-fn came_to(found: &Found, endings: &[&'static str]) -> Result<(), Failed> {
+pub(crate) fn came_to(found: &Found, endings: &[&'static str]) -> Result<(), Failed> {
     let missing: Vec<_> = endings.iter().filter(|ending| !found.endings.contains_key(*ending)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("no schedule came to {missing:?}").into()) }
 }

@@ -104,7 +104,7 @@ fn understood<K: Clone>(kind: &'static str, event: watcher::Event<DeserializeGua
 }
 
 /// A hash of what decisions depend on. What we say ourselves is no reason to look.
-fn wake_hash(layer: &TerraformLayer) -> u64 {
+pub fn wake_hash(layer: &TerraformLayer) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = layer.meta();
     (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
