@@ -169,7 +169,7 @@ impl Play {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Weak point 3, in every order: whatever came last is planned in the end, or failed, which is said.
+    /// Burrito 11.3, in every order: whatever came last is planned in the end, or failed, which is said.
     #[test]
     fn no_order_of_events_loses_the_newest_commit(steps in prop::collection::vec(step(), 1..60)) {
         let mut play = Play::new();
