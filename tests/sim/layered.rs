@@ -182,7 +182,7 @@ fn made(world: &mut World, run: &TerraformRun, is: &SeenRun) {
 fn taken_back(world: &mut World, run: &TerraformRun, was: &SeenRun) {
     world.watcher.endings.insert("layer: superseded");
     let since = millis().saturating_sub(slack(&world.schedule));
-    let mut eras = world.watcher.layered.since(since);
+    let eras = world.watcher.layered.since(since);
     let (deleted, newer) = eras.fold((false, false), |(d, n), era| (d || era.deleted, n || !is_of(run, era)));
     let why = run.annotations().get(names::CANCEL).map_or("", |why| why.trim_start_matches(SUPERSEDED)).to_owned();
     let may = if deleted { was.may_be_taken_back() } else { was.may_be_superseded() && newer };

@@ -1,8 +1,9 @@
 //! Lives of a layer: commits, settings, people and the clock set off its runs, which the real reconcilers make and carry through.
 
-use std::{collections::BTreeSet, time::Duration};
-
-use std::time::Instant;
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use crds::{Operation, Phase, TerraformRun, names};
 use kube::ResourceExt;
@@ -200,6 +201,7 @@ pub(crate) async fn answer(shared: Shared) {
     let (changes, answers) = (shared.changes(), shared.lock().schedule.scene.layer.clone().unwrap_or_default().answers);
     let mut seen = BTreeSet::new();
     loop {
+        let version = changes.now();
         let waits: Vec<(String, String)> = {
             let world = shared.lock();
             let waits = world.runs.values().filter_map(|run| {
@@ -223,7 +225,7 @@ pub(crate) async fn answer(shared: Shared) {
                 world.note(&format!("   alice: {answer:?} {run} {said:?}"));
             });
         }
-        changes.next().await;
+        changes.after(version).await;
     }
 }
 
@@ -231,7 +233,7 @@ pub(crate) async fn answer(shared: Shared) {
 pub(crate) async fn collect(shared: Shared) {
     let changes = shared.changes();
     loop {
-        changes.next().await;
+        changes.after(changes.now()).await;
         shared.act(|world| {
             if world.store.get(&Key::of(LAYERS, NS, FIRST)).is_ok() || !world.watcher.layered.is_gone() {
                 return;

@@ -98,12 +98,12 @@ fn show(schedule: &Schedule) -> ExitCode {
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-pub(crate) fn number(name: &str, default: u64) -> u64 {
+fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// Prints the counts on one line; failures with the smallest schedule that shows them.
-pub(crate) fn conclude(what: &str, begun: Instant, found: &Found) -> Result<(), Failed> {
+fn conclude(what: &str, begun: Instant, found: &Found) -> Result<(), Failed> {
     let endings: Vec<_> = found.endings.iter().map(|(ending, times)| format!("{ending} {times}")).collect();
     println!(
         "sim: {what}: {} schedules, {} boundaries crossed, {} failed, {:.1} s; endings: {}",
@@ -184,7 +184,7 @@ fn random() -> Result<(), Failed> {
 }
 
 /// Nothing that never happens is safe.
-pub(crate) fn came_to(found: &Found, endings: &[&'static str]) -> Result<(), Failed> {
+fn came_to(found: &Found, endings: &[&'static str]) -> Result<(), Failed> {
     let missing: Vec<_> = endings.iter().filter(|ending| !found.endings.contains_key(*ending)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("no schedule came to {missing:?}").into()) }
 }

@@ -341,7 +341,9 @@ impl Schedule {
         }
         for i in 0..self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len()) {
             let mut less = self.clone();
-            less.scene.layer.as_mut().map(|layer| layer.happens.remove(i));
+            if let Some(layer) = &mut less.scene.layer {
+                layer.happens.remove(i);
+            }
             all.push(less);
         }
         let plain: [fn(&mut Scene); 12] = [

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crds::{
-    Changed, Changes, Claim, Failure, FailureClass, Progress, RunResult, StateLock, TerraformRun, datastore::StateId, reason,
-    state_key, termination::TerminationMessage,
+    Changed, Changes, Claim, Failure, FailureClass, Progress, RunResult, TerraformRun, datastore::StateId, reason, state_key,
+    termination::TerminationMessage,
 };
 use kube::ResourceExt;
 use runner_agent::{
@@ -21,7 +21,7 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     invariants::{self, Done},
-    world::{Lock, NS, Process, Shared, Trouble, World, millis},
+    world::{NS, Process, Shared, Trouble},
 };
 
 /// How hard the tool was told to end.
