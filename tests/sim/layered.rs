@@ -253,9 +253,6 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
             &format!("{} is not planned; the newest run is {of:?}, and the layer says {status:?}", wanted.content),
         );
     }
-    if !planned {
-        world.watcher.endings.insert("layer: at rest while not planned");
-    }
     let says = crds::conditions::status(&status.conditions, "IsLastRelevantCommitPlanned") == Some(true);
     if says != world.watcher.layered.planned().is_some_and(|run| is_of(run, &wanted)) {
         world.violated("L30", &format!("the layer says of the newest commit that it is planned: {says}, which is not so"));
