@@ -246,13 +246,14 @@ proptest! {
         let mut play = Play::new();
         for step in &steps {
             play.play(step);
-            let (decision, before) = (play.world.decide(), play.world.made.len());
+            let (o, decision, before) = (play.world.observe(), play.world.decide(), play.world.made.len());
             prop_assert_eq!(&decision, &play.world.decide());
-            // Two processes carry out what both decided.
-            if play.world.act(decision.clone(), usize::MAX) {
-                let creates = decision.actions.into_iter().filter(|action| matches!(action, Action::Create(_)));
-                play.world.act(Decision { actions: creates.collect(), ..decision }, usize::MAX);
-            }
+            play.world.act(decision, usize::MAX);
+            // Another process saw the same, a second later.
+            let late = decide(&o, play.world.now + SignedDuration::from_secs(1));
+            let creates = late.actions.into_iter().filter(|action| matches!(action, Action::Create(_)));
+            let late = Decision { actions: creates.collect(), status: play.world.status(), ..Decision::default() };
+            play.world.act(late, usize::MAX);
             prop_assert!(play.world.made.len() <= before + 1, "the same look made two runs: {:?}", play.world.made);
         }
         play.comes_to_rest();
