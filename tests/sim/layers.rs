@@ -32,6 +32,8 @@ pub(crate) const LONGEST: u64 = 9_000;
 const QUIET_AFTER: u64 = 900;
 /// How many random schedules are played when nothing else is said, for each of the others.
 const SHARE: u64 = 32;
+/// What happens at each write of the layer controller. Who dies before one has died behind the one before.
+const DEATHS: [Fault; 2] = [Fault::CrashAfter, Fault::ReplyLost];
 /// What some of the random schedules have to come to.
 const ENDINGS: [&str; 13] = [
     "Applied",
@@ -246,7 +248,7 @@ pub(crate) async fn collect(shared: Shared) {
 }
 
 /// The schedule of a seed.
-fn drawn(seed: u64) -> Schedule {
+pub(crate) fn drawn(seed: u64) -> Schedule {
     let mut c = Chance(seed ^ 0x001a_4e45);
     let letters = |c: &mut Chance| c.pick(&['M', 'M', 'A', 'A', 'D']);
     let (mut at, mut happens) = (c.pick(&[0, 1, 5]), vec![]);
@@ -334,7 +336,7 @@ pub(crate) fn singles() -> Result<(), Failed> {
         let schedule = Schedule { seed: 5, scene, ..Schedule::default() };
         let report = search::played(&schedule, false);
         for at in &report.of_layers {
-            all.extend(search::PAIR.iter().map(|fault| Schedule { faults: vec![(*at, *fault)], ..schedule.clone() }));
+            all.extend(DEATHS.iter().map(|fault| Schedule { faults: vec![(*at, *fault)], ..schedule.clone() }));
         }
         all.push(schedule);
     }

@@ -126,7 +126,7 @@ pub(crate) const SINGLE: [Fault; 9] = [
     Fault::Slow(12),
 ];
 /// Those of which every pair is tried.
-pub(crate) const PAIR: [Fault; 3] = [Fault::CrashBefore, Fault::CrashAfter, Fault::ReplyLost];
+const PAIR: [Fault; 3] = [Fault::CrashBefore, Fault::CrashAfter, Fault::ReplyLost];
 
 /// Every fault at every boundary of every scene.
 pub(crate) fn singles() -> Vec<Schedule> {
