@@ -81,6 +81,7 @@ fn main() -> ExitCode {
         Trial::test("sim::people_come_before_schedules_and_one_slot_serves_all", slots::line),
         Trial::test("sim::nothing_begins_while_its_namespace_is_frozen", slots::frozen),
         Trial::test("sim::who_waits_for_a_slot_holds_nothing_that_others_wait_for", slots::circles),
+        // Burrito 11.3, Burrito 11.5: commits that came during a plan were lost, and a lost write made a second run.
         Trial::test("sim::layers_at_every_crash_point", layers::singles),
         Trial::test("sim::layers_in_random_schedules", layers::random),
         Trial::test("sim::random_schedules", random),
