@@ -62,6 +62,7 @@ async fn the_api_may_be_away_behind_the_claim() {
     assert_eq!(a.ran("apply"), 1);
 }
 
+/// Burrito 11.7: an apply that had ended was one write, tried once; without it the apply was made again.
 #[tokio::test]
 async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
     let _one = crate::ONE.lock().await;

@@ -74,6 +74,7 @@ async fn for_a_while(scene: Scene) -> Result<()> {
 }
 
 /// One absence that is longer than anybody's patience, for runs that are at three places.
+/// Burrito 11.16: what a plan says was lost when it could not be stored, and the run went on.
 async fn too_long(scene: Scene) -> Result<()> {
     scene.scripted("at", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     let waiting = scene.phase("at", Phase::AwaitingApproval).await?;

@@ -145,7 +145,7 @@ fn annotate(scene: &Scene, run: &str, id: &str) -> String {
     )
 }
 
-/// Burrito deletes the lock of a layer by its name whoever holds it, so whichever run ended first freed the lock of the other.
+/// Burrito 11.2: it deletes the lock of a layer by its name whoever holds it, so whichever run ended first freed the lock of the other.
 /// Here a run that waits may be cancelled, or deleted with all that is its own, and the lease stays with the one that applies.
 async fn first_end(scene: Scene) -> Result<()> {
     let backend = json!({"backend": scene.backend("shared")});
@@ -177,7 +177,7 @@ async fn first_end(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// Burrito took a commit that came while another was planned for planned, and its apply of the older plan recorded the newer
+/// Burrito 11.3: it took a commit that came while another was planned for planned, and its apply of the older plan recorded the newer
 /// commit: B was never planned and counted as applied. Here a plan is of the commit that was fetched for it, says so, and is
 /// applied as it is; the next run plans what came since.
 async fn mid_plan(scene: Scene) -> Result<()> {

@@ -23,6 +23,7 @@ fn path(scene: &Scene, name: &str, rest: &str) -> String {
     format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/{name}/{rest}", scene.namespace)
 }
 
+/// Burrito 11.15: a pod that went before its end was seen took its log with it.
 async fn outlive(scene: Scene) -> Result<()> {
     let main = "resource \"terraform_data\" \"words\" {\n  input = \"hello\"\n}\n";
     scene.real("a", main, json!({"approval": {"holdFor": "0s"}})).await?;

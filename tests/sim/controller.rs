@@ -1,10 +1,6 @@
 //! A controller's process: the real reconciler on caches that lag, with the queue of the real runtime.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use ::controller::{
     cluster::{Cluster, clock::Timed, index::Feed, node_watch},
@@ -12,13 +8,14 @@ use ::controller::{
         self,
         pods::{is_left, left_by, let_go},
     },
+    layer,
     run::{
         Context, PodView, on_error, reconcile,
         watch::{trim, wake_hash},
     },
     settings::Settings,
 };
-use crds::{TerraformRun, names};
+use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};
 use datastore_client::{RequestError, controller::Datastore};
 use futures::{
     FutureExt, StreamExt,
@@ -26,23 +23,22 @@ use futures::{
 };
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
-    Client,
+    Client, ResourceExt,
     core::PartialObjectMeta,
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 use serde::Deserialize;
 use tests::played::{
     Refusal, User,
-    store::{Change, PODS, RUNS},
+    store::{Change, LAYERS, PODS, RUNS},
 };
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     http::Server,
     invariants,
+    layers::REPOSITORIES,
+    queue::Queue,
     world::{NAMESPACES, NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
 };
 
@@ -63,20 +59,6 @@ pub(crate) async fn supervise(shared: Shared, index: u8) {
     }
 }
 
-#[derive(Default)]
-struct Cache {
-    runs: BTreeMap<String, Arc<TerraformRun>>,
-    seen: BTreeMap<String, u64>,
-    due: BTreeMap<String, Instant>,
-}
-
-impl Cache {
-    fn soon(&mut self, name: &str, at: Instant) {
-        let due = self.due.entry(name.to_owned()).or_insert(at);
-        *due = (*due).min(at);
-    }
-}
-
 struct Informer {
     ctx: Arc<Context>,
     waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
@@ -85,13 +67,18 @@ struct Informer {
     line: Feed,
     slots: Feed,
     frozen: Feed,
-    cache: Arc<Mutex<Cache>>,
-    woken: Arc<Notify>,
+    layers: Feed,
+    repositories: Feed,
+    runs_of_layers: Feed,
+    layers_waking: UnboundedReceiver<ObjectRef<TerraformLayer>>,
+    queue: Arc<Queue<TerraformRun>>,
+    layer_queue: Arc<Queue<TerraformLayer>>,
 }
 
 impl Informer {
     fn run(&mut self, event: &Event<TerraformRun>) {
         self.ctx.queue.apply(&mut self.line, event);
+        self.ctx.layers.run(&mut self.runs_of_layers, event);
         self.ctx.slots.apply(&mut self.slots, event);
         let older = self.ctx.newer_plans.apply(&mut self.plans, event);
         if let Event::Apply(run) | Event::Delete(run) = event
@@ -100,37 +87,47 @@ impl Informer {
             let (name, uid) = (run.metadata.name.clone().unwrap_or_default(), run.metadata.uid.clone().unwrap_or_default());
             let_go(NS.into(), name, uid, pod, self.ctx.cluster.clone());
         }
-        let mut cache = self.cache.lock().unwrap();
         for run in older {
-            cache.soon(&run.name, Instant::now());
+            self.queue.soon(&run.name, Instant::now());
         }
         match event {
             Event::Apply(run) | Event::InitApply(run) => {
                 let mut run = run.clone();
                 trim(&mut run);
-                let (name, hash) = (run.metadata.name.clone().unwrap_or_default(), wake_hash(&run));
-                if cache.seen.insert(name.clone(), hash) != Some(hash) {
-                    cache.soon(&name, Instant::now());
-                }
-                cache.runs.insert(name, Arc::new(run));
+                self.queue.put(&run.name_any(), wake_hash(&run), run);
             }
-            Event::Delete(run) => {
-                let name = run.metadata.name.clone().unwrap_or_default();
-                cache.runs.remove(&name);
-                cache.seen.remove(&name);
-            }
+            Event::Delete(run) => self.queue.remove(&run.name_any()),
             Event::Init | Event::InitDone => {}
         }
-        drop(cache);
         self.wake();
     }
 
-    /// Runs whose turn has come nearer, or whose node has changed.
+    /// Runs whose turn has come nearer, or whose node has changed; layers of which something else has.
     fn wake(&mut self) {
         while let Some(Some(run)) = self.waking.next().now_or_never() {
-            self.cache.lock().unwrap().soon(&run.name, Instant::now());
+            self.queue.soon(&run.name, Instant::now());
         }
-        self.woken.notify_one();
+        while let Some(Some(layer)) = self.layers_waking.next().now_or_never() {
+            self.layer_queue.soon(&layer.name, Instant::now());
+        }
+    }
+
+    fn layer(&mut self, event: Event<TerraformLayer>) {
+        self.ctx.layers.layer(&mut self.layers, &event);
+        match event {
+            Event::Apply(mut layer) | Event::InitApply(mut layer) => {
+                layer::trim(&mut layer);
+                self.layer_queue.put(&layer.name_any(), layer::watch::wake_hash(&layer), layer);
+            }
+            Event::Delete(layer) => self.layer_queue.remove(&layer.name_any()),
+            Event::Init | Event::InitDone => {}
+        }
+        self.wake();
+    }
+
+    fn repository(&mut self, event: &Event<TerraformRepository>) {
+        self.ctx.layers.repository(&mut self.repositories, event);
+        self.wake();
     }
 
     fn pod(&mut self, event: &Event<Pod>) {
@@ -138,13 +135,10 @@ impl Informer {
         if let Event::Apply(pod) | Event::Delete(pod) | Event::InitApply(pod) = event
             && let Some(run) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN))
         {
-            let mut cache = self.cache.lock().unwrap();
-            cache.soon(run, Instant::now());
+            self.queue.soon(run, Instant::now());
             let uid =
                 pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN_UID)).cloned().unwrap_or_default();
-            let known = cache.runs.get(run).cloned();
-            drop(cache);
-            self.woken.notify_one();
+            let known = self.queue.get(run);
             let gone = matches!(event, Event::Delete(_));
             if let (false, Some(view)) = (gone, PodView::of(pod))
                 && is_left(&view, &uid, known.as_deref())
@@ -162,6 +156,7 @@ impl Informer {
     fn namespace(&mut self, event: &Event<PartialObjectMeta<Namespace>>) {
         for namespace in self.ctx.freezes.apply(&mut self.frozen, event) {
             self.ctx.slots.wake(&namespace);
+            self.layer_queue.all_soon();
         }
         self.wake();
     }
@@ -173,6 +168,11 @@ impl Informer {
         } else if change.key.resource == PODS {
             let pod = Pod::deserialize(&*change.object).unwrap();
             self.pod(&if change.deleted { Event::Delete(pod) } else { Event::Apply(pod) });
+        } else if change.key.resource == LAYERS {
+            let layer = TerraformLayer::deserialize(&*change.object).unwrap();
+            self.layer(if change.deleted { Event::Delete(layer) } else { Event::Apply(layer) });
+        } else if change.key.resource == REPOSITORIES {
+            self.repository(&Event::Apply(TerraformRepository::deserialize(&*change.object).unwrap()));
         } else if change.key.resource == NODES {
             self.node(&Event::Apply(Node::deserialize(&*change.object).unwrap()));
         } else if change.key.resource == NAMESPACES {
@@ -260,14 +260,50 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
 
 async fn live(shared: Shared, process: Process, index: u8) {
     let ctx = context(&shared, &process);
-    let (cache, woken) = (Arc::new(Mutex::new(Cache::default())), Arc::new(Notify::new()));
+    let (queue, layer_queue) = (Arc::<Queue<TerraformRun>>::default(), Arc::<Queue<TerraformLayer>>::default());
     let (pods, plans) = (ctx.pods.feed(), ctx.newer_plans.feed());
     let (wake, waking) = unbounded();
     ctx.nodes.wakes(None, wake.clone());
     let (line, slots, frozen) = (ctx.queue.feed(None, wake.clone()), ctx.slots.feed(None, wake), ctx.freezes.feed());
-    let (waking, cache_of, woken_by) = (waking, cache.clone(), woken.clone());
-    let informer = Informer { waking, ctx: ctx.clone(), pods, plans, line, slots, frozen, cache: cache_of, woken: woken_by };
-    tokio::join!(inform(&shared, &process, index, informer), work(&process, &ctx, &cache, &woken));
+    let (layers, repositories, runs_of_layers) = (ctx.layers.feed(), ctx.layers.feed(), ctx.layers.feed());
+    let (wake, layers_waking) = unbounded();
+    ctx.layers.wakes(None, wake);
+    let (to_runs, to_layers, informed) = (queue.clone(), layer_queue.clone(), ctx.clone());
+    let informer = Informer {
+        ctx: informed,
+        waking,
+        pods,
+        plans,
+        line,
+        slots,
+        frozen,
+        layers,
+        repositories,
+        runs_of_layers,
+        layers_waking,
+        queue: to_runs,
+        layer_queue: to_layers,
+    };
+    let look = {
+        let ctx = ctx.clone();
+        move |run: Arc<TerraformRun>| {
+            let ctx = ctx.clone();
+            async move { reconcile(run.clone(), ctx.clone()).await.unwrap_or_else(|error| on_error(run, &error, ctx)) }.boxed()
+        }
+    };
+    let layers = async {
+        ctx.layers.ready().await;
+        let ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
+        let look = move |seen: Arc<TerraformLayer>| {
+            let ctx = ctx.clone();
+            async move {
+                layer::reconcile(seen.clone(), ctx.clone()).await.unwrap_or_else(|error| layer::on_error(seen, &error, ctx))
+            }
+            .boxed()
+        };
+        layer_queue.work(&process, look).await;
+    };
+    tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers);
 }
 
 /// Fills the caches: a list, and then every change in its order, each some time after it was made.
@@ -280,18 +316,19 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
             |world| {
                 let of = |resource| world.store.list(resource, NS, "");
                 let of_cluster = |resource| world.store.list(resource, "", "");
-                Ok((of(RUNS), of(PODS), of_cluster(NODES), of_cluster(NAMESPACES), world.store.version(), now()))
+                let kinds = (of(RUNS), of(PODS), of_cluster(NODES), of_cluster(NAMESPACES), of(LAYERS), of(REPOSITORIES));
+                Ok((kinds, world.store.version(), now()))
             },
         );
         match listed.await {
-            Ok((runs, pods, nodes, namespaces, version, at)) => {
+            Ok((kinds, version, at)) => {
                 informer.ctx.clock.answered(sent, date(at).as_bytes());
-                break (runs, pods, nodes, namespaces, version);
+                break (kinds, version);
             }
             Err(_) => sleep(Duration::from_millis(700)).await,
         }
     };
-    let (runs, pods, nodes, namespaces, mut seen) = listed;
+    let ((runs, pods, nodes, namespaces, layers, repositories), mut seen) = listed;
     informer.namespace(&Event::Init);
     for namespace in namespaces {
         informer.namespace(&Event::InitApply(PartialObjectMeta::deserialize(&*namespace).unwrap()));
@@ -312,6 +349,16 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
         informer.node(&Event::InitApply(Node::deserialize(&*node).unwrap()));
     }
     informer.node(&Event::InitDone);
+    informer.repository(&Event::Init);
+    for repository in repositories {
+        informer.repository(&Event::InitApply(TerraformRepository::deserialize(&*repository).unwrap()));
+    }
+    informer.repository(&Event::InitDone);
+    informer.layer(Event::Init);
+    for layer in layers {
+        informer.layer(Event::InitApply(TerraformLayer::deserialize(&*layer).unwrap()));
+    }
+    informer.layer(Event::InitDone);
     let changes = shared.changes();
     loop {
         changes.after(seen).await;
@@ -331,57 +378,4 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
             informer.change(&change);
         }
     }
-}
-
-/// Looks at runs that are due, one at a time, as the runtime does for one run.
-async fn work(process: &Process, ctx: &Arc<Context>, cache: &Mutex<Cache>, woken: &Notify) {
-    let mut looks: HashMap<String, u32> = HashMap::new();
-    loop {
-        process.live().await;
-        let next = {
-            let mut cache = cache.lock().unwrap();
-            let first = cache.due.iter().min_by_key(|(_, at)| **at).map(|(name, at)| (name.clone(), *at));
-            match first {
-                Some((name, at)) if at <= Instant::now() => {
-                    cache.due.remove(&name);
-                    Ok(cache.runs.get(&name).cloned().map(|run| (name, run)))
-                }
-                Some((_, at)) => Err(Some(at)),
-                None => Err(None),
-            }
-        };
-        match next {
-            Ok(None) => {}
-            Ok(Some((name, run))) => {
-                *looks.entry(name.clone()).or_default() += 1;
-                let action = match reconcile(run.clone(), ctx.clone()).await {
-                    Ok(action) => action,
-                    Err(error) => on_error(run, &error, ctx.clone()),
-                };
-                if let Some(after) = requeue(&action) {
-                    cache.lock().unwrap().soon(&name, Instant::now() + after);
-                }
-            }
-            Err(at) => tokio::select! {
-                biased;
-                () = woken.notified() => {}
-                () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {}
-            },
-        }
-    }
-}
-
-/// When an action wants another look. Its field is private, its word for it is not.
-fn requeue(action: &kube::runtime::controller::Action) -> Option<Duration> {
-    let known = kube::runtime::controller::Action::await_change();
-    (*action != known).then(|| parse(&format!("{action:?}"))).flatten()
-}
-
-/// `Action { requeue_after: Some(1.5s) }`.
-fn parse(text: &str) -> Option<Duration> {
-    let inner = text.split("Some(").nth(1)?.split(')').next()?;
-    let span = [("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("s", 1.0)]
-        .into_iter()
-        .find_map(|(unit, factor)| Some(inner.strip_suffix(unit)?.parse::<f64>().ok()? * factor));
-    span.map(Duration::from_secs_f64)
 }

@@ -70,6 +70,7 @@ impl Wanted {
         let key = Key::of(&self.resource, &self.namespace, &self.name);
         let whole = |object: std::sync::Arc<Value>| (*object).clone();
         Ok(match (&self.method, self.name.is_empty()) {
+            (&Method::GET, _) if self.resource.is_empty() => json!({"metadata": {"name": self.namespace}}),
             (&Method::GET, false) => whole(world.store.get(&key)?),
             (&Method::GET, true) if self.resource.starts_with("validatingadmissionpolic") => {
                 json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": world.store.policies()})

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tests::trace::{self, Deeds, Step};
 
 use crate::{
+    layered::{self, Layered},
     person::{EXPIRES_AFTER, FORGED},
     schedule::{Fault, Strike},
     world::{Lock, NS, Process, World, millis},
@@ -60,6 +61,8 @@ pub(crate) struct Watcher {
     pods: BTreeSet<(String, u32, String)>,
     /// Pods that came when a process had adopted their attempt already.
     pub second_pods: Vec<String>,
+    /// Of layers.
+    pub layered: Layered,
 }
 
 /// An agent did something.
@@ -129,13 +132,19 @@ pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, don
             if other {
                 world.violated("S14", "two applies of one state at once");
             }
+            layered::applies(world, &settings.run);
             world.watcher.applied.insert(uid, Applied { process: process.name.to_string(), ..Applied::default() });
         }
         Done::Created | Done::ApplyEnded { .. } | Done::Interrupted | Done::Killed => {
             let Some(applied) = world.watcher.applied.get_mut(&uid).filter(|a| a.process == *process.name) else { return };
             match done {
                 Done::Created => applied.created += 1,
-                Done::ApplyEnded { fine } => applied.ended = Some(fine),
+                Done::ApplyEnded { fine } => {
+                    applied.ended = Some(fine);
+                    if fine {
+                        layered::applied(world, &settings.run);
+                    }
+                }
                 Done::Interrupted if applied.ended.is_none() => {
                     applied.interrupts += 1;
                     if applied.interrupts > 1 {
@@ -190,6 +199,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     }
     let (empty, new) = (TerraformRunStatus::default(), step.after);
     bounded(world, new);
+    layered::run(world, step.before, new);
     let was = step.before.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
     let is = new.status.as_ref().unwrap_or(&empty);
     let uid = new.uid().unwrap_or_default();

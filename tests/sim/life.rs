@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
-    controller, invariants, kubelet, person,
+    controller, invariants, kubelet, layered, layers, person,
     schedule::Schedule,
     world::{self, Shared},
 };
@@ -20,6 +20,8 @@ pub(crate) struct Report {
     pub boundaries: u32,
     /// The boundary at which the first apply began.
     pub applied_at: Option<u32>,
+    /// Boundaries of the controller that concern layers.
+    pub of_layers: Vec<u32>,
     pub endings: BTreeSet<&'static str>,
     pub violations: Vec<String>,
     /// Pods that an attempt got when it was adopted already.
@@ -39,6 +41,7 @@ pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {
     Report {
         boundaries: world.boundaries,
         applied_at: world.applied_at,
+        of_layers: std::mem::take(&mut world.of_layers),
         endings: std::mem::take(&mut world.watcher.endings),
         violations: std::mem::take(&mut world.watcher.violations),
         second_pods: std::mem::take(&mut world.watcher.second_pods),
@@ -57,8 +60,14 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
     for index in 0..=u8::from(schedule.scene.two) {
         tokio::spawn(controller::supervise(shared.clone(), index));
     }
-    let made = tokio::spawn(person::create(shared.clone()));
+    let is_of_layers = schedule.scene.layer.is_some();
+    let made =
+        if is_of_layers { tokio::spawn(layers::live(shared.clone())) } else { tokio::spawn(person::create(shared.clone())) };
     let mut pending = vec![made];
+    if is_of_layers {
+        pending.push(tokio::spawn(layers::answer(shared.clone())));
+        pending.push(tokio::spawn(layers::collect(shared.clone())));
+    }
     for (when, gesture) in schedule.person.clone() {
         pending.push(tokio::spawn(person::gesture(shared.clone(), when, gesture)));
     }
@@ -67,7 +76,8 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
     }
     let (mut quiet, mut before) = (0, 0);
     let mut rested = false;
-    while world::millis() < LONGEST * 1000 {
+    let longest = if is_of_layers { layers::LONGEST } else { LONGEST };
+    while world::millis() < longest * 1000 {
         sleep(Duration::from_secs(1)).await;
         let world = shared.lock();
         if world.requests > MOST_REQUESTS {
@@ -77,7 +87,7 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
         // What waits for a phase that never comes is waited for no longer; what has its time is.
         let version = world.store.version();
         let calm = std::mem::replace(&mut before, version) == version;
-        quiet = if made && calm && invariants::at_rest(&world) { quiet + 1 } else { 0 };
+        quiet = if made && calm && invariants::at_rest(&world) && layered::is_at_rest(&world) { quiet + 1 } else { 0 };
         let late = schedule.strikes.iter().map(|(at, _)| u64::from(*at)).max().unwrap_or(0);
         if quiet > 12 && world::millis() > late {
             rested = true;
@@ -94,6 +104,7 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
             world.violated("L1", &format!("more than {MOST_REQUESTS} requests"));
         }
         invariants::judge(world, rested);
+        layered::judge(world, rested);
     });
     for task in pending {
         task.abort();

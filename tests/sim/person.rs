@@ -11,6 +11,7 @@ use tests::played::{
 use tokio::time::sleep;
 
 use crate::{
+    layered,
     schedule::{Gesture, Strike, When},
     world::{NAMESPACES, NODE_NAMES, NS, Shared, World, millis, now},
 };
@@ -132,9 +133,10 @@ fn forge(world: &mut World) {
     let _ = world.store.edit(&User::with("mallory", &[]), &Key::of(RUNS, NS, FIRST), false, &edit, false);
 }
 
-/// The newest pod of the first run that has a process alive.
+/// The newest pod that has a process alive: of the first run, or of any of a layer.
 fn victim(world: &World) -> Option<(String, String)> {
-    let pods = world.store.list("pods", NS, &format!("{}={FIRST}", names::LABEL_RUN));
+    let of = format!("{}={FIRST}", names::LABEL_RUN);
+    let pods = world.store.list("pods", NS, if world.schedule.scene.layer.is_some() { "" } else { &of });
     let of = |pod: &Value, field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
     pods.iter()
         .rev()
@@ -231,11 +233,13 @@ async fn freeze(shared: &Shared, seconds: u64) {
         world.note("   strike: frozen");
         let namespace = json!({"metadata": {"name": NS, "annotations": {names::FREEZE: "true"}}});
         let _ = world.store.create(&User::default(), NAMESPACES, "", namespace, false, now());
+        layered::frozen(world, true);
     });
     sleep(Duration::from_secs(seconds)).await;
     shared.act(|world| {
         world.note("   no longer frozen");
         let _ = world.store.delete(&key, &Value::Null, None, now());
+        layered::frozen(world, false);
     });
 }
 

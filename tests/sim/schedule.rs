@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::layers::LayerScene;
+
 /// Chance that is the same again (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(pub(crate) u64);
@@ -155,6 +157,8 @@ pub(crate) struct Scene {
     pub crowd: u8,
     /// The second run approves itself when the first does not, and the other way round.
     pub rival: bool,
+    /// A layer and its repository in place of the first run: its runs are the controller's doing.
+    pub layer: Option<LayerScene>,
 }
 
 impl Default for Scene {
@@ -179,6 +183,7 @@ impl Default for Scene {
             slots: 0,
             crowd: 0,
             rival: false,
+            layer: None,
         }
     }
 }
@@ -312,7 +317,8 @@ impl Schedule {
 
     /// How much happens; a smaller schedule that shows the same is the better one.
     pub(crate) fn size(&self) -> usize {
-        self.faults.len() + self.strikes.len() + self.person.len()
+        let happens = self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len());
+        self.faults.len() + self.strikes.len() + self.person.len() + happens
     }
 
     /// The schedules with one thing less.
@@ -331,6 +337,13 @@ impl Schedule {
         for i in 0..self.person.len() {
             let mut less = self.clone();
             less.person.remove(i);
+            all.push(less);
+        }
+        for i in 0..self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len()) {
+            let mut less = self.clone();
+            if let Some(layer) = &mut less.scene.layer {
+                layer.happens.remove(i);
+            }
             all.push(less);
         }
         let plain: [fn(&mut Scene); 12] = [

@@ -46,6 +46,7 @@ pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
         Report {
             boundaries: 0,
             applied_at: None,
+            of_layers: Vec::new(),
             endings: std::collections::BTreeSet::new(),
             violations: vec![format!("panic: {}", text.unwrap_or_default())],
             second_pods: Vec::new(),
@@ -113,7 +114,7 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
 }
 
 /// The faults that one boundary can have.
-const SINGLE: [Fault; 9] = [
+pub(crate) const SINGLE: [Fault; 9] = [
     Fault::CrashBefore,
     Fault::CrashAfter,
     Fault::Lost,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crds::{
-    Changed, Changes, Claim, Failure, FailureClass, Progress, RunResult, StateLock, TerraformRun, datastore::StateId, reason,
-    state_key, termination::TerminationMessage,
+    Changed, Changes, Claim, Failure, FailureClass, Progress, RunResult, TerraformRun, datastore::StateId, reason, state_key,
+    termination::TerminationMessage,
 };
 use kube::ResourceExt;
 use runner_agent::{
@@ -21,11 +21,8 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     invariants::{self, Done},
-    world::{Lock, NS, Process, Shared, Trouble, World, millis},
+    world::{NS, Process, Shared, Trouble},
 };
-
-/// Between two tries to take a lock.
-const LOCK_AGAIN: Duration = Duration::from_secs(5);
 
 /// How hard the tool was told to end.
 const ASKED: u8 = 1;
@@ -33,26 +30,26 @@ const PROVIDERS_KILLED: u8 = 2;
 const KILLED: u8 = 3;
 
 pub(crate) struct PlayedWork {
-    shared: Shared,
-    process: Process,
-    settings: Arc<Settings>,
-    has_store: bool,
-    told: watch::Sender<u8>,
+    pub shared: Shared,
+    pub process: Process,
+    pub settings: Arc<Settings>,
+    pub has_store: bool,
+    pub told: watch::Sender<u8>,
     mine: Mutex<Mine>,
 }
 
 #[derive(Default)]
-struct Mine {
+pub(crate) struct Mine {
     run: Arc<TerraformRun>,
     /// The checksum of what is on disk.
     disk: String,
     changed: Changed,
     planned: u32,
     /// The lock that the controller says may go.
-    release: Option<String>,
+    pub release: Option<String>,
 }
 
-fn failure(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
+pub(crate) fn failure(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
     Failure { class, reason: reason.into(), message: message.into(), changes, diagnostics: Vec::new() }
 }
 
@@ -61,7 +58,7 @@ fn transient() -> Failure {
 }
 
 /// A claim that cannot be recorded.
-fn unrecorded(trouble: Trouble) -> Failure {
+pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
     match trouble {
         Trouble::Refused(refusal) if refusal.code == 418 => {
             failure(FailureClass::Integrity, reason::ALREADY_CLAIMED, &refusal.message, Changed::Unknown)
@@ -86,7 +83,7 @@ impl PlayedWork {
         Self { shared, process, settings, has_store, told: watch::Sender::new(0), mine: Mutex::default() }
     }
 
-    fn mine(&self) -> std::sync::MutexGuard<'_, Mine> {
+    pub(crate) fn mine(&self) -> std::sync::MutexGuard<'_, Mine> {
         self.mine.lock().unwrap()
     }
 
@@ -147,115 +144,6 @@ impl PlayedWork {
         }
         *told.borrow()
     }
-
-    /// Takes the lock of the state, or waits for it: says who holds it, and releases it when the controller says that it was left.
-    async fn take_lock(&self, notices: &Notices) -> Result<(), Failure> {
-        let mut told = self.told.subscribe();
-        while let Some(lock) = self.shared.act(|world| self.try_lock(world)) {
-            let pod = lock.holder.split('/').next().unwrap_or_default();
-            let held = StateLock { id: lock.id.clone(), who: format!("root@{pod}"), operation: None, created: None };
-            let _ = notices.send(Notice::Locked(held));
-            let until = tokio::time::Instant::now() + LOCK_AGAIN;
-            while tokio::time::Instant::now() < until {
-                if *told.borrow_and_update() > 0 {
-                    let text = format!("the state is locked by {}", lock.holder);
-                    return Err(failure(FailureClass::StateLocked, reason::STATE_LOCKED, &text, Changed::None));
-                }
-                if self.mine().release.take_if(|id| *id == lock.id).is_some() {
-                    let id = lock.id.clone();
-                    let unlock = move |world: &mut World| {
-                        invariants::unlock(world, |lock| lock.id == id);
-                        Ok(())
-                    };
-                    // Whatever became of it, the next try shows how it is.
-                    let _ = self.shared.request(&self.process, || "release the lock".to_owned(), unlock).await;
-                    let _ = notices.send(Notice::Unlocked(format!("released the lock {}", lock.id)));
-                    break;
-                }
-                tokio::select! {
-                    biased;
-                    _ = told.changed() => {}
-                    () = sleep(Duration::from_millis(500)) => {}
-                }
-            }
-            self.process.live().await;
-        }
-        Ok(())
-    }
-
-    /// The lock that is in the way. The datastore takes over that of an attempt that is closed and has no claim.
-    fn try_lock(&self, world: &mut World) -> Option<Lock> {
-        let (process, settings) = (&self.process, &self.settings);
-        if let Some(lock) = &world.lock {
-            let run = world.runs.values().find(|run| run.metadata.uid.as_deref() == Some(&lock.uid));
-            let closed = run.and_then(|run| run.status.as_ref()).is_none_or(|status| {
-                let over = status.attempt.as_ref().is_none_or(|a| a.number > lock.attempt || !a.open);
-                over && status.claim.is_none()
-            });
-            if !(self.has_store && closed) {
-                return Some(lock.clone());
-            }
-        }
-        let id = format!("{}@{}", process.name, millis());
-        world.lock = Some(Lock { id, holder: process.name.clone(), uid: settings.run_uid.clone(), attempt: settings.attempt });
-        None
-    }
-
-    /// Writes the record of the claim, without which nothing follows.
-    async fn record(&self, claim: &Claim) -> Result<(), Failure> {
-        if !self.has_store {
-            return Ok(());
-        }
-        let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
-        let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "another process claimed this run".into() };
-        let kept = self.stored("record the claim", 60, move |data| {
-            let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
-            if *there == record { Ok(()) } else { Err(claimed()) }
-        });
-        kept.await.map_err(unrecorded)
-    }
-
-    fn release_lock(&self) {
-        let name = &self.process.name;
-        self.shared.act(|world| {
-            if world.lock.as_ref().is_some_and(|lock| lock.holder == *name) {
-                world.lock = None;
-            }
-        });
-    }
-
-    /// A request to the datastore, again and again for a while.
-    async fn stored<T: Send + 'static>(
-        &self,
-        what: &'static str,
-        patience: u64,
-        operation: impl Fn(&mut crate::world::Datastore) -> Result<T, Refusal> + Clone + Send + 'static,
-    ) -> Result<T, Trouble> {
-        let until = millis() + patience * 1000;
-        loop {
-            let operation = operation.clone();
-            let answer = self
-                .shared
-                .request(
-                    &self.process,
-                    || format!("datastore: {what}"),
-                    move |world| {
-                        if millis() < world.data.away_until {
-                            return Err(Trouble::Lost);
-                        }
-                        Ok(operation(&mut world.data)?)
-                    },
-                )
-                .await;
-            match answer {
-                Err(Trouble::Lost) if millis() < until => sleep(Duration::from_secs(2)).await,
-                Err(Trouble::Refused(refusal)) if refusal.code != 418 && millis() < until => {
-                    sleep(Duration::from_secs(2)).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
 }
 
 impl Work for PlayedWork {
@@ -302,7 +190,9 @@ impl Work for PlayedWork {
             (world.schedule.scene.clone(), world.chance.next())
         };
         let checksum = digest(&format!("{} {} {drawn}", self.settings.run_uid, self.process.name));
-        let operations = if scene.changes { u32::from(scene.objects) } else { 0 };
+        let run = self.mine().run.clone();
+        let has_changes = if scene.layer.is_some() { self.shared.lock().ground.differs(&run) } else { scene.changes };
+        let operations = if has_changes { u32::from(scene.objects) } else { 0 };
         {
             let mut mine = self.mine();
             mine.disk.clone_from(&checksum);
@@ -313,9 +203,9 @@ impl Work for PlayedWork {
         } else {
             Changes { add: operations, ..Changes::default() }
         };
-        let asks = !self.mine().run.spec.approval.is_automatic_for(&counts);
+        let asks = !run.spec.approval.is_automatic_for(&counts);
         let mut bundle = None;
-        if self.has_store && asks && scene.changes && scene.operation.applies() {
+        if self.has_store && asks && has_changes && run.spec.operation.applies() {
             let (key, content) = ((self.settings.run_uid.clone(), self.settings.attempt), checksum.clone());
             let kept = self.stored("keep the plan", 60, move |data| {
                 data.bundles.insert(key.clone(), content.clone());
@@ -329,7 +219,7 @@ impl Work for PlayedWork {
         }
         let (lines, platform) = (vec!["+ a.b".to_owned()], "linux_amd64".to_owned());
         Ok(PlanReport {
-            has_changes: scene.changes,
+            has_changes,
             counts,
             lines,
             checksum,

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tests::{
     played::{
         Refusal, User,
-        store::{Key, PODS, RUNS, Store},
+        store::{Key, LAYERS, PODS, RUNS, Store},
     },
     trace::Step,
 };
@@ -29,6 +29,7 @@ use tokio::{
 
 use crate::{
     invariants::Watcher,
+    layers::{self, Ground},
     schedule::{Chance, Fault, Schedule},
 };
 
@@ -202,6 +203,10 @@ pub(crate) struct World {
     pub watcher: Watcher,
     pub data: Datastore,
     pub lock: Option<Lock>,
+    /// What is really there of a layer's stack.
+    pub ground: Ground,
+    /// Boundaries of the controller that concern layers.
+    pub of_layers: Vec<u32>,
     pub api_away_until: u64,
     /// Processes that are cut off from the API, by name.
     pub cut_off: BTreeMap<Arc<str>, u64>,
@@ -244,6 +249,8 @@ impl Shared {
             watcher: Watcher::default(),
             data: Datastore::default(),
             lock: None,
+            ground: Ground::default(),
+            of_layers: Vec::new(),
             api_away_until: 0,
             cut_off: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -371,9 +378,13 @@ impl World {
     fn boundary(&mut self, process: &Process, what: impl FnOnce() -> String) -> Option<Fault> {
         let number = self.boundaries;
         self.boundaries += 1;
+        let what = what();
+        if layers::is_of_layers(&what) {
+            self.of_layers.push(number);
+        }
         let fault = self.schedule.faults.iter().find(|(at, _)| *at == number).map(|(_, fault)| *fault);
         if self.tracing {
-            let text = format!("#{number} {}: {}", process.name, what());
+            let text = format!("#{number} {}: {}", process.name, what);
             self.note(&match fault {
                 Some(fault) => format!("{text}   <- {fault:?}"),
                 None => text,
@@ -469,6 +480,8 @@ impl World {
                 } else {
                     self.runs.insert(change.key.name.clone(), fresh);
                 }
+            } else if change.key.resource == LAYERS {
+                crate::layered::changed(self, &change);
             } else if change.key.resource == PODS {
                 if change.deleted {
                     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();

@@ -1,8 +1,17 @@
-//! `design/invariants.md` says which test shows each invariant; here it is seen that it names one, and that those are there.
+//! `design/invariants.md` says which test shows each invariant, and `design/peers-bugs.md` which one each weakness of Burrito; here it is
+//! seen that they name one, that those are there, and of the latter that they cite the number.
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs, path::Path};
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        fs,
+        path::Path,
+        sync::Arc,
+    };
+
+    /// Tests by their names, with the texts of the files that have one of that name.
+    type Tests = BTreeMap<String, Vec<Arc<str>>>;
 
     /// The rows of the page: number, and what is said to show it.
     fn rows(page: &str) -> Vec<(String, String)> {
@@ -21,7 +30,7 @@ mod tests {
 
     /// The tests of the files below a folder, by their paths in their crate, also with the crate's name before. A folder with the root of
     /// a crate begins one.
-    fn read(dir: &Path, modules: &[String], into: &mut BTreeSet<String>) {
+    fn read(dir: &Path, modules: &[String], into: &mut Tests) {
         let is_root = ["lib.rs", "main.rs"].iter().any(|root| dir.join(root).exists());
         let modules: &[String] = if is_root { &[] } else { modules };
         for entry in fs::read_dir(dir).unwrap() {
@@ -34,14 +43,14 @@ mod tests {
             if path.is_dir() && name != "target" {
                 read(&path, &within(), into);
             } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("src/invariants.rs") {
-                let text = fs::read_to_string(&path).unwrap();
+                let text: Arc<str> = fs::read_to_string(&path).unwrap().into();
                 let krate = path.components().map(|part| part.as_os_str().display().to_string()).collect::<Vec<_>>();
                 let krate = krate.iter().rposition(|part| part == "src").and_then(|src| krate.get(src.checked_sub(1)?));
                 for test in tests(&text, &within()) {
-                    into.extend(krate.map(|krate| format!("{krate}::{test}")));
-                    into.insert(test);
+                    let full = krate.map(|krate| format!("{krate}::{test}"));
+                    full.into_iter().chain([test]).for_each(|test| into.entry(test).or_default().push(text.clone()));
                 }
-                into.extend(written(&text));
+                written(&text).for_each(|test| into.entry(test).or_default().push(text.clone()));
             }
         }
     }
@@ -78,21 +87,51 @@ mod tests {
         names.filter(move |name| name.contains("::") && name.chars().all(is_name)).map(str::to_owned)
     }
 
-    fn is_there(name: &str, tests: &BTreeSet<String>) -> bool {
+    fn is_there(name: &str, tests: &Tests) -> bool {
         match name.split_once('*') {
-            Some((start, _)) => tests.iter().any(|test| test.starts_with(start)),
-            None => tests.contains(name),
+            Some((start, _)) => tests.keys().any(|test| test.starts_with(start)),
+            None => tests.contains_key(name),
         }
+    }
+
+    /// A page of the design, and the tests of all crates.
+    fn page_and_tests(page: &str) -> (String, Tests) {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut tests = Tests::new();
+        for part in ["crds", "controller", "runner-agent", "tests"] {
+            read(&root.join(part), &[part.to_owned()], &mut tests);
+        }
+        (fs::read_to_string(root.join("design").join(page)).unwrap(), tests)
+    }
+
+    #[test]
+    fn every_weakness_of_burrito_has_a_test_that_cites_its_number() {
+        let (page, tests) = page_and_tests("peers-bugs.md");
+        let mut wrong = Vec::new();
+        for number in 1..=26 {
+            let row = page.lines().find_map(|line| line.strip_prefix(&format!("| 11.{number} | "))).unwrap_or_default();
+            let cell = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+            let cites = |text: &str| {
+                text.split(&format!("Burrito 11.{number}")).skip(1).any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+            };
+            let names = names(cell);
+            if names.is_empty() && !cell.starts_with("cannot apply, because ") {
+                wrong.push(format!("11.{number} has no row, or names neither a test nor why it cannot apply: {cell}"));
+            }
+            let citing: Tests = tests
+                .iter()
+                .filter(|(_, texts)| texts.iter().any(|text| cites(text)))
+                .map(|(name, texts)| (name.clone(), texts.clone()))
+                .collect();
+            let missing = names.into_iter().filter(|name| !is_there(name, &citing));
+            wrong.extend(missing.map(|name| format!("11.{number}: there is no test {name} in a file that cites it")));
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
     #[test]
     fn every_invariant_has_a_test_that_is_there() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let page = fs::read_to_string(root.join("design/invariants.md")).unwrap();
-        let mut tests = BTreeSet::new();
-        for part in ["crds", "controller", "runner-agent", "tests"] {
-            read(&root.join(part), &[part.to_owned()], &mut tests);
-        }
+        let (page, tests) = page_and_tests("invariants.md");
         let rows = rows(&page);
         assert!(rows.len() > 40, "the page has no table any more");
         let numbers: BTreeSet<_> = rows.iter().map(|(number, _)| number).collect();
@@ -111,7 +150,7 @@ mod tests {
     #[test]
     fn a_test_that_is_not_there_is_seen() {
         let code = "mod tests {\n    #[test]\n    fn twice() {}\n}\nfn never() {}\nTest::new(\"kills::once\", \"x::{p:?}\")";
-        let all: BTreeSet<_> = tests(code, &["a".to_owned()]).into_iter().chain(written(code)).collect();
+        let all: Tests = tests(code, &["a".to_owned()]).into_iter().chain(written(code)).map(|name| (name, vec![])).collect();
         for name in ["kills::*", "kills::once", "kills::on*", "a::tests::*", "a::tests::twice", "x::*"] {
             assert!(is_there(name, &all), "{name}");
         }

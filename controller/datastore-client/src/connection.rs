@@ -123,3 +123,19 @@ impl Connection {
 pub(crate) fn read(path: &Path) -> Result<String, RequestError> {
     fs::read_to_string(path).map_err(|error| RequestError::file(path, error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Burrito 11.19: a request that nobody answered had no end, and stopped the one worker.
+    #[tokio::test]
+    async fn who_never_answers_is_waited_for_no_longer_than_is_said() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", silent.local_addr().unwrap());
+        let limits = Limits { whole: Some(Duration::from_millis(50)), ..Limits::default() };
+        let connection = Connection::new(&url, Text::Known(String::new()), limits);
+        let error = connection.request(Method::GET, "/healthz").unwrap().send().await.unwrap_err();
+        assert!(error.is_timeout(), "{error:?}");
+    }
+}

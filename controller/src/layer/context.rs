@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_late_makes_no_second_run() {
-        // Burrito's weak point 6: a pod that the cache did not show yet was made again.
+        // Burrito 11.6: a pod that the cache did not show yet was made again.
         let notes = Notes { made: Some(("net-a".into(), t0())), ..Notes::default() };
         let after = |seconds| t0() + SignedDuration::from_secs(seconds);
         assert!(notes.awaits(|_| false, after(4)));

@@ -13,7 +13,7 @@ use crds::{TerraformLayer, TerraformLayerStatus, TerraformRun, names, text::clip
 use super::{
     context::Context,
     decision::{Action, NewRun},
-    observed::{Namespace, Refused},
+    observed::Refused,
     seen_run::SeenRun,
 };
 use crate::{
@@ -170,12 +170,11 @@ fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
 }
 
 /// Whether the layer's namespace goes. A controller without the right to namespaces learns it when a run is refused.
-pub(super) async fn namespace(layer: &TerraformLayer, ctx: &Context) -> Result<Namespace, Error> {
+pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Result<bool, Error> {
     let api: Api<CoreNamespace> = Api::all(ctx.client.clone());
     match ctx.call_opt("read namespace", api.get_metadata(&layer.namespace().unwrap_or_default())).await {
-        Ok(Some(namespace)) if namespace.meta().deletion_timestamp.is_none() => Ok(Namespace::Stays),
-        Ok(_) => Ok(Namespace::Goes),
-        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(Namespace::Stays),
+        Ok(namespace) => Ok(namespace.is_none_or(|namespace| namespace.meta().deletion_timestamp.is_some())),
+        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(false),
         Err(error) => Err(error),
     }
 }

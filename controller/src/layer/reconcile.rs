@@ -74,8 +74,8 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         refused: notes.refused.map(|(refused, _)| refused),
         changes: None,
     };
-    if seen.is_deleted() && seen.is_held() {
-        seen.namespace = execute::namespace(&layer, ctx).await?;
+    if seen.is_deleted() && seen.is_held() && execute::namespace_goes(&layer, ctx).await? {
+        seen.namespace = Namespace::Goes;
     }
     for _ in 0..MAX_STEPS {
         let decision = decide(&seen, ctx.now());

@@ -51,7 +51,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver
 }
 
 /// A hash of what decisions depend on. What we say ourselves is no reason to look.
-fn wake_hash(layer: &TerraformLayer) -> u64 {
+pub fn wake_hash(layer: &TerraformLayer) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = layer.meta();
     (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);

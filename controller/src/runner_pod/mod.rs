@@ -249,6 +249,21 @@ mod tests {
         assert!(spec.volumes.unwrap().iter().all(allowed));
     }
 
+    /// Burrito 11.9: lists of a pod were in the order of a map that has none, another at each look.
+    #[test]
+    fn the_same_run_has_the_same_pod() {
+        let mut run = testing::run();
+        let secret = |name: String| crds::KeyRef { name, key: "value".into() };
+        let of = |name: String| crds::ValueFrom { secret_key_ref: Some(secret(name)), ..crds::ValueFrom::default() };
+        let variable = |n: u8| crds::Variable { name: format!("v{n}"), value: None, value_from: Some(of(format!("s{n}"))) };
+        run.spec.variables = (0..20).map(variable).collect();
+        let first = built(&run);
+        assert!(first.spec.as_ref().unwrap().volumes.as_ref().unwrap().len() > 20);
+        for _ in 0..5 {
+            assert_eq!(built(&run), first);
+        }
+    }
+
     #[test]
     fn an_agent_is_told_what_it_has_to_know_and_nothing_where_any_agent_does() {
         let mut run = testing::run();

@@ -271,6 +271,7 @@ mod tests {
         (0..count).map(at).collect()
     }
 
+    /// Burrito 11.24: credentials went to every URL that contained that of their repository.
     #[test]
     fn credentials_are_those_of_one_host_and_one_header() {
         let token = |text: &str| Credentials::Bearer(text.into());

@@ -156,6 +156,7 @@ mod tests {
         Shipper { spool, state, hurry: Arc::default(), task }.flush(Duration::from_secs(15)).await
     }
 
+    /// Burrito 11.15: the log was read once, when the pod had ended, and lost with an error or with the pod.
     #[tokio::test(start_paused = true)]
     async fn a_log_on_its_way_is_waited_for_and_one_that_nobody_takes_is_not() {
         flushed(100).await.unwrap();

@@ -134,7 +134,7 @@ async fn allow_leases(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Burrito: a lock that could not be created was an error of the first look only; the second found a run with a status and
+/// Burrito 11.1: a lock that could not be created was an error of the first look only; the second found a run with a status and
 /// without a pod, took it for one to be retried, and made a pod without any lock. Here no number of looks, and no controller
 /// that remembers nothing, makes a pod or a claim of a run whose lease cannot be had, and the run says what it lacks.
 async fn lock_bypass(scene: Scene) -> Result<()> {

@@ -208,6 +208,9 @@ impl Store {
             schema::rules(Some(&old), &whole)?;
             self.admit(user, Some(&old), &whole, status)?;
         }
+        if key.resource == LAYERS && whole["spec"] != old["spec"] {
+            whole["metadata"]["generation"] = json!(old["metadata"]["generation"].as_u64().unwrap_or(0) + 1);
+        }
         if key.resource == LAYERS && !status && !self.lacks_policies {
             admission::admit_layer(user, Some(&old), &whole)?;
         }

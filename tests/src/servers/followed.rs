@@ -236,7 +236,7 @@ async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
     assert_eq!((world.writes, world.puts()), (writes, 1));
     assert!(world.server.requests("team/stacks") - asked <= 2, "it was asked for its refs only");
 
-    // Burrito 11.3, 11.4: what is planned is the commit that is named, whatever arrives meanwhile. 11.10: deletions and renames count.
+    // Burrito 11.3, Burrito 11.4: what is planned is the commit that is named, whatever arrives meanwhile. Burrito 11.10: deletions and renames count.
     let steps: [(&str, &[Change<'_>], &[&str]); 7] = [
         ("of nobody", &[Change::File("README.md", b"two\n")], &[]),
         (

@@ -37,6 +37,7 @@ async fn a_token_that_proves_nothing_is_refused_and_asked_about_once() {
     assert_eq!(lab.cluster.reviews.load(Ordering::Relaxed), before + 1);
 }
 
+/// Burrito 11.22: any runner's token read and overwrote any tenant's plan.
 #[tokio::test]
 async fn another_runs_objects_are_refused() {
     let lab = Lab::new();

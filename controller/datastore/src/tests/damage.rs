@@ -16,6 +16,7 @@ async fn refused(lab: &Lab, rest: &str, original: &[u8]) {
     assert_eq!(lab.get(&format!("{rest}/digest")).await.reason(), CORRUPT, "{rest}");
 }
 
+/// Burrito 11.26: what was stored had no authentication, and what could not be decrypted was given out as it was.
 #[tokio::test]
 async fn changed_truncated_or_swapped_it_is_corrupt() {
     let lab = Lab::new();
@@ -74,6 +75,7 @@ async fn another_runs_bytes_are_corrupt_even_under_the_same_words() {
     assert_eq!(lab.of_pod("again", "GET", 1, "objects/plan", b"").await.reason(), CORRUPT);
 }
 
+/// Burrito 11.16: what was encrypted already counted as a failure of the encryption.
 #[tokio::test]
 async fn keys_are_rotated_and_a_missing_or_wrong_one_is_named() {
     let mut lab = Lab::new();

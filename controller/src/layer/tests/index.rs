@@ -153,6 +153,7 @@ fn settings_and_runs_say_which_state_it_is() {
     assert!(shown.layers.owner(&younger).is_some());
 }
 
+/// Burrito 11.18: each step waited for the next poll.
 #[test]
 fn a_layer_is_woken_by_what_it_rests_on() {
     let mut shown = Shown::new();

@@ -71,13 +71,13 @@ pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
             let Kept { id, newest, applied, status } = layer;
             let lately = applied.iter().rev().take(3).collect::<Vec<_>>();
             add(
-                "L35",
+                "L30",
                 id,
                 format!("round {newest} was pushed; lately applied, newest first: {lately:?}; the layer says {status:?}"),
             );
         }
         if let Some(pair) = layer.applied.windows(2).find(|pair| pair[1].0 < pair[0].0) {
-            add("S86", &layer.id, format!("round {} was applied after round {}", pair[1].0, pair[0].0));
+            add("S88", &layer.id, format!("round {} was applied after round {}", pair[1].0, pair[0].0));
         }
     }
     let (mut causes, mut names) = (BTreeMap::<_, Vec<String>>::new(), BTreeMap::<_, usize>::new());
@@ -90,10 +90,10 @@ pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
         }
     }
     for ((layer, content), runs) in causes.into_iter().filter(|(_, runs)| runs.len() > 1) {
-        add("S85", &layer, format!("{} are all of the commit with content {content}", runs.join(", ")));
+        add("S82", &layer, format!("{} are all of the commit with content {content}", runs.join(", ")));
     }
     for (run, times) in names.into_iter().filter(|(_, times)| *times > 1) {
-        add("S85", &run, format!("it was created {times} times"));
+        add("S82", &run, format!("it was created {times} times"));
     }
     found
 }
@@ -184,11 +184,11 @@ mod tests {
 
     #[test]
     fn a_lost_commit_is_found() {
-        assert_eq!(judged(2, idle(), &ledger(&[0, 1]), &History::default()), ["L35"]);
+        assert_eq!(judged(2, idle(), &ledger(&[0, 1]), &History::default()), ["L30"]);
         // It was begun, and did not end well.
         let mut begun = ledger(&[0, 1]);
         begun.push(entry("p2", what::COMMAND_START, 2));
-        assert_eq!(judged(2, idle(), &begun, &History::default()), ["L35"]);
+        assert_eq!(judged(2, idle(), &begun, &History::default()), ["L30"]);
         // Another layer's is not its own.
         let other: Vec<_> = ledger(&[2])
             .into_iter()
@@ -197,7 +197,7 @@ mod tests {
                 entry
             })
             .collect();
-        assert_eq!(judged(2, idle(), &other, &History::default()), ["L35"]);
+        assert_eq!(judged(2, idle(), &other, &History::default()), ["L30"]);
     }
 
     #[test]
@@ -211,21 +211,21 @@ mod tests {
         for change in changes {
             let mut status = idle();
             change(&mut status);
-            assert_eq!(judged(1, status, &ledger(&[1]), &History::default()), ["L35"]);
+            assert_eq!(judged(1, status, &ledger(&[1]), &History::default()), ["L30"]);
         }
     }
 
     #[test]
     fn an_older_commit_after_a_newer_is_found() {
-        assert_eq!(judged(2, idle(), &ledger(&[2, 1, 2]), &History::default()), ["S86"]);
+        assert_eq!(judged(2, idle(), &ledger(&[2, 1, 2]), &History::default()), ["S88"]);
     }
 
     #[test]
     fn two_runs_of_one_cause_are_found() {
         let twice = [("a", Trigger::Commit, "x"), ("b", Trigger::Commit, "x")];
-        assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&twice)), ["S85"]);
+        assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&twice)), ["S82"]);
         // Under one name, after the first was deleted.
         let again = [("a", Trigger::Drift, "x"), ("a", Trigger::Drift, "x")];
-        assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&again)), ["S85"]);
+        assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&again)), ["S82"]);
     }
 }

@@ -1,0 +1,128 @@
+//! What the played work keeps outside of its pod: the lock of the state, and what the datastore has.
+
+use std::time::Duration;
+
+use crds::{Changed, Claim, Failure, FailureClass, StateLock, reason};
+use runner_agent::ports::{Notice, Notices};
+use tests::played::Refusal;
+use tokio::time::sleep;
+
+use crate::{
+    invariants,
+    work::{PlayedWork, failure, unrecorded},
+    world::{Datastore, Lock, Trouble, World, millis},
+};
+
+/// Between two tries to take a lock.
+const LOCK_AGAIN: Duration = Duration::from_secs(5);
+
+impl PlayedWork {
+    /// Takes the lock of the state, or waits for it: says who holds it, and releases it when the controller says that it was left.
+    pub(crate) async fn take_lock(&self, notices: &Notices) -> Result<(), Failure> {
+        let mut told = self.told.subscribe();
+        while let Some(lock) = self.shared.act(|world| self.try_lock(world)) {
+            let pod = lock.holder.split('/').next().unwrap_or_default();
+            let held = StateLock { id: lock.id.clone(), who: format!("root@{pod}"), operation: None, created: None };
+            let _ = notices.send(Notice::Locked(held));
+            let until = tokio::time::Instant::now() + LOCK_AGAIN;
+            while tokio::time::Instant::now() < until {
+                if *told.borrow_and_update() > 0 {
+                    let text = format!("the state is locked by {}", lock.holder);
+                    return Err(failure(FailureClass::StateLocked, reason::STATE_LOCKED, &text, Changed::None));
+                }
+                if self.mine().release.take_if(|id| *id == lock.id).is_some() {
+                    let id = lock.id.clone();
+                    let unlock = move |world: &mut World| {
+                        invariants::unlock(world, |lock| lock.id == id);
+                        Ok(())
+                    };
+                    // Whatever became of it, the next try shows how it is.
+                    let _ = self.shared.request(&self.process, || "release the lock".to_owned(), unlock).await;
+                    let _ = notices.send(Notice::Unlocked(format!("released the lock {}", lock.id)));
+                    break;
+                }
+                tokio::select! {
+                    biased;
+                    _ = told.changed() => {}
+                    () = sleep(Duration::from_millis(500)) => {}
+                }
+            }
+            self.process.live().await;
+        }
+        Ok(())
+    }
+
+    /// The lock that is in the way. The datastore takes over that of an attempt that is closed and has no claim.
+    fn try_lock(&self, world: &mut World) -> Option<Lock> {
+        let (process, settings) = (&self.process, &self.settings);
+        if let Some(lock) = &world.lock {
+            let run = world.runs.values().find(|run| run.metadata.uid.as_deref() == Some(&lock.uid));
+            let closed = run.and_then(|run| run.status.as_ref()).is_none_or(|status| {
+                let over = status.attempt.as_ref().is_none_or(|a| a.number > lock.attempt || !a.open);
+                over && status.claim.is_none()
+            });
+            if !(self.has_store && closed) {
+                return Some(lock.clone());
+            }
+        }
+        let id = format!("{}@{}", process.name, millis());
+        world.lock = Some(Lock { id, holder: process.name.clone(), uid: settings.run_uid.clone(), attempt: settings.attempt });
+        None
+    }
+
+    /// Writes the record of the claim, without which nothing follows.
+    pub(crate) async fn record(&self, claim: &Claim) -> Result<(), Failure> {
+        if !self.has_store {
+            return Ok(());
+        }
+        let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
+        let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "another process claimed this run".into() };
+        let kept = self.stored("record the claim", 60, move |data| {
+            let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
+            if *there == record { Ok(()) } else { Err(claimed()) }
+        });
+        kept.await.map_err(unrecorded)
+    }
+
+    pub(crate) fn release_lock(&self) {
+        let name = &self.process.name;
+        self.shared.act(|world| {
+            if world.lock.as_ref().is_some_and(|lock| lock.holder == *name) {
+                world.lock = None;
+            }
+        });
+    }
+
+    /// A request to the datastore, again and again for a while.
+    pub(crate) async fn stored<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        patience: u64,
+        operation: impl Fn(&mut Datastore) -> Result<T, Refusal> + Clone + Send + 'static,
+    ) -> Result<T, Trouble> {
+        let until = millis() + patience * 1000;
+        loop {
+            let operation = operation.clone();
+            let answer = self
+                .shared
+                .request(
+                    &self.process,
+                    || format!("datastore: {what}"),
+                    move |world| {
+                        if millis() < world.data.away_until {
+                            return Err(Trouble::Lost);
+                        }
+                        Ok(operation(&mut world.data)?)
+                    },
+                )
+                .await;
+            match answer {
+                Err(Trouble::Lost) if millis() < until => sleep(Duration::from_secs(2)).await,
+                Err(Trouble::Refused(refusal)) if refusal.code != 418 && millis() < until => {
+                    sleep(Duration::from_secs(2)).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}

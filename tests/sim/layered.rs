@@ -1,0 +1,260 @@
+//! What must hold of a layer's runs at every step and at the end; the numbers are those of `design/invariants.md`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use controller::layer::{SUPERSEDED, SeenRun, Stage};
+use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRun, Trigger, names};
+use kube::ResourceExt;
+use serde::Deserialize;
+use tests::played::store::{Change, Key};
+
+use crate::{
+    layers::{content, slack},
+    world::{NAMESPACES, NS, World, millis, now},
+};
+
+/// What a layer asked for, from a moment on.
+#[derive(Clone, Debug, PartialEq)]
+struct Era {
+    content: String,
+    /// The one field of the settings that changes.
+    settings: String,
+    suspended: bool,
+    destroys: bool,
+    deleted: bool,
+}
+
+/// What is remembered of a layer's life.
+#[derive(Default)]
+pub(crate) struct Layered {
+    /// By milliseconds.
+    eras: Vec<(u64, Era)>,
+    /// The layer as it is.
+    layer: Option<Arc<TerraformLayer>>,
+    gone: bool,
+    /// Every run that was ever made, in the order of their creation, as it was last.
+    made: Vec<TerraformRun>,
+    /// By name: since when it was made.
+    since: BTreeMap<String, u64>,
+    frozen_since: Option<u64>,
+}
+
+impl Layered {
+    /// Whether there was a layer, and is none any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// What the layer asked for at any time since.
+    fn since(&self, since: u64) -> impl Iterator<Item = &Era> {
+        let from = self.eras.partition_point(|(at, _)| *at <= since).saturating_sub(1);
+        self.eras[from.min(self.eras.len())..].iter().map(|(_, era)| era)
+    }
+
+    /// The newest run that made its plan, or was denied or expired with it.
+    fn planned(&self) -> Option<&TerraformRun> {
+        self.made.iter().rev().find(|run| seen(run).is_some_and(|seen| counts(&seen) && seen.has_planned()))
+    }
+}
+
+fn seen(run: &TerraformRun) -> Option<SeenRun> {
+    SeenRun::of(run).map(|(_, seen)| seen)
+}
+
+fn counts(seen: &SeenRun) -> bool {
+    seen.operation != Operation::Destroy && !seen.was_taken_back()
+}
+
+fn settings(run: &TerraformRun) -> String {
+    format!("{:?}", run.spec.timeouts.apply)
+}
+
+fn is_of(run: &TerraformRun, era: &Era) -> bool {
+    content(run) == era.content && settings(run) == era.settings
+}
+
+fn era(layer: &TerraformLayer) -> Era {
+    let timeouts = layer.spec.template.0.get("timeouts").cloned().unwrap_or_default();
+    let timeouts: crds::Timeouts = serde_json::from_value(timeouts).unwrap();
+    Era {
+        content: layer.status.as_ref().and_then(|status| status.source.as_ref()).map(|s| s.content.clone()).unwrap_or_default(),
+        settings: format!("{:?}", timeouts.apply),
+        suspended: layer.spec.suspend,
+        destroys: layer.spec.deletion_policy == DeletionPolicy::Destroy,
+        deleted: layer.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+/// A layer was written.
+pub(crate) fn changed(world: &mut World, change: &Change) {
+    let layer = TerraformLayer::deserialize(&*change.object).unwrap();
+    if world.tracing {
+        let status = layer.status.clone().unwrap_or_default();
+        let source = status.source.map(|source| source.content.chars().skip(7).take(1).collect::<String>());
+        let said = format!("{:?} of {source:?}, waits for {:?}", status.state, status.waits_for);
+        world.note(&format!("   layer {}@{} {said}", if change.deleted { "GONE " } else { "" }, change.version));
+    }
+    let (layered, era) = (&mut world.watcher.layered, era(&layer));
+    if layered.eras.last().is_none_or(|(_, last)| *last != era) {
+        layered.eras.push((millis(), era));
+    }
+    layered.gone = change.deleted;
+    layered.layer = (!change.deleted).then(|| Arc::new(layer));
+    if change.deleted {
+        world.watcher.endings.insert("layer: gone");
+    }
+}
+
+/// A run changed.
+pub(crate) fn run(world: &mut World, before: Option<&TerraformRun>, after: &TerraformRun) {
+    let Some(is) = seen(after) else { return };
+    match before {
+        None => made(world, after, &is),
+        Some(before) => {
+            if let Some(was) = seen(before).filter(|was| is.superseded && !was.superseded) {
+                taken_back(world, after, &was);
+            }
+        }
+    }
+    let layered = &mut world.watcher.layered;
+    match layered.made.iter_mut().find(|run| run.metadata.uid == after.metadata.uid) {
+        Some(there) => *there = after.clone(),
+        None => layered.made.push(after.clone()),
+    }
+}
+
+/// A run was made.
+fn made(world: &mut World, run: &TerraformRun, is: &SeenRun) {
+    let (name, slack) = (run.name_any(), slack(&world.schedule));
+    let mut wrong: Vec<(&str, String)> = Vec::new();
+    let frozen = world.store.get(&Key::of(NAMESPACES, "", NS)).is_ok();
+    let layered = &mut world.watcher.layered;
+    if layered.since.insert(name.clone(), millis()).is_some() {
+        wrong.push(("S82", format!("{name} is made a second time")));
+    }
+    for other in layered.made.iter().filter_map(seen).filter(|other| !other.is_ended()) {
+        let there = world.runs.contains_key(&*other.name);
+        if there && is.trigger == Trigger::Drift && other.stage == Stage::Waiting {
+            wrong.push(("S85", format!("{name} looks for drift while the plan of {} waits", other.name)));
+        } else if there {
+            wrong.push(("S82", format!("{name} is made while {} is under way", other.name)));
+        }
+    }
+    let again = layered.planned().is_some_and(|planned| {
+        content(planned) == content(run) && settings(planned) == settings(run) && is.trigger == Trigger::Commit
+    });
+    if again {
+        wrong.push(("S82", format!("{name} is made of a commit that is planned")));
+    }
+    let since = millis().saturating_sub(slack);
+    if layered.since(since).all(|era| era.suspended) {
+        wrong.push(("S86", format!("{name} is made while its layer is suspended")));
+    }
+    if frozen && layered.frozen_since.is_some_and(|at| at < since) {
+        wrong.push(("S86", format!("{name} is made while its namespace is frozen")));
+    }
+    let destroys = is.operation == Operation::Destroy || is.trigger == Trigger::Deletion;
+    if destroys && !layered.since(since).any(|era| era.destroys && era.deleted) {
+        wrong.push(("S87", format!("{name} destroys what is to stay")));
+    }
+    if is.trigger == Trigger::Drift {
+        let interval = layered.layer.as_ref().map_or(0, |layer| layer.spec.drift.interval.0.as_secs());
+        let last = layered.made.iter().filter_map(seen).filter(counts).map(|run| run.at()).max();
+        let least = jiff::SignedDuration::from_millis(i64::try_from(interval * 850).unwrap());
+        if last.is_some_and(|last| now() < last + least) {
+            wrong.push(("S85", format!("{name} looks for drift before its time")));
+        }
+    }
+    for (invariant, text) in wrong {
+        world.violated(invariant, &text);
+    }
+    world.watcher.endings.insert(match is.trigger {
+        Trigger::Person => "layer: Person",
+        Trigger::Commit => "layer: Commit",
+        Trigger::Retry => "layer: Retry",
+        Trigger::Drift => "layer: Drift",
+        Trigger::Deletion => "layer: Deletion",
+        Trigger::Unknown => "layer: unknown",
+    });
+}
+
+/// A run was taken back by its layer.
+fn taken_back(world: &mut World, run: &TerraformRun, was: &SeenRun) {
+    world.watcher.endings.insert("layer: superseded");
+    let since = millis().saturating_sub(slack(&world.schedule));
+    let eras = world.watcher.layered.since(since);
+    let (deleted, newer) = eras.fold((false, false), |(d, n), era| (d || era.deleted, n || !is_of(run, era)));
+    let why = run.annotations().get(names::CANCEL).map_or("", |why| why.trim_start_matches(SUPERSEDED)).to_owned();
+    let may = if deleted { was.may_be_taken_back() } else { was.may_be_superseded() && newer };
+    if !may {
+        world.violated(
+            "S84",
+            &format!("{} is {:?}, of what is wanted: {}, and was taken back: {why}", was.name, was.stage, !newer),
+        );
+    }
+}
+
+/// A tool begins to apply.
+pub(crate) fn applies(world: &mut World, run: &str) {
+    let Some(run) = world.run(run).filter(|run| seen(run).is_some()) else { return };
+    let planned = run.status.as_ref().and_then(|status| status.plan.as_ref());
+    if planned.is_none_or(|plan| plan.counts.operations() == 0) {
+        world.violated("S83", &format!("{} applies a plan without changes", run.name_any()));
+    }
+    world.ground.applied = "partly".into();
+}
+
+/// It has applied.
+pub(crate) fn applied(world: &mut World, run: &str) {
+    let Some(run) = world.run(run).filter(|run| seen(run).is_some()) else { return };
+    let destroyed = run.spec.operation == Operation::Destroy;
+    world.ground.applied = if destroyed { String::new() } else { content(&run).to_owned() };
+    world.ground.drifted = false;
+}
+
+/// The namespace is frozen, or no longer.
+pub(crate) fn frozen(world: &mut World, is_frozen: bool) {
+    world.watcher.layered.frozen_since = is_frozen.then(millis);
+}
+
+/// Whether its layer waits for nothing that time brings.
+pub(crate) fn is_at_rest(world: &World) -> bool {
+    if world.schedule.scene.layer.is_none() {
+        return true;
+    }
+    let Some(layer) = &world.watcher.layered.layer else { return world.watcher.layered.gone };
+    let quiet = layer.spec.drift.suspend || layer.metadata.deletion_timestamp.is_some();
+    let status = layer.status.clone().unwrap_or_default();
+    let retries = status.failures.and_then(|failures| failures.retry_at).is_some_and(|at| at.0 > now());
+    quiet && !retries
+}
+
+/// The end of a life: the newest relevant commit is planned, or the layer says why not.
+pub(crate) fn judge(world: &mut World, rested: bool) {
+    let Some(layer) = world.watcher.layered.layer.clone().filter(|_| rested) else { return };
+    let (wanted, status) = (era(&layer), layer.status.clone().unwrap_or_default());
+    if wanted.content.is_empty() {
+        return;
+    }
+    if wanted.deleted {
+        if status.waits_for.is_none() {
+            world.violated("L30", "a deleted layer stays, and does not say why");
+        }
+        return;
+    }
+    let layered = &world.watcher.layered;
+    let planned = layered.planned().is_some_and(|run| is_of(run, &wanted));
+    let newest = layered.made.iter().rev().find(|run| seen(run).is_some_and(|seen| counts(&seen)));
+    let ended = newest.is_some_and(|run| is_of(run, &wanted) && seen(run).is_some_and(|seen| seen.is_ended()));
+    if !planned && !(ended && status.waits_for.is_some()) {
+        let of = newest.map(|run| format!("{} of {}", run.name_any(), content(run)));
+        world.violated(
+            "L30",
+            &format!("{} is not planned; the newest run is {of:?}, and the layer says {status:?}", wanted.content),
+        );
+    }
+    let says = crds::conditions::status(&status.conditions, "IsLastRelevantCommitPlanned") == Some(true);
+    if says != world.watcher.layered.planned().is_some_and(|run| is_of(run, &wanted)) {
+        world.violated("L30", &format!("the layer says of the newest commit that it is planned: {says}, which is not so"));
+    }
+}

@@ -1,0 +1,359 @@
+//! Lives of a layer: commits, settings, people and the clock set off its runs, which the real reconcilers make and carry through.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use crds::{Operation, Phase, TerraformRun, names};
+use kube::ResourceExt;
+use libtest_mimic::Failed;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tests::played::{
+    User,
+    store::{Edit, Key, LAYERS, RUNS},
+};
+use tokio::time::sleep;
+
+use crate::{
+    came_to, conclude, number,
+    person::{EXPIRES_AFTER, FIRST, alice},
+    schedule::{Chance, Fault, Scene, Schedule, Strike},
+    search,
+    world::{NS, Shared, World, millis, now},
+};
+
+/// The plural word for repositories.
+pub(crate) const REPOSITORIES: &str = "terraformrepositories";
+/// The longest life of a layer, in seconds.
+pub(crate) const LONGEST: u64 = 9_000;
+/// When nobody looks for drift any more, in seconds after the last thing that happens.
+const QUIET_AFTER: u64 = 900;
+/// How many random schedules are played when nothing else is said, for each of the others.
+const SHARE: u64 = 32;
+/// What happens at each write of the layer controller. Who dies before one has died behind the one before.
+const DEATHS: [Fault; 2] = [Fault::CrashAfter, Fault::ReplyLost];
+/// What some of the random schedules have to come to.
+const ENDINGS: [&str; 13] = [
+    "Applied",
+    "Destroyed",
+    "NoChanges",
+    "Planned",
+    "Rejected",
+    "Expired",
+    "layer: superseded",
+    "layer: Commit",
+    "layer: Drift",
+    "layer: Retry",
+    "layer: Person",
+    "layer: Deletion",
+    "layer: gone",
+];
+
+/// What becomes of a plan that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Approve,
+    Deny,
+    None,
+}
+
+/// What happens to a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Happening {
+    /// A commit of this content, which may be the one that is there: then it is not relevant.
+    Commit(u8),
+    /// Other settings.
+    Settings(u8),
+    /// It is suspended, or no longer.
+    Suspend(bool),
+    /// Something changes outside of the code.
+    Drift,
+    /// A person asks for a plan.
+    Ask,
+    /// What its deletion destroys is left.
+    Orphan,
+    /// It is deleted.
+    Delete,
+}
+
+/// A layer, and what happens to it by seconds.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LayerScene {
+    /// `remediation.onCommit`, `.onDrift` and `.onDelete`, by their first letters.
+    pub remediation: [char; 3],
+    /// Its deletion destroys.
+    pub destroys: bool,
+    /// Minutes between looks for drift.
+    pub interval: u8,
+    /// What becomes of the first plan that waits, of the second, and so on in turn.
+    pub answers: Vec<Answer>,
+    pub happens: Vec<(u16, Happening)>,
+}
+
+/// What is really there of a layer's stack.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ground {
+    /// The content that was applied; nothing was when empty.
+    pub applied: String,
+    pub drifted: bool,
+}
+
+/// The content that a run was made of.
+pub(crate) fn content(run: &TerraformRun) -> &str {
+    run.annotations().get(names::CONTENT).map_or("", String::as_str)
+}
+
+impl Ground {
+    /// Whether a plan of the run has changes.
+    pub(crate) fn differs(&self, run: &TerraformRun) -> bool {
+        match run.spec.operation {
+            Operation::Destroy => !self.applied.is_empty(),
+            _ => self.drifted || self.applied != content(run),
+        }
+    }
+}
+
+/// Whether a boundary is a write of the layer controller.
+pub(crate) fn is_of_layers(what: &str) -> bool {
+    what.contains(" terraformlayers/") || what == "POST terraformruns/" || what.starts_with("DELETE terraformruns/")
+}
+
+fn timeouts(settings: u8) -> Value {
+    json!({"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": format!("{}s", 90 + settings)})
+}
+
+fn layer(scene: &Scene, of: &LayerScene) -> Value {
+    let word = |letter: char| match letter {
+        'A' => "Automatic",
+        'D' => "Dry",
+        _ => "Manual",
+    };
+    let [commit, drift, delete] = of.remediation;
+    let template = json!({"stack": "net", "timeouts": timeouts(0), "retry": {"limit": 2},
+        "approval": {"holdFor": format!("{}s", scene.hold), "expiresAfter": format!("{EXPIRES_AFTER}s")}});
+    json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "metadata": {"name": FIRST}, "spec": {
+        "repository": {"name": "infra"}, "path": "net", "template": template, "runHistory": 3,
+        "deletionPolicy": if of.destroys { "Destroy" } else { "Orphan" },
+        "remediation": {"onCommit": word(commit), "onDrift": word(drift), "onDelete": word(delete)},
+        "drift": {"interval": format!("{}m", of.interval.max(1))}}})
+}
+
+fn edit(world: &mut World, user: &User, status: bool, patch: Value) {
+    let key = Key::of(LAYERS, NS, FIRST);
+    if let Err(refusal) = world.store.edit(user, &key, status, &Edit::Merge(patch), false) {
+        world.note(&format!("   refused: {}", refusal.message));
+    }
+}
+
+fn annotate(world: &mut World, annotations: &Value) {
+    edit(world, &alice(), false, json!({"metadata": {"annotations": annotations}}));
+}
+
+/// What `controller sources` writes.
+fn commit(world: &mut World, number: usize, content: u8) {
+    let revision = format!("{:02x}", number + 1).repeat(20);
+    let content = format!("sha256:{}", format!("{content:x}").repeat(64));
+    let source = json!({"of": "main\nnet\n-", "revision": revision, "content": content});
+    edit(world, &User::with("sources", &[]), true, json!({"status": {"source": source}}));
+}
+
+fn happen(world: &mut World, number: usize, happening: Happening) {
+    world.note(&format!("   it happens: {happening:?}"));
+    match happening {
+        Happening::Commit(content) => commit(world, number, content),
+        Happening::Settings(settings) => {
+            edit(world, &alice(), false, json!({"spec": {"template": {"timeouts": timeouts(settings)}}}));
+        }
+        Happening::Suspend(suspend) => edit(world, &alice(), false, json!({"spec": {"suspend": suspend}})),
+        Happening::Drift => world.ground.drifted = true,
+        Happening::Ask => annotate(world, &json!({names::PLAN: "now"})),
+        Happening::Orphan => edit(world, &alice(), false, json!({"spec": {"deletionPolicy": "Orphan"}})),
+        Happening::Delete => drop(world.store.delete(&Key::of(LAYERS, NS, FIRST), &Value::Null, None, now())),
+    }
+}
+
+/// Creates a layer and its repository, and lets happen what happens; in the end nobody looks for drift any more, and it works.
+pub(crate) async fn live(shared: Shared) {
+    let scene = shared.lock().schedule.scene.clone();
+    let Some(of) = scene.layer.clone() else { return };
+    shared.act(|world| {
+        let repository = json!({"metadata": {"name": "infra"}, "spec": {"url": "https://git.example.com/infra"}});
+        world.store.create(&alice(), REPOSITORIES, NS, repository, false, now()).unwrap();
+        world.store.create(&alice(), LAYERS, NS, layer(&scene, &of), false, now()).unwrap();
+    });
+    let mut last = 0;
+    for (number, (at, happening)) in of.happens.iter().enumerate() {
+        last = u64::from(*at) * 1000;
+        sleep(Duration::from_millis(last.saturating_sub(millis()))).await;
+        shared.act(|world| happen(world, number, *happening));
+    }
+    sleep(Duration::from_millis((last + QUIET_AFTER * 1000).saturating_sub(millis()))).await;
+    shared.act(|world| edit(world, &alice(), false, json!({"spec": {"suspend": false, "drift": {"suspend": true}}})));
+}
+
+/// A person answers each plan that waits, once.
+pub(crate) async fn answer(shared: Shared) {
+    let (changes, answers) = (shared.changes(), shared.lock().schedule.scene.layer.clone().unwrap_or_default().answers);
+    let mut seen = BTreeSet::new();
+    loop {
+        let version = changes.now();
+        let waits: Vec<(String, String)> = {
+            let world = shared.lock();
+            let waits = world.runs.values().filter_map(|run| {
+                let status = run.status.as_ref().filter(|status| status.phase == Some(Phase::AwaitingApproval))?;
+                Some((run.name_any(), status.plan.as_ref()?.checksum.clone()))
+            });
+            waits.filter(|wait| !seen.contains(wait)).collect()
+        };
+        for (run, checksum) in waits {
+            let answer = answers.get(seen.len() % answers.len().max(1)).copied().unwrap_or(Answer::None);
+            seen.insert((run.clone(), checksum.clone()));
+            shared.pause(1_500).await;
+            let annotations = match answer {
+                Answer::Approve => json!({names::APPROVE: checksum, names::APPROVED_BY: "alice"}),
+                Answer::Deny => json!({names::DENY: "too much"}),
+                Answer::None => continue,
+            };
+            shared.act(|world| {
+                let (key, patch) = (Key::of(RUNS, NS, &run), Edit::Merge(json!({"metadata": {"annotations": annotations}})));
+                let said = world.store.edit(&alice(), &key, false, &patch, false).map(drop);
+                world.note(&format!("   alice: {answer:?} {run} {said:?}"));
+            });
+        }
+        changes.after(version).await;
+    }
+}
+
+/// The garbage collector: what a layer owned goes with it.
+pub(crate) async fn collect(shared: Shared) {
+    let changes = shared.changes();
+    loop {
+        changes.after(changes.now()).await;
+        shared.act(|world| {
+            if world.store.get(&Key::of(LAYERS, NS, FIRST)).is_ok() || !world.watcher.layered.is_gone() {
+                return;
+            }
+            let owned = |run: &&std::sync::Arc<TerraformRun>| {
+                !run.owner_references().is_empty() && run.metadata.deletion_timestamp.is_none()
+            };
+            let names: Vec<String> = world.runs.values().filter(owned).map(|run| run.name_any()).collect();
+            for name in names {
+                let _ = world.store.delete(&Key::of(RUNS, NS, &name), &Value::Null, None, now());
+            }
+        });
+    }
+}
+
+/// The schedule of a seed.
+pub(crate) fn drawn(seed: u64) -> Schedule {
+    let mut c = Chance(seed ^ 0x001a_4e45);
+    let letters = |c: &mut Chance| c.pick(&['M', 'M', 'A', 'A', 'D']);
+    let (mut at, mut happens) = (c.pick(&[0, 1, 5]), vec![]);
+    happens.push((at, Happening::Commit(0)));
+    for _ in 0..c.pick(&[1, 2, 4, 6, 8]) {
+        at += c.pick(&[0, 1, 2, 4, 9, 30, 120, 400]);
+        happens.push((
+            at,
+            match c.below(14) {
+                0..=5 => Happening::Commit(u8::try_from(c.below(3)).unwrap()),
+                6 => Happening::Settings(u8::try_from(c.below(3)).unwrap()),
+                7 | 8 => Happening::Suspend(c.one_in(2)),
+                9 | 10 => Happening::Drift,
+                11 => Happening::Ask,
+                12 => Happening::Orphan,
+                _ => Happening::Delete,
+            },
+        ));
+    }
+    let answers =
+        (0..c.pick(&[1, 2, 3])).map(|_| c.pick(&[Answer::Approve, Answer::Approve, Answer::Deny, Answer::None])).collect();
+    let layer = LayerScene {
+        remediation: [letters(&mut c), letters(&mut c), letters(&mut c)],
+        destroys: c.one_in(2),
+        interval: c.pick(&[2, 3, 8]),
+        answers,
+        happens,
+    };
+    let slots = c.pick(&[0, 0, 1]);
+    let scene = Scene {
+        datastore: !c.one_in(5),
+        hold: c.pick(&[0, 5, 30]),
+        fails: c.one_in(10),
+        flaky: if c.one_in(4) { c.pick(&[1, 4, 8]) } else { 0 },
+        objects: c.pick(&[1, 3]),
+        two: c.one_in(4),
+        slots,
+        layer: Some(layer),
+        ..Scene::default()
+    };
+    let faults = (0..c.pick(&[0, 1, 2, 4, 8])).map(|_| {
+        let fault = c.pick(&search::SINGLE);
+        (u32::try_from(c.below(400)).unwrap(), fault)
+    });
+    let faults = faults.collect();
+    let strikes = (0..c.pick(&[0, 0, 1, 2])).map(|_| {
+        let strike = match c.below(8) {
+            0 | 1 => Strike::KillController(0),
+            2 => Strike::Lag(c.pick(&[1, 8, 30]), c.pick(&[20, 120])),
+            3 => Strike::LagOf(c.pick(&[0, 1]), c.pick(&[8, 30]), 200),
+            4 => Strike::Kill,
+            5 => Strike::Freeze(c.pick(&[2, 20, 120])),
+            6 => Strike::DatastoreAway(c.pick(&[3, 90])),
+            _ => Strike::ApiAway(c.pick(&[2, 15, 70])),
+        };
+        (u32::try_from(c.below(c.clone().pick(&[4_000, 20_000, 600_000]))).unwrap(), strike)
+    });
+    let strikes = strikes.collect();
+    Schedule { seed, scene, person: vec![], faults, strikes }
+}
+
+/// Lives as chance will have them.
+pub(crate) fn random() -> Result<(), Failed> {
+    let begun = Instant::now();
+    let count = number("PAWL_SIM_SCHEDULES", crate::SCHEDULES) / SHARE;
+    let first = number("PAWL_SIM_SEED", 1);
+    let found = search::all(|i| (i < count).then(|| drawn(first + i)));
+    conclude("layers in random schedules", begun, &found)?;
+    if count >= crate::SCHEDULES / SHARE { came_to(&found, &ENDINGS) } else { Ok(()) }
+}
+
+/// Every death and every lost answer at every write of the layer controller, in a life with commits, one that takes another's place, drift and a deletion.
+pub(crate) fn singles() -> Result<(), Failed> {
+    use Happening::{Ask, Commit, Delete, Drift};
+    let begun = Instant::now();
+    let scenes = [
+        (['A', 'A', 'A'], vec![(0, Commit(0)), (2, Commit(1)), (60, Drift), (300, Ask), (330, Delete)]),
+        (['M', 'M', 'M'], vec![(0, Commit(0)), (20, Commit(1)), (25, Commit(0)), (26, Commit(1))]),
+    ];
+    let mut all = Vec::new();
+    for (remediation, happens) in scenes {
+        let layer =
+            LayerScene { remediation, destroys: true, interval: 2, answers: vec![Answer::None, Answer::Approve], happens };
+        let scene = Scene { layer: Some(layer), objects: 1, ..Scene::default() };
+        let schedule = Schedule { seed: 5, scene, ..Schedule::default() };
+        let report = search::played(&schedule, false);
+        for at in &report.of_layers {
+            all.extend(DEATHS.iter().map(|fault| Schedule { faults: vec![(*at, *fault)], ..schedule.clone() }));
+        }
+        all.push(schedule);
+    }
+    let found = search::all(|i| all.get(usize::try_from(i).unwrap()).cloned());
+    conclude("every write of the layer controller", begun, &found)?;
+    came_to(&found, &["Applied", "Destroyed", "NoChanges", "layer: superseded", "layer: Drift", "layer: Person", "layer: gone"])
+}
+
+/// How long after something was so it may still be acted upon, in milliseconds: what is late on its way, or is seen late.
+pub(crate) fn slack(schedule: &Schedule) -> u64 {
+    let faults = schedule.faults.iter().map(|(_, fault)| match fault {
+        Fault::Late(seconds) | Fault::Slow(seconds) => u64::from(*seconds),
+        _ => 0,
+    });
+    let strikes = schedule.strikes.iter().map(|(_, strike)| match strike {
+        Strike::Lag(late, _) | Strike::LagOf(_, late, _) | Strike::ApiAway(late) => u64::from(*late),
+        _ => 0,
+    });
+    (faults.chain(strikes).sum::<u64>() + 8) * 1000
+}
