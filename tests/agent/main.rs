@@ -6,8 +6,11 @@
     reason = "a test that cannot go on ends here; what only one needs stands in it"
 )]
 
+mod api_errors;
+mod apply;
 mod artifact;
 mod attempt;
+mod claim;
 mod common;
 mod credentials;
 mod files;

@@ -1,20 +1,17 @@
 //! What a pod's token can do when its code leaves out every test of the honest agent: nothing but what is its own.
 
-use std::time::{Duration, Instant};
+pub(crate) mod claims;
 
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names, needs};
-use k8s_openapi::api::{
-    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    core::v1::Secret,
-};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
-use crate::world::{Agent, PATIENCE, Test, World, plan, refused, run, sum};
+use crate::world::{Agent, Test, World, plan, refused, run, sum};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -22,21 +19,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::a_replaced_attempt_writes_nothing_more", true, replaced),
         Test::new("fences::controller_fields_are_the_controllers", true, controller_fields),
         Test::new("fences::a_plan_is_written_once_per_attempt", true, plan_once),
-        Test::new("fences::a_claim_needs_a_live_approval_of_this_plan", true, claim),
-        Test::new("fences::an_attempt_restores_the_plan_of_another_and_makes_none", true, restores),
-        Test::new("fences::a_restored_plan_is_claimed_by_the_attempt_that_restores_it", true, claim_restored),
         Test::new("fences::what_settles_an_indeterminate_run_is_the_controllers", true, settled),
-        Test::new("fences::a_claim_is_the_adopted_process_own", true, claim_of_another),
-        Test::new("fences::nothing_is_claimed_when_cancelled_denied_or_deleted", true, claim_of_an_ended_run),
-        Test::new("fences::an_automatic_run_claims_its_own_plan_only", true, claim_automatic),
-        Test::new("fences::a_claim_needs_the_lease_on_the_state_of_its_plan", true, claim_leased),
-        Test::new("fences::a_plan_of_before_a_restore_is_not_claimed", true, claim_before_restore),
-        Test::new("fences::the_account_that_plans_does_not_apply", true, claim_apart),
-        Test::new("fences::a_plan_only_run_claims_nothing", true, claim_plan_only),
-        Test::new("fences::a_run_that_refreshes_claims_nothing", true, claim_refresh_only),
-        Test::new("fences::an_automatic_run_claims_what_is_within_its_bounds", true, claim_harmless),
         Test::new("fences::an_agent_that_does_not_know_the_spec_adopts_nothing", true, adoption_too_old),
-        Test::new("fences::nobody_else_writes_a_claim", true, claim_by_others),
         Test::new("fences::a_token_reaches_its_own_run_and_nothing_else", true, reach),
     ]
 }
@@ -165,86 +149,6 @@ async fn plan_once(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn claim(world: World) -> Result<()> {
-    let scene = Scene::new(world, json!({})).await?;
-    let agent = scene.planned().await?;
-    let text = "a claim needs a live approval";
-    let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
-    refused("nobody approved", claims().await, text)?;
-    scene.record(Some('a')).await?;
-    refused("a record without annotation", claims().await, text)?;
-    scene.record(None).await?;
-    scene.annotate(json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"})).await?;
-    refused("an annotation without record", claims().await, text)?;
-    scene.record(Some('b')).await?;
-    refused("a record of another plan", claims().await, text)?;
-    scene.record(Some('a')).await?;
-    scene.annotate(json!({names::APPROVE: null, names::APPROVED_BY: null})).await?;
-    refused("withdrawn, the record still there", claims().await, text)?;
-    scene.approve('a').await?;
-    refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
-    let mut swapped = agent.claim(1, '0', &sum('a'));
-    swapped["plan"] = plan(1, 'b');
-    refused("a plan changed in the same write", agent.status(&swapped).await, "an attempt writes its plan once")?;
-    claims().await.context("approved and recorded")?;
-    refused("twice, with another time", agent.status(&json!({"claim": {"at": "2027-01-01T00:00:00Z"}})).await, "claim")?;
-    refused("removed", agent.status(&json!({"claim": null})).await, "claim")
-}
-
-/// An attempt closed behind the plan that waits, and another that restores a plan, adopted as its agent does.
-async fn restoring(scene: &Scene, of: u32) -> Result<(Agent, Agent)> {
-    let first = scene.planned().await?;
-    let attempt = |attempt: Value| json!({"attempt": attempt});
-    scene.world.status(&scene.namespace, RUN, &attempt(json!({"open": false}))).await?;
-    scene.world.status(&scene.namespace, RUN, &attempt(json!({"restores": of}))).await?;
-    let second = scene.open(2).await?;
-    let mut adoption = second.adoption(2, '2');
-    adoption["phase"] = "AwaitingApproval".into();
-    second.status(&adoption).await.context("adoption in AwaitingApproval")?;
-    Ok((first, second))
-}
-
-async fn restores(world: World) -> Result<()> {
-    let scene = Scene::new(world, json!({})).await?;
-    let (_, agent) = restoring(&scene, 1).await?;
-    let text = "one that restores a plan writes none";
-    refused("a plan of its own", agent.status(&json!({"plan": plan(2, 'b')})).await, text)?;
-    refused("the same plan, as its own", agent.status(&json!({"plan": plan(2, 'a')})).await, text)?;
-    refused("another plan as the old attempt", agent.status(&json!({"plan": plan(1, 'b')})).await, text)?;
-    refused("none", agent.status(&json!({"plan": null})).await, text)?;
-    let bundle = json!({"plan": {"bundle": sum('c')}});
-    refused("another bundle", agent.status(&bundle).await, text)?;
-    refused("restores nothing", agent.status(&json!({"attempt": {"restores": null}})).await, "written by the controller")?;
-    refused("back to Setup", agent.status(&json!({"phase": "Setup"})).await, "illegal change of phase")?;
-    agent.status(&json!({"message": "restoring"})).await?;
-    Ok(())
-}
-
-async fn claim_restored(world: World) -> Result<()> {
-    let text = "a claim needs a live approval of the plan";
-    let other = Scene::new(world.clone(), json!({})).await?;
-    let (_, agent) = restoring(&other, 7).await?;
-    other.approve('a').await?;
-    refused("the plan of an attempt that it does not restore", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
-
-    let scene = Scene::new(world, json!({})).await?;
-    let (first, agent) = restoring(&scene, 1).await?;
-    refused("nobody approved", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
-    scene.approve('a').await?;
-    refused(
-        "in the name of the attempt that planned",
-        agent.status(&agent.claim(1, '2', &sum('a'))).await,
-        "a claim is written once",
-    )?;
-    refused("the attempt that planned", first.status(&first.claim(1, '0', &sum('a'))).await, NOT_THE_POD)?;
-    refused("another plan", agent.status(&agent.claim(2, '2', &sum('b'))).await, text)?;
-    scene.annotate(json!({names::APPROVE: null, names::APPROVED_BY: null})).await?;
-    refused("withdrawn, the record still there", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
-    scene.approve('a').await?;
-    agent.status(&agent.claim(2, '2', &sum('a'))).await.context("approved, recorded and restored")?;
-    Ok(())
-}
-
 async fn settled(world: World) -> Result<()> {
     let scene = Scene::new(world, json!({})).await?;
     let agent = scene.planned().await?;
@@ -260,214 +164,6 @@ async fn settled(world: World) -> Result<()> {
     let text = "what settled an Indeterminate run never changes";
     refused("changed", scene.world.status(&scene.namespace, RUN, &proof("Failed")).await, text)?;
     refused("removed", scene.world.status(&scene.namespace, RUN, &json!({"settled": null})).await, text)
-}
-
-async fn claim_of_another(world: World) -> Result<()> {
-    let scene = Scene::new(world, json!({})).await?;
-    let agent = scene.planned().await?;
-    scene.approve('a').await?;
-    let text = "a claim is written once, by the process that adopted";
-    refused("another process of the pod", agent.status(&agent.claim(1, '1', &sum('a'))).await, text)?;
-    refused("another attempt", agent.status(&agent.claim(2, '0', &sum('a'))).await, text)?;
-    let mut foreign = agent.claim(1, '0', &sum('a'));
-    foreign["claim"]["podUID"] = "other".into();
-    refused("another pod's UID", agent.status(&foreign).await, text)?;
-    let mut quiet = agent.claim(1, '0', &sum('a'));
-    quiet.as_object_mut().map(|q| q.remove("phase"));
-    refused("without its phase", agent.status(&quiet).await, text)?;
-    let other = scene.world.pod(&scene.namespace, "another-pod", "run-a1", RUN).await?;
-    refused("another pod", other.status(&agent.claim(1, '0', &sum('a'))).await, NOT_THE_POD)?;
-    // The plan of an attempt dies with it, its approval included: the next has other bytes on its disk.
-    scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
-    let next = scene.open(2).await?;
-    next.status(&next.adoption(2, '1')).await.context("second adoption")?;
-    for phase in ["Init", "Plan", "AwaitingApproval"] {
-        next.status(&json!({"phase": phase})).await?;
-    }
-    refused("a plan of the attempt before", next.status(&next.claim(2, '1', &sum('a'))).await, "that this attempt made")
-}
-
-async fn claim_of_an_ended_run(world: World) -> Result<()> {
-    for key in [names::DENY, names::CANCEL, "deletion"] {
-        let scene = Scene::new(world.clone(), json!({})).await?;
-        let agent = scene.planned().await?;
-        scene.approve('a').await?;
-        if key == "deletion" {
-            let patch = Patch::Merge(json!({"metadata": {"finalizers": [names::RUN_FINALIZER]}}));
-            scene.world.runs(&scene.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
-            scene.world.runs(&scene.namespace).delete(RUN, &DeleteParams::default()).await?;
-        } else {
-            scene.annotate(json!({key: "no"})).await?;
-        }
-        refused(key, agent.status(&agent.claim(1, '0', &sum('a'))).await, "cancelled, denied or being deleted")?;
-        agent.status(&json!({"phase": "Canceled", "result": "Canceled"})).await.context("but it may say how it ended")?;
-    }
-    Ok(())
-}
-
-async fn claim_automatic(world: World) -> Result<()> {
-    let scene = Scene::new(world, json!({"approval": {"mode": "Automatic"}})).await?;
-    let agent = scene.open(1).await?;
-    agent.status(&agent.adoption(1, '0')).await?;
-    agent.status(&json!({"phase": "Init"})).await?;
-    agent.status(&json!({"phase": "Plan"})).await?;
-    let text = "a claim needs a live approval of the plan";
-    refused("before there is a plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, text)?;
-    let mut both = agent.claim(1, '0', &sum('a'));
-    both["plan"] = plan(1, 'a');
-    refused("with the plan in one write", agent.status(&both).await, text)?;
-    agent.status(&json!({"plan": plan(1, 'a')})).await?;
-    refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
-    agent.status(&agent.claim(1, '0', &sum('a'))).await?;
-    Ok(())
-}
-
-async fn claim_apart(world: World) -> Result<()> {
-    let spec = json!({"runner": {"planServiceAccountName": "reader"}});
-    let scene = Scene::new(world.clone(), spec.clone()).await?;
-    let agent = scene.planned().await?;
-    scene.approve('a').await?;
-    let text = "a plan is applied by an attempt that restores it";
-    refused("the pod that made the plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, text)?;
-    let scene = Scene::new(world.clone(), spec.clone()).await?;
-    let (_, agent) = restoring(&scene, 1).await?;
-    scene.approve('a').await?;
-    agent.status(&agent.claim(2, '2', &sum('a'))).await.context("a pod that restores it")?;
-    let mut automatic = spec;
-    automatic["approval"] = json!({"mode": "Automatic"});
-    let namespace = world.namespace().await?;
-    let created = world.runs(&namespace).create(&PostParams::default(), &run(RUN, &automatic)?).await;
-    refused("of what nobody approves", created, "planServiceAccountName needs approval.mode Manual")
-}
-
-async fn claim_leased(world: World) -> Result<()> {
-    let scene = Scene::new(world, json!({"approval": {"mode": "Automatic"}})).await?;
-    let agent = scene.open(1).await?;
-    agent.status(&agent.adoption(1, '0')).await?;
-    let mut planned = plan(1, 'a');
-    planned["stateKey"] = sum('c').into();
-    agent.status(&json!({"phase": "Init"})).await?;
-    agent.status(&json!({"phase": "Plan", "plan": planned})).await?;
-    let lease = |digit: char| json!({"lease": {"stateKey": sum(digit), "name": names::lease_name(&scene.namespace, &sum(digit)), "at": "2026-01-01T00:00:00Z"}});
-    let text = "a claim needs the lease on the state of its plan";
-    let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
-    refused("without a lease", claims().await, text)?;
-    refused("one that it gives itself", agent.status(&lease('c')).await, "written by the controller")?;
-    let mut both = agent.claim(1, '0', &sum('a'));
-    both["lease"] = lease('c')["lease"].clone();
-    refused("in the same write", agent.status(&both).await, "written by the controller")?;
-    scene.world.status(&scene.namespace, RUN, &lease('d')).await?;
-    refused("the lease on another state", claims().await, text)?;
-    scene.world.status(&scene.namespace, RUN, &json!({"lease": null})).await?;
-    refused("given back", claims().await, text)?;
-    scene.world.status(&scene.namespace, RUN, &lease('c')).await?;
-    claims().await.context("with the lease")?;
-    Ok(())
-}
-
-/// The policy as the chart has it after a restore, beside the one that all tests share, for runs of these scenes.
-async fn policy_of_a_restore(scenes: &[Scene], at: &str) -> Result<()> {
-    const NAME: &str = "pawl-status-restored";
-    let all = crate::chart::render(&[&format!("controller.refusePlansBefore={at:?}")])?;
-    let renamed = |kind: &str| -> Result<Value> {
-        let mut object = crate::chart::get(&all, kind, "pawl-status")?.clone();
-        object["metadata"]["labels"] = Value::Null;
-        Ok(serde_json::from_str(&object.to_string().replace("pawl-status", NAME))?)
-    };
-    let mut binding = renamed("ValidatingAdmissionPolicyBinding")?;
-    let names: Vec<_> = scenes.iter().map(|scene| scene.namespace.as_str()).collect();
-    let here = json!([{"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}]);
-    binding["spec"]["matchResources"] = json!({"namespaceSelector": {"matchExpressions": here}});
-    let scene = scenes.first().context("no scene")?;
-    let admin = &scene.world.admin;
-    let policy: ValidatingAdmissionPolicy = serde_json::from_value(renamed("ValidatingAdmissionPolicy")?)?;
-    Api::all(admin.clone()).create(&PostParams::default(), &policy).await?;
-    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(binding)?;
-    Api::all(admin.clone()).create(&PostParams::default(), &binding).await?;
-    // It refuses a probe of its name, as the one of the chart does.
-    let mut probe = run("probe", &json!({}))?;
-    probe.metadata.annotations = Some([("pawl.run/probe".to_owned(), NAME.to_owned())].into());
-    let (params, started) = (PostParams { dry_run: true, ..PostParams::default() }, Instant::now());
-    while scene.world.runs(&scene.namespace).create(&params, &probe).await.is_ok() {
-        ensure!(started.elapsed() < PATIENCE, "the policy is not in force after {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
-}
-
-async fn claim_before_restore(world: World) -> Result<()> {
-    let plans = [
-        (None, false),
-        (Some("2026-11-22T05:13:15Z"), false),
-        (Some("2026-11-22T05:13:16Z"), true),
-        (Some("2026-11-22T07:00:00Z"), true),
-    ];
-    let mut scenes = Vec::new();
-    for _ in plans {
-        scenes.push(Scene::new(world.clone(), json!({})).await?);
-    }
-    policy_of_a_restore(&scenes, "2026-11-22T05:13:16Z").await?;
-    for (scene, (made, may)) in scenes.iter().zip(plans) {
-        let agent = scene.open(1).await?;
-        agent.status(&agent.adoption(1, '0')).await?;
-        agent.status(&json!({"phase": "Init"})).await?;
-        agent.status(&json!({"phase": "Plan"})).await?;
-        let mut planned = plan(1, 'a');
-        planned["createdAt"] = made.into();
-        agent.status(&json!({"phase": "AwaitingApproval", "plan": planned})).await.context("plan")?;
-        scene.approve('a').await?;
-        let claimed = agent.status(&agent.claim(1, '0', &sum('a'))).await;
-        if may {
-            claimed.with_context(|| format!("a plan of {made:?}"))?;
-        } else {
-            let text = "the plan was made before 2026-11-22T05:13:16Z, when the cluster was restored";
-            refused(&format!("a plan of {made:?}"), claimed, text)?;
-        }
-    }
-    Ok(())
-}
-
-async fn claim_plan_only(world: World) -> Result<()> {
-    claims_nothing(world, "Plan").await
-}
-
-async fn claim_refresh_only(world: World) -> Result<()> {
-    claims_nothing(world, "RefreshOnly").await
-}
-
-async fn claims_nothing(world: World, operation: &str) -> Result<()> {
-    let scene = Scene::new(world, json!({"operation": operation, "approval": {"mode": "Automatic"}})).await?;
-    let agent = scene.planned().await?;
-    refused(operation, agent.status(&agent.claim(1, '0', &sum('a'))).await, "a claim needs a live approval of the plan")
-}
-
-async fn claim_harmless(world: World) -> Result<()> {
-    let approval = json!({"mode": "Automatic", "automaticWhen": {"maxReplace": 1}});
-    let scene = Scene::new(world, json!({"approval": approval})).await?;
-    let text = "a claim needs a live approval of the plan";
-    // Two are destroyed, one of which is replaced: one too many.
-    let (mut number, mut rows) = (0, vec![(2, 1), (2, 2), (1, 1)]);
-    while let Some((destroy, replace)) = rows.first().copied() {
-        rows.remove(0);
-        number += 1;
-        let agent = scene.open(number).await?;
-        agent.status(&agent.adoption(number, '0')).await?;
-        for phase in ["Init", "Plan"] {
-            agent.status(&json!({"phase": phase})).await?;
-        }
-        let mut plan = plan(number, 'a');
-        plan["destroy"] = destroy.into();
-        plan["replace"] = replace.into();
-        agent.status(&json!({"plan": plan})).await?;
-        let claimed = agent.status(&agent.claim(number, '0', &sum('a'))).await;
-        if rows.is_empty() {
-            claimed.context("one replaced, none destroyed for good")?;
-        } else {
-            refused(&format!("{destroy} destroyed, {replace} replaced"), claimed, text)?;
-            scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
-        }
-    }
-    Ok(())
 }
 
 async fn adoption_too_old(world: World) -> Result<()> {
@@ -496,19 +192,6 @@ async fn adoption_too_old(world: World) -> Result<()> {
         silent["adopted"].as_object_mut().map(|adopted| adopted.remove("speaks"));
         refused(name, agent.status(&silent).await, "older than what the run's spec asks for; nothing was begun")?;
         agent.status(&adoption).await.with_context(|| format!("{name}, as this version's agent"))?;
-    }
-    Ok(())
-}
-
-async fn claim_by_others(world: World) -> Result<()> {
-    let scene = Scene::new(world, json!({})).await?;
-    let agent = scene.planned().await?;
-    scene.approve('a').await?;
-    let body = Patch::Merge(json!({"status": agent.claim(1, '0', &sum('a'))}));
-    let controller = scene.world.access.impersonate("system:serviceaccount:pawl-system:pawl-controller", &[]).await?;
-    for (who, client) in [("administrator", scene.world.admin.clone()), ("controller", controller)] {
-        let runs: Api<TerraformRun> = Api::namespaced(client, &scene.namespace);
-        refused(who, runs.patch_status(RUN, &PatchParams::default(), &body).await, "a claim is written once, by the process")?;
     }
     Ok(())
 }

@@ -10,7 +10,8 @@
 //! | [`follow`] | repositories and layers, as the watches have shown them | nothing |
 //! | [`status`] | the status of a repository after a look | nothing |
 //! | [`refs`], [`commit`], [`tree`] | what git prints of refs, commits and trees | nothing |
-//! | [`relevance`], [`code`], [`glob`] | what of a tree is relevant to a layer, and the digest of it | nothing |
+//! | [`relevance`], [`glob`] | what of a tree is relevant to a layer, and the digest of it | nothing |
+//! | [`walk`], [`code`] | what the code of a tree leads to | nothing |
 //! | [`mirror`], [`submodules`] | bare, shallow copies of repositories | git, disk |
 //! | [`git`] | how git is run | processes |
 //! | [`credentials`], [`github_app`] | what servers are asked with | the forge's API |
@@ -39,6 +40,7 @@ pub mod status;
 pub mod store;
 pub mod submodules;
 pub mod tree;
+pub mod walk;
 pub mod watch;
 pub mod worker;
 

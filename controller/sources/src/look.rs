@@ -16,11 +16,12 @@ use crate::{
     github_app::Tokens,
     mirror::{Mirror, Mirrors},
     refs::{self, Listing},
-    relevance::{Content, Known, Subject, content},
+    relevance::{Content, Subject, content},
     schedule::{Cause, Memory, is_tried},
     status::{At, Look, Seen},
     store::{self, Bundles},
     submodules,
+    walk::Known,
 };
 
 /// The longest listing of refs, in bytes.

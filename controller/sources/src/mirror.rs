@@ -22,8 +22,8 @@ use source::{
 use crate::{
     failure::Problem,
     git::{Commands, GitError, Output, size},
-    relevance::{Ask, Known, understood},
     tree::Tree,
+    walk::{Ask, Known, understood},
 };
 
 /// The longest listing of a tree, in bytes.

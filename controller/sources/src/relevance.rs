@@ -1,18 +1,15 @@
 //! What of a tree is relevant to a layer, and the digest of that: pure over the entries of the tree and what its code says. Two trees are
 //! compared by their digests, so that no history is needed, and none can be missed (`design/0028-repositories.md`).
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::collections::BTreeSet;
 
 use crds::{digest::hex_digest, text::clip};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    code::{self, Kind, Place, Read, SPLIT},
     glob,
     tree::{Tree, join},
+    walk::{Ask, Known, Step, Walk},
 };
 
 /// What a layer says of what is relevant to it.
@@ -26,27 +23,6 @@ pub struct Subject {
     pub triggers: Vec<String>,
 }
 
-/// What was read of a blob.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Blob {
-    /// Where a link leads.
-    Link(String),
-    /// What code takes from elsewhere.
-    Code(Arc<Read>),
-}
-
-/// How a blob is read.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ask {
-    /// As a link.
-    Link,
-    /// As code: the file's name, and whether a file of Terragrunt's named it.
-    Code(String, bool),
-}
-
-/// Blobs that were read, by their ids and how.
-pub type Known = BTreeMap<(String, Ask), Blob>;
-
 /// What there is for a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -58,25 +34,18 @@ pub enum Content {
     Missing(BTreeSet<(String, Ask)>),
 }
 
-/// The most links that are followed on the way to one place.
-const MAX_LINKS: usize = 32;
-/// The most files and directories that are followed for one layer; what has more has all of the tree for its own.
-const MAX_FOLLOWED: usize = 4096;
-
 /// What there is for a layer in a tree.
 pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
     let Some(dir) = join("", &subject.path) else {
         return Content::NotThere(format!("{} leads out of the repository", clip(&subject.path, 200)));
     };
-    let mut walk =
-        Walk { tree, known, relevant: BTreeSet::new(), missing: BTreeSet::new(), everything: false, queue: VecDeque::new() };
+    let mut walk = Walk::new(tree, known);
     let found = walk.resolve(&dir);
     if walk.missing.is_empty() && !found.as_deref().is_some_and(|found| walk.is_dir(found)) {
         return Content::NotThere(not_there(tree, &dir));
     }
-    walk.queue.push_back(Step::Module(dir.clone()));
-    walk.queue.extend(subject.variable_files.iter().filter_map(|path| join(&dir, path)).map(Step::All));
-    walk.follow();
+    let files = subject.variable_files.iter().filter_map(|path| join(&dir, path)).map(Step::All);
+    walk.follow([Step::Module(dir.clone())].into_iter().chain(files));
     if !walk.missing.is_empty() {
         return Content::Missing(walk.missing);
     }
@@ -102,220 +71,12 @@ fn not_there(tree: &Tree, dir: &str) -> String {
     format!("{} {why}; at its top it has: {top}", clip(dir, 200))
 }
 
-/// What is still to be followed; paths are from the top.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    /// A file, or all that is below a directory.
-    All(String),
-    /// A directory with code.
-    Module(String),
-    /// A file of Terragrunt's, and the directory that it is read for.
-    Config(String, String),
-}
-
-struct Walk<'a> {
-    tree: &'a Tree,
-    known: &'a Known,
-    relevant: BTreeSet<usize>,
-    missing: BTreeSet<(String, Ask)>,
-    everything: bool,
-    queue: VecDeque<Step>,
-}
-
-impl Walk<'_> {
-    fn follow(&mut self) {
-        let mut done = BTreeSet::new();
-        while let Some(step) = self.queue.pop_front() {
-            if !done.insert(step.clone()) {
-                continue;
-            }
-            if done.len() > MAX_FOLLOWED {
-                self.everything = true;
-                return;
-            }
-            match step {
-                Step::All(path) => {
-                    self.all(&path);
-                }
-                Step::Module(path) => {
-                    if let Some(dir) = self.all(&path) {
-                        self.module(&dir);
-                    }
-                }
-                Step::Config(path, base) => {
-                    if let Some(file) = self.all(&path) {
-                        self.file(&file, &[&base, parent(&file)], true);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes a file, or all that is below a directory, and what links in it lead to; where that is, without links on the way.
-    fn all(&mut self, path: &str) -> Option<String> {
-        let path = self.resolve(path)?;
-        self.relevant.extend(self.tree.at(&path));
-        for at in self.tree.below(&path) {
-            self.relevant.insert(at);
-            let Some(entry) = self.tree.entries().get(at) else { continue };
-            if entry.is_link()
-                && let Some(target) = self.link(&entry.id).and_then(|target| join(parent(&entry.path), &target))
-            {
-                self.queue.push_back(Step::All(target));
-            }
-        }
-        Some(path)
-    }
-
-    /// Follows what the code in a directory takes from elsewhere.
-    fn module(&mut self, dir: &str) {
-        let files: Vec<&str> = self.tree.below(dir).filter_map(|at| Some(self.tree.entries().get(at)?.path.as_str())).collect();
-        for path in files {
-            if parent(path) == dir && code::is_code(name(path)) {
-                self.file(path, &[dir], false);
-            }
-        }
-    }
-
-    /// Follows what a file takes from elsewhere, for code in these directories.
-    fn file(&mut self, path: &str, bases: &[&str], config: bool) {
-        // A link to code is code by its own name, in its own place.
-        let Some(at) = self.resolve(path).and_then(|path| self.tree.at(&path)) else { return };
-        let Some(entry) = self.tree.entries().get(at) else { return };
-        self.relevant.insert(at);
-        if entry.is_gitlink() {
-            return;
-        }
-        if entry.size > code::LARGEST {
-            self.everything = true;
-            return;
-        }
-        let key = (entry.id.clone(), Ask::Code(name(path).to_owned(), config));
-        let Some(blob) = self.known.get(&key) else {
-            self.missing.insert(key);
-            return;
-        };
-        let Blob::Code(read) = blob else { return };
-        let Read::From(places) = &**read else {
-            self.everything = true;
-            return;
-        };
-        for (kind, place) in places {
-            for base in bases {
-                self.take(*kind, place, base);
-            }
-        }
-    }
-
-    /// Notes what is taken from a place, for code in a directory.
-    fn take(&mut self, kind: Kind, place: &Place, base: &str) {
-        let (dir, relative) = match place {
-            Place::Beside(relative) => (base.to_owned(), relative.as_str()),
-            Place::Top(relative) => (String::new(), relative.trim_start_matches('/')),
-            Place::Above(name, relative) => {
-                let Some(dir) = self.above(base, name) else { return };
-                (dir, relative.as_deref().map_or(name.as_str(), |relative| relative.trim_start_matches('/')))
-            }
-        };
-        if let Some((copied, _)) = relative.split_once(SPLIT) {
-            self.queue.extend(join(&dir, copied).map(Step::All));
-        }
-        // Out of the repository there is nothing that a commit could change.
-        let Some(path) = join(&dir, &relative.replace(SPLIT, "/")) else { return };
-        self.queue.push_back(match kind {
-            Kind::Module => Step::Module(path),
-            Kind::Config => Step::Config(path, base.to_owned()),
-        });
-    }
-
-    /// The next directory above this one with a file of this name.
-    fn above(&self, dir: &str, name: &str) -> Option<String> {
-        let mut dir = dir;
-        while !dir.is_empty() {
-            dir = parent(dir);
-            if join(dir, name).is_some_and(|path| self.tree.at(&path).is_some()) {
-                return Some(dir.to_owned());
-            }
-        }
-        None
-    }
-
-    /// The same path without links on the way; the links are relevant, and so is a submodule that it leads into. None when it leads out, or
-    /// when a link has to be read first.
-    fn resolve(&mut self, path: &str) -> Option<String> {
-        let (mut done, mut rest) = (String::new(), path.to_owned());
-        for _ in 0..=MAX_LINKS {
-            let mut followed = false;
-            while !rest.is_empty() {
-                let (next, left) = rest.split_once('/').unwrap_or((&rest, ""));
-                let (here, left) = (join(&done, next)?, left.to_owned());
-                let entry = self.tree.at(&here).and_then(|at| Some((at, self.tree.entries().get(at)?)));
-                match entry {
-                    Some((at, entry)) if entry.is_link() => {
-                        self.relevant.insert(at);
-                        let target = self.link(&entry.id)?;
-                        rest = join(&join(&done, &target)?, &left)?;
-                        done = String::new();
-                        followed = true;
-                        break;
-                    }
-                    Some((at, entry)) if entry.is_gitlink() => {
-                        self.relevant.insert(at);
-                    }
-                    _ => {}
-                }
-                (done, rest) = (here, left);
-            }
-            if !followed {
-                return Some(done);
-            }
-        }
-        None
-    }
-
-    fn link(&mut self, id: &str) -> Option<String> {
-        let key = (id.to_owned(), Ask::Link);
-        match self.known.get(&key) {
-            Some(Blob::Link(target)) => Some(target.clone()),
-            Some(Blob::Code(_)) => None,
-            None => {
-                self.missing.insert(key);
-                None
-            }
-        }
-    }
-
-    /// Whether something is below it, or may be: of a submodule only the commit is known.
-    fn is_dir(&self, path: &str) -> bool {
-        let above = (0..path.len()).filter(|at| path.as_bytes()[*at] == b'/').map(|at| &path[..at]).chain([path]);
-        let gitlink =
-            |path| self.tree.at(path).and_then(|at| self.tree.entries().get(at)).is_some_and(crate::tree::Entry::is_gitlink);
-        !self.tree.below(path).is_empty() || above.into_iter().any(gitlink)
-    }
-}
-
-fn parent(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(dir, _)| dir)
-}
-
-fn name(path: &str) -> &str {
-    path.rsplit_once('/').map_or(path, |(_, name)| name)
-}
-
-/// What was read of a blob's text.
-pub fn understood(ask: &Ask, text: &[u8]) -> Blob {
-    let text = String::from_utf8_lossy(text);
-    match ask {
-        Ask::Link => Blob::Link(text.into_owned()),
-        Ask::Code(name, config) => Blob::Code(Arc::new(code::read(name, &text, *config))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
+    use std::{collections::BTreeMap, fmt::Write as _};
 
     use super::*;
+    use crate::walk::understood;
 
     /// A tree of files, and of links, whose target begins with `->`.
     struct Repo(BTreeMap<String, String>);

@@ -5,7 +5,7 @@
 //! frees a slot wakes those who may have it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -13,22 +13,17 @@ use std::{
 use crds::{TerraformRepository, TerraformRun};
 use futures::channel::mpsc::UnboundedSender;
 use jiff::{SignedDuration, Timestamp};
-use kube::{
-    ResourceExt,
-    runtime::{reflector::ObjectRef, watcher},
-};
+use kube::{ResourceExt, runtime::watcher};
 
 use super::{
-    entry::{Entry, Kept, Until, place},
-    line::{Bounds, Class, Full, Line, Open, Place, Scope, Slot, admitted, ask, wanted},
+    allocations::{Allocations, Repository, Run},
+    entry::{Kept, Until, place},
+    line::{Bounds, Class, Place, Slot, wanted},
 };
 use crate::{
-    cluster::index::{Feed, Feeds, Index, Seen},
+    cluster::index::{Feed, Feeds},
     settings::Settings,
 };
-
-type Run = ObjectRef<TerraformRun>;
-type Repository = (Box<str>, Box<str>);
 
 /// Until when a write that nobody answered may still be carried out: longer than any request takes.
 const LANDS: SignedDuration = SignedDuration::from_secs(120);
@@ -36,24 +31,8 @@ const LANDS: SignedDuration = SignedDuration::from_secs(120);
 /// Slots of all runs.
 #[derive(Default)]
 pub struct Slots {
-    inner: Mutex<Inner>,
+    inner: Mutex<Allocations>,
     feeds: Feeds,
-}
-
-#[derive(Default)]
-struct Inner {
-    /// By UID; only runs that have not ended.
-    runs: Index<Box<str>, Entry>,
-    line: Line,
-    /// The places that their words name.
-    told: BTreeMap<Place, usize>,
-    open: Open,
-    /// UIDs of those that are held and may end.
-    held: BTreeSet<Box<str>>,
-    bounds: Bounds,
-    /// Where the bounds of repositories are from.
-    repositories: Index<Repository, u32>,
-    wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
 }
 
 impl Slots {
@@ -64,7 +43,7 @@ impl Slots {
             per_namespace: settings.max_concurrent_runs_per_namespace,
             repositories: BTreeMap::new(),
         };
-        Self { inner: Mutex::new(Inner { bounds, ..Inner::default() }), feeds: Feeds::default() }
+        Self { inner: Mutex::new(Allocations { bounds, ..Allocations::default() }), feeds: Feeds::default() }
     }
 
     /// One more watch of runs, of one namespace or of all; `wake` is told which of them are to be looked at.
@@ -218,142 +197,19 @@ impl Slots {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Allocations> {
         // Whole between any two events.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    /// Takes what a watch shows of a run.
-    fn put(&mut self, seen: Seen, run: &TerraformRun) {
-        let uid: Box<str> = run.uid().unwrap_or_default().into();
-        let version: u64 = run.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
-        let before = self.runs.remove(&*uid);
-        if let Some(before) = &before {
-            self.forget(&uid, before);
-        }
-        let Some(mut entry) = Entry::of(run) else {
-            if before.is_some_and(|before| before.counts().next().is_some() || before.waits.is_some()) {
-                self.serve();
-            }
-            return;
-        };
-        entry.kept = before.as_ref().and_then(|before| before.kept).filter(|kept| match kept.until {
-            Until::Look => true,
-            Until::Heard(_) => entry.open != Some(kept.class),
-            Until::Seen(written) => version < written,
-        });
-        let freed = before.as_ref().is_some_and(|before| before.counts().any(|class| !entry.counts().any(|now| now == class)));
-        let left = entry.waits.is_none() && before.is_some_and(|before| before.waits.is_some());
-        self.count(&uid, &entry);
-        let turn = entry.waits.as_ref().is_some_and(|place| self.ask(place, &entry.scopes).is_ok());
-        if turn {
-            self.send(&entry.namespace, &entry.name);
-        }
-        self.runs.put(seen, uid, entry);
-        if freed || left {
-            self.serve();
-        }
-    }
-
-    fn remove(&mut self, uid: &str) {
-        if let Some(gone) = self.runs.remove(uid) {
-            self.forget(uid, &gone);
-            self.serve();
-        }
-    }
-
-    /// Puts another entry in the place of one, as the watch that showed it.
-    fn change(&mut self, uid: &str, entry: Entry) {
-        if let Some(before) = self.runs.get(uid).cloned() {
-            self.forget(uid, &before);
-            self.count(uid, &entry);
-            if let Some(there) = self.runs.get_mut(uid) {
-                *there = entry;
-            }
-        }
-    }
-
-    fn count(&mut self, uid: &str, entry: &Entry) {
-        for class in entry.counts() {
-            self.open.add(class, &entry.scopes);
-        }
-        if let Some(place) = &entry.waits {
-            self.line.insert(place.clone(), entry.scopes.clone());
-            self.told.extend(entry.told.map(|told| (place.clone(), told)));
-        }
-        if entry.held {
-            self.held.insert(uid.into());
-        }
-    }
-
-    fn forget(&mut self, uid: &str, entry: &Entry) {
-        for class in entry.counts() {
-            self.open.remove(class, &entry.scopes);
-        }
-        if let Some(place) = &entry.waits {
-            self.line.remove(place);
-            self.told.remove(place);
-        }
-        self.held.remove(uid);
-    }
-
-    fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
-        ask(place, scopes, &self.line, &self.open, &self.bounds)
-    }
-
-    fn keeps(&mut self, uid: &str, change: impl FnOnce(Until) -> Until) {
-        if let Some(kept) = self.runs.get_mut(uid).and_then(|entry| entry.kept.as_mut()) {
-            kept.until = change(kept.until);
-        }
-    }
-
-    /// The pods that hold what is full and only wait.
-    fn holds(&self, full: &Full) -> Vec<(Box<str>, Box<str>)> {
-        let held = self.held.iter().filter_map(|uid| self.runs.get(uid));
-        let of = held.filter(|entry| entry.open == Some(full.class) && entry.scopes.contains(&full.scope));
-        of.map(|entry| (entry.namespace.clone(), entry.name.clone())).collect()
-    }
-
-    /// Wakes those who may have a slot now, and those who have come so much nearer that they are to say so.
-    fn serve(&self) {
-        if self.line.is_empty() {
-            return;
-        }
-        let mut woken: BTreeSet<(&str, &str)> = admitted(self.line.iter(), &self.open, &self.bounds)
-            .into_iter()
-            .map(|place| (&*place.namespace, &*place.name))
-            .collect();
-        for class in [Class::Plan, Class::Apply] {
-            let places = self.line.keys().filter(|place| place.class == class);
-            let told = |place: &Place| self.told.get(place).copied().unwrap_or(0);
-            let nearer = places.enumerate().filter(|(before, place)| nearer(before + 1, told(place)));
-            woken.extend(nearer.map(|(_, place)| (&*place.namespace, &*place.name)));
-        }
-        for (namespace, name) in woken {
-            self.send(namespace, name);
-        }
-    }
-
-    /// Has a run looked at.
-    fn send(&self, namespace: &str, name: &str) {
-        for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
-            // Nobody listens any more when the controller ends.
-            let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
-        }
-    }
-}
-
-/// Whether a place is so much better than the one that was told that it is worth a write: each run says it a few times only.
-pub fn nearer(place: usize, told: usize) -> bool {
-    place * 2 <= told
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::{
+        slots::line::{Full, Scope},
+        testing,
+    };
     use crds::{Attempt, Phase, TerraformRunStatus, conditions, names, reason, whole_seconds};
     use futures::{
         FutureExt,

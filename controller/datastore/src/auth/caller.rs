@@ -2,8 +2,9 @@
 
 use crds::{
     Operation,
-    datastore::{FORBIDDEN, ObjectKind, Problem, REPLACED},
+    datastore::{FORBIDDEN, MAX_APPEND, MAX_SMALL, MAX_STATE, ObjectKind, Problem, REPLACED},
     names::attempt_name,
+    outputs::MAX_OUTPUTS,
 };
 
 use crate::{
@@ -62,6 +63,25 @@ impl Ask {
             Self::WriteState => "write_state",
             Self::Lock => "lock",
             Self::Unlock => "unlock",
+        }
+    }
+
+    /// The largest body of such a request, in bytes.
+    pub const fn limit(self) -> u64 {
+        match self {
+            Self::Put(kind) => kind.limit(),
+            Self::Log(_) => MAX_APPEND,
+            Self::Claim | Self::Lock => MAX_SMALL,
+            Self::Publish => MAX_OUTPUTS,
+            Self::WriteState => MAX_STATE,
+            Self::Get(_)
+            | Self::Digest(_)
+            | Self::Recover
+            | Self::Intent
+            | Self::Outputs
+            | Self::Source
+            | Self::ReadState
+            | Self::Unlock => 0,
         }
     }
 

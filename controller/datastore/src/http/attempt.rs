@@ -26,7 +26,7 @@ use super::{
     answer::{content, empty},
     body::Incoming,
     headers::{digest, text},
-    route::{Parameters, limit},
+    route::Parameters,
     sources,
 };
 
@@ -54,7 +54,7 @@ pub async fn answer(service: &Service, request: &Request<'_>, parts: &Parts, bod
     let _permit = service.admit(&pod.uid)?;
     let nonce = text(&parts.headers, HEADER_NONCE)?.unwrap_or_default();
     let run = authorize(service, request, pod, nonce).await?;
-    let mut body = Incoming::new(body, limit(request.ask), &service.metrics);
+    let mut body = Incoming::new(body, request.ask.limit(), &service.metrics);
     let done = carry_out(service, request, &run, pod, nonce, &parts.headers, &mut body).await;
     if done.is_err() {
         body.drain().await;

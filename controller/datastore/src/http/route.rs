@@ -10,7 +10,7 @@ use axum::{
 };
 use futures::future::BoxFuture;
 
-use crds::datastore::{MAX_APPEND, MAX_LOG, ObjectKind, Problem};
+use crds::datastore::{MAX_LOG, ObjectKind, Problem};
 
 use crate::{
     auth::caller::Ask,
@@ -292,20 +292,6 @@ fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Paramete
         Wants::Nothing | Wants::Lock => {}
     }
     Ok(found)
-}
-
-/// The largest body of a request, in bytes.
-pub const fn limit(ask: Ask) -> u64 {
-    match ask {
-        Ask::Put(kind) => kind.limit(),
-        Ask::Log(_) => MAX_APPEND,
-        Ask::Claim | Ask::Lock => crds::datastore::MAX_SMALL,
-        Ask::Publish => crds::outputs::MAX_OUTPUTS,
-        Ask::WriteState => crds::datastore::MAX_STATE,
-        Ask::Get(_) | Ask::Digest(_) | Ask::Recover | Ask::Intent | Ask::Outputs | Ask::Source | Ask::ReadState | Ask::Unlock => {
-            0
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ use crate::{
         observed::Observed,
         situation::OpenAttempt,
     },
-    slots::{Class, Slot, index::nearer, line::told},
+    slots::{
+        Class, Slot,
+        line::{nearer, told},
+    },
 };
 use crds::{Phase, conditions, reason};
 

@@ -1,0 +1,167 @@
+//! What of runs is counted: attempts that are open, slots that are kept, and the line. Whole between any two events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crds::TerraformRun;
+use futures::channel::mpsc::UnboundedSender;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
+
+use super::{
+    entry::{Entry, Until},
+    line::{Bounds, Class, Full, Line, Open, Place, Scope, admitted, ask, nearer},
+};
+use crate::cluster::index::{Index, Seen};
+
+/// A run by name.
+pub type Run = ObjectRef<TerraformRun>;
+/// Namespace and name.
+pub type Repository = (Box<str>, Box<str>);
+
+/// Slots and the line, as the watches have shown them and as this process has written.
+#[derive(Default)]
+pub struct Allocations {
+    /// By UID; only runs that have not ended.
+    pub runs: Index<Box<str>, Entry>,
+    /// Those who wait.
+    pub line: Line,
+    /// The places that their words name.
+    pub told: BTreeMap<Place, usize>,
+    /// How many attempts are open or about to be.
+    pub open: Open,
+    /// UIDs of those that are held and may end.
+    held: BTreeSet<Box<str>>,
+    /// How many may be.
+    pub bounds: Bounds,
+    /// Where the bounds of repositories are from.
+    pub repositories: Index<Repository, u32>,
+    /// Who is told which runs to look at; of one namespace or of all.
+    pub wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
+}
+
+impl Allocations {
+    /// Takes what a watch shows of a run.
+    pub fn put(&mut self, seen: Seen, run: &TerraformRun) {
+        let uid: Box<str> = run.uid().unwrap_or_default().into();
+        let version: u64 = run.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
+        let before = self.runs.remove(&*uid);
+        if let Some(before) = &before {
+            self.forget(&uid, before);
+        }
+        let Some(mut entry) = Entry::of(run) else {
+            if before.is_some_and(|before| before.counts().next().is_some() || before.waits.is_some()) {
+                self.serve();
+            }
+            return;
+        };
+        entry.kept = before.as_ref().and_then(|before| before.kept).filter(|kept| match kept.until {
+            Until::Look => true,
+            Until::Heard(_) => entry.open != Some(kept.class),
+            Until::Seen(written) => version < written,
+        });
+        let freed = before.as_ref().is_some_and(|before| before.counts().any(|class| !entry.counts().any(|now| now == class)));
+        let left = entry.waits.is_none() && before.is_some_and(|before| before.waits.is_some());
+        self.count(&uid, &entry);
+        let turn = entry.waits.as_ref().is_some_and(|place| self.ask(place, &entry.scopes).is_ok());
+        if turn {
+            self.send(&entry.namespace, &entry.name);
+        }
+        self.runs.put(seen, uid, entry);
+        if freed || left {
+            self.serve();
+        }
+    }
+
+    /// Takes a run away.
+    pub fn remove(&mut self, uid: &str) {
+        if let Some(gone) = self.runs.remove(uid) {
+            self.forget(uid, &gone);
+            self.serve();
+        }
+    }
+
+    /// Puts another entry in the place of one, as the watch that showed it.
+    pub fn change(&mut self, uid: &str, entry: Entry) {
+        if let Some(before) = self.runs.get(uid).cloned() {
+            self.forget(uid, &before);
+            self.count(uid, &entry);
+            if let Some(there) = self.runs.get_mut(uid) {
+                *there = entry;
+            }
+        }
+    }
+
+    fn count(&mut self, uid: &str, entry: &Entry) {
+        for class in entry.counts() {
+            self.open.add(class, &entry.scopes);
+        }
+        if let Some(place) = &entry.waits {
+            self.line.insert(place.clone(), entry.scopes.clone());
+            self.told.extend(entry.told.map(|told| (place.clone(), told)));
+        }
+        if entry.held {
+            self.held.insert(uid.into());
+        }
+    }
+
+    /// Takes what an entry counts for away.
+    pub fn forget(&mut self, uid: &str, entry: &Entry) {
+        for class in entry.counts() {
+            self.open.remove(class, &entry.scopes);
+        }
+        if let Some(place) = &entry.waits {
+            self.line.remove(place);
+            self.told.remove(place);
+        }
+        self.held.remove(uid);
+    }
+
+    /// Whether a place in the line has its turn.
+    ///
+    /// # Errors
+    /// What is full, and where it stands.
+    pub fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
+        ask(place, scopes, &self.line, &self.open, &self.bounds)
+    }
+
+    /// Changes until when the slot of a run is kept.
+    pub fn keeps(&mut self, uid: &str, change: impl FnOnce(Until) -> Until) {
+        if let Some(kept) = self.runs.get_mut(uid).and_then(|entry| entry.kept.as_mut()) {
+            kept.until = change(kept.until);
+        }
+    }
+
+    /// The pods that hold what is full and only wait.
+    pub fn holds(&self, full: &Full) -> Vec<(Box<str>, Box<str>)> {
+        let held = self.held.iter().filter_map(|uid| self.runs.get(uid));
+        let of = held.filter(|entry| entry.open == Some(full.class) && entry.scopes.contains(&full.scope));
+        of.map(|entry| (entry.namespace.clone(), entry.name.clone())).collect()
+    }
+
+    /// Wakes those who may have a slot now, and those who have come so much nearer that they are to say so.
+    pub fn serve(&self) {
+        if self.line.is_empty() {
+            return;
+        }
+        let mut woken: BTreeSet<(&str, &str)> = admitted(self.line.iter(), &self.open, &self.bounds)
+            .into_iter()
+            .map(|place| (&*place.namespace, &*place.name))
+            .collect();
+        for class in [Class::Plan, Class::Apply] {
+            let places = self.line.keys().filter(|place| place.class == class);
+            let told = |place: &Place| self.told.get(place).copied().unwrap_or(0);
+            let nearer = places.enumerate().filter(|(before, place)| nearer(before + 1, told(place)));
+            woken.extend(nearer.map(|(_, place)| (&*place.namespace, &*place.name)));
+        }
+        for (namespace, name) in woken {
+            self.send(namespace, name);
+        }
+    }
+
+    /// Has a run looked at.
+    pub fn send(&self, namespace: &str, name: &str) {
+        for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
+            // Nobody listens any more when the controller ends.
+            let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
+        }
+    }
+}

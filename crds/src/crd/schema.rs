@@ -1,0 +1,57 @@
+//! What all definitions have in common: rules, and a bound on every string, list and map.
+
+use serde_json::{Map, Value, json};
+
+/// Said of a run and of a layer's template.
+pub const NAMED: &str = "credentials of aws, gcp, azure and vault need runner.serviceAccountName: they are the account's, and who uses it needs the verb use";
+
+/// Rules with what the API server answers when they are false.
+pub fn rules(rules: &[(&str, &str)]) -> Value {
+    rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
+}
+
+/// That `path` does not lead out.
+pub fn inside(what: &str) -> Value {
+    rules(&[(
+        "!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
+        &format!("path stays inside {what}"),
+    )])
+}
+
+/// Gives every string, list and map a bound where it has none (types of Kubernetes itself have none), and drops the long
+/// descriptions of those types, which `kubectl explain pod.spec` has as well.
+pub fn bound(schema: &mut Value, ours: bool) {
+    let Some(object) = schema.as_object_mut() else { return };
+    if !ours {
+        object.remove("description");
+    }
+    match object.get("type").and_then(Value::as_str) {
+        Some("string") if !object.contains_key("enum") => default_to(object, "maxLength", 1024),
+        Some("array") => default_to(object, "maxItems", 32),
+        Some("object") if object.contains_key("additionalProperties") => default_to(object, "maxProperties", 64),
+        _ => {}
+    }
+    if object.get("x-kubernetes-int-or-string").is_some() {
+        default_to(object, "maxLength", 64);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = object.get_mut(key) {
+            bound(inner, ours);
+        }
+    }
+    if let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) {
+        for (name, inner) in properties {
+            let foreign =
+                matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources" | "conditions");
+            let description = inner.get("description").cloned();
+            bound(inner, ours && !foreign);
+            if let (true, true, Some(text)) = (ours, foreign, description) {
+                inner["description"] = text;
+            }
+        }
+    }
+}
+
+fn default_to(object: &mut Map<String, Value>, key: &str, value: u32) {
+    object.entry(key).or_insert_with(|| value.into());
+}

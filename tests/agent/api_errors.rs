@@ -1,0 +1,119 @@
+//! What an attempt does when the API is busy, away or refuses it.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Fault, start};
+use crds::{Phase, RunResult, names};
+use serde_json::json;
+
+#[tokio::test]
+async fn errors_of_the_api_are_no_evidence() {
+    let _one = crate::ONE.lock().await;
+    for fault in
+        [Fault::LandedLost, Fault::Lost, Fault::Refused(422), Fault::Refused(403), Fault::Refused(409), Fault::Refused(500)]
+    {
+        for mode in ["Manual", "Automatic"] {
+            let mut a = start(&json!({"approval": {"mode": mode}}), &[], |_, api| {
+                api.fail(&[Some(fault), None, Some(fault), Some(fault), None, Some(fault), None, Some(fault), Some(fault)]);
+            });
+            if mode == "Manual" {
+                a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+                a.api.fail(&[Some(fault)]);
+                a.api.approve();
+            }
+            assert_eq!(a.end().await, 0, "{fault:?} {mode}");
+            assert_eq!(a.api.status().result, Some(RunResult::Applied), "{fault:?} {mode}");
+            assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply"], "{fault:?} {mode}");
+            assert_eq!(a.api.writes(), 6, "each landed once: {fault:?} {mode}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_busy_api_is_left_alone_until_the_claim() {
+    let _one = crate::ONE.lock().await;
+    let begun = std::time::Instant::now();
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, api| api.fail(&[Some(Fault::Busy(1))]));
+    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    a.api.fail(&[None, Some(Fault::Busy(3600)), None, Some(Fault::Busy(3600))]);
+    let approved = std::time::Instant::now();
+    a.api.approve();
+    assert_eq!(a.end().await, 0);
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert!(approved.elapsed() < runner_agent::ports::ApiError::LONGEST_WAIT, "what is claimed does not wait");
+}
+
+#[tokio::test]
+async fn the_api_may_be_away_behind_the_claim() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({}), &[("APPLY", "sleep 0.5")], |_, _| {});
+    a.until_ran("apply").await;
+    a.api.set_away(true);
+    let api = a.api.clone();
+    let back = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        assert_eq!(api.status().phase, Some(Phase::Apply));
+        api.set_away(false);
+    });
+    assert_eq!(a.end().await, 0);
+    back.await.unwrap();
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ran("apply"), 1);
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
+    let _one = crate::ONE.lock().await;
+    let apply = "trap '' INT; echo ready >> $LEDGER; sleep 0.3";
+    let mut a = start(&json!({}), &[("APPLY", apply)], |s, _| s.grace = Duration::from_secs(3));
+    a.until_ran("ready").await;
+    a.api.set_away(true);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    a.stop.send(()).unwrap();
+    assert_eq!(a.end().await, 0);
+    let message = a.message().unwrap();
+    assert_eq!((message.result, message.nonce.as_str()), (Some(RunResult::Applied), a.settings.nonce.as_str()));
+    assert_eq!(a.api.status().phase, Some(Phase::Apply));
+}
+
+#[tokio::test]
+async fn a_fenced_agent_does_nothing_more() {
+    let _one = crate::ONE.lock().await;
+    let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
+    let mut a = start(&json!({}), &[("PLAN", hang)], |_, _| {});
+    a.until_ran("ready").await;
+    let writes = a.api.writes();
+    a.api.change(|o| o["status"]["attempt"]["open"] = json!(false));
+    assert_eq!(a.end().await, 1);
+    assert_eq!((a.ran("sigint"), a.ran("apply"), a.api.writes()), (1, 0, writes));
+    // While it holds: the attempt is given to another pod.
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    let writes = a.api.writes();
+    a.api.change(|o| o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true}));
+    assert_eq!(a.end().await, 1);
+    assert_eq!(a.api.writes(), writes);
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_not_to_be_had_is_left_alone() {
+    let _one = crate::ONE.lock().await;
+    type Change = fn(&mut serde_json::Value);
+    let changes: [(&str, Change); 6] = [
+        ("adopted", |o| o["status"]["adopted"] = json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)})),
+        ("closed", |o| o["status"]["attempt"]["open"] = json!(false)),
+        ("of another pod", |o| o["status"]["attempt"]["podName"] = json!("other")),
+        ("of another run", |o| o["metadata"]["uid"] = json!("other")),
+        ("ended", |o| {
+            o["status"]["phase"] = json!("Failed");
+            o["status"]["result"] = json!("Failed");
+        }),
+        ("cancelled", |o| o["metadata"]["annotations"][names::CANCEL] = json!("")),
+    ];
+    for (name, change) in changes {
+        let mut a = start(&json!({}), &[], |_, api| api.change(change));
+        assert_eq!(a.end().await, 1, "{name}");
+        assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{name}");
+    }
+}

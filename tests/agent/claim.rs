@@ -1,0 +1,211 @@
+//! What may come between a plan and its claim.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use crate::common::{GATE, PATIENCE, start};
+use crds::{FailureClass, Phase, RunResult, names, reason};
+use serde_json::json;
+
+#[tokio::test]
+async fn what_was_changed_while_it_waited_is_not_applied() {
+    let _one = crate::ONE.lock().await;
+    type Change = fn(&crate::common::Attempt);
+    // Name, reason, change; the message says the name.
+    let changes: [(&str, &str, Change); 4] = [
+        ("plan file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.settings.plan_file(), "another plan").unwrap()),
+        ("the code", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join("main.tf"), "other").unwrap()),
+        ("lock file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join(".terraform.lock.hcl"), "other").unwrap()),
+        ("tool", reason::TOOL_NOT_GENUINE, |a| {
+            fs::write(a.dir.path().join("tools/opentofu/1.10.6/tofu"), "#!/bin/sh\necho evil >> $LEDGER").unwrap();
+        }),
+    ];
+    for (name, why, change) in changes {
+        let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+        a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+        change(&a);
+        a.api.approve();
+        assert_eq!(a.end().await, 1, "{name}");
+        let failure = a.api.status().failure.unwrap();
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, why), "{name}");
+        assert!(failure.message.contains(name), "{name}: {}", failure.message);
+        assert!(why != reason::CHECKSUM_MISMATCH || !failure.message.contains("sha256"), "{}", failure.message);
+        assert_eq!((a.ran("apply"), a.ran("evil")), (0, 0));
+        assert!(a.api.status().claim.is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    a.api.until("the hold", |s| s.next_step.as_ref().is_some_and(|step| step.contains("pawl.run/approve="))).await;
+    let text = "run else/b applied to the same state";
+    a.api.change(|o| crate::common::say(&mut o["status"], "Planned", "True", reason::STALE_PLAN, text));
+    a.api.until("its message", |s| s.message.as_ref().is_some_and(|message| message.ends_with(text))).await;
+    let status = a.api.status();
+    assert!(status.message.unwrap().contains("waits for approval until"));
+    assert!(status.next_step.unwrap().ends_with("pawl.run/rerun=true"));
+    // Who approves it all the same has it tried.
+    a.api.approve();
+    assert_eq!(a.end().await, 0);
+}
+
+#[tokio::test]
+async fn nothing_that_a_plan_started_outlives_it() {
+    let _one = crate::ONE.lock().await;
+    let env = [("PLAN", "setsid sh -c 'while :; do echo alive > alive; sleep 0.02; done' >/dev/null 2>&1 &")];
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &env, |_, _| {
+        // As in a pod, where orphans come to PID 1.
+        nix::sys::prctl::set_child_subreaper(true).unwrap();
+    });
+    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    let file = a.stack().join("alive");
+    let _ = fs::remove_file(&file);
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert!(!file.exists(), "it is still there");
+    a.api.annotate(names::DENY, "");
+    a.end().await;
+}
+
+#[tokio::test]
+async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
+    let _one = crate::ONE.lock().await;
+    for mode in ["Manual", "Automatic"] {
+        let mut writer = None;
+        let mut a = start(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
+            let api = api.clone();
+            // Sooner than any answer of the API comes, so that no version is ever the newest for long enough.
+            writer = Some(tokio::spawn(async move {
+                for n in 0_u64.. {
+                    api.annotate("team/busy", &n.to_string());
+                    tokio::time::sleep(Duration::from_micros(200)).await;
+                }
+            }));
+        });
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        a.until_ran("apply").await;
+        let writer = writer.unwrap();
+        assert!(!writer.is_finished(), "it has annotated all the time");
+        writer.abort();
+        a.open();
+        assert_eq!(a.end().await, 0, "{mode}");
+        assert_eq!((a.api.status().result, a.ran("apply")), (Some(RunResult::Applied), 1), "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
+    let _one = crate::ONE.lock().await;
+    for (mode, name) in
+        [("Manual", names::CANCEL), ("Manual", names::DENY), ("Automatic", names::CANCEL), ("Automatic", names::DENY)]
+    {
+        let mut a = start(&json!({"approval": {"mode": mode}}), &[], |_, api| {
+            api.state.lock().unwrap().overtaken_by = Some(name);
+        });
+        if mode == "Manual" {
+            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+            a.api.approve();
+        }
+        let begun = Instant::now();
+        while a.api.state.lock().unwrap().overtaken.is_none() {
+            assert!(begun.elapsed() < PATIENCE, "{mode} {name}: it never claims");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let result = if name == names::DENY { RunResult::Rejected } else { RunResult::Canceled };
+        a.end().await;
+        let status = a.api.status();
+        assert_eq!(a.api.state.lock().unwrap().overtaken, Some(false), "{mode} {name}: the claim landed");
+        assert_eq!((status.result, status.claim, a.ran("apply")), (Some(result), None, 0), "{mode} {name}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_of_the_pod_does_not_apply() {
+    let _one = crate::ONE.lock().await;
+    let a = start(&json!({}), &[("PLAN", "sleep 0.5")], |_, _| {});
+    a.until_ran("plan").await;
+    // The kubelet starts the container again: same pod, another nonce.
+    let again = runner_agent::settings::Settings { nonce: runner_agent::settings::nonce(), ..(*a.settings).clone() };
+    let again = std::sync::Arc::new(again);
+    let log = runner_agent::process::Log::to(std::io::sink());
+    let host = std::sync::Arc::new(runner_agent::host::Pod::new(again.clone()));
+    let work = runner_agent::phases::PhaseRunner::new(again.clone(), host, runner_agent::process::Children::default(), log);
+    let (_stop, stops) = tokio::sync::mpsc::unbounded_channel();
+    let driver = runner_agent::driver::Driver::new(
+        std::sync::Arc::new(a.api.clone()),
+        std::sync::Arc::new(work),
+        runner_agent::ports::SystemClock,
+        again,
+    );
+    assert_eq!(driver.run(stops).await, 1);
+    let mut a = a;
+    assert_eq!(a.end().await, 0);
+    assert_eq!(a.ran("apply"), 1);
+}
+
+#[tokio::test]
+async fn a_stop_before_the_claim_leaves_the_run_to_another_attempt() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.stop.send(()).unwrap();
+    assert_eq!(a.end().await, 1);
+    let status = a.api.status();
+    assert_eq!((status.phase, status.result), (Some(Phase::AwaitingApproval), None));
+    let failure = status.failure.unwrap();
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Interrupted, reason::TERMINATED));
+    assert_eq!(a.message().unwrap().result, None);
+}
+
+#[tokio::test]
+async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
+    let _one = crate::ONE.lock().await;
+    let mut a = start(&json!({}), &[], |_, api| api.behind(Some("else/b, in place 1")));
+    assert_eq!(a.end().await, 0);
+    let status = a.api.status();
+    assert_eq!((status.phase, status.result), (Some(Phase::Plan), None), "the controller goes on from here");
+    assert!(status.claim.is_none() && status.failure.is_none() && a.ran("apply") == 0);
+    let message = status.message.unwrap();
+    assert!(message.contains("behind else/b, in place 1; it plans anew when it is its turn"), "{message}");
+    let said = a.message().unwrap();
+    assert!(said.result.is_none() && said.failure.is_none(), "nothing failed: {said:?}");
+}
+
+#[tokio::test]
+async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
+    let _one = crate::ONE.lock().await;
+    let manual = json!({"approval": {"mode": "Manual", "expiresAfter": "5s"}});
+    let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
+    a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.api.approve();
+    let says = |s: &crds::TerraformRunStatus| {
+        s.message.as_deref().is_some_and(|m| m.contains("is approved; waits for its turn on the state behind else/b"))
+    };
+    a.api.until("the message of a run that waits for its turn", says).await;
+    // An approval that is recorded does not expire.
+    tokio::time::sleep(Duration::from_millis(5500)).await;
+    assert_eq!((a.ran("apply"), a.api.status().phase), (0, Some(Phase::AwaitingApproval)));
+    a.api.behind(None);
+    assert_eq!(a.end().await, 0);
+    assert_eq!((a.api.status().result, a.ran("apply"), a.ran("plan")), (Some(RunResult::Applied), 1, 1));
+}
+
+#[tokio::test]
+async fn what_ends_a_run_ends_one_that_waits_for_its_turn() {
+    let _one = crate::ONE.lock().await;
+    for (annotation, result) in [(names::CANCEL, RunResult::Canceled), (names::DENY, RunResult::Rejected)] {
+        let manual = json!({"approval": {"mode": "Manual"}});
+        let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
+        a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+        a.api.approve();
+        a.api.annotate(annotation, "no");
+        a.end().await;
+        assert_eq!((a.api.status().result, a.ran("apply")), (Some(result), 0));
+    }
+}
