@@ -6,7 +6,7 @@ use crds::{
     reason::next_step::{Facts, Place, next_step},
     text::clip,
 };
-use source::{FetchError, Refusal};
+use source::FetchError;
 
 use crate::git::GitError;
 
@@ -56,24 +56,11 @@ impl Problem {
 /// What an error of git is.
 impl From<FetchError<GitError>> for Problem {
     fn from(error: FetchError<GitError>) -> Self {
-        let reason = match &error {
-            FetchError::NotRun(error) => return error.into(),
-            FetchError::IllegalUrl => return Self::new(Reason::InvalidSpec, format!("spec.url cannot be used: {error}")),
-            FetchError::IllegalRevision(_) => Reason::RevisionNotFound,
-            FetchError::LineBreak => Reason::SourceUnauthorized,
-            FetchError::Killed(_) => Reason::ToolKilled,
-            FetchError::UnknownCommit(_) => Reason::AgentFault,
-            FetchError::Refused { refusal, .. } => match refusal {
-                Refusal::Unauthorized => Reason::SourceUnauthorized,
-                Refusal::HostKey => Reason::HostKeyNotKnown,
-                Refusal::NoRepository => Reason::RepositoryNotFound,
-                Refusal::NoRevision => Reason::RevisionNotFound,
-                Refusal::Invalid => Reason::SourceInvalid,
-                Refusal::DiskFull => Reason::DiskFull,
-                Refusal::Unreachable => Reason::SourceUnreachable,
-            },
-        };
-        Self::new(reason, error.to_string())
+        match error.reason() {
+            Ok(Reason::InvalidSpec) => Self::new(Reason::InvalidSpec, format!("spec.url cannot be used: {error}")),
+            Ok(reason) => Self::new(reason, error.to_string()),
+            Err(error) => error.into(),
+        }
     }
 }
 

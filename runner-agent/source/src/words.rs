@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crds::text::clip;
+use crds::{reason::Reason, text::clip};
 
 use crate::ssh::{CHANGED, HostKey, REFUSED};
 
@@ -48,6 +48,32 @@ pub enum FetchError<E: Error + 'static> {
     /// What was checked out cannot be named.
     #[error("the commit is not known: {}", clip(.0, 80))]
     UnknownCommit(String),
+}
+
+impl<E: Error + 'static> FetchError<E> {
+    /// What it is for a run, a layer or a repository.
+    ///
+    /// # Errors
+    /// Why git could not be run: what that means is known to whoever runs it.
+    pub const fn reason(&self) -> Result<Reason, &E> {
+        Ok(match self {
+            Self::NotRun(error) => return Err(error),
+            Self::IllegalUrl => Reason::InvalidSpec,
+            Self::IllegalRevision(_) => Reason::RevisionNotFound,
+            Self::LineBreak => Reason::SourceUnauthorized,
+            Self::Killed(_) => Reason::ToolKilled,
+            Self::UnknownCommit(_) => Reason::AgentFault,
+            Self::Refused { refusal, .. } => match refusal {
+                Refusal::Unauthorized => Reason::SourceUnauthorized,
+                Refusal::HostKey => Reason::HostKeyNotKnown,
+                Refusal::NoRepository => Reason::RepositoryNotFound,
+                Refusal::NoRevision => Reason::RevisionNotFound,
+                Refusal::Invalid => Reason::SourceInvalid,
+                Refusal::DiskFull => Reason::DiskFull,
+                Refusal::Unreachable => Reason::SourceUnreachable,
+            },
+        })
+    }
 }
 
 /// Why git, or the server, did not give a revision.

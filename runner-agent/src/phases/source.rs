@@ -8,7 +8,7 @@ use std::{
 };
 
 use ::source::{
-    Ended, FetchError, Git, Login, Refusal, Repository, SshFiles, TreeError,
+    Ended, FetchError, Git, Login, Repository, SshFiles, TreeError,
     lfs::{ContentsError, PointerFile},
 };
 use crds::{Failure, GitSource, Reason, text::clip};
@@ -147,26 +147,11 @@ impl Git for PhaseRunner {
 
 /// What an error of fetching is for a run.
 fn of_fetch(error: &FetchError<RunError>) -> Failure {
-    let reason = match error {
-        FetchError::NotRun(error) => return not_run("git", error),
-        FetchError::IllegalUrl => {
-            return Reason::InvalidSpec.failure(format!("source.git.url cannot be used: {error}"));
-        }
-        FetchError::IllegalRevision(_) => Reason::RevisionNotFound,
-        FetchError::LineBreak => Reason::SourceUnauthorized,
-        FetchError::Killed(_) => Reason::ToolKilled,
-        FetchError::UnknownCommit(_) => Reason::AgentFault,
-        FetchError::Refused { refusal, .. } => match refusal {
-            Refusal::Unauthorized => Reason::SourceUnauthorized,
-            Refusal::HostKey => Reason::HostKeyNotKnown,
-            Refusal::NoRepository => Reason::RepositoryNotFound,
-            Refusal::NoRevision => Reason::RevisionNotFound,
-            Refusal::Invalid => Reason::SourceInvalid,
-            Refusal::DiskFull => Reason::DiskFull,
-            Refusal::Unreachable => Reason::SourceUnreachable,
-        },
-    };
-    reason.failure(error.to_string())
+    match error.reason() {
+        Ok(Reason::InvalidSpec) => Reason::InvalidSpec.failure(format!("source.git.url cannot be used: {error}")),
+        Ok(reason) => reason.failure(error.to_string()),
+        Err(error) => not_run("git", error),
+    }
 }
 
 /// What an error of contents of large files is for a run.
@@ -192,6 +177,7 @@ fn of_tree(error: &TreeError) -> Failure {
 mod tests {
     use std::fs;
 
+    use ::source::Refusal;
     use crds::{FailureClass, reason};
 
     use super::*;
