@@ -5,6 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`watches`] | those that fill the caches of more than one reconciler |
 //! | [`run`] | the reconciler: observe, tell the situation, decide, execute, and the loop that looks at runs |
 //! | [`layer`] | the reconciler of layers: which runs a repository's directory needs, and what is said of it |
 //! | [`policies`] | the proof that the admission policies stand |
@@ -38,6 +39,7 @@ pub mod server;
 pub mod settings;
 pub mod slots;
 pub mod state_queue;
+pub mod watches;
 
 #[cfg(test)]
 mod testing;

@@ -20,7 +20,7 @@ use controller::{
     run::{self, Context},
     server,
     settings::Settings,
-    slots,
+    watches,
 };
 use crds::clock::ServerClock;
 
@@ -146,17 +146,13 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let (stop, stopped) = watch::channel(false);
     let sweeps: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.cluster.clone(), stopped.clone()))).collect();
+    let mut shared: Vec<_> =
+        scopes.iter().map(|scope| tokio::spawn(watches::repositories(scope.as_deref(), ctx.clone(), stopped.clone()))).collect();
+    shared.push(tokio::spawn(watches::namespaces(ctx.clone(), stopped.clone())));
     let layer_ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
     let layers: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(layer::watch::run(scope.clone(), layer_ctx.clone(), stopped.clone()))).collect();
-    let mut bounds: Vec<_> = scopes
-        .iter()
-        .map(|scope| {
-            tokio::spawn(slots::feed::repositories(scope.clone(), ctx.cluster.clone(), ctx.slots.clone(), stopped.clone()))
-        })
-        .collect();
-    bounds.push(tokio::spawn(slots::feed::namespaces(ctx.cluster.clone(), ctx.slots.clone(), stopped.clone())));
-    let watches = scopes.into_iter().map(|scope| {
+    let runs = scopes.into_iter().map(|scope| {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
         tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
     });
@@ -164,7 +160,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let probing = policies::feed::run(ctx.clone(), ctx.policies.clone(), readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
     let others = [tokio::spawn(reading), tokio::spawn(probing), tokio::spawn(nodes)];
-    let watches = futures::future::join_all(watches.chain(others).chain(sweeps).chain(layers).chain(bounds));
+    let watches = futures::future::join_all(runs.chain(others).chain(sweeps).chain(layers).chain(shared));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served.with_context(unheard),

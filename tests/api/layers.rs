@@ -10,6 +10,7 @@ use controller::{
     layer::{self, Context},
     run,
     settings::Settings,
+    watches,
 };
 use crds::{LayerState, TerraformLayer, TerraformRepository, TerraformRun, clock::ServerClock, names};
 use futures::StreamExt as _;
@@ -82,8 +83,10 @@ impl Scene {
                 }
             }
         });
-        let looks = tokio::spawn(layer::watch::run(Some(self.namespace.clone()), context, stopped));
-        Controller { stop, tasks: vec![heard, looks] }
+        let scope = Some(self.namespace.clone());
+        let repositories = tokio::spawn(watches::repositories(scope.as_deref(), Arc::new(of_runs), stopped.clone()));
+        let looks = tokio::spawn(layer::watch::run(scope, context, stopped));
+        Controller { stop, tasks: vec![heard, repositories, looks] }
     }
 
     async fn layer(&self, name: &str, spec: &Value) -> Result<()> {

@@ -9,7 +9,7 @@ use controller::{
     cluster::Cluster,
     run::{self, Context},
     settings::Settings,
-    slots::feed,
+    watches,
 };
 use crds::{TerraformRepository, TerraformRun, clock::ServerClock, conditions, names, reason};
 use kube::{
@@ -59,8 +59,8 @@ impl Lab {
         let (stop, stopped) = watch::channel(false);
         let scope = Some(namespace.clone());
         let tasks = vec![
-            tokio::spawn(feed::repositories(scope.clone(), ctx.cluster.clone(), ctx.slots.clone(), stopped.clone())),
-            tokio::spawn(feed::namespaces(ctx.cluster.clone(), ctx.slots.clone(), stopped.clone())),
+            tokio::spawn(watches::repositories(scope.as_deref(), ctx.clone(), stopped.clone())),
+            tokio::spawn(watches::namespaces(ctx.clone(), stopped.clone())),
             tokio::spawn(run::watch::run(scope, ctx, Arc::new(Readiness::awaiting(2)), stopped)),
         ];
         Ok(Self { world, namespace, tasks, _stop: stop })

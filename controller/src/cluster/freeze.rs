@@ -8,7 +8,6 @@ use std::{
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{ResourceExt, core::PartialObjectMeta, runtime::watcher};
-use tokio::sync::watch;
 
 use super::index::{Feed, Feeds, Index};
 use crds::names;
@@ -56,13 +55,12 @@ pub struct Freezes {
     whole: bool,
     namespaces: Mutex<Index<String, ()>>,
     feeds: Feeds,
-    changes: watch::Sender<()>,
 }
 
 impl Freezes {
     /// Everything, or no namespace yet.
     pub fn new(whole: bool) -> Self {
-        Self { whole, namespaces: Mutex::default(), feeds: Feeds::default(), changes: watch::Sender::new(()) }
+        Self { whole, namespaces: Mutex::default(), feeds: Feeds::default() }
     }
 
     /// Whether and why nothing new begins in a namespace.
@@ -88,16 +86,11 @@ impl Freezes {
         self.feeds.listed(feed);
     }
 
-    /// Has news whenever a namespace is frozen, or no longer is.
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changes.subscribe()
-    }
-
     /// Takes an event of the watch. Returns the namespaces of which the answer is another now.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<PartialObjectMeta<Namespace>>) -> Vec<String> {
         feed.hears(event);
         let mut namespaces = self.lock();
-        let changed = match event {
+        match event {
             watcher::Event::Apply(namespace) | watcher::Event::InitApply(namespace) => {
                 let name = namespace.name_any();
                 let before = if namespace.annotations().get(names::FREEZE).is_some_and(|value| value == "true") {
@@ -117,12 +110,7 @@ impl Freezes {
                 self.feeds.listed(feed);
                 gone.into_iter().map(|(name, ())| name).collect()
             }
-        };
-        drop(namespaces);
-        if !changed.is_empty() {
-            self.changes.send_replace(());
         }
-        changed
     }
 
     fn lock(&self) -> MutexGuard<'_, Index<String, ()>> {
@@ -145,16 +133,12 @@ mod tests {
     fn the_annotation_freezes_its_namespace_until_it_is_gone() {
         let freezes = Freezes::new(false);
         let mut feed = freezes.feed();
-        let mut told = freezes.changes();
         let mut apply = |event| freezes.apply(&mut feed, &event);
         assert!(apply(Init).is_empty() && apply(InitApply(namespace("a", None))).is_empty());
         assert_eq!(apply(InitApply(namespace("b", Some("true")))), ["b"]);
         assert!(apply(InitDone).is_empty());
         assert_eq!((freezes.of("a"), freezes.of("b")), (None, Some(Frozen::Namespace("b".into()))));
-        assert!(told.has_changed().unwrap());
-        told.mark_unchanged();
         assert!(apply(Apply(namespace("b", Some("true")))).is_empty() && apply(Apply(namespace("a", Some("false")))).is_empty());
-        assert!(!told.has_changed().unwrap(), "nothing is another now");
         assert_eq!(apply(Apply(namespace("b", None))), ["b"]);
         assert_eq!(freezes.of("b"), None);
         assert_eq!(apply(Apply(namespace("b", Some("true")))), ["b"]);

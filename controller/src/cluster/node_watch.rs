@@ -1,19 +1,15 @@
 //! Nodes, as they are watched and read.
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, runtime::watcher};
 use tokio::sync::watch;
 
 use super::{
     context::Cluster,
     nodes::{NodeState, NodeView},
-    watch::{backoff, loud},
+    watch::{objects, stopped},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -21,19 +17,16 @@ use crate::error::{Error, ErrorKind};
 const PAGE: u32 = 50;
 
 /// Watches nodes until `stop` says otherwise.
-pub async fn run(ctx: Arc<Cluster>, mut stop: watch::Receiver<bool>) {
+pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
     let api: Api<Node> = Api::all(ctx.client.clone());
-    let events = watcher(api, watcher::Config::default().page_size(PAGE)).backoff(backoff());
-    let mut events = std::pin::pin!(events.filter_map(|event| async move { loud("nodes", event) }));
-    loop {
-        tokio::select! {
-            event = events.next() => match event {
-                Some(event) => heard(&event, &ctx),
-                None => return,
-            },
-            _ = stop.wait_for(|stop| *stop) => return,
-        }
-    }
+    let events = objects("nodes", api, watcher::Config::default().page_size(PAGE));
+    events
+        .take_until(stopped(stop))
+        .for_each(|event| {
+            heard(&event, &ctx);
+            ready(())
+        })
+        .await;
 }
 
 /// Takes an event of the watch, and has the runs looked at whose pods are on that node.

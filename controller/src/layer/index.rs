@@ -44,6 +44,12 @@ impl Layers {
         self.lock().wakers.push((scope, wake));
     }
 
+    /// Has the layers of a namespace looked at.
+    pub fn wake(&self, namespace: &str) {
+        let inner = self.lock();
+        inner.layers.iter().map(|(key, _)| key).filter(|key| key.0 == namespace).for_each(|key| inner.wake(key));
+    }
+
     /// Waits until every watch has listed once: a run that nobody knows of would be made a second time.
     pub async fn ready(&self) {
         self.feeds.ready().await;

@@ -178,7 +178,7 @@ impl Known {
             .into_iter()
     }
 
-    fn wake(&self, (namespace, name): &Key) {
+    pub(super) fn wake(&self, (namespace, name): &Key) {
         let scopes = self.wakers.iter().filter(|(scope, _)| scope.as_ref().is_none_or(|scope| scope == namespace));
         for (_, wake) in scopes {
             // Nobody listens any more when the controller ends.

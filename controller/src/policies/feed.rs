@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, future::ready, stream};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use kube::{
-    Api,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, runtime::watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -17,7 +14,7 @@ use super::{
 };
 use crate::{
     admin::Readiness,
-    cluster::watch::{backoff, loud},
+    cluster::watch::{objects, stopped},
 };
 
 /// How many tries of the first proof a start waits for: without policies the controller is ready all the same.
@@ -58,14 +55,12 @@ where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
     let mut seen = Seen::default();
-    watcher(api, watcher::Config::default()).backoff(backoff()).filter_map(move |event| {
-        let changed = loud("admission policies", event).is_some_and(|event| seen.apply(event, entry));
-        ready(changed.then_some(()))
-    })
+    objects("admission policies", api, watcher::Config::default())
+        .filter_map(move |event| ready(seen.apply(event, entry).then_some(())))
 }
 
 /// Has no proof outlive a change that the watches see, and proves anew after each, until `stop` says otherwise.
-pub async fn run(ctx: Arc<impl Voids>, prober: Arc<Prober>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
+pub async fn run(ctx: Arc<impl Voids>, prober: Arc<Prober>, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
     let policies = changes(Api::<ValidatingAdmissionPolicy>::all(ctx.client.clone()), of_policy);
     let bindings = changes(Api::<ValidatingAdmissionPolicyBinding>::all(ctx.client.clone()), of_binding);
     let watched = stream::select(policies, bindings).for_each(|()| {
@@ -75,8 +70,7 @@ pub async fn run(ctx: Arc<impl Voids>, prober: Arc<Prober>, readiness: Arc<Readi
     tokio::select! {
         () = watched => {}
         () = establish(&*ctx, &prober, &readiness) => {}
-        // A sender that is gone means the end as well.
-        _ = stop.wait_for(|stop| *stop) => {}
+        () = stopped(stop) => {}
     }
 }
 

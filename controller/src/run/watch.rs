@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Resource, ResourceExt,
-    core::DeserializeGuard,
     runtime::{
         Controller, WatchStreamExt, controller,
         reflector::{self, ObjectRef},
@@ -28,7 +27,7 @@ use crds::{
 
 use crate::{
     admin::Readiness,
-    cluster::watch::{backoff, loud},
+    cluster::watch::{objects, stopped, understood},
     error::Error,
     gc::{
         pods::{is_left, left_by, let_go},
@@ -39,7 +38,7 @@ use crate::{
 };
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
-pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, mut stop: watch::Receiver<bool>) {
+pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store::<CachedRun>();
     let (known, waiting) = (reader.clone(), reader.clone());
     let (runs_readiness, mut listed) = (readiness.clone(), false);
@@ -48,10 +47,10 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let mut line = ctx.queue.feed(scope.clone(), wake.clone());
     let mut slots = ctx.slots.feed(scope.clone(), wake.clone());
     ctx.nodes.wakes(scope.clone(), wake.clone());
-    let runs = watcher(ctx.scoped::<DeserializeGuard<TerraformRun>>(scope.as_deref()), watcher::Config::default())
-        .backoff(backoff())
-        .filter_map(|event| async move { loud("runs", event).and_then(understood).map(Ok) })
+    let runs = understood::<TerraformRun>("runs", ctx.scoped(scope.as_deref()))
+        .map(Ok)
         .inspect_ok(move |event| {
+            warn_of_newer(event);
             runs_ctx.queue.apply(&mut line, event);
             runs_ctx.layers.run(&mut of_layers, event);
             runs_ctx.slots.apply(&mut slots, event);
@@ -103,9 +102,8 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
 
     let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), ctx.pods.feed(), readiness);
     let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
-    let pods = watcher(ctx.scoped::<Pod>(scope.as_deref()), ours)
-        .backoff(backoff())
-        .filter_map(|event| async move { loud("pods", event).map(Ok) })
+    let pods = objects::<Pod>("pods", ctx.scoped(scope.as_deref()), ours)
+        .map(Ok)
         .inspect_ok(move |event| {
             if pods_ctx.pods.apply(&mut feed, event) {
                 pods_readiness.filled();
@@ -120,10 +118,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
         .watches_stream(pods, |pod| run_of(&pod).map(|run| cached(&run)))
         .reconcile_on(stream::select(woken.map(|run| cached(&run)), stream::select(policies, due)))
-        .graceful_shutdown_on(async move {
-            // A sender that is gone means the end as well.
-            let _ = stop.wait_for(|stop| *stop).await;
-        })
+        .graceful_shutdown_on(stopped(stop))
         .run(look, failed, ctx)
         .for_each(|result| async move {
             match result {
@@ -227,39 +222,13 @@ fn orphaned(pod: &Pod, known: &reflector::Store<CachedRun>, ctx: &Arc<Context>) 
     }
 }
 
-/// A run that this version cannot read waits, as does one with a word of a newer version; it neither stops the watch nor is
-/// guessed at.
-fn understood(event: watcher::Event<DeserializeGuard<TerraformRun>>) -> Option<watcher::Event<TerraformRun>> {
-    let read = |guard: DeserializeGuard<TerraformRun>| match guard.0 {
-        Ok(run) => {
-            if let Some(field) = run.unknown_word() {
-                let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
-                tracing::warn!(
-                    run.namespace = namespace,
-                    run.name = name,
-                    field,
-                    "a word of a newer version: the run is left alone"
-                );
-            }
-            Some(run)
-        }
-        Err(invalid) => {
-            let meta = &invalid.metadata;
-            tracing::warn!(
-                run.namespace = meta.namespace.as_deref().unwrap_or_default(),
-                run.name = meta.name.as_deref().unwrap_or_default(),
-                error = %invalid,
-                "a run that this version cannot read is left alone"
-            );
-            None
-        }
-    };
-    match event {
-        watcher::Event::Apply(guard) => read(guard).map(watcher::Event::Apply),
-        watcher::Event::Delete(guard) => read(guard).map(watcher::Event::Delete),
-        watcher::Event::InitApply(guard) => read(guard).map(watcher::Event::InitApply),
-        watcher::Event::Init => Some(watcher::Event::Init),
-        watcher::Event::InitDone => Some(watcher::Event::InitDone),
+/// A run with a word of a newer version is left alone.
+fn warn_of_newer(event: &watcher::Event<TerraformRun>) {
+    if let watcher::Event::Apply(run) | watcher::Event::InitApply(run) | watcher::Event::Delete(run) = event
+        && let Some(field) = run.unknown_word()
+    {
+        let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+        tracing::warn!(run.namespace = namespace, run.name = name, field, "a word of a newer version: the run is left alone");
     }
 }
 

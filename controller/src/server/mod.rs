@@ -50,10 +50,7 @@ use datastore::{
     tls,
 };
 use futures::StreamExt as _;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kube::{Api, Client, runtime::watcher};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -62,10 +59,7 @@ use tokio::{
 
 use crds::{TerraformRepository, clock::ServerClock};
 
-use crate::{
-    cluster::watch::{backoff, loud},
-    settings::scopes,
-};
+use crate::{cluster::watch::understood, settings::scopes};
 
 use receiver::Receiver;
 use settings::Settings;
@@ -121,11 +115,9 @@ pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces:
     for scope in scopes(namespaces) {
         let receiver = receiver.clone();
         let mut feed = receiver.repositories.feed();
-        let api: Api<TerraformRepository> =
-            scope.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), &namespace));
+        let api = scope.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), &namespace));
         tokio::spawn(async move {
-            let events = watcher(api, watcher::Config::default()).backoff(backoff());
-            let mut events = std::pin::pin!(events.filter_map(|event| async move { loud("repositories", event) }));
+            let mut events = std::pin::pin!(understood::<TerraformRepository>("repositories", api));
             while let Some(event) = events.next().await {
                 receiver.repositories.apply(&mut feed, &event);
                 if matches!(event, watcher::Event::Delete(_) | watcher::Event::InitDone) {

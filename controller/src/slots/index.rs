@@ -63,7 +63,7 @@ impl Slots {
     }
 
     /// What such a watch would show is not to be had, and nobody waits for it.
-    pub(super) fn does_without(&self, feed: &mut Feed) {
+    pub fn does_without(&self, feed: &mut Feed) {
         self.feeds.listed(feed);
     }
 

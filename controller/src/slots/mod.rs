@@ -6,11 +6,9 @@
 //! | [`index`] | who has a slot and who waits for one, as the watches and this process's own writes say |
 //! | [`allocations`] | what of runs is counted, behind it |
 //! | [`entry`] | what of a run matters for that |
-//! | [`feed`] | the watches of repositories, for their bounds, and of namespaces, for whether they are frozen |
 
 pub mod allocations;
 pub mod entry;
-pub mod feed;
 pub mod index;
 pub mod line;
 

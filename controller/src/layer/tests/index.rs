@@ -204,3 +204,22 @@ fn layers_are_counted_by_their_state() {
     shown.layer(&Event::InitDone);
     assert!(count(&shown, "0"));
 }
+
+#[test]
+fn a_namespace_that_is_frozen_wakes_its_own_layers_only() {
+    let mut shown = Shown::new();
+    let (wake, mut of_all) = mpsc::unbounded();
+    shown.layers.wakes(None, wake);
+    for namespace in ["team", "other"] {
+        let mut layer = layer("net", 0, &json!({}));
+        layer.metadata.namespace = Some(namespace.into());
+        shown.layer(&Event::Apply(layer));
+    }
+    shown.woken();
+    while of_all.try_recv().is_ok() {}
+    shown.layers.wake("other");
+    assert_eq!(shown.woken(), [""; 0], "of another namespace");
+    let woken = of_all.try_recv().unwrap();
+    assert_eq!((woken.namespace.as_deref(), woken.name.as_str()), (Some("other"), "net"));
+    assert!(of_all.try_recv().is_err(), "and nobody else");
+}
