@@ -118,6 +118,12 @@ impl Error {
         }
     }
 
+    /// Whether nothing can be created any more in the namespace that was named, since it is being deleted.
+    pub fn is_of_terminating_namespace(&self) -> bool {
+        let details = self.status().and_then(|status| status.details.as_ref());
+        details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+    }
+
     /// The API server's answer, when there was one.
     pub fn status(&self) -> Option<&Status> {
         match self {

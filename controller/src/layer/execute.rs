@@ -5,7 +5,6 @@ use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
 use kube::{
     Api, Resource as _, ResourceExt as _,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
-    core::Status,
 };
 use serde_json::{Map, Value, json};
 
@@ -146,7 +145,7 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
                 return Ok(refused(&uid, run, "a run of that name exists, and is not this layer's", ctx));
             }
         }
-        Err(error) if error.status().is_some_and(is_of_a_namespace_that_goes) => return Ok(Done::Gone),
+        Err(error) if error.is_of_terminating_namespace() => return Ok(Done::Gone),
         Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Forbidden) => {
             let text = error.status().map_or_else(|| error.to_string(), |status| status.message.clone());
             return Ok(refused(&uid, run, &text, ctx));
@@ -168,11 +167,6 @@ fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
     });
     tracing::warn!(run = run.name, why = refused.text, "the run is refused");
     Done::Refused(refused)
-}
-
-fn is_of_a_namespace_that_goes(status: &Status) -> bool {
-    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// Whether the layer's namespace goes. A controller without the right to namespaces learns it when a run is refused.
@@ -229,16 +223,5 @@ mod tests {
         crate::testing::merge(&mut merged, &patch);
         assert_eq!(of(merged), TerraformLayerStatus { source: before.source.clone(), ..after });
         assert!(differences(&before, &before).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_namespace_that_goes_says_so() {
-        let status = |cause: &str| {
-            serde_json::from_value::<Status>(json!({"code": 403, "reason": "Forbidden", "message": "m",
-                "details": {"causes": [{"reason": cause, "message": "m", "field": "metadata.namespace"}]}}))
-            .unwrap()
-        };
-        assert!(is_of_a_namespace_that_goes(&status("NamespaceTerminating")));
-        assert!(!is_of_a_namespace_that_goes(&status("Other")));
     }
 }

@@ -8,12 +8,14 @@
 //! | module | holds |
 //! |---|---|
 //! | [`installed`] | policies and bindings as they stand, and whether they stood all the time between two looks |
+//! | [`missing`] | why the policies are not proven |
 //! | `probe` | a run that a policy has to refuse |
 //! | [`standing`] | what was proven last, in a Lease |
 //! | [`feed`] | the watches, and the first proof |
 
 pub mod feed;
 pub mod installed;
+pub mod missing;
 mod probe;
 pub mod standing;
 
@@ -30,7 +32,9 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use crate::{cluster::Cluster, error::Error};
+use crds::reason;
 use installed::Policies;
+use missing::Missing;
 use standing::Standing;
 
 /// How long a proof is good for.
@@ -48,7 +52,7 @@ pub enum Enforcement {
     /// Not proven.
     NotEnforced {
         /// What was missing.
-        missing: String,
+        missing: Missing,
         /// When to try again.
         retry_at: Timestamp,
     },
@@ -97,7 +101,7 @@ struct Last {
     /// How many changes the watches had seen by then.
     changes: u64,
     /// The policies that were proven, or what was missing.
-    found: Result<Policies, String>,
+    found: Result<Policies, Missing>,
 }
 
 impl Proof {
@@ -167,19 +171,22 @@ impl Prober {
                 return Ok(Enforcement::Enforced);
             }
             Ok(policies) => self.attempt(namespace, policies, ctx).await?,
-            Err(missing) => Err(missing),
+            Err(missing) => Err(Missing::policy(missing)),
         };
-        ctx.metrics.policies(found.is_ok());
         match &found {
             Ok(_) => tracing::debug!(namespace, "the admission policies stand"),
-            Err(missing) => tracing::warn!(namespace, missing, "the admission policies do not stand"),
+            Err(missing) => tracing::warn!(namespace, missing = missing.text, "the admission policies are not proven"),
+        }
+        // A namespace that goes says nothing of the policies.
+        if found.as_ref().err().is_none_or(|missing| missing.reason == reason::POLICY_MISSING) {
+            ctx.metrics.policies(found.is_ok());
         }
         *proof.lock() = Some(Last { at: begun, changes, found });
         proof.covered.store(covered, Ordering::SeqCst);
         Ok(proof.state(ctx.now(), *self.changes.borrow()))
     }
 
-    async fn attempt(&self, namespace: &str, policies: Policies, ctx: &impl Voids) -> Result<Result<Policies, String>, Error> {
+    async fn attempt(&self, namespace: &str, policies: Policies, ctx: &impl Voids) -> Result<Result<Policies, Missing>, Error> {
         match probe::all(namespace, ctx).await? {
             None => {
                 self.stands(namespace, &policies, ctx).await?;
@@ -189,7 +196,7 @@ impl Prober {
                 if missing.let_through {
                     self.falls(namespace, ctx).await?;
                 }
-                Ok(Err(missing.text))
+                Ok(Err(missing))
             }
         }
     }
@@ -198,7 +205,7 @@ impl Prober {
 #[cfg(test)]
 mod tests {
     use super::*;
-    fn proof(found: Result<Policies, String>) -> Proof {
+    fn proof(found: Result<Policies, Missing>) -> Proof {
         let last = Last { at: Timestamp::from_second(1000).unwrap(), changes: 3, found };
         Proof { last: Mutex::new(Some(last)), ..Proof::default() }
     }
@@ -214,7 +221,7 @@ mod tests {
     #[test]
     fn a_change_that_a_watch_saw_ends_a_proof_and_a_lack_at_once() {
         let now = Timestamp::from_second(1001).unwrap();
-        for proof in [proof(Ok(Policies::default())), proof(Err("x".into()))] {
+        for proof in [proof(Ok(Policies::default())), proof(Err(Missing::policy("x")))] {
             assert_ne!(proof.state(now, 3), Enforcement::Unknown);
             assert_eq!(proof.state(now, 4), Enforcement::Unknown);
         }

@@ -4,17 +4,11 @@ use kube::api::PostParams;
 
 use crds::{TerraformRun, names, text::clip};
 
+use super::missing::Missing;
 use crate::{
     cluster::Cluster,
     error::{self, Error, ErrorKind},
 };
-
-/// Why a policy is not proven.
-pub(super) struct Missing {
-    pub(super) text: String,
-    /// Its probe was let through: it is not in force. Otherwise something else refused before it was asked.
-    pub(super) let_through: bool,
-}
 
 /// All probes at once. The first that was not refused as it must be is named.
 pub(super) async fn all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
@@ -32,10 +26,19 @@ async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Mi
     match error::call("probe the policies", api.create(&params, &probe)).await {
         Ok(_) => {
             let text = format!("a dry run was not refused by the admission policy {policy}; it is missing, or its binding is");
-            Ok(Some(Missing { text, let_through: true }))
+            Ok(Some(Missing { let_through: true, ..Missing::policy(text) }))
         }
-        Err(error) => Ok(judge("a dry run", policy, error)?.err().map(|text| Missing { text, let_through: false })),
+        Err(error) => lack(namespace, policy, error),
     }
+}
+
+/// What a refusal leaves unproven.
+fn lack(namespace: &str, policy: &str, error: Error) -> Result<Option<Missing>, Error> {
+    // Nothing is created there, and so no policy is asked.
+    if error.is_of_terminating_namespace() {
+        return Ok(Some(Missing::namespace(namespace)));
+    }
+    Ok(judge("a dry run", policy, error)?.err().map(Missing::policy))
 }
 
 /// Whether a refusal is the policy's.
@@ -76,6 +79,7 @@ fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::reason;
     use datastore::cluster::CallError;
     use kube::core::Status;
 
@@ -93,6 +97,19 @@ mod tests {
         assert!(judge("a", "pawl-status", refused(403, by)).unwrap().is_err(), "another policy");
         assert!(judge("a", "pawl-approval", refused(403, "cannot patch resource")).unwrap().is_err(), "RBAC");
         assert!(judge("a", "pawl-approval", refused(422, "a claim never changes")).unwrap().is_err(), "the schema");
+    }
+
+    #[test]
+    fn a_namespace_that_is_being_deleted_says_nothing_of_the_policies() {
+        let going = |cause: &str| -> Error {
+            let details = serde_json::json!({"causes": [{"reason": cause, "message": "m", "field": "metadata.namespace"}]});
+            let message = "unable to create new content in namespace team because it is being terminated";
+            let status = serde_json::json!({"code": 403, "reason": "Forbidden", "message": message, "details": details});
+            CallError::Refused { what: "test", status: serde_json::from_value(status).unwrap() }.into()
+        };
+        let of = |error| lack("team", "pawl-approval", error).unwrap().unwrap().reason;
+        assert_eq!(of(going("NamespaceTerminating")), reason::NAMESPACE_TERMINATING);
+        assert_eq!(of(going("Other")), reason::POLICY_MISSING);
     }
 
     #[test]

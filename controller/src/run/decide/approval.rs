@@ -82,10 +82,10 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         }
         Enforcement::NotEnforced { missing, retry_at } if now < *retry_at => {
             let mut decision = Decision::until(*retry_at, now);
-            let stalled = o.status().condition(conditions::STALLED, reason::POLICY_MISSING);
+            let stalled = o.status().condition(conditions::STALLED, missing.reason);
             if stalled.is_none_or(|c| c.status != "True") {
-                draft.condition(conditions::STALLED, Some(true), reason::POLICY_MISSING, missing);
-                draft.note(reason::POLICY_MISSING, true, missing.clone());
+                draft.condition(conditions::STALLED, Some(true), missing.reason, &missing.text);
+                draft.note(missing.reason, true, &missing.text);
             }
             if !draft.is_empty() {
                 decision.actions.push(Action::Write(draft.finish(Kind::Conditions)));

@@ -4,13 +4,19 @@ use jiff::Timestamp;
 
 use super::draft::Draft;
 use crate::{
-    policies::Enforcement,
+    policies::{Enforcement, missing::Missing},
     run::{
         decision::{Action, Decision, Kind},
         observed::Observed,
     },
 };
-use crds::{conditions, reason};
+use crds::{
+    conditions,
+    reason::{
+        self,
+        next_step::{Facts, Place, next_step},
+    },
+};
 
 /// Shows whether the policies are installed.
 const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
@@ -36,16 +42,22 @@ pub(super) fn wait(o: &Observed, now: Timestamp) -> Option<Decision> {
     Some(decision)
 }
 
-/// Says that the policies are missing, once.
-fn policy_missing(o: &Observed, missing: &str, now: Timestamp) -> Option<Action> {
+/// Says what keeps the policies from being proven, once.
+fn policy_missing(o: &Observed, missing: &Missing, now: Timestamp) -> Option<Action> {
     let mut draft = Draft::new(&o.run, now);
-    draft.condition_if_new(conditions::STALLED, Some(true), reason::POLICY_MISSING, missing);
+    draft.condition_if_new(conditions::STALLED, Some(true), missing.reason, &missing.text);
     if draft.is_empty() {
         return None;
     }
     draft.pending();
-    draft.message(&format!("waits for the admission policies of the chart, without which no run starts: {missing}"));
-    draft.set("nextStep", POLICY_COMMAND);
-    draft.note(reason::POLICY_MISSING, true, missing);
+    if missing.reason == reason::NAMESPACE_TERMINATING {
+        draft.message(&missing.text);
+        draft.set("nextStep", next_step(missing.reason, Place::Cluster, &Facts::default()));
+    } else {
+        let text = &missing.text;
+        draft.message(&format!("waits for the admission policies of the chart, without which no run starts: {text}"));
+        draft.set("nextStep", POLICY_COMMAND);
+    }
+    draft.note(missing.reason, true, &missing.text);
     Some(Action::Write(draft.finish(Kind::Begin)))
 }

@@ -9,6 +9,7 @@ use kube::{Api, ResourceExt, api::PostParams};
 use super::patch::already;
 use crate::{
     error::{Error, ErrorKind},
+    policies::missing::Missing,
     run::{
         context::Context,
         decide::begin::refused_again,
@@ -110,9 +111,9 @@ pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&s
                     reason::SERVICE_ACCOUNT_NOT_FOUND,
                     &format!("there is no ServiceAccount {name} in namespace {namespace}"),
                 ),
-                _ if says("because it is being terminated") => {
-                    let text = format!("namespace {namespace} is being deleted, and nothing can be created in it");
-                    trouble(reason::NAMESPACE_TERMINATING, &text)
+                _ if error.is_of_terminating_namespace() => {
+                    let missing = Missing::namespace(namespace);
+                    trouble(missing.reason, &missing.text)
                 }
                 _ if says("exceeded quota") => trouble(reason::QUOTA_EXCEEDED, &status.message),
                 _ => trouble(reason::POD_REJECTED, &status.message),

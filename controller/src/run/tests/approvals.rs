@@ -40,7 +40,7 @@ fn nothing_is_recorded_without_the_proof() {
     world.o.policies = Enforcement::Unknown;
     assert_eq!(world.decide().actions, [Action::ProbePolicies]);
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.policies = Enforcement::NotEnforced { missing: "an approval was not refused".into(), retry_at };
+    world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("an approval was not refused"), retry_at };
     assert_eq!(world.settle(), Some(5));
     assert!(world.status().approval.is_none());
     assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));

@@ -53,7 +53,7 @@ fn an_automatic_run_begins_behind_the_proof_and_is_approved_by_it() {
 fn an_automatic_run_waits_for_the_policies() {
     let mut world = World::automatic();
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.policies = Enforcement::NotEnforced { missing: "a claim was not refused".into(), retry_at };
+    world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("a claim was not refused"), retry_at };
     assert_eq!(world.settle(), Some(5));
     assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));
     assert!(world.status().attempt.is_none());
@@ -64,6 +64,19 @@ fn an_automatic_run_waits_for_the_policies() {
     world.settle();
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
     assert!(world.attempt().open && world.status().next_step.is_none());
+}
+
+#[test]
+fn a_namespace_that_is_being_deleted_is_named_and_not_the_policies() {
+    let mut world = World::automatic();
+    let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
+    world.o.policies = Enforcement::NotEnforced { missing: Missing::namespace("team"), retry_at };
+    assert_eq!(world.settle(), Some(5));
+    assert_eq!(world.condition(STALLED), is_true("NamespaceTerminating"));
+    let status = world.status();
+    assert_eq!(status.message.as_deref(), Some("namespace team is being deleted, and nothing can be created in it"));
+    assert_eq!(status.next_step.as_deref(), Some("create the run in a namespace that is not being deleted"));
+    assert_eq!((world.writes.len(), world.events.as_slice()), (1, ["NamespaceTerminating"].as_slice()));
 }
 
 #[test]
@@ -158,7 +171,9 @@ fn a_pod_that_dies_before_its_adoption_is_tried_again_whatever_kept_it_from_star
 #[test]
 fn a_service_account_that_is_missing_is_named_and_waited_for() {
     let refused = |message: &str, account| {
-        let status = Box::new(kube::core::Status::failure(message, "Forbidden").with_code(403));
+        let causes = if message.contains("terminated") { json!([{"reason": "NamespaceTerminating"}]) } else { json!([]) };
+        let status = json!({"code": 403, "reason": "Forbidden", "message": message, "details": {"causes": causes}});
+        let status = serde_json::from_value(status).unwrap();
         refusal(&CallError::Refused { what: "create pod", status }.into(), "team", account).unwrap()
     };
     let text = "pods \"net-x8dlm-a1\" is forbidden: error looking up service account team/aws: serviceaccount \"aws\" not found";

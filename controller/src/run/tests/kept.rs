@@ -157,7 +157,7 @@ fn a_withdrawal_before_the_attempt_opens_opens_none() {
 fn nothing_is_opened_without_the_proof_of_the_gate() {
     let mut world = approve(waiting());
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.policies = Enforcement::NotEnforced { missing: "x".into(), retry_at };
+    world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("x"), retry_at };
     assert_eq!(world.settle(), Some(5));
     assert_eq!((world.attempt().number, world.condition(STALLED)), (1, is_true("PolicyMissing")));
     world = world.later(5);

@@ -29,6 +29,7 @@ use super::{
     *,
 };
 use crate::{
+    policies::missing::Missing,
     requests,
     settings::Settings,
     slots::{Full, Slot},

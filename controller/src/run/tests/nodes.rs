@@ -230,7 +230,7 @@ fn it_is_refused_while_its_node_is_ready() {
 fn it_is_refused_while_the_policies_are_missing() {
     let mut world = World::automatic().claimed().bound().lost().abandoned();
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.policies = Enforcement::NotEnforced { missing: "x".into(), retry_at };
+    world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("x"), retry_at };
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Apply));
 }

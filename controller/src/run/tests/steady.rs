@@ -65,7 +65,7 @@ pub(super) fn worlds() -> Vec<(String, World)> {
                     for policies in [
                         Enforcement::Unknown,
                         Enforcement::Enforced,
-                        Enforcement::NotEnforced { missing: "x".into(), retry_at: world.now },
+                        Enforcement::NotEnforced { missing: Missing::policy("x"), retry_at: world.now },
                     ] {
                         let mut world = world.clone();
                         world.o.policies = policies.clone();
