@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use crate::digest::hex_digest;
-use crate::{Source, TerraformRunSpec, names::short_hash};
+use crate::{SourceKind, TerraformRunSpec, names::short_hash};
 
 /// Audience of the tokens.
 pub const AUDIENCE: &str = "pawl-datastore";
@@ -222,12 +222,11 @@ impl StateId {
     /// The state of a run of that name and spec. A git source has its repository and path, however the URL is written (scheme,
     /// user, `.git`); a ConfigMap or Secret its name; an inline source, or an artifact that names none, the run's name.
     pub fn of(name: &str, spec: &TerraformRunSpec) -> Self {
-        let Source { git, config_map_ref, secret_ref, .. } = &spec.source;
-        let stack = spec.stack.clone().unwrap_or_else(|| match (git, config_map_ref, secret_ref) {
-            (Some(git), ..) => git_stack(&git.url, &git.path),
-            (None, Some(object), _) => stack_name(&format!("configMap\n{}", object.name), &object.name),
-            (None, None, Some(object)) => stack_name(&format!("secret\n{}", object.name), &object.name),
-            (None, None, None) => name.to_owned(),
+        let stack = spec.stack.clone().unwrap_or_else(|| match spec.source.kind() {
+            Some(SourceKind::Git(git)) => git_stack(&git.url, &git.path),
+            Some(SourceKind::ConfigMap(object)) => stack_name(&format!("configMap\n{}", object.name), &object.name),
+            Some(SourceKind::Secret(object)) => stack_name(&format!("secret\n{}", object.name), &object.name),
+            Some(SourceKind::Inline(_) | SourceKind::Artifact(_) | SourceKind::Repository(_)) | None => name.to_owned(),
         });
         Self { stack, workspace: spec.workspace.clone() }
     }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::{FILE_MODE, identity, token_of};
-use crds::{Attempt, Source, TerraformRun, ValueFrom, datastore, pod_env};
+use crds::{Attempt, Source, SourceKind, TerraformRun, ValueFrom, datastore, pod_env};
 
 /// What is mounted of one Secret or ConfigMap: the keys the run names, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,9 +83,6 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     for key in run.spec.hooks.iter().filter_map(|hook| hook.config_map_key_ref.as_ref()) {
         add(&mut config_maps, &key.name, &key.key);
     }
-    if let Some(secret) = run.spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()) {
-        secrets.insert(secret.name.clone(), Keys::All);
-    }
     source_references(&run.spec.source, &mut secrets, &mut config_maps);
     credentials(run, &mut secrets);
     of_inputs(run, &mut secrets, &mut config_maps);
@@ -96,10 +93,17 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
 
 /// The objects that the source is, or is fetched with.
 fn source_references(source: &Source, secrets: &mut BTreeMap<String, Keys>, config_maps: &mut BTreeMap<String, Keys>) {
-    let artifact = source.artifact.as_ref().and_then(|artifact| artifact.secret_ref.as_ref()).map(|secret| &secret.name);
-    let secret = source.secret_ref.as_ref().map(|object| &object.name);
-    secrets.extend(artifact.into_iter().chain(secret).map(|name| (name.clone(), Keys::All)));
-    config_maps.extend(source.config_map_ref.iter().map(|object| (object.name.clone(), Keys::All)));
+    let secret = match source.kind() {
+        Some(SourceKind::Git(git)) => git.secret_ref.as_ref().map(|secret| &secret.name),
+        Some(SourceKind::Artifact(artifact)) => artifact.secret_ref.as_ref().map(|secret| &secret.name),
+        Some(SourceKind::Secret(object)) => Some(&object.name),
+        Some(SourceKind::ConfigMap(object)) => {
+            config_maps.insert(object.name.clone(), Keys::All);
+            None
+        }
+        Some(SourceKind::Inline(_) | SourceKind::Repository(_)) | None => None,
+    };
+    secrets.extend(secret.map(|name| (name.clone(), Keys::All)));
 }
 
 /// The volumes of a run's pod, and where its container has them.

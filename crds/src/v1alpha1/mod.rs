@@ -41,7 +41,7 @@ pub use repository::{
 };
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
-pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, RepositorySource, Source};
+pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, RepositorySource, Source, SourceKind};
 pub use status::{
     ApprovalRecord, Journal, LockRelease, Progress, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,
 };

@@ -51,20 +51,57 @@ pub struct RepositorySource {
     pub path: String,
 }
 
+/// The one field that a source has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SourceKind<'a> {
+    /// `git`.
+    Git(&'a GitSource),
+    /// `inline`.
+    Inline(&'a InlineSource),
+    /// `configMapRef`.
+    ConfigMap(&'a ObjectSource),
+    /// `secretRef`.
+    Secret(&'a ObjectSource),
+    /// `artifact`.
+    Artifact(&'a ArtifactSource),
+    /// `repository`.
+    Repository(&'a RepositorySource),
+}
+
 impl Source {
+    /// What it is. `None` unless exactly one of its fields is set, as in a run whose source this version does not know.
+    pub fn kind(&self) -> Option<SourceKind<'_>> {
+        let Self { git, inline, config_map_ref, secret_ref, artifact, repository } = self;
+        let kinds = [
+            git.as_ref().map(SourceKind::Git),
+            inline.as_ref().map(SourceKind::Inline),
+            config_map_ref.as_deref().map(SourceKind::ConfigMap),
+            secret_ref.as_deref().map(SourceKind::Secret),
+            artifact.as_deref().map(SourceKind::Artifact),
+            repository.as_deref().map(SourceKind::Repository),
+        ];
+        let mut kinds = kinds.into_iter().flatten();
+        kinds.next().filter(|_| kinds.next().is_none())
+    }
+
     /// The field of the spec that has the code, or fixes it by a digest: no run of the same spec has other code.
     pub fn fixed_by(&self) -> Option<&'static str> {
-        let artifact = self.artifact.as_ref().map(|_| "spec.source.artifact");
-        let repository = self.repository.as_ref().map(|_| "spec.source.repository.revision");
-        self.inline.as_ref().map(|_| "spec.source.inline.files").or(artifact).or(repository)
+        match self.kind()? {
+            SourceKind::Inline(_) => Some("spec.source.inline.files"),
+            SourceKind::Artifact(_) => Some("spec.source.artifact"),
+            SourceKind::Repository(_) => Some("spec.source.repository.revision"),
+            SourceKind::Git(_) | SourceKind::ConfigMap(_) | SourceKind::Secret(_) => None,
+        }
     }
 
     /// Directory of the stack, relative to the top of the source.
     pub fn path(&self) -> &str {
-        let git = self.git.as_ref().map(|git| &git.path);
-        let artifact = || self.artifact.as_ref().map(|artifact| &artifact.path);
-        let repository = || self.repository.as_ref().map(|repository| &repository.path);
-        git.or_else(artifact).or_else(repository).map_or(".", String::as_str)
+        match self.kind() {
+            Some(SourceKind::Git(git)) => &git.path,
+            Some(SourceKind::Artifact(artifact)) => &artifact.path,
+            Some(SourceKind::Repository(repository)) => &repository.path,
+            Some(SourceKind::Inline(_) | SourceKind::ConfigMap(_) | SourceKind::Secret(_)) | None => ".",
+        }
     }
 }
 
@@ -158,4 +195,21 @@ fn default_revision() -> String {
 
 fn default_path() -> String {
     ".".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_source_is_one_thing_or_nothing_that_is_known() {
+        let of = |source| serde_json::from_value::<Source>(source).unwrap();
+        let (inline, secret) = (json!({"files": {}}), json!({"name": "a"}));
+        assert!(matches!(of(json!({"secretRef": secret})).kind(), Some(SourceKind::Secret(object)) if object.name == "a"));
+        assert!(matches!(of(json!({"inline": inline})).kind(), Some(SourceKind::Inline(_))));
+        assert_eq!(of(json!({"inline": inline, "secretRef": secret})).kind(), None);
+        assert_eq!(of(json!({})).kind(), None);
+    }
 }

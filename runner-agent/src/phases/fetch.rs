@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crds::{Failure, ObjectSource, Reason, Source, TerraformRunSpec};
+use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec};
 
 use super::{PhaseRunner, source};
 use crate::{classify::internal, ports::Notices};
@@ -30,66 +30,30 @@ impl PhaseRunner {
     /// Brings the source of a run into an empty directory.
     pub(super) async fn fetch(&self, spec: &TerraformRunSpec, root: &Path, notices: &Notices) -> Result<Fetched, Failure> {
         let plain = |source: String| Fetched { source, revision: None, without: None };
-        match &spec.source {
-            Source { git: Some(git), inline: None, config_map_ref: None, secret_ref: None, artifact: None, repository: None } => {
+        let needed = "the source needs exactly one of git, inline, configMapRef, secretRef, artifact and repository";
+        match spec.source.kind().ok_or_else(|| Reason::InvalidSpec.failure(needed))? {
+            SourceKind::Git(git) => {
                 let source::Commit { id, without } = self.fetch_git(git, &spec.credentials, notices).await?;
                 let short: String = id.chars().take(7).collect();
                 Ok(Fetched { source: format!("git {short} of {}", git.revision), revision: Some(id), without })
             }
-            Source {
-                git: None,
-                inline: Some(inline),
-                config_map_ref: None,
-                secret_ref: None,
-                artifact: None,
-                repository: None,
-            } => {
+            SourceKind::Inline(inline) => {
                 source::write_files(&inline.files, root)?;
                 Ok(plain(format!("inline, {}", files(inline.files.len()))))
             }
-            Source {
-                git: None,
-                inline: None,
-                config_map_ref: Some(object),
-                secret_ref: None,
-                artifact: None,
-                repository: None,
-            } => {
+            SourceKind::ConfigMap(object) => {
                 let count = write_object(&self.settings.config_maps, object, ("ConfigMap", Reason::ConfigMapNotFound), root)?;
                 Ok(plain(format!("ConfigMap {}, {}", object.name, files(count))))
             }
-            Source {
-                git: None,
-                inline: None,
-                config_map_ref: None,
-                secret_ref: Some(object),
-                artifact: None,
-                repository: None,
-            } => {
+            SourceKind::Secret(object) => {
                 let count = write_object(&self.settings.secrets, object, ("Secret", Reason::SecretNotFound), root)?;
                 Ok(plain(format!("Secret {}, {}", object.name, files(count))))
             }
-            Source {
-                git: None,
-                inline: None,
-                config_map_ref: None,
-                secret_ref: None,
-                artifact: Some(artifact),
-                repository: None,
-            } => {
+            SourceKind::Artifact(artifact) => {
                 let source = self.fetch_artifact(artifact, root, notices).await?;
                 Ok(Fetched { source, revision: Some(artifact.digest.clone()), without: None })
             }
-            Source {
-                git: None,
-                inline: None,
-                config_map_ref: None,
-                secret_ref: None,
-                artifact: None,
-                repository: Some(repository),
-            } => self.fetch_repository(spec, repository, root, notices).await,
-            Source { .. } => Err(Reason::InvalidSpec
-                .failure("the source needs exactly one of git, inline, configMapRef, secretRef, artifact and repository")),
+            SourceKind::Repository(repository) => self.fetch_repository(spec, repository, root, notices).await,
         }
     }
 }

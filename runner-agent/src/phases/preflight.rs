@@ -4,7 +4,7 @@
 //! by whoever uses it.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use crds::{Failure, ObjectSource, Reason, TerraformRunSpec, ValueFrom};
+use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec, ValueFrom};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -101,18 +101,17 @@ impl Found {
 
     /// The objects that the source is, or is fetched with.
     fn source(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
-        let source = &spec.source;
-        if let Some(from) = source.config_map_ref.as_deref() {
-            self.files(&Object::config_map(&from.name, settings), from, "source.configMapRef");
+        match spec.source.kind() {
+            Some(SourceKind::ConfigMap(from)) => {
+                self.files(&Object::config_map(&from.name, settings), from, "source.configMapRef");
+            }
+            Some(SourceKind::Secret(from)) => self.files(&Object::secret(&from.name, settings), from, "source.secretRef"),
+            _ => {}
         }
-        if let Some(from) = source.secret_ref.as_deref() {
-            self.files(&Object::secret(&from.name, settings), from, "source.secretRef");
-        }
-        for (name, wanted) in source_secrets(spec) {
+        if let Some((name, wanted)) = source_secret(spec) {
             let object = Object::secret(name, settings);
             if inputs::is_empty(&object.dir) {
-                self.0.push((object.reason, format!("{}; {wanted} wants it", object.absent())));
-                continue;
+                return self.0.push((object.reason, format!("{}; {wanted} wants it", object.absent())));
             }
             for key in SOURCE_KEYS {
                 if inputs::mounted(&object.dir, key).is_some_and(|text| text.trim().is_empty()) {
@@ -154,7 +153,7 @@ impl Found {
             let text = inputs::mounted(&settings.identity.join(token.field), "token");
             judge(text.as_deref().and_then(token_end), format!("the token of credentials.{}", token.field));
         }
-        for (name, wanted) in source_secrets(spec).filter(|_| fetches) {
+        if let Some((name, wanted)) = source_secret(spec).filter(|_| fetches) {
             for key in ["bearerToken", "password"] {
                 let text = inputs::mounted(&settings.secrets.join(name), key);
                 let what = format!("the token at key {key} of Secret {name}, which {wanted} wants,");
@@ -164,12 +163,14 @@ impl Found {
     }
 }
 
-/// Secrets that the source is fetched with, and the field that names each.
-fn source_secrets(spec: &TerraformRunSpec) -> impl Iterator<Item = (&str, &'static str)> {
-    let git = spec.source.git.as_ref().and_then(|git| git.secret_ref.as_ref()).map(|secret| (secret, "source.git.secretRef"));
-    let artifact = spec.source.artifact.as_ref().and_then(|artifact| artifact.secret_ref.as_ref());
-    let artifact = artifact.map(|secret| (secret, "source.artifact.secretRef"));
-    git.into_iter().chain(artifact).map(|(secret, wanted)| (secret.name.as_str(), wanted))
+/// The Secret that the source is fetched with, and the field that names it.
+fn source_secret(spec: &TerraformRunSpec) -> Option<(&str, &'static str)> {
+    let (secret, wanted) = match spec.source.kind()? {
+        SourceKind::Git(git) => (&git.secret_ref, "source.git.secretRef"),
+        SourceKind::Artifact(artifact) => (&artifact.secret_ref, "source.artifact.secretRef"),
+        _ => return None,
+    };
+    Some((secret.as_ref()?.name.as_str(), wanted))
 }
 
 fn is_credential(name: &str) -> bool {

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, HookWhen, Reason, TerraformRun};
+use crds::{Failure, HookWhen, Reason, SourceKind, TerraformRun};
 use serde_json::Value;
 
 pub(super) use super::empty_home::make_empty;
@@ -100,7 +100,7 @@ impl PhaseRunner {
         source::check_links(&root)?;
         let stack = source::stack(&root, spec.source.path(), &source)?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
-        if spec.source.git.is_some() || spec.source.repository.is_some() {
+        if matches!(spec.source.kind(), Some(SourceKind::Git(_) | SourceKind::Repository(_))) {
             self.refuse_pointers(&root, &stack, without).await?;
         }
         self.fix_hooks_of_source(&stack, &root)?;
