@@ -44,7 +44,7 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{
         io,
         sync::{Arc, Mutex},
@@ -52,8 +52,9 @@ mod tests {
 
     use super::*;
 
+    /// Keeps what is written.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Kept(pub(crate) Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -23,6 +23,18 @@ struct KindLabels {
 /// An answer with metrics.
 pub type Exposition = ([(HeaderName, &'static str); 1], String);
 
+/// One more is open, until what this returns is dropped.
+pub fn opened(gauge: &Gauge) -> impl Drop + Send + use<> {
+    struct Open(Gauge);
+    impl Drop for Open {
+        fn drop(&mut self) {
+            self.0.dec();
+        }
+    }
+    gauge.inc();
+    Open(gauge.clone())
+}
+
 /// All metrics of a registry in the OpenMetrics text format.
 pub fn exposition(registry: &Mutex<Registry>) -> Exposition {
     let mut text = String::new();
@@ -79,14 +91,7 @@ impl Metrics {
 
     /// A connection was opened; it is closed when what this returns is dropped.
     pub fn connection(&self) -> impl Drop + Send + use<> {
-        struct Open(Gauge);
-        impl Drop for Open {
-            fn drop(&mut self) {
-                self.0.dec();
-            }
-        }
-        self.connections.inc();
-        Open(self.connections.clone())
+        opened(&self.connections)
     }
 
     /// The sweep deleted so many of a kind.

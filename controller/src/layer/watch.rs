@@ -19,7 +19,7 @@ use super::{
     index::trim,
     reconcile::{on_error, reconcile},
 };
-use crate::cluster::watch::{stopped, understood};
+use crate::cluster::watch::{looked, stopped, understood};
 
 /// Looks after the layers of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end. What is
 /// said of layers and repositories comes in pages, since each is large.
@@ -46,15 +46,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver
         .reconcile_on(woken)
         .graceful_shutdown_on(stopped(stop))
         .run(reconcile, on_error, ctx)
-        .for_each(|result| async move {
-            match result {
-                // Failures are logged where the layer is known; a layer may go while its look is waiting.
-                Ok(_) | Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
-                Err(error @ (controller::Error::QueueError(_) | controller::Error::RunnerError(_))) => {
-                    tracing::warn!(%error, "a watch failed; it begins again");
-                }
-            }
-        })
+        .for_each(looked)
         .await;
 }
 

@@ -27,7 +27,7 @@ use crds::{
 
 use crate::{
     admin::Readiness,
-    cluster::watch::{objects, stopped, understood},
+    cluster::watch::{looked, objects, stopped, understood},
     error::Error,
     gc::{
         pods::{is_left, left_by, let_go},
@@ -120,15 +120,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .reconcile_on(stream::select(woken.map(|run| cached(&run)), stream::select(policies, due)))
         .graceful_shutdown_on(stopped(stop))
         .run(look, failed, ctx)
-        .for_each(|result| async move {
-            match result {
-                // Failures are logged where the run is known; a run may go while its look is waiting.
-                Ok(_) | Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
-                Err(error @ (controller::Error::QueueError(_) | controller::Error::RunnerError(_))) => {
-                    tracing::warn!(%error, "a watch failed; it begins again");
-                }
-            }
-        })
+        .for_each(looked)
         .await;
 }
 

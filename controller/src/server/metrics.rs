@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use datastore::metrics::{Exposition, exposition};
+use datastore::metrics::{Exposition, exposition, opened};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -74,14 +74,7 @@ impl Metrics {
 
     /// A connection was opened; it is closed when what this returns is dropped.
     pub fn connection(&self) -> impl Drop + Send + use<> {
-        struct Open(Gauge);
-        impl Drop for Open {
-            fn drop(&mut self) {
-                self.0.dec();
-            }
-        }
-        self.connections.inc();
-        Open(self.connections.clone())
+        opened(&self.connections)
     }
 
     /// All of them in the OpenMetrics text format.

@@ -290,23 +290,17 @@ fn said(error: &RequestError) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{Command, LogSink, Role, Sink, Source};
+    use crate::{
+        own_lines::tests::Kept,
+        process::{Command, LogSink, Role, Sink, Source},
+    };
+
+    impl LogSink for Kept {}
 
     /// A log, and what is written to it.
     fn kept() -> (Log, Arc<Mutex<Vec<u8>>>) {
-        struct Kept(Arc<Mutex<Vec<u8>>>);
-        impl io::Write for Kept {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                self.0.lock().unwrap().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        impl LogSink for Kept {}
-        let written = Arc::<Mutex<Vec<u8>>>::default();
-        (Log::to(Kept(written.clone())), written)
+        let kept = Kept::default();
+        (Log::to(kept.clone()), kept.0)
     }
 
     #[test]

@@ -171,7 +171,11 @@ fn a_pod_that_dies_before_its_adoption_is_tried_again_whatever_kept_it_from_star
 #[test]
 fn a_service_account_that_is_missing_is_named_and_waited_for() {
     let refused = |message: &str, account| {
-        let causes = if message.contains("terminated") { json!([{"reason": "NamespaceTerminating"}]) } else { json!([]) };
+        let causes = if message.contains("terminated") {
+            json!([{"reason": "NamespaceTerminating", "message": "", "field": ""}])
+        } else {
+            json!([])
+        };
         let status = json!({"code": 403, "reason": "Forbidden", "message": message, "details": {"causes": causes}});
         let status = serde_json::from_value(status).unwrap();
         refusal(&CallError::Refused { what: "create pod", status }.into(), "team", account).unwrap()

@@ -26,6 +26,17 @@ fn heard() -> (Heard, tokio::sync::mpsc::UnboundedReceiver<String>) {
     (Heard(Kept::default(), said), lines)
 }
 
+/// Hears what a tool says, and kills its providers at its first line.
+fn kills_providers(children: &Children) -> Heard {
+    let children = children.clone();
+    let (heard, mut lines) = heard();
+    tokio::spawn(async move {
+        lines.recv().await;
+        children.kill_providers();
+    });
+    heard
+}
+
 fn sh(script: &str) -> Command {
     Command {
         program: "/bin/sh".into(),
@@ -113,12 +124,7 @@ async fn a_daemon_that_keeps_the_pipe_does_not_keep_us() {
 #[tokio::test]
 async fn providers_are_killed_before_the_tool() {
     let children = Children::default();
-    let other = children.clone();
-    let (mut heard, mut lines) = heard();
-    tokio::spawn(async move {
-        lines.recv().await;
-        other.kill_providers();
-    });
+    let mut heard = kills_providers(&children);
     let script = "sh -c 'echo ready; exec sleep 600'; echo provider ended with $?";
     let exit = children.run(&sh(script), &mut heard).await.unwrap();
     assert_eq!(exit.code, 0);
@@ -141,12 +147,7 @@ async fn what_reads_at_the_end_is_let_be_with_its_tool_beneath() {
 async fn the_tool_beneath_is_no_provider() {
     let dir = tempfile::tempdir().unwrap();
     let children = Children::default();
-    let other = children.clone();
-    let (mut heard, mut lines) = heard();
-    tokio::spawn(async move {
-        lines.recv().await;
-        other.kill_providers();
-    });
+    let mut heard = kills_providers(&children);
     // The tool starts itself as well, which is a child as any other.
     let script = "$TOOL '$TOOL \"echo ready; sleep 600; true\"; echo saved after $?'; echo around ended with $?";
     let exit = children.run(&around(dir.path(), script), &mut heard).await.unwrap();
