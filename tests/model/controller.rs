@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use controller::{
-    run::{Action, Enforcement, LateResult, LockHolder, NodeState, Notes, Observed, PodState, RunView, decide},
+    run::{Action, Enforcement, Notes, Observed, PodState, RunView, decide},
     settings::Settings,
-    slots::Slot,
 };
 use crds::names;
 use jiff::{SignedDuration, Timestamp};
@@ -64,26 +63,16 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         created,
         ..Notes::default()
     };
+    let run = if seen.live { RunView::live(Arc::clone(&seen.run.typed)) } else { RunView::cached(&seen.run.typed) };
     Observed {
-        run: if seen.live { RunView::live(Arc::clone(&seen.run.typed)) } else { RunView::cached(&seen.run.typed) },
         run_live: seen.live,
         pod,
         pod_live: seen.live,
         policies: Enforcement::Enforced,
         policies_live: true,
         notes,
-        newer: None,
-        applied: None,
-        late_result: LateResult::Unknown,
         taken: seen.leased.then(|| (state_key(), format!("pawl-state-{}", state_key()))),
-        ahead: None,
-        slot: Slot::Free,
-        slot_wanted: false,
-        frozen: None,
-        node: NodeState::Unknown,
-        gone_pod_ended: false,
-        lock_released: false,
-        lock_holder: LockHolder::Unknown,
+        ..Observed::of(run)
     }
 }
 

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use super::{
     context::Context,
     memory::Notes,
-    observed::{LateResult, LockHolder, Observed, PodState, node_name},
+    observed::{Observed, PodState, node_name},
     run_view::RunView,
 };
 use crate::{
@@ -81,25 +81,16 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
 fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node: NodeState, ctx: &Context) -> Observed {
     let (slot, slot_wanted) = ctx.slots.look(run);
     Observed {
-        run: view,
-        run_live: false,
         pod,
-        pod_live: false,
         policies: ctx.policies.state(&run.namespace().unwrap_or_default(), ctx.now()),
-        policies_live: false,
         notes,
         newer: ctx.newer_plans.newer(&run.uid().unwrap_or_default()),
         applied: ctx.queue.applied_since(run),
-        late_result: LateResult::Unknown,
-        taken: None,
-        ahead: None,
         slot,
         slot_wanted,
         frozen: ctx.freezes.of(&run.namespace().unwrap_or_default()),
         node,
-        gone_pod_ended: false,
-        lock_released: false,
-        lock_holder: LockHolder::Unknown,
+        ..Observed::of(view)
     }
 }
 

@@ -81,6 +81,31 @@ pub enum LateResult {
 }
 
 impl Observed {
+    /// A run of which nothing else is known.
+    pub fn of(run: RunView) -> Self {
+        Self {
+            run,
+            run_live: false,
+            pod: PodState::Unknown,
+            pod_live: false,
+            policies: Enforcement::Unknown,
+            policies_live: false,
+            notes: Notes::default(),
+            newer: None,
+            applied: None,
+            late_result: LateResult::Unknown,
+            taken: None,
+            ahead: None,
+            slot: Slot::Free,
+            slot_wanted: false,
+            frozen: None,
+            node: NodeState::Unknown,
+            gone_pod_ended: false,
+            lock_released: false,
+            lock_holder: LockHolder::Unknown,
+        }
+    }
+
     /// The status, empty when there is none yet.
     pub fn status(&self) -> &Status {
         &self.run.status

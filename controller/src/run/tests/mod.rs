@@ -77,25 +77,12 @@ impl World {
     /// A Manual run that was just created.
     pub(super) fn new() -> Self {
         let o = Observed {
-            run: RunView::live(Arc::new(run())),
             run_live: true,
             pod: PodState::Absent,
             pod_live: true,
             policies: Enforcement::Enforced,
             policies_live: true,
-            notes: Notes::default(),
-            newer: None,
-            applied: None,
-            late_result: LateResult::Unknown,
-            taken: None,
-            ahead: None,
-            slot: Slot::Free,
-            slot_wanted: false,
-            frozen: None,
-            node: NodeState::Unknown,
-            gone_pod_ended: false,
-            lock_released: false,
-            lock_holder: LockHolder::Unknown,
+            ..Observed::of(RunView::live(Arc::new(run())))
         };
         Self {
             run: Box::new(run()),
