@@ -22,7 +22,7 @@ pub enum Standing {
 }
 
 #[derive(Debug, Default)]
-struct Wish {
+struct Wanted {
     /// A poke is under way, and whether something came since it was sent.
     under_way: Option<bool>,
     failures: u32,
@@ -31,29 +31,29 @@ struct Wish {
 
 /// Repositories for which a delivery came, by UID.
 #[derive(Debug, Default)]
-pub struct Pokes(BTreeMap<String, Wish>);
+pub struct Pokes(BTreeMap<String, Wanted>);
 
 impl Pokes {
     /// A delivery came.
     pub fn want(&mut self, uid: &str) {
-        let wish = self.0.entry(uid.to_owned()).or_default();
-        if let Some(again) = &mut wish.under_way {
+        let wanted = self.0.entry(uid.to_owned()).or_default();
+        if let Some(again) = &mut wanted.under_way {
             *again = true;
         }
     }
 
     /// At most `room` of those to poke now, and when the next one is, if that depends on time alone. They are under way from then on.
     pub fn due(&mut self, now: Instant, room: usize, standing: impl Fn(&str) -> Standing) -> (Vec<String>, Option<Instant>) {
-        self.0.retain(|uid, wish| wish.under_way.is_some() || standing(uid) != Standing::Gone);
+        self.0.retain(|uid, wanted| wanted.under_way.is_some() || standing(uid) != Standing::Gone);
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
-        for (uid, wish) in &mut self.0 {
-            if wish.under_way.is_some() || standing(uid) != Standing::Free {
+        for (uid, wanted) in &mut self.0 {
+            if wanted.under_way.is_some() || standing(uid) != Standing::Free {
                 continue;
             }
-            match wish.not_before.filter(|at| *at > now) {
+            match wanted.not_before.filter(|at| *at > now) {
                 Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                 None if due.len() < room => {
-                    wish.under_way = Some(false);
+                    wanted.under_way = Some(false);
                     due.push(uid.clone());
                 }
                 None => {}
@@ -64,8 +64,8 @@ impl Pokes {
 
     /// A poke stands there now.
     pub fn sent(&mut self, uid: &str) {
-        if self.0.get(uid).is_some_and(|wish| wish.under_way == Some(true)) {
-            self.0.insert(uid.to_owned(), Wish::default());
+        if self.0.get(uid).is_some_and(|wanted| wanted.under_way == Some(true)) {
+            self.0.insert(uid.to_owned(), Wanted::default());
         } else {
             self.0.remove(uid);
         }
@@ -73,9 +73,9 @@ impl Pokes {
 
     /// It may stand there or not.
     pub fn failed(&mut self, uid: &str, now: Instant) {
-        if let Some(wish) = self.0.get_mut(uid) {
-            let wait = AGAIN.saturating_mul(1 << wish.failures.min(6)).min(LONGEST);
-            *wish = Wish { under_way: None, failures: wish.failures.saturating_add(1), not_before: Some(now + wait) };
+        if let Some(wanted) = self.0.get_mut(uid) {
+            let wait = AGAIN.saturating_mul(1 << wanted.failures.min(6)).min(LONGEST);
+            *wanted = Wanted { under_way: None, failures: wanted.failures.saturating_add(1), not_before: Some(now + wait) };
         }
     }
 }

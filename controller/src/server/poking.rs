@@ -48,7 +48,7 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
                     receiver.pokes().failed(&uid, Instant::now());
                 }
             },
-            () = receiver.wished.notified() => {}
+            () = receiver.wanted.notified() => {}
             () = receiver.repositories.changed.notified() => {}
             () = later => {}
             _ = stop.wait_for(|stop| *stop), if !*stop.borrow() => {}

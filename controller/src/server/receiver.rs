@@ -37,7 +37,7 @@ pub struct Receiver {
     /// What is counted.
     pub metrics: Metrics,
     /// Told when somebody is to be poked.
-    pub wished: Notify,
+    pub wanted: Notify,
     /// What came before.
     pub replays: Replays,
     secrets: Secrets,
@@ -52,7 +52,7 @@ impl Receiver {
             repositories: Repositories::default(),
             deliveries: Deliveries::default(),
             metrics: Metrics::new(),
-            wished: Notify::new(),
+            wanted: Notify::new(),
             replays: Replays::default(),
             secrets: Secrets::new(client),
             pokes: Mutex::default(),
@@ -96,7 +96,7 @@ impl Receiver {
         };
         if verdict == Verdict::Accepted {
             self.pokes().want(uid);
-            self.wished.notify_one();
+            self.wanted.notify_one();
         }
         self.metrics.delivered(signed.forge, verdict);
         let repository = format!("{}/{}", repository.namespace, repository.name);
