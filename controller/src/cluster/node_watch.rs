@@ -2,7 +2,6 @@
 
 use std::{future::ready, sync::Arc};
 
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, runtime::watcher};
 use tokio::sync::watch;
