@@ -21,9 +21,6 @@ pub(super) const SECRET: &str = "kept-by-a-pawl-8341-2207";
 /// Without it the API server would write its own address over that of the proxy.
 pub(super) const FLAG: &str = "--endpoint-reconciler-type=none";
 
-/// How long the watch of the runs may say nothing.
-const SILENCE: Duration = Duration::from_secs(15);
-
 /// Everything that the loop works with.
 pub(super) struct Lab {
     pub(super) cluster: Cluster,
@@ -58,7 +55,13 @@ impl Lab {
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
         let (seen, writer) = reflector::store();
-        tokio::spawn(look_on(Api::namespaced(client.clone(), &namespace), writer));
+        // An API server that is killed while it is asked may leave a watch without an answer, and nobody would act for its runs then.
+        let mut config = cluster.config().await?;
+        config.read_timeout = Some(Duration::from_secs(30));
+        let watching = Api::<TerraformRun>::namespaced(Client::try_from(config)?, &namespace);
+        let events = watcher(watching, watcher::Config::default().timeout(20));
+        let mut events = events.default_backoff().reflect(writer).boxed();
+        tokio::spawn(async move { while events.next().await.is_some() {} });
         let over = AtomicBool::new(false);
         Ok(Self { cluster, client, state, proxy, namespace, record: Record::default(), over, seen })
     }
@@ -118,20 +121,6 @@ impl Lab {
         let events = self.cluster.kubectl(&["-n", &self.namespace, "get", "events", "-o", "json"])?;
         found.extend(events.contains(SECRET).then(|| "an event holds the secret".to_owned()));
         Ok(found)
-    }
-}
-
-/// Keeps what is seen as the API server has it. A watch that says nothing for long is begun anew: one that was asked for while its server
-/// died or came up may never say anything, nor end.
-async fn look_on(runs: Api<TerraformRun>, mut seen: reflector::store::Writer<TerraformRun>) {
-    loop {
-        let mut events = watcher(runs.clone(), watcher::Config::default()).default_backoff().boxed();
-        while let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await {
-            // After an error the watch goes on by itself.
-            if let Ok(event) = event {
-                seen.apply_watcher_event(&event);
-            }
-        }
     }
 }
 
