@@ -322,11 +322,12 @@ pub(crate) fn random() -> Result<(), Failed> {
 
 /// Every death and every lost answer at every write of the layer controller, in a life with commits, one that takes another's place, drift and a deletion.
 pub(crate) fn singles() -> Result<(), Failed> {
-    use Happening::{Ask, Commit, Delete, Drift};
+    use Happening::{Ask, Commit, Delete, Drift, Orphan};
     let begun = Instant::now();
     let scenes = [
         (['A', 'A', 'A'], vec![(0, Commit(0)), (2, Commit(1)), (60, Drift), (300, Ask), (330, Delete)]),
-        (['M', 'M', 'M'], vec![(0, Commit(0)), (20, Commit(1)), (25, Commit(0)), (26, Commit(1))]),
+        (['M', 'M', 'M'], vec![(0, Commit(0)), (10, Commit(0)), (20, Commit(1)), (25, Commit(0)), (26, Commit(1))]),
+        (['A', 'A', 'A'], vec![(0, Commit(0)), (60, Orphan), (60, Delete)]),
     ];
     let mut all = Vec::new();
     for (remediation, happens) in scenes {
