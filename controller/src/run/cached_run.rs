@@ -12,9 +12,12 @@ use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Obj
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
-use super::packed::Packed;
+use super::packed::{Alike, Packed};
 use crate::{gc::ttl, settings::Settings};
 use crds::{TerraformRun, conditions};
+
+/// Runs that are finished.
+static FINISHED: Alike = Alike::new();
 
 /// A run as the cache keeps it.
 #[derive(Clone, Debug)]
@@ -67,7 +70,7 @@ impl CachedRun {
 
 impl Finished {
     fn of(run: &TerraformRun, settings: &Settings) -> Result<Self> {
-        let text = Packed::of(&serde_json::to_vec(run)?)?;
+        let text = FINISHED.pack(&serde_json::to_vec(run)?)?;
         let status = run.status.as_ref();
         let (ended, result) =
             (status.and_then(|status| status.completion_time.as_ref()), status.and_then(|status| status.result));
@@ -76,7 +79,7 @@ impl Finished {
     }
 
     fn read(&self) -> Option<TerraformRun> {
-        let read = self.text.text().and_then(|text| Ok(serde_json::from_slice(&text)?));
+        let read = FINISHED.text(&self.text).and_then(|text| Ok(serde_json::from_slice(&text)?));
         read.inspect_err(|error| tracing::error!(%error, "a run in the cache cannot be read")).ok()
     }
 }

@@ -5,47 +5,61 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, ensure};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// The first text of this process: what others are compared with.
-static FIRST: OnceLock<Box<[u8]>> = OnceLock::new();
 /// More than deflate adds to what cannot be made smaller, in bytes, for each 16 KiB.
 const MORE: usize = 64;
 
-/// A text of this process.
+/// What texts are compared with: the first of them.
+#[derive(Debug)]
+pub(super) struct Alike(OnceLock<Box<[u8]>>);
+
+/// A text among others like it.
 #[derive(Clone, Debug)]
 pub(super) struct Packed {
     bytes: Box<[u8]>,
     length: usize,
 }
 
-impl Packed {
-    /// Keeps a text.
+impl Alike {
+    /// There is no text yet.
+    pub(super) const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// Packs a text.
     ///
     /// # Errors
     /// When it cannot be compressed.
-    pub(super) fn of(text: &[u8]) -> Result<Self> {
+    pub(super) fn pack(&self, text: &[u8]) -> Result<Packed> {
         let mut bytes = Vec::with_capacity(text.len() + MORE * (1 + text.len() / (16 << 10)));
         let mut deflate = Compress::new(Compression::default(), false);
-        deflate.set_dictionary(FIRST.get_or_init(|| text.into()))?;
+        deflate.set_dictionary(self.0.get_or_init(|| text.into()))?;
         let status = deflate.compress_vec(text, &mut bytes, FlushCompress::Finish)?;
         ensure!(status == Status::StreamEnd, "a text of {} bytes is larger when it is packed", text.len());
-        Ok(Self { bytes: bytes.into(), length: text.len() })
+        Ok(Packed { bytes: bytes.into(), length: text.len() })
     }
 
-    /// The text.
+    /// A text that was packed here.
     ///
     /// # Errors
-    /// When it is not what was kept.
-    pub(super) fn text(&self) -> Result<Vec<u8>> {
-        let mut text = Vec::with_capacity(self.length);
+    /// When it is not what was packed.
+    pub(super) fn text(&self, packed: &Packed) -> Result<Vec<u8>> {
+        let mut text = Vec::with_capacity(packed.length);
         let mut inflate = Decompress::new(false);
-        inflate.set_dictionary(FIRST.get().context("nothing was packed yet")?)?;
-        let status = inflate.decompress_vec(&self.bytes, &mut text, FlushDecompress::Finish)?;
-        ensure!(status == Status::StreamEnd && text.len() == self.length, "{} of {} bytes came back", text.len(), self.length);
+        inflate.set_dictionary(self.0.get().context("nothing was packed yet")?)?;
+        let status = inflate.decompress_vec(&packed.bytes, &mut text, FlushDecompress::Finish)?;
+        ensure!(
+            status == Status::StreamEnd && text.len() == packed.length,
+            "{} of {} bytes came back",
+            text.len(),
+            packed.length
+        );
         Ok(text)
     }
+}
 
+#[cfg(test)]
+impl Packed {
     /// How many bytes it takes.
-    #[cfg(test)]
     pub(super) fn size(&self) -> usize {
         self.bytes.len()
     }
@@ -58,8 +72,12 @@ mod tests {
     #[test]
     fn a_text_comes_back_as_it_was_whatever_it_is() {
         let long: Vec<u8> = (0..100_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-        for text in [b"".as_slice(), b"{}", br#"{"a": 1, "b": "one text and another"}"#, &long] {
-            assert_eq!(Packed::of(text).unwrap().text().unwrap(), text);
+        let texts = [br#"{"a": 1, "b": "one text and another"}"#.as_slice(), b"", b"{}", &long];
+        for first in texts {
+            let alike = Alike::new();
+            for text in [first].iter().chain(&texts) {
+                assert_eq!(alike.text(&alike.pack(text).unwrap()).unwrap(), *text);
+            }
         }
     }
 
@@ -67,20 +85,18 @@ mod tests {
     fn what_others_say_as_well_costs_next_to_nothing() {
         let text =
             |n: u32| format!(r#"{{"kind": "TerraformRun", "name": "run-{n}", "phase": "Succeeded", "message": "no changes"}}"#);
-        let one = Packed::of(text(1).as_bytes()).unwrap();
-        let like = FIRST.get().unwrap();
-        // Another test may have been first.
-        if **like == *text(1).as_bytes() {
-            assert!(Packed::of(text(2).as_bytes()).unwrap().size() < 20, "{}", one.size());
-        }
-        let twice = [like.as_ref(), b"!"].concat();
-        assert!(Packed::of(&twice).unwrap().size() < 20 + like.len() / 100);
+        let alike = Alike::new();
+        alike.pack(text(1).as_bytes()).unwrap();
+        let second = alike.pack(text(2).as_bytes()).unwrap().size();
+        assert!(second < 20, "{second} bytes");
     }
 
     #[test]
     fn what_was_damaged_is_no_text() {
-        let mut packed = Packed::of(br#"{"a": "some words that are no others"}"#).unwrap();
+        let alike = Alike::new();
+        let mut packed = alike.pack(br#"{"a": "some words that are no others"}"#).unwrap();
         packed.length += 1;
-        assert!(packed.text().is_err());
+        assert!(alike.text(&packed).is_err());
+        assert!(Alike::new().text(&packed).is_err(), "packed elsewhere");
     }
 }
