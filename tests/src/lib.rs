@@ -14,6 +14,7 @@ pub mod played;
 pub mod releases;
 #[cfg(test)]
 mod rooms;
+pub mod scale;
 pub mod scripted_tool;
 pub mod servers;
 pub mod trace;

@@ -1,49 +1,50 @@
-//! A run as the cache keeps it: as it is while something may still become of it, and as text once it is finished for good. Most of what is
+//! A run as the cache keeps it: as it is while something may still become of it, and packed once it is finished for good. Most of what is
 //! stored has ended, and a run is large however little of it is left.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
 
+use anyhow::Result;
 use jiff::Timestamp;
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
+use super::packed::{Alike, Packed};
 use crate::{gc::ttl, settings::Settings};
 use crds::{TerraformRun, conditions};
+
+/// Runs that are finished.
+static FINISHED: Alike = Alike::new();
 
 /// A run as the cache keeps it.
 #[derive(Clone, Debug)]
 pub struct CachedRun {
-    kept: Kept,
+    /// The run, while something may still become of it.
+    whole: Option<Arc<TerraformRun>>,
+    /// What is left of it after that.
+    finished: Option<Box<Finished>>,
     wakes: u64,
 }
 
-#[derive(Clone, Debug)]
-enum Kept {
-    Whole(Arc<TerraformRun>),
-    Finished(Box<Finished>),
-}
-
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Finished {
-    /// Name and namespace, by which it is found.
-    meta: ObjectMeta,
     /// When it goes.
     due: Option<Timestamp>,
     /// All of it, as JSON.
-    text: Box<[u8]>,
+    text: Packed,
+    /// Name and namespace, once somebody has asked.
+    meta: OnceLock<Box<ObjectMeta>>,
 }
 
 impl CachedRun {
     /// Keeps a run that was trimmed; `wakes` is a hash of what is a reason to look at it.
     pub fn of(run: TerraformRun, wakes: u64, settings: &Settings) -> Self {
-        let text = if is_finished(&run) { serde_json::to_vec(&run).ok() } else { None };
-        let Some(text) = text else { return Self { kept: Kept::Whole(Arc::new(run)), wakes } };
-        let status = run.status.as_ref();
-        let (ended, result) = (status.and_then(|status| status.completion_time.clone()), status.and_then(|status| status.result));
-        let due = ttl::due(&run, run.spec.ttl_seconds_after_finished, ended.as_ref(), result, settings);
-        let meta = ObjectMeta { name: run.metadata.name, namespace: run.metadata.namespace, ..ObjectMeta::default() };
-        Self { kept: Kept::Finished(Box::new(Finished { meta, due, text: text.into() })), wakes }
+        let finished = if is_finished(&run) { Finished::of(&run, settings).ok().map(Box::new) } else { None };
+        let whole = finished.is_none().then(|| Arc::new(run));
+        Self { whole, finished, wakes }
     }
 
     /// The hash of what is a reason to look at it.
@@ -51,35 +52,48 @@ impl CachedRun {
         self.wakes
     }
 
-    /// The run; `None` when the text of one cannot be read, which was written by this process.
+    /// The run; `None` when one cannot be read that was packed by this process.
     pub fn run(&self) -> Option<Arc<TerraformRun>> {
-        match &self.kept {
-            Kept::Whole(run) => Some(run.clone()),
-            Kept::Finished(finished) => match serde_json::from_slice(&finished.text) {
-                Ok(run) => Some(Arc::new(run)),
-                Err(error) => {
-                    tracing::error!(%error, run.name = finished.meta.name, "a run in the cache cannot be read");
-                    None
-                }
-            },
-        }
+        self.whole.clone().or_else(|| self.finished.as_ref()?.read().map(Arc::new))
     }
 
     /// The run while something may still become of it.
     pub fn unfinished(&self) -> Option<&TerraformRun> {
-        match &self.kept {
-            Kept::Whole(run) => Some(run),
-            Kept::Finished(_) => None,
-        }
+        self.whole.as_deref()
     }
 
     /// When it goes, of one that is finished for good.
     pub fn due(&self) -> Option<Timestamp> {
-        match &self.kept {
-            Kept::Whole(_) => None,
-            Kept::Finished(finished) => finished.due,
-        }
+        self.finished.as_ref()?.due
     }
+}
+
+impl Finished {
+    fn of(run: &TerraformRun, settings: &Settings) -> Result<Self> {
+        let text = FINISHED.pack(&serde_json::to_vec(run)?)?;
+        let status = run.status.as_ref();
+        let (ended, result) =
+            (status.and_then(|status| status.completion_time.as_ref()), status.and_then(|status| status.result));
+        let due = ttl::due(run, run.spec.ttl_seconds_after_finished, ended, result, settings);
+        Ok(Self { due, text, meta: OnceLock::from(Box::new(named(&run.metadata))) })
+    }
+
+    fn read(&self) -> Option<TerraformRun> {
+        let read = FINISHED.text(&self.text).and_then(|text| Ok(serde_json::from_slice(&text)?));
+        read.inspect_err(|error| tracing::error!(%error, "a run in the cache cannot be read")).ok()
+    }
+}
+
+/// The cache keeps a clone, under a key of its own. So what the key has as well is not cloned: it is read again where somebody asks.
+impl Clone for Finished {
+    fn clone(&self) -> Self {
+        Self { due: self.due, text: self.text.clone(), meta: OnceLock::new() }
+    }
+}
+
+/// Name and namespace, by which a run is found.
+fn named(meta: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta { name: meta.name.clone(), namespace: meta.namespace.clone(), ..ObjectMeta::default() }
 }
 
 /// Nothing more becomes of it by itself, but that it goes.
@@ -111,24 +125,27 @@ impl Resource for CachedRun {
     }
 
     fn meta(&self) -> &ObjectMeta {
-        match &self.kept {
-            Kept::Whole(run) => run.meta(),
-            Kept::Finished(finished) => &finished.meta,
+        static NONE: OnceLock<ObjectMeta> = OnceLock::new();
+        match (&self.whole, &self.finished) {
+            (Some(run), _) => run.meta(),
+            (None, Some(finished)) => {
+                finished.meta.get_or_init(|| Box::new(finished.read().map(|run| named(&run.metadata)).unwrap_or_default()))
+            }
+            (None, None) => NONE.get_or_init(ObjectMeta::default),
         }
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        match &mut self.kept {
-            Kept::Whole(run) => Arc::make_mut(run).meta_mut(),
-            Kept::Finished(finished) => &mut finished.meta,
-        }
+        let run = self.run().unwrap_or_default();
+        self.finished = None;
+        Arc::make_mut(self.whole.insert(run)).meta_mut()
     }
 }
 
 /// As the API server sends it.
 impl<'de> Deserialize<'de> for CachedRun {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        TerraformRun::deserialize(deserializer).map(|run| Self { kept: Kept::Whole(Arc::new(run)), wakes: 0 })
+        TerraformRun::deserialize(deserializer).map(|run| Self { whole: Some(Arc::new(run)), finished: None, wakes: 0 })
     }
 }
 
@@ -226,36 +243,24 @@ mod tests {
     #[test]
     fn a_finished_run_costs_little() {
         const RUNS: usize = 2_000;
-        const BOUND: usize = 2_100;
+        const BOUND: usize = 1_000;
         let of = |text: &str| text.len().next_multiple_of(16) + 16;
-        let kept: Vec<_> = (0..RUNS).map(|number| CachedRun::of(trimmed(number), 0, &Settings::default())).collect();
+        // As the store has it: a clone.
+        let kept: Vec<_> = (0..RUNS).map(|number| CachedRun::of(trimmed(number), 0, &Settings::default()).clone()).collect();
         let bytes: usize = kept
             .iter()
             .map(|run| {
-                let Kept::Finished(finished) = &run.kept else { panic!("it is finished") };
+                let finished = run.finished.as_ref().unwrap();
+                assert!(finished.meta.get().is_none(), "nobody asked");
+                let text = finished.text.size().next_multiple_of(16) + 16;
                 let names = of(&run.name_any()) + of(&run.namespace().unwrap());
                 let key = size_of::<kube::runtime::reflector::ObjectRef<CachedRun>>() + size_of::<usize>() + 1;
                 // A table is between half and all of seven eighths full.
                 let table = key * 16 / 10;
-                size_of::<CachedRun>()
-                    + size_of::<Finished>()
-                    + 48
-                    + finished.text.len().next_multiple_of(16)
-                    + 16
-                    + 2 * names
-                    + table
+                size_of::<CachedRun>() + size_of::<Finished>() + 48 + text + names + table
             })
             .sum();
-        println!("{} bytes for each, {} of them text", bytes / RUNS, kept[0].clone().text());
+        println!("{} bytes for each, {} of them text", bytes / RUNS, kept[0].finished.as_ref().unwrap().text.size());
         assert!(bytes / RUNS < BOUND, "{} bytes: {}", bytes / RUNS, serde_json::to_string(&trimmed(0)).unwrap());
-    }
-
-    impl CachedRun {
-        fn text(self) -> usize {
-            match self.kept {
-                Kept::Finished(finished) => finished.text.len(),
-                Kept::Whole(_) => 0,
-            }
-        }
     }
 }

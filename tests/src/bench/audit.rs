@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Whose requests and of what kind, in the order in which they are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A write of a run, its status or a pod.
     Write,
     /// A get or a list.
@@ -30,28 +30,28 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 8] =
+    pub(crate) const ALL: [Self; 8] =
         [Self::Write, Self::Read, Self::Watch, Self::DryRun, Self::Event, Self::Rights, Self::Review, Self::Own];
 }
 
 /// One request.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) at: Timestamp,
-    pub(super) user: String,
-    pub(super) kind: Kind,
+pub(crate) struct Request {
+    pub(crate) at: Timestamp,
+    pub(crate) user: String,
+    pub(crate) kind: Kind,
     /// `patch terraformruns/status b1/run-0`.
-    pub(super) what: String,
-    pub(super) code: u64,
+    pub(crate) what: String,
+    pub(crate) code: u64,
 }
 
 /// The end of an audit log, to read from later.
-pub(super) fn end(file: &Path) -> Result<u64> {
+pub(crate) fn end(file: &Path) -> Result<u64> {
     Ok(std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len())
 }
 
 /// Every request since that place in the log.
-pub(super) fn since(file: &Path, place: u64) -> Result<Vec<Request>> {
+pub(crate) fn since(file: &Path, place: u64) -> Result<Vec<Request>> {
     let mut log = std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
     log.seek(SeekFrom::Start(place))?;
     let mut text = String::new();
@@ -90,7 +90,7 @@ fn request(event: &Value) -> Option<Request> {
 }
 
 /// What was asked, counted: `patch terraformruns/status x5, create pods x1`.
-pub(super) fn counted<'a>(requests: impl IntoIterator<Item = &'a Request>) -> String {
+pub(crate) fn counted<'a>(requests: impl IntoIterator<Item = &'a Request>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for request in requests {
         let words: Vec<_> = request.what.split(' ').take(2).collect();

@@ -5,7 +5,7 @@
 //! are interleaved, so that a machine that gets busy does so for both.
 
 mod approval;
-mod audit;
+pub(crate) mod audit;
 mod bundles;
 mod containers;
 mod flood;
@@ -166,7 +166,7 @@ async fn measure(options: &Options) -> Result<Table> {
 }
 
 /// What the figures were taken on, and how busy it was.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<_> = load.split(' ').take(2).collect();

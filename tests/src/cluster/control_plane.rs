@@ -156,7 +156,8 @@ fn claim_directory() -> Result<PathBuf> {
     Ok(state)
 }
 
-fn free_ports(count: usize) -> Result<Vec<u16>> {
+/// Ports of the loopback address that nobody listens on at the moment.
+pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
     // All are held until all are found, so that they differ.
     let listeners: Vec<TcpListener> = (0..count)
         .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
