@@ -1,6 +1,6 @@
 //! What an attempt does when the API is busy, away or refuses it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{Fault, start};
 use crds::{Phase, RunResult, names};

@@ -1,9 +1,6 @@
 //! Attempts from their adoption to their end: the real driver and real processes, a scripted tool, a run in memory.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Duration};
 
 use crate::common::start;
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};

@@ -40,8 +40,8 @@ pub mod status;
 pub mod store;
 pub mod submodules;
 pub mod tree;
-pub mod wanted;
 pub mod walk;
+pub mod wanted;
 pub mod watch;
 pub mod worker;
 

@@ -2,6 +2,7 @@
 
 use std::{future::ready, sync::Arc};
 
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, runtime::watcher};
 use tokio::sync::watch;

@@ -19,28 +19,28 @@ pub type Repository = (Box<str>, Box<str>);
 
 /// Slots and the line, as the watches have shown them and as this process has written.
 #[derive(Default)]
-pub struct Allocations {
+pub(super) struct Allocations {
     /// By UID; only runs that have not ended.
-    pub runs: Index<Box<str>, Entry>,
+    pub(super) runs: Index<Box<str>, Entry>,
     /// Those who wait.
-    pub line: Line,
+    pub(super) line: Line,
     /// The places that their words name.
-    pub told: BTreeMap<Place, usize>,
+    pub(super) told: BTreeMap<Place, usize>,
     /// How many attempts are open or about to be.
-    pub open: Open,
+    pub(super) open: Open,
     /// UIDs of those that are held and may end.
-    held: BTreeSet<Box<str>>,
+    pub(super) held: BTreeSet<Box<str>>,
     /// How many may be.
-    pub bounds: Bounds,
+    pub(super) bounds: Bounds,
     /// Where the bounds of repositories are from.
-    pub repositories: Index<Repository, u32>,
+    pub(super) repositories: Index<Repository, u32>,
     /// Who is told which runs to look at; of one namespace or of all.
-    pub wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
+    pub(super) wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
 }
 
 impl Allocations {
     /// Takes what a watch shows of a run.
-    pub fn put(&mut self, seen: Seen, run: &TerraformRun) {
+    pub(super) fn put(&mut self, seen: Seen, run: &TerraformRun) {
         let uid: Box<str> = run.uid().unwrap_or_default().into();
         let version: u64 = run.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
         let before = self.runs.remove(&*uid);
@@ -72,7 +72,7 @@ impl Allocations {
     }
 
     /// Takes a run away.
-    pub fn remove(&mut self, uid: &str) {
+    pub(super) fn remove(&mut self, uid: &str) {
         if let Some(gone) = self.runs.remove(uid) {
             self.forget(uid, &gone);
             self.serve();
@@ -80,7 +80,7 @@ impl Allocations {
     }
 
     /// Puts another entry in the place of one, as the watch that showed it.
-    pub fn change(&mut self, uid: &str, entry: Entry) {
+    pub(super) fn change(&mut self, uid: &str, entry: Entry) {
         if let Some(before) = self.runs.get(uid).cloned() {
             self.forget(uid, &before);
             self.count(uid, &entry);
@@ -104,7 +104,7 @@ impl Allocations {
     }
 
     /// Takes what an entry counts for away.
-    pub fn forget(&mut self, uid: &str, entry: &Entry) {
+    pub(super) fn forget(&mut self, uid: &str, entry: &Entry) {
         for class in entry.counts() {
             self.open.remove(class, &entry.scopes);
         }
@@ -119,26 +119,26 @@ impl Allocations {
     ///
     /// # Errors
     /// What is full, and where it stands.
-    pub fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
+    pub(super) fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
         ask(place, scopes, &self.line, &self.open, &self.bounds)
     }
 
     /// Changes until when the slot of a run is kept.
-    pub fn keeps(&mut self, uid: &str, change: impl FnOnce(Until) -> Until) {
+    pub(super) fn keeps(&mut self, uid: &str, change: impl FnOnce(Until) -> Until) {
         if let Some(kept) = self.runs.get_mut(uid).and_then(|entry| entry.kept.as_mut()) {
             kept.until = change(kept.until);
         }
     }
 
     /// The pods that hold what is full and only wait.
-    pub fn holds(&self, full: &Full) -> Vec<(Box<str>, Box<str>)> {
+    pub(super) fn holds(&self, full: &Full) -> Vec<(Box<str>, Box<str>)> {
         let held = self.held.iter().filter_map(|uid| self.runs.get(uid));
         let of = held.filter(|entry| entry.open == Some(full.class) && entry.scopes.contains(&full.scope));
         of.map(|entry| (entry.namespace.clone(), entry.name.clone())).collect()
     }
 
     /// Wakes those who may have a slot now, and those who have come so much nearer that they are to say so.
-    pub fn serve(&self) {
+    pub(super) fn serve(&self) {
         if self.line.is_empty() {
             return;
         }
@@ -158,7 +158,7 @@ impl Allocations {
     }
 
     /// Has a run looked at.
-    pub fn send(&self, namespace: &str, name: &str) {
+    pub(super) fn send(&self, namespace: &str, name: &str) {
         for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
             // Nobody listens any more when the controller ends.
             let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));

@@ -125,15 +125,15 @@ impl Open {
             .find_map(|scope| bounds.of(scope).filter(|bound| self.count(class, scope) >= *bound).map(|bound| (scope, bound)))
     }
 
-    /// Whether a place is so much better than the one that was told that it is worth a write: each run says it a few times only.
-    pub fn nearer(place: usize, told: usize) -> bool {
-        place * 2 <= told
-    }
-
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// Whether a place is so much better than the one that was told that it is worth a write: each run says it a few times only.
+pub fn nearer(place: usize, told: usize) -> bool {
+    place * 2 <= told
 }
 
 /// How a run stands with the slot that it needs.

@@ -3,15 +3,15 @@
 use serde_json::{Map, Value, json};
 
 /// Said of a run and of a layer's template.
-pub const NAMED: &str = "credentials of aws, gcp, azure and vault need runner.serviceAccountName: they are the account's, and who uses it needs the verb use";
+pub(super) const NAMED: &str = "credentials of aws, gcp, azure and vault need runner.serviceAccountName: they are the account's, and who uses it needs the verb use";
 
 /// Rules with what the API server answers when they are false.
-pub fn rules(rules: &[(&str, &str)]) -> Value {
+pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
     rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
 }
 
 /// That `path` does not lead out.
-pub fn inside(what: &str) -> Value {
+pub(super) fn inside(what: &str) -> Value {
     rules(&[(
         "!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
         &format!("path stays inside {what}"),
@@ -20,7 +20,7 @@ pub fn inside(what: &str) -> Value {
 
 /// Gives every string, list and map a bound where it has none (types of Kubernetes itself have none), and drops the long
 /// descriptions of those types, which `kubectl explain pod.spec` has as well.
-pub fn bound(schema: &mut Value, ours: bool) {
+pub(super) fn bound(schema: &mut Value, ours: bool) {
     let Some(object) = schema.as_object_mut() else { return };
     if !ours {
         object.remove("description");

@@ -119,7 +119,7 @@ fn signature(key: &[u8], body: &[u8]) -> String {
     };
     let inner = Sha256::new().chain_update(pad(0x36)).chain_update(body).finalize();
     let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
-    outer.iter().map(|byte| format!("{byte:02x}")).collect()
+    crds::digest::hex_digest(&outer).split_off("sha256:".len())
 }
 
 #[cfg(test)]
