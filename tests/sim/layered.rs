@@ -246,7 +246,7 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
     let planned = layered.planned().is_some_and(|run| is_of(run, &wanted));
     let newest = layered.made.iter().rev().find(|run| seen(run).is_some_and(|seen| counts(&seen)));
     let ended = newest.is_some_and(|run| is_of(run, &wanted) && seen(run).is_some_and(|seen| seen.is_ended()));
-    if !planned && !(ended && status.waits_for.is_some()) {
+    if !(planned || ended && status.waits_for.is_some()) {
         let of = newest.map(|run| format!("{} of {}", run.name_any(), content(run)));
         world.violated(
             "L30",

@@ -51,7 +51,9 @@ impl<K> Queue<K> {
     /// All are looked at now.
     pub(crate) fn all_soon(&self) {
         let names: Vec<String> = self.lock().objects.keys().cloned().collect();
-        names.iter().for_each(|name| self.soon(name, Instant::now()));
+        for name in &names {
+            self.soon(name, Instant::now());
+        }
     }
 
     /// Takes what was seen; it is looked at when the hash is another.
