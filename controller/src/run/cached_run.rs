@@ -156,15 +156,19 @@ mod tests {
     use crds::names;
     use kube::ResourceExt;
     use serde_json::json;
+    use sha2::{Digest as _, Sha256};
 
     /// A run that a layer made and that has ended, as the API server has it.
     fn ended(number: usize) -> TerraformRun {
         let at = "2026-01-01T00:00:00Z";
-        let sum = |digit: &str| format!("sha256:{}", digit.repeat(64));
+        // No run's are those of another.
+        let hash = |what: &str| hex::encode(Sha256::digest(format!("{what} {number}")));
+        let sum = |what: &str| format!("sha256:{}", hash(what));
         let mut run = testing::run();
         let meta = &mut run.metadata;
         meta.name = Some(format!("layer-of-a-team-{number:05}-bcdfghjklm"));
-        meta.uid = Some(format!("0b9c1a4e-1f7e-4c07-9d43-{number:012}"));
+        let uid = hash("uid");
+        meta.uid = Some(format!("{}-{}-4c07-9d43-{}", &uid[..8], &uid[8..12], &uid[12..24]));
         meta.resource_version = Some(format!("{}", 1_000_000 + number));
         meta.creation_timestamp = Some(serde_json::from_value(json!(at)).unwrap());
         meta.labels = Some(
