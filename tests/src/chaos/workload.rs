@@ -30,11 +30,7 @@ pub(super) async fn work(lab: Arc<Lab>, seed: u64, number: u64) -> Result<Stuck>
         nth += 1;
         let name = format!("w{number}-{nth}");
         let (run, out_of_memory) = draw(&lab, &name, &mut random)?;
-        if lab.runs().create(&PostParams::default(), &run).await.is_err()
-            && lab.runs().get_opt(&name).await.ok().flatten().is_none()
-        {
-            // The API server may be away.
-            tokio::time::sleep(Duration::from_millis(500)).await;
+        if lab.runs().create(&PostParams::default(), &run).await.is_err() && !is_there(&lab, &name).await {
             continue;
         }
         if let Some(text) = accompany(&lab, &name, out_of_memory, &mut random).await? {
@@ -56,7 +52,10 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
             missing += 1;
             // Deleted, or not seen yet.
             if missing > 200 {
-                return Ok(None);
+                if !is_there(lab, name).await {
+                    return Ok(None);
+                }
+                missing = 0;
             }
             continue;
         };
@@ -79,6 +78,16 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
         }
         if quiet.elapsed() > PATIENCE && lab.over.load(Ordering::Relaxed) {
             return Ok(Some(said(&status)));
+        }
+    }
+}
+
+/// Whether a run is stored: an error says nothing of that, and a run that nobody stays with waits for its person for ever.
+async fn is_there(lab: &Lab, name: &str) -> bool {
+    loop {
+        match lab.runs().get_opt(name).await {
+            Ok(there) => return there.is_some(),
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
         }
     }
 }
