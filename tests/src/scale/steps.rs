@@ -221,7 +221,7 @@ async fn at_work(lab: &mut Lab) -> Result<Instant> {
         lab.check()?;
         let work = lab.controller()?.work()?;
         // On a busy machine it may wait for a processor, and use none of it.
-        if work.runs || work.cpu - before > Duration::from_millis(20) {
+        if work.runs || work.cpu.saturating_sub(before) > Duration::from_millis(20) {
             (since, quiet) = (Instant::now(), 0);
         } else {
             quiet += 1;
