@@ -226,7 +226,8 @@ async fn wanted(world: World) -> Result<()> {
     let feature = repo.commit("feature", &[("main.tf", "# three\n")])?;
     scene.repository(None).await?;
     scene.layer("app", ".").await?;
-    let before = scene.until("it is ready", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    let knows = |repository: &TerraformRepository| repository.status.as_ref().is_some_and(|status| !status.refs.is_empty());
+    let before = scene.until("the layer's ref is known", knows).await?;
     let of = |revision: &str| WantedRevision {
         namespace: scene.namespace.clone(),
         uid: before.uid().unwrap_or_default(),

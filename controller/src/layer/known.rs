@@ -170,12 +170,10 @@ impl Known {
     pub(super) fn runs_of(&self, uid: &str) -> impl DoubleEndedIterator<Item = &SeenRun> {
         let from = (Box::from(uid), i64::MIN, Box::default());
         let of = Box::<str>::from(uid);
-        self.runs
-            .range(from..)
-            .take_while(move |((layer, ..), _)| *layer == of)
-            .map(|(_, run)| run)
-            .collect::<Vec<_>>()
-            .into_iter()
+        let runs = self.runs.range(from..).take_while(move |((layer, ..), _)| *layer == of);
+        let mut runs: Vec<_> = runs.map(|(_, run)| run).collect();
+        runs.sort_by(|a, b| a.age().cmp(&b.age()));
+        runs.into_iter()
     }
 
     pub(super) fn wake(&self, (namespace, name): &Key) {

@@ -114,6 +114,12 @@ impl SeenRun {
         Some((layer, seen))
     }
 
+    /// What comes before another of its layer is less. Creations are known by the second, and a run may end and the next be made within one:
+    /// then the one that has ended is the older.
+    pub(super) fn age(&self) -> (Timestamp, bool, Option<Timestamp>, &str) {
+        (self.created, !self.is_ended(), self.ended_at, &self.name)
+    }
+
     /// Whether it has ended.
     pub fn is_ended(&self) -> bool {
         self.stage == Stage::Ended

@@ -137,7 +137,7 @@ impl World {
 
     pub(super) fn observe(&self) -> Observed {
         let mut runs: Vec<_> = self.runs.iter().filter_map(SeenRun::of).map(|(_, run)| run).collect();
-        runs.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        runs.sort_by(|a, b| a.age().cmp(&b.age()));
         Observed {
             layer: Arc::new(self.layer.clone()),
             repository: self.repository.clone().map(Arc::new),

@@ -291,3 +291,21 @@ proptest! {
         }
     }
 }
+
+/// Names are digests, so that one of them says nothing of what was first; of ten some are the other way round.
+#[test]
+fn a_run_that_has_ended_is_older_than_one_that_was_made_within_the_same_second() {
+    for nth in 0..10 {
+        let mut world = World::new().commit(1, "a");
+        world.settle();
+        world.ends(RunResult::NoChanges);
+        world.settle();
+        world.annotate(names::PLAN, &format!("word-{nth}"));
+        world.settle();
+        world.waits(1);
+        let second = world.open_name();
+        world.settle();
+        assert_eq!(world.status().last_plan.map(|run| run.run), Some(second.clone()));
+        assert_eq!(world.status().drift.map(|drift| drift.run), Some(second));
+    }
+}
