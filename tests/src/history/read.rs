@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use crds::TerraformRun;
+use crds::{Source, TerraformRun};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -36,6 +36,14 @@ pub fn read(file: &Path, since: u64, namespaces: &[String], secret: &str) -> Res
     }
     for versions in history.runs.values_mut() {
         versions.sort_by_key(|version| (version.revision, version.at));
+        let mut whole = TerraformRun::default();
+        for version in versions.iter_mut() {
+            if is_whole(&version.run) {
+                whole = version.run.clone();
+            } else {
+                (version.run.spec, version.run.status) = (whole.spec.clone(), whole.status.clone());
+            }
+        }
         // A write that changes nothing is answered with the version that stands.
         versions.dedup_by_key(|version| version.revision);
     }
@@ -86,13 +94,23 @@ fn base(request: &Value) -> Option<u64> {
     value.as_str()?.parse().ok()
 }
 
+/// Whether the answer had more than metadata. No run is without a source.
+fn is_whole(run: &TerraformRun) -> bool {
+    run.spec.source != Source::default()
+}
+
 fn version(event: &Value, at: Timestamp) -> Option<Version> {
     let object = event.get("responseObject")?;
-    if text(object, "/kind") != "TerraformRun" {
+    let run = match text(object, "/kind") {
+        "TerraformRun" => serde_json::from_value(object.clone()).ok()?,
+        // Who writes metadata alone is answered with nothing else, which a write changes nothing else of either.
+        "PartialObjectMetadata" => {
+            let metadata = serde_json::from_value(object.get("metadata")?.clone()).ok()?;
+            TerraformRun { metadata, ..TerraformRun::default() }
+        }
         // A deletion that left nothing behind is answered by a Status.
-        return None;
-    }
-    let run: TerraformRun = serde_json::from_value(object.clone()).ok()?;
+        _ => return None,
+    };
     let extra = |key: &str| {
         let values = event.pointer("/user/extra").and_then(|extra| extra.get(format!("authentication.kubernetes.io/{key}")));
         values.and_then(|values| values.get(0)).and_then(Value::as_str).unwrap_or_default().to_owned()

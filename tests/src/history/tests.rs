@@ -298,7 +298,11 @@ fn the_log_is_read_with_what_each_write_stands_on() {
             "responseStatus": {"code": code}, "requestObject": request, "responseObject": run})
     };
     let test = |path: &str| json!({"op": "test", "path": path, "value": "12"});
+    let mut annotated = event("17", 200, json!({"metadata": {"resourceVersion": "16"}}));
+    annotated["responseObject"] =
+        json!({"kind": "PartialObjectMetadata", "metadata": annotated["responseObject"]["metadata"].clone()});
     let events = [
+        annotated,
         event("12", 200, json!({"status": {}})),
         event("13", 200, json!([test("/metadata/uid"), test("/metadata/resourceVersion")])),
         event("14", 200, json!([test("/metadata/uid"), {"op": "add", "path": "/metadata/resourceVersion", "value": "13"}])),
@@ -311,7 +315,9 @@ fn the_log_is_read_with_what_each_write_stands_on() {
     }
     let mut history = super::read(file.path(), 0, &["n".into()], "").unwrap();
     let seen: Vec<_> = history.runs["uid"].iter().map(|version| (version.revision, version.base)).collect();
-    assert_eq!(seen, [(12, None), (13, Some(12)), (14, None), (16, Some(15))]);
+    assert_eq!(seen, [(12, None), (13, Some(12)), (14, None), (16, Some(15)), (17, Some(16))]);
+    let status = |n: usize| history.runs["uid"][n].run.status.as_ref().and_then(|status| status.message.clone());
+    assert_eq!((status(4), status(3)), (Some("m".into()), Some("m".into())), "what only its metadata was answered of is whole");
     assert_eq!(history.lost, [(at(0), at(1), "n/a".to_owned())]);
     assert_eq!(history.holes(), 1);
     let text = super::evidence(&history, "n/a");
