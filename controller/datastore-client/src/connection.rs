@@ -131,6 +131,8 @@ mod tests {
     /// Burrito 11.19: a request that nobody answered had no end, and stopped the one worker.
     #[tokio::test]
     async fn who_never_answers_is_waited_for_no_longer_than_is_said() {
+        // A program does it at its start.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", silent.local_addr().unwrap());
         let limits = Limits { whole: Some(Duration::from_millis(50)), ..Limits::default() };

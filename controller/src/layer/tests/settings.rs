@@ -120,20 +120,25 @@ fn planned(backend: bool) -> (World, String) {
     (world, effective.stack)
 }
 
+/// The directory of the layer is renamed, and there is what it had before.
+fn rename(world: &mut World, template: &Value) {
+    let source = json!({"of": "main\nlive/app\n-", "revision": sha(1), "content": digest("a")});
+    world.change(&json!({"spec": {"path": "live/app", "template": template}, "status": {"source": source}}));
+    world.settle();
+}
+
 #[test]
 fn a_directory_that_is_renamed_leaves_no_state_behind() {
     let (mut world, stack) = planned(false);
     assert_eq!(world.status().stack.as_deref(), Some(stack.as_str()));
-    world.change(&json!({"spec": {"path": "live/app"}}));
-    world.settle();
+    rename(&mut world, &json!({}));
     assert_eq!((world.made.len(), world.condition(READY)), (1, is("False", "StateMoved")));
     let step = world.status().next_step.unwrap();
     assert!(step.starts_with(&format!("set spec.template.stack: {stack} to keep")), "{step}");
     // Both ways that it names go on, and what was chosen is what counts from then on.
     for chosen in [stack.clone(), "new".to_owned()] {
         let (mut world, _) = planned(false);
-        world.change(&json!({"spec": {"path": "live/app", "template": {"stack": chosen}}}));
-        world.settle();
+        rename(&mut world, &json!({"stack": chosen}));
         assert_eq!(world.made.len(), 2, "{chosen}");
     }
     // A destroy with an empty state would find nothing, and let the layer go.
@@ -145,7 +150,6 @@ fn a_directory_that_is_renamed_leaves_no_state_behind() {
 #[test]
 fn a_state_that_is_kept_elsewhere_does_not_move_with_the_directory() {
     let (mut world, _) = planned(true);
-    world.change(&json!({"spec": {"path": "live/app"}}));
-    world.settle();
+    rename(&mut world, &json!({}));
     assert_eq!((world.status().stack, world.made.len()), (None, 2));
 }
