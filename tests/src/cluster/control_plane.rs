@@ -1,12 +1,15 @@
 //! etcd and kube-apiserver: enough for everything that the API server itself decides. It needs no root.
 
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::access::Access;
 use super::cache;
@@ -156,14 +159,37 @@ fn claim_directory() -> Result<PathBuf> {
     Ok(state)
 }
 
-/// Ports of the loopback address that nobody listens on at the moment.
+/// Ports of the loopback address that nobody listens on, for servers that are told theirs.
+///
+/// They lie below those that the kernel gives to connections and to whoever binds port 0: one of these could be taken
+/// between this answer and the server's start, or while a server that was struck starts again.
 pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
-    // All are held until all are found, so that they differ.
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
-        .collect::<std::io::Result<_>>()
-        .context("no free port on the loopback address")?;
-    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let below = ephemeral_ports_begin();
+    // Where to begin is by chance, so that another process of the tests finds others.
+    let span = u64::from(below - FIRST_PORT);
+    let offset = RandomState::new().hash_one(std::process::id()) % span;
+    let candidates = (0..span).map(|step| FIRST_PORT + u16::try_from((offset + step) % span).unwrap_or_default());
+    let free = |port: &u16| !given.contains(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let ports: Vec<u16> = candidates.filter(free).take(count).collect();
+    ensure!(ports.len() == count, "no free port on the loopback address from {FIRST_PORT} to {below}");
+    given.extend(&ports);
+    Ok(ports)
+}
+
+/// What `free_ports` gave in this process: its servers may not listen yet.
+static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// Below are ports that people and well-known servers use.
+const FIRST_PORT: u16 = 20_000;
+
+/// The first port that the kernel chooses by itself (ip(7), `ip_local_port_range`); 32768 where it does not say.
+fn ephemeral_ports_begin() -> u16 {
+    std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
+        .ok()
+        .and_then(|range| range.split_whitespace().next()?.parse().ok())
+        .filter(|first| *first > FIRST_PORT + 1_000)
+        .unwrap_or(32_768)
 }
 
 /// Ports of a control plane.
