@@ -11,6 +11,7 @@ use kube::{
 use crds::{TerraformLayer, TerraformRepository, TerraformRun};
 
 use super::{
+    kept_run::KeptRun,
     known::{Key, Known, key, run_key, small},
     seen_run::SeenRun,
 };
@@ -116,7 +117,8 @@ impl Layers {
             Event::Apply(run) | Event::InitApply(run) => {
                 let Some((layer, seen)) = SeenRun::of(run) else { return };
                 let key = run_key(&layer, &seen);
-                if inner.runs.put(feed.seen(), key, seen.clone()).as_ref() != Some(&seen) {
+                let kept = KeptRun::of(seen);
+                if inner.runs.put(feed.seen(), key, kept.clone()).as_ref() != Some(&kept) {
                     inner.run_changed(&layer);
                 }
             }
@@ -139,7 +141,7 @@ impl Layers {
     pub fn of(&self, layer: &TerraformLayer) -> (Option<Arc<TerraformRepository>>, Vec<SeenRun>) {
         let inner = self.lock();
         let uid = layer.uid().unwrap_or_default();
-        (inner.repositories.get(&layer.repository_key()).cloned(), inner.runs_of(&uid).cloned().collect())
+        (inner.repositories.get(&layer.repository_key()).cloned(), inner.runs_of(&uid))
     }
 
     /// The oldest layer of the same state, when that is another.

@@ -10,7 +10,7 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use crds::{LayerState, RunTemplate, TerraformLayer, TerraformRepository};
 
-use super::{seen_run::SeenRun, template::expected_state};
+use super::{kept_run::KeptRun, seen_run::SeenRun, template::expected_state};
 use crate::{
     cluster::index::{Feed, Index},
     settings::{Settings, sharing::SharedStates},
@@ -30,7 +30,7 @@ pub(super) struct Known {
     by_uid: HashMap<Box<str>, Key>,
     pub(super) repositories: Index<Key, Arc<TerraformRepository>>,
     of_repository: BTreeMap<Key, BTreeSet<Key>>,
-    pub(super) runs: Index<RunKey, SeenRun>,
+    pub(super) runs: Index<RunKey, KeptRun>,
     /// By the name of the Lease on a state: the layers that have it.
     pub(super) owners: BTreeMap<Box<str>, BTreeMap<Rank, Key>>,
     pub(super) wakers: Vec<(Option<String>, UnboundedSender<Layer>)>,
@@ -130,8 +130,8 @@ impl Known {
         let repository = self.repositories.get(&entry.repository);
         let expected =
             repository.and_then(|found| expected_state(&key.0, &entry.path, &entry.template, found, self.has_datastore));
-        let planned = self.runs_of(&rank.1).filter_map(|run| run.plan.as_ref()?.state_key.as_deref()).next_back();
-        let states = expected.as_deref().into_iter().chain(planned);
+        let planned = self.runs_of(&rank.1).into_iter().rev().find_map(|run| run.plan?.state_key);
+        let states = expected.as_deref().into_iter().chain(planned.as_deref());
         let states: BTreeSet<Box<str>> = states.map(|state| self.shared.lease_name(&key.0, state).into()).collect();
         if states == before {
             return;
@@ -167,13 +167,13 @@ impl Known {
         self.wake(&key);
     }
 
-    pub(super) fn runs_of(&self, uid: &str) -> impl DoubleEndedIterator<Item = &SeenRun> {
+    /// The runs of a layer, older ones first.
+    pub(super) fn runs_of(&self, uid: &str) -> Vec<SeenRun> {
         let from = (Box::from(uid), i64::MIN, Box::default());
-        let of = Box::<str>::from(uid);
-        let runs = self.runs.range(from..).take_while(move |((layer, ..), _)| *layer == of);
-        let mut runs: Vec<_> = runs.map(|(_, run)| run).collect();
+        let runs = self.runs.range(from..).take_while(|((layer, ..), _)| **layer == *uid);
+        let mut runs: Vec<_> = runs.filter_map(|(_, run)| run.run()).collect();
         runs.sort_by(|a, b| a.age().cmp(&b.age()));
-        runs.into_iter()
+        runs
     }
 
     pub(super) fn wake(&self, (namespace, name): &Key) {

@@ -3,7 +3,7 @@
 //!
 //! | module | does | touches the cluster |
 //! |---|---|---|
-//! | [`seen_run`] | what decisions read of a layer's run | no |
+//! | [`seen_run`], [`kept_run`] | what decisions read of a layer's run; the same, kept small | no |
 //! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
 //! | [`template`] | the settings of its runs, merged and shown | no |
 //! | [`drift`], [`retries`] | when drift is looked for, and when what failed is made again | no |
@@ -29,6 +29,7 @@ mod execute;
 mod facts;
 mod history;
 mod index;
+mod kept_run;
 mod known;
 mod next;
 mod observed;

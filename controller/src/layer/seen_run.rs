@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use kube::ResourceExt;
+use serde::{Deserialize, Serialize};
 
 use crds::{FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, names};
 
@@ -11,7 +12,7 @@ use crate::requests;
 pub const SUPERSEDED: &str = "superseded by its layer: ";
 
 /// How far a run is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// No attempt of it was opened.
     NotBegun,
@@ -28,7 +29,7 @@ pub enum Stage {
 }
 
 /// A plan that was made whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct SeenPlan {
     /// When.
     pub at: Timestamp,
@@ -41,7 +42,7 @@ pub struct SeenPlan {
 }
 
 /// A run of a layer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct SeenRun {
     /// Its name.
     pub name: Box<str>,

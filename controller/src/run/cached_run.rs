@@ -12,8 +12,11 @@ use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Obj
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
-use super::packed::{Alike, Packed};
-use crate::{gc::ttl, settings::Settings};
+use crate::{
+    cluster::packed::{Alike, Packed},
+    gc::ttl,
+    settings::Settings,
+};
 use crds::{TerraformRun, conditions};
 
 /// Runs that are finished.

@@ -4,7 +4,6 @@
 //! |---|---|---|
 //! | [`timing`] | how long everything waits | no |
 //! | [`run_view`] | what decisions read of a run, cached or whole | no |
-//! | `packed` | texts that look much alike, kept small | no |
 //! | [`cached_run`] | a run as the cache keeps it | no |
 //! | [`memory`], [`context`] | what this process remembers of runs, and works with | no |
 //! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
@@ -24,7 +23,6 @@ mod execute;
 mod memory;
 mod observe;
 mod observed;
-mod packed;
 mod reconcile;
 mod run_view;
 mod situation;

@@ -1,9 +1,10 @@
 //! Images, built with no registry: a Debian base made from packages, our own Containerfiles on top of it, and the way
 //! into a cluster's containerd.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
@@ -14,6 +15,9 @@ use super::{node, packages, report};
 
 /// The name that `images/runner-agent/Containerfile` has for its base.
 const BASE: &str = "docker.io/library/debian:bookworm-slim";
+
+/// After which time nobody imports an archive any more that he was given: another program may have been, which runs beside this one.
+const UNUSED: Duration = Duration::from_secs(3600);
 
 /// An image that is ready to be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,11 +161,13 @@ impl Builder {
         Ok(name)
     }
 
-    /// The archive of an image with this content, made by `make` if there is none; older ones go.
+    /// The archive of an image with this content, made by `make` if there is none; older ones that nobody uses go.
     fn archive(&self, name: &str, key: &str, make: impl FnOnce(&str, &Path) -> Result<()>) -> Result<Image> {
         let image =
             Image { name: format!("localhost/{name}:{key}"), archive: self.cache.path(format!("images/{name}-{key}.tar")) };
-        if image.archive.exists() {
+        if let Ok(archive) = File::open(&image.archive) {
+            // It is in use: whoever clears away older ones is to see that.
+            archive.set_modified(SystemTime::now()).with_context(|| format!("cannot touch {}", image.archive.display()))?;
             return Ok(image);
         }
         let step = report::step("images", name);
@@ -172,7 +178,8 @@ impl Builder {
         for entry in fs::read_dir(self.cache.path("images")).into_iter().flatten().flatten() {
             let file = entry.file_name().to_string_lossy().into_owned();
             let older = file.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tar")).filter(|older| *older != key);
-            if let Some(older) = older {
+            let unused = entry.metadata().and_then(|archive| archive.modified()).map(|used| used.elapsed().unwrap_or_default());
+            if let Some(older) = older.filter(|_| unused.is_ok_and(|unused| unused > UNUSED)) {
                 cache::remove(&entry.path())?;
                 // It may be gone already; what matters is that the store does not grow for ever.
                 let _ = run(self.buildah(&["rmi", &format!("localhost/{name}:{older}")]));

@@ -1,15 +1,16 @@
 //! A person's answer: by a key at this terminal, or by anybody with `kubectl` in another.
 
-use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::process::{Command, Stdio};
+use std::io::{IsTerminal as _, Read as _, Write as _, stdin};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use crds::{Phase, TerraformRun, names};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use nix::sys::termios::{self, LocalFlags, SetArg, SpecialCharacterIndices, Termios};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, MutexGuard, mpsc};
 
 use super::follow::Follower;
 
@@ -28,17 +29,17 @@ pub(super) enum Answer {
 
 /// Whether there is a person to ask.
 pub(super) fn somebody_is_there() -> bool {
-    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 /// Waits for a key, or for the run to go on.
 pub(super) async fn ask(follower: &mut Follower) -> Result<Answer> {
-    let mut keys = Keys::listen()?;
+    let mut keys = Keys::listen().await?;
     print!("or press y [y/N] ");
     std::io::stdout().flush()?;
     let answer = loop {
         tokio::select! {
-            key = keys.receiver.recv() => match key {
+            key = keys.pressed.recv() => match key {
                 Some(b'y' | b'Y') => break Answer::Yes,
                 Some(b'n' | b'N' | b'\n' | b'\r') => break Answer::No,
                 Some(3 | 4) | None => break Answer::Left,
@@ -83,39 +84,45 @@ async fn annotate(runs: &Api<TerraformRun>, run: &str, annotations: &[(&str, &st
 
 /// Keys as they are pressed, without Enter; the terminal is as it was when this goes.
 struct Keys {
-    receiver: mpsc::UnboundedReceiver<u8>,
-    saved: Option<String>,
+    pressed: MutexGuard<'static, mpsc::UnboundedReceiver<u8>>,
+    saved: Option<Termios>,
 }
 
 impl Keys {
-    fn listen() -> Result<Self> {
-        // Where there is no stty, Enter has to be pressed, and nothing else is different.
-        let saved = stty(&["-g"]);
-        if saved.is_some() {
-            stty(&["-icanon", "min", "1"]);
+    /// What was pressed before does not count: it answered no question, or another.
+    async fn listen() -> Result<Self> {
+        static READ: OnceLock<Mutex<mpsc::UnboundedReceiver<u8>>> = OnceLock::new();
+        let saved = termios::tcgetattr(stdin()).ok();
+        if let Some(saved) = &saved {
+            let mut at_once = saved.clone();
+            at_once.local_flags.remove(LocalFlags::ICANON);
+            at_once.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
+            at_once.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
+            termios::tcsetattr(stdin(), SetArg::TCSAFLUSH, &at_once).context("the terminal does not take single keys")?;
         }
-        let (sender, receiver) = mpsc::unbounded_channel();
-        std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
-            let mut key = [0];
-            while let Ok(1) = std::io::stdin().read(&mut key) {
-                if sender.send(key[0]).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self { receiver, saved })
+        // One thread for all questions: it waits in a read, and would take the first key of the next one with it.
+        let mut pressed = READ.get_or_init(|| Mutex::new(read())).lock().await;
+        while pressed.try_recv().is_ok() {}
+        Ok(Self { pressed, saved })
     }
 }
 
 impl Drop for Keys {
     fn drop(&mut self) {
         if let Some(saved) = &self.saved {
-            stty(&[saved.trim()]);
+            // The next command's line editor sets what it needs anyhow.
+            let _ = termios::tcsetattr(stdin(), SetArg::TCSANOW, saved);
         }
     }
 }
 
-fn stty(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("stty").args(arguments).stdin(Stdio::inherit()).stderr(Stdio::null()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+/// Reads keys from here on.
+fn read() -> mpsc::UnboundedReceiver<u8> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        let mut key = [0];
+        // End of file and an error end the channel, which counts as leaving.
+        while matches!(stdin().lock().read(&mut key), Ok(1)) && sender.send(key[0]).is_ok() {}
+    });
+    receiver
 }

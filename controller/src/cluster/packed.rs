@@ -10,18 +10,18 @@ const MORE: usize = 64;
 
 /// What texts are compared with: the first of them.
 #[derive(Debug)]
-pub(super) struct Alike(OnceLock<Box<[u8]>>);
+pub(crate) struct Alike(OnceLock<Box<[u8]>>);
 
 /// A text among others like it.
-#[derive(Clone, Debug)]
-pub(super) struct Packed {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packed {
     bytes: Box<[u8]>,
     length: usize,
 }
 
 impl Alike {
     /// There is no text yet.
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(OnceLock::new())
     }
 
@@ -29,7 +29,7 @@ impl Alike {
     ///
     /// # Errors
     /// When it cannot be compressed.
-    pub(super) fn pack(&self, text: &[u8]) -> Result<Packed> {
+    pub(crate) fn pack(&self, text: &[u8]) -> Result<Packed> {
         let mut bytes = Vec::with_capacity(text.len() + MORE * (1 + text.len() / (16 << 10)));
         let mut deflate = Compress::new(Compression::default(), false);
         deflate.set_dictionary(self.0.get_or_init(|| text.into()))?;
@@ -42,7 +42,7 @@ impl Alike {
     ///
     /// # Errors
     /// When it is not what was packed.
-    pub(super) fn text(&self, packed: &Packed) -> Result<Vec<u8>> {
+    pub(crate) fn text(&self, packed: &Packed) -> Result<Vec<u8>> {
         let mut text = Vec::with_capacity(packed.length);
         let mut inflate = Decompress::new(false);
         inflate.set_dictionary(self.0.get().context("nothing was packed yet")?)?;
@@ -60,7 +60,7 @@ impl Alike {
 #[cfg(test)]
 impl Packed {
     /// How many bytes it takes.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
 }
