@@ -5,7 +5,7 @@
 //! | [`context`] | the client, the caches, the clock and the settings, for whoever calls the API server |
 //! | [`watch`], [`index`] | what all watches have in common; what they have shown, by key |
 //! | [`pods`], [`nodes`] | caches |
-//! | `packed` | texts that look much alike, kept small |
+//! | `packed` | values that look much alike, kept small |
 //! | [`node_watch`] | nodes, as they are watched and read |
 //! | [`freeze`] | which namespaces let nothing new begin |
 //! | [`clock`] | the API server's clock, off its answers |

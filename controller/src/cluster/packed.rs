@@ -1,9 +1,10 @@
-//! Texts that look much alike, kept small: each says only what the first one of them did not.
+//! Values that look much alike as JSON, kept small: each says only what the first one of them did not.
 
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use serde::{Serialize, de::DeserializeOwned};
 
 /// More than deflate adds to what cannot be made smaller, in bytes, for each 16 KiB.
 const MORE: usize = 64;
@@ -25,11 +26,21 @@ impl Alike {
         Self(OnceLock::new())
     }
 
-    /// Packs a text.
+    /// Packs a value.
     ///
     /// # Errors
-    /// When it cannot be compressed.
-    pub(crate) fn pack(&self, text: &[u8]) -> Result<Packed> {
+    /// When it is no JSON, or cannot be compressed.
+    pub(crate) fn keep(&self, value: &impl Serialize) -> Result<Packed> {
+        self.pack(&serde_json::to_vec(value)?)
+    }
+
+    /// A value that was packed here; `None`, which is logged, when it cannot be read.
+    pub(crate) fn read<T: DeserializeOwned>(&self, packed: &Packed) -> Option<T> {
+        let read = self.text(packed).and_then(|text| Ok(serde_json::from_slice(&text)?));
+        read.inspect_err(|error| tracing::error!(%error, "what a cache keeps packed cannot be read")).ok()
+    }
+
+    fn pack(&self, text: &[u8]) -> Result<Packed> {
         let mut bytes = Vec::with_capacity(text.len() + MORE * (1 + text.len() / (16 << 10)));
         let mut deflate = Compress::new(Compression::default(), false);
         deflate.set_dictionary(self.0.get_or_init(|| text.into()))?;
@@ -38,11 +49,8 @@ impl Alike {
         Ok(Packed { bytes: bytes.into(), length: text.len() })
     }
 
-    /// A text that was packed here.
-    ///
-    /// # Errors
-    /// When it is not what was packed.
-    pub(crate) fn text(&self, packed: &Packed) -> Result<Vec<u8>> {
+    /// A text that was packed here; an error when it is not what was packed.
+    fn text(&self, packed: &Packed) -> Result<Vec<u8>> {
         let mut text = Vec::with_capacity(packed.length);
         let mut inflate = Decompress::new(false);
         inflate.set_dictionary(self.0.get().context("nothing was packed yet")?)?;

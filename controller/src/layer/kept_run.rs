@@ -18,18 +18,15 @@ pub(super) enum KeptRun {
 impl KeptRun {
     /// Keeps a run.
     pub(super) fn of(run: SeenRun) -> Self {
-        let packed = run.is_ended().then(|| Ok::<_, anyhow::Error>(Self::Ended(ENDED.pack(&serde_json::to_vec(&run)?)?)));
-        packed.and_then(Result::ok).unwrap_or_else(|| Self::Open(Box::new(run)))
+        let packed = if run.is_ended() { ENDED.keep(&run).ok() } else { None };
+        packed.map_or_else(|| Self::Open(Box::new(run)), Self::Ended)
     }
 
     /// The run; `None` when one cannot be read that was packed by this process.
     pub(super) fn run(&self) -> Option<SeenRun> {
         match self {
             Self::Open(run) => Some((**run).clone()),
-            Self::Ended(packed) => {
-                let read = ENDED.text(packed).and_then(|text| Ok(serde_json::from_slice(&text)?));
-                read.inspect_err(|error| tracing::error!(%error, "a layer's run in the index cannot be read")).ok()
-            }
+            Self::Ended(packed) => ENDED.read(packed),
         }
     }
 }

@@ -73,7 +73,7 @@ impl CachedRun {
 
 impl Finished {
     fn of(run: &TerraformRun, settings: &Settings) -> Result<Self> {
-        let text = FINISHED.pack(&serde_json::to_vec(run)?)?;
+        let text = FINISHED.keep(run)?;
         let status = run.status.as_ref();
         let (ended, result) =
             (status.and_then(|status| status.completion_time.as_ref()), status.and_then(|status| status.result));
@@ -82,8 +82,7 @@ impl Finished {
     }
 
     fn read(&self) -> Option<TerraformRun> {
-        let read = FINISHED.text(&self.text).and_then(|text| Ok(serde_json::from_slice(&text)?));
-        read.inspect_err(|error| tracing::error!(%error, "a run in the cache cannot be read")).ok()
+        FINISHED.read(&self.text)
     }
 }
 

@@ -1,7 +1,6 @@
 //! etcd and kube-apiserver: enough for everything that the API server itself decides. It needs no root.
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -167,9 +166,8 @@ pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let below = ephemeral_ports_begin();
     // Where to begin is by chance, so that another process of the tests finds others.
-    let span = u64::from(below - FIRST_PORT);
-    let offset = RandomState::new().hash_one(std::process::id()) % span;
-    let candidates = (0..span).map(|step| FIRST_PORT + u16::try_from((offset + step) % span).unwrap_or_default());
+    let begin = rand::random_range(FIRST_PORT..below);
+    let candidates = (begin..below).chain(FIRST_PORT..begin);
     let free = |port: &u16| !given.contains(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let ports: Vec<u16> = candidates.filter(free).take(count).collect();
     ensure!(ports.len() == count, "no free port on the loopback address from {FIRST_PORT} to {below}");

@@ -132,14 +132,12 @@ impl Route {
     }
 }
 
-const PROBES: [Row<Route>; 3] = [
+const OF_ALL: [Row<Route>; 4] = [
     ("GET", "/healthz", |_| Ok(Route::Health)),
     ("GET", "/livez", |_| Ok(Route::Health)),
     ("GET", "/readyz", |_| Ok(Route::Ready)),
+    ("GET", WANTED_PATH, |asked| if asked.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Wanted) }),
 ];
-
-const OF_ALL: [Row<Route>; 1] =
-    [("GET", WANTED_PATH, |asked| if asked.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Wanted) })];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
 const OF_ATTEMPT: [Row<Route>; 14] = [
@@ -193,7 +191,7 @@ where
     C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
 {
     let mut rows: BTreeMap<String, Vec<(&str, Reader)>> = BTreeMap::new();
-    for (base, table) in [("", &PROBES[..]), ("", &OF_ALL), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (BUNDLES, &OF_BUNDLES)] {
+    for (base, table) in [("", &OF_ALL[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (BUNDLES, &OF_BUNDLES)] {
         for &(verb, path, read) in table {
             rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::Own(read)));
         }
