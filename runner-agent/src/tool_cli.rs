@@ -16,7 +16,7 @@ use crate::{
     tool::{
         Search, ToolSources,
         find::{Found, Resolved, Told},
-        path,
+        image, path,
         sources::name_of,
     },
 };
@@ -50,6 +50,7 @@ enum Verb {
     /// Print the versions at hand: those on PATH, in an image and in the cache
     List,
     Prune(Prune),
+    Digests(Digests),
 }
 
 /// Print tool, version and reason for a stack, as a run of it would have them
@@ -89,6 +90,17 @@ struct Prune {
     /// MiB that may stay
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     max_size: u64,
+}
+
+/// State the digests of tools beside them, as a step of building an image that holds them
+///
+/// A run in that image need not read a tool to know it. Tools lie as TOOL/VERSION/BINARY below DIR.
+#[derive(Args, Clone, Debug)]
+#[command(verbatim_doc_comment)]
+struct Digests {
+    /// Where they lie
+    #[arg(default_value = pod_env::TOOLS_DIR, value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -134,6 +146,7 @@ pub async fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> 
         Verb::Resolve(asked) => resolve(asked, out).await,
         Verb::Install(asked) => install(asked, out).await,
         Verb::Prune(asked) => prune(asked, out),
+        Verb::Digests(asked) => digests(asked, out),
     };
     match done {
         Ok(()) => Ok(0),
@@ -224,6 +237,21 @@ fn prune(asked: &Prune, out: &mut impl Write) -> Result<(), Trouble> {
     }
     if gone.is_empty() {
         writeln!(out, "nothing to remove")?;
+    }
+    Ok(())
+}
+
+fn digests(asked: &Digests, out: &mut impl Write) -> Result<(), Trouble> {
+    let sources = ToolSources::of_dirs(vec![asked.dir.clone()], &cache()?);
+    let mut none = true;
+    for one in ToolName::KNOWN.into_iter().flat_map(|name| sources.local(name)) {
+        let place = image::state(&one.binary).map_err(|error| Error::storage(&one.binary.display().to_string(), &error))?;
+        writeln!(out, "{}", place.display())?;
+        none = false;
+    }
+    if none {
+        let dir = asked.dir.display();
+        return Err(Error::configuration(format!("there is no tool below {dir}; they lie as opentofu/1.10.6/tofu")).into());
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_ei
             vec![],
             "init plan show show BeforeDestroy apply AfterDestroy Always Destroyed",
         ),
-        (all.clone(), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], "init plan show show Always NoChanges"),
+        (all.clone(), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], "init plan show Always NoChanges"),
         (with(all.clone(), "operation", json!("Plan")), vec![], "init plan show show Always Planned"),
         (all.clone(), vec![("INIT", "exit 1")], "init Always Failed"),
     ] {

@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
 use tests::{
-    cluster::Cluster,
+    cluster::{Audit, Cluster},
     ledger::{self, Entry},
     servers::{git::GitServer, objects::ObjectServer, state::StateServer, webhook},
 };
@@ -87,7 +87,7 @@ pub(crate) fn gated(count: usize) -> Value {
 
 impl Suite {
     pub(crate) async fn up(name: &str) -> Result<Self> {
-        let cluster = Cluster::up(name).await?;
+        let cluster = Cluster::up(name, Audit::Objects).await?;
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;
         // A cluster that was kept has the namespaces of the time before.

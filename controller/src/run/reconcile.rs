@@ -11,7 +11,7 @@ use tracing::Instrument;
 use super::{
     context::Context,
     decide::decide,
-    execute::{Outcome, execute},
+    execute::{Outcome, execute, status::Basis},
     observe,
     observed::Observed,
     timing::CALLS,
@@ -61,7 +61,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
     let Some(mut seen) = observe::cached(&run, ctx) else {
         return Ok(controller::Action::requeue(CACHE_LAG));
     };
-    let mut contended = false;
+    let mut basis = None;
     for _ in 0..MAX_STEPS {
         let decision = decide(&seen, &ctx.settings, ctx.now());
         if decision.actions.is_empty() {
@@ -73,27 +73,25 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
         if decision.needs_live() && !seen.is_live() {
             match observe::live(&run, ctx).await? {
                 // What was compared after the run was read holds for the same words of people on it, whatever else was written.
-                Some(mut fresh) => {
-                    fresh.policies_live = seen.policies_live && void::words(&fresh.run).eq(void::words(&seen.run));
-                    seen = fresh;
-                }
+                Some(fresh) => seen = Proven::of(&seen).on(fresh),
                 None => return Ok(gone(&uid, ctx)),
             }
             continue;
         }
-        match Box::pin(execute(decision.actions, seen, contended, ctx)).await {
+        let proven = Proven::of(&seen);
+        match Box::pin(execute(decision.actions, seen, basis, ctx)).await {
             Ok(Outcome::Seen(next)) => seen = *next,
             Ok(Outcome::Gone) => return Ok(gone(&uid, ctx)),
-            // Somebody wrote in between, or the object went: neither says what is there now. The next write tests what it rests on, so
-            // that nobody who only annotates can stop it; one whose test fails is followed by one under the version again.
+            // Somebody wrote in between, or the object went: neither says what is there now. Under the version nothing was tested that could
+            // make a write invalid but itself.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound)
-                    || contended && error.kind() == ErrorKind::Invalid =>
+                    || error.kind() == ErrorKind::Invalid && basis != Some(Basis::Version) =>
             {
                 tracing::debug!(%error, "decided on something that has changed; reading again");
-                contended = !contended;
+                basis = Some(Basis::after(error.kind()));
                 match observe::live(&run, ctx).await? {
-                    Some(fresh) => seen = fresh,
+                    Some(fresh) => seen = proven.on(fresh),
                     None => return Ok(gone(&uid, ctx)),
                 }
             }
@@ -103,6 +101,21 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
     // Somebody else writes all the time, or two of our own decisions contradict each other.
     tracing::warn!("no rest after {MAX_STEPS} steps");
     Ok(controller::Action::requeue(Duration::from_secs(2)))
+}
+
+/// What people say of a run, where the policies were compared after it was read.
+struct Proven(Option<Vec<Option<String>>>);
+
+impl Proven {
+    fn of(seen: &Observed) -> Self {
+        Self(seen.policies_live.then(|| void::words(&seen.run).map(Option::<&String>::cloned).collect()))
+    }
+
+    /// What was compared holds for the same words of people, whatever else was written on the run meanwhile.
+    fn on(self, mut fresh: Observed) -> Observed {
+        fresh.policies_live = self.0.is_some_and(|words| void::words(&fresh.run).eq(words.iter().map(Option::as_ref)));
+        fresh
+    }
 }
 
 /// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.

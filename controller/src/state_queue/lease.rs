@@ -8,10 +8,11 @@ use k8s_openapi::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
+use serde_json::{Value, json};
 
-use crds::{TerraformRun, names};
+use crds::{Phase, TerraformRun, names};
 
 use super::want::is_entitled;
 use crate::{
@@ -64,10 +65,12 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
             None => ctx.call("create lease", api.create(&PostParams::default(), &wanted)).await,
             Some(found) => {
                 let identity = found.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-                if identity != holder(run)
-                    && let Some(by) = held(identity, name, &own, ctx).await?
-                {
-                    return Ok(Taken::Behind(by));
+                if identity != holder(run) {
+                    match held(identity, name, &own, ctx).await? {
+                        Held::No => {}
+                        Held::By(who) => return Ok(Taken::Behind(who)),
+                        Held::Changed => continue,
+                    }
                 }
                 let metadata = ObjectMeta { resource_version: found.metadata.resource_version, ..wanted.metadata };
                 let wanted = Lease { metadata, spec: wanted.spec };
@@ -84,14 +87,27 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
     Ok(Taken::Behind("a run that takes it at this moment".to_owned()))
 }
 
+/// Whether the run that a Lease names still has it.
+enum Held {
+    /// Nobody has it: whoever wants it may take it.
+    No,
+    /// This run has it, or may still have a process.
+    By(String),
+    /// That run changed while it was looked at.
+    Changed,
+}
+
 /// By whom a Lease is held, when the run that it names still has it or may still have a process. A namespace that no longer shares
 /// its states with the one that asks holds nobody up there, and is not named.
-async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<Option<String>, Error> {
+async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<Held, Error> {
     let shares = |namespace: &str| ctx.settings.shared_states.scope(namespace) == ctx.settings.shared_states.scope(own);
-    let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(None) };
+    let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(Held::No) };
     let found = ctx.call_opt("read the lease's holder", ctx.runs(namespace).get(name)).await?;
     if let Some(run) = found.filter(|run| run.uid().as_deref() == Some(uid)) {
-        return Ok(is_entitled(&run, lease, &ctx.settings).then(|| format!("{namespace}/{name}")));
+        if is_entitled(&run, lease, &ctx.settings) {
+            return Ok(Held::By(format!("{namespace}/{name}")));
+        }
+        return Ok(if pass_over(&run, ctx).await? { Held::No } else { Held::Changed });
     }
     // The run was removed by force; its pods have their own finalizer.
     let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
@@ -108,7 +124,41 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<O
             None => view.ended.is_none(),
         };
     }
-    Ok(runs.then(|| format!("{namespace}/{name}, which was removed while its pod still runs")))
+    Ok(if runs { Held::By(format!("{namespace}/{name}, which was removed while its pod still runs")) } else { Held::No })
+}
+
+/// Counts on a run that may be about to record its Lease that another takes it, so that the record fails its test of that count, and
+/// says whether the run is as it was read. Its approval may have been away for a moment only, and nothing else would show that.
+async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
+    let status = run.status.clone().unwrap_or_default();
+    let Some(attempt) =
+        status.attempt.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none())
+    else {
+        return Ok(true);
+    };
+    let test = |path: &str, value: Value| json!({"op": "test", "path": path, "value": value});
+    let absent = |path: &str| test(path, Value::Null);
+    let operations = json!([
+        test("/metadata/uid", json!(run.metadata.uid)),
+        test("/status/attempt/number", json!(attempt.number)),
+        absent("/status/claim"),
+        absent("/status/lease"),
+        match &status.approval {
+            Some(approval) => test("/status/approval/checksum", json!(approval.checksum)),
+            None => absent("/status/approval"),
+        },
+        test("/status/attempt/passedOver", json!(attempt.passed_over)),
+        {"op": "add", "path": "/status/attempt/passedOver", "value": attempt.passed_over.unwrap_or_default().saturating_add(1)},
+    ]);
+    let what = "pass over the lease's holder";
+    let patch = serde_json::from_value(operations).map_err(|source| Error::Encode { what, source })?;
+    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
+    match ctx.call(what, api.patch_status(&run.name_any(), &params, &Patch::Json::<()>(patch))).await {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::NotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes the Leases that name the run of that UID, which is about to go.

@@ -55,9 +55,8 @@ fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_dat
 }
 
 /// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to. One with a
-/// word that this version does not know has it for as long, and so has one whose approval was withdrawn and is still recorded: what
-/// ends that is a write of a controller, which a write that records the lease under tests of fields can see; the annotation may be
-/// put back, and then nothing but the version has changed.
+/// word that this version does not know has it for as long, and so has one whose approval was withdrawn and is still recorded, which
+/// its controller is about to write.
 pub fn is_entitled(holder: &TerraformRun, lease: &str, settings: &Settings) -> bool {
     let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
     recorded.is_some_and(|recorded| recorded.name == lease)

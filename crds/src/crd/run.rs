@@ -21,35 +21,38 @@ pub struct RootRule {
 }
 
 /// The rules at the root.
+///
+/// Each is evaluated at every write of a run, and each step into `status` costs the API server a look at all of its fields, so that a
+/// rule takes few steps to see that nothing of what it is about has changed.
 pub fn root_rules() -> Vec<RootRule> {
     let rule = |name, rule: &str, message| RootRule {
         name,
         rule: rule.replace('\n', " ").split_whitespace().collect::<Vec<_>>().join(" "),
         message,
     };
+    let unset = |field: &str| format!("!oldSelf.?status.?{field}.hasValue()");
+    let same =
+        |field: &str| format!("has(self.status) && has(self.status.{field}) && self.status.{field} == oldSelf.status.{field}");
+    let phase = "self.?status.?phase.orValue('')";
     vec![
         rule("name", &format!("self.metadata.name.size() <= {MAX_RUN_NAME}"), "the name of a run has at most 52 characters"),
-        rule("spec", "has(self.spec) == has(oldSelf.spec) && (!has(self.spec) || self.spec == oldSelf.spec)",
+        rule("spec", "self.spec == oldSelf.spec",
             "spec is immutable; annotate the run with pawl.run/rerun=true for a fresh run, or create another"),
         rule("status", "!has(oldSelf.status) || has(self.status)", "status cannot be removed"),
-        rule("first-phase", "!has(self.status) || !has(self.status.phase) || self.status.phase == 'Pending'
-            || (has(oldSelf.status) && has(oldSelf.status.phase))", "the first phase is Pending"),
-        rule("phase", &format!("!has(oldSelf.status) || !has(oldSelf.status.phase)
-            || (has(self.status) && has(self.status.phase) && ({}))", legal_transitions()), "illegal change of phase"),
-        rule("claim", "!has(oldSelf.status) || !has(oldSelf.status.claim)
-            || (has(self.status) && has(self.status.claim) && self.status.claim == oldSelf.status.claim)", "a claim never changes"),
-        rule("result", "!has(oldSelf.status) || !has(oldSelf.status.result)
-            || (has(self.status) && has(self.status.result) && self.status.result == oldSelf.status.result)", "a result never changes"),
-        rule("settled", "!has(self.status) || (has(oldSelf.status) && has(oldSelf.status.settled)
-            ? has(self.status.settled) && self.status.settled == oldSelf.status.settled
-            : !has(self.status.settled) || (has(self.status.result) && self.status.result == 'Indeterminate'))",
+        rule("first-phase", "oldSelf.?status.?phase.hasValue() || self.?status.?phase.orValue('Pending') == 'Pending'",
+            "the first phase is Pending"),
+        rule("phase", &format!("{} || {phase} == oldSelf.status.phase || {}", unset("phase"), legal_transitions()),
+            "illegal change of phase"),
+        rule("claim", &format!("{} || {}", unset("claim"), same("claim")), "a claim never changes"),
+        rule("result", &format!("{} || {}", unset("result"), same("result")), "a result never changes"),
+        rule("settled", &format!("{} ? !self.?status.?settled.hasValue() || self.?status.?result.orValue('') == '{}' : {}",
+            unset("settled"), RunResult::Indeterminate, same("settled")),
             "what settled an Indeterminate run never changes"),
-        rule("apply-needs-claim", "!has(self.status) || !has(self.status.phase) || self.status.phase != 'Apply' || has(self.status.claim)",
-            "phase Apply needs a claim"),
-        rule("result-of-phase", &format!("!has(self.status) || (has(self.status.result)
-            ? has(self.status.phase) && ({}) : !has(self.status.phase) || !(self.status.phase in ['Succeeded', 'Failed', 'Canceled']))", results_of_phases()),
+        rule("apply-needs-claim", &format!("{phase} != '{}' || self.?status.?claim.hasValue()", Phase::Apply), "phase Apply needs a claim"),
+        rule("result-of-phase", &format!("self.?status.?result.hasValue() ? has(self.status.phase) && ({})
+            : !({phase} in ['Succeeded', 'Failed', 'Canceled'])", results_of_phases()),
             "a terminal phase has a result of its own, any other phase has none"),
-        rule("result-needs-claim", &format!("!has(self.status) || !has(self.status.result) || (has(self.status.claim)
+        rule("result-needs-claim", &format!("!self.?status.?result.hasValue() || (has(self.status.claim)
             ? self.status.phase != 'Canceled' && !(self.status.result in ['NoChanges', 'Planned', 'Drifted']) : !(self.status.result in {}))", claimed_results()),
             "only a claimed run was applied, and a claimed run is never Canceled"),
     ]
@@ -61,14 +64,11 @@ fn quoted(words: impl IntoIterator<Item = &'static str>) -> String {
 }
 
 fn legal_transitions() -> String {
-    let mut parts = vec!["self.status.phase == oldSelf.status.phase".to_owned()];
-    for phase in Phase::ALL.into_iter().filter(|p| !p.is_terminal()) {
-        parts.push(format!(
-            "(oldSelf.status.phase == '{phase}' && self.status.phase in {})",
-            quoted(phase.successors().iter().map(|p| p.as_str()))
-        ));
-    }
-    parts.join(" || ")
+    let of = |phase: Phase| {
+        let next = quoted(phase.successors().iter().map(|p| p.as_str()));
+        format!("(oldSelf.status.phase == '{phase}' && self.?status.?phase.orValue('') in {next})")
+    };
+    Phase::ALL.into_iter().filter(|phase| !phase.is_terminal()).map(of).collect::<Vec<_>>().join(" || ")
 }
 
 fn results_of_phases() -> String {

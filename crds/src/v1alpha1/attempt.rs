@@ -33,6 +33,9 @@ pub struct Attempt {
     /// is kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub end_hold: bool,
+    /// How often another run took the lease on the state while this one waited, so that a record of it that is still on its way fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed_over: Option<u32>,
     /// Image of its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]

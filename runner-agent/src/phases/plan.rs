@@ -19,7 +19,7 @@ use crate::{
     classify::{self, internal},
     files::{self, Scratch},
     ports::{Notice, Notices, PlanReport, Work},
-    process::Command,
+    process::{Command, Sink as _, Source},
 };
 
 impl PhaseRunner {
@@ -71,7 +71,10 @@ impl PhaseRunner {
         self.hooks_after_plan(shell, exit.code == 2, notices).await?;
         self.keeps_its_providers(&shell.stack)?;
         let reading = self.read_plan_file(shell, ran_in.as_deref(), recovery.as_ref(), notices);
-        let printing = self.print_plan(shell, ran_in.as_deref(), notices);
+        // Another process of the tool, to say that there is nothing to say. At a terminal people expect its own words.
+        let prints = exit.code != 0 || self.host.terminal().is_some();
+        let printing =
+            async { if prints { self.print_plan(shell, ran_in.as_deref(), notices).await.map(Some) } else { Ok(None) } };
         let checksum = self.checksum(shell, facts);
         let (read, text, checksum) = if shell.is_terragrunt() {
             // Where the tool alone cannot show it Terragrunt does, each command of which may write its copy of the unit anew, which
@@ -81,6 +84,7 @@ impl PhaseRunner {
             tokio::join!(reading, printing, checksum)
         };
         let (mut facts, json) = read?;
+        let is_quiet = !facts.has_changes() && facts.counts.drifted == 0;
         if !facts.has_changes() && made.run.spec.operation != Operation::RefreshOnly {
             facts.forget_drift();
         }
@@ -92,7 +96,11 @@ impl PhaseRunner {
             let message = "plan ended with 0 (no changes), but the plan file has changes";
             return Err(Reason::PlanUnreadable.failure(message));
         }
-        let text = text?;
+        let text = match text? {
+            Some(text) => text,
+            None if is_quiet => self.print_no_changes(shell, notices)?,
+            None => self.print_plan(shell, ran_in.as_deref(), notices).await?,
+        };
         let (checksum, parts) = checksum?;
         // Nor what their reading left running what is about to be kept.
         self.kill_others().await;
@@ -187,6 +195,19 @@ impl PhaseRunner {
         }
         let facts = facts.await.map_err(|error| unreadable(error.to_string()))?;
         Ok((facts.map_err(|error| unreadable(error.to_string()))?, text))
+    }
+
+    /// What `show` would come to of a plan without changes.
+    fn print_no_changes(&self, shell: &Shell, notices: &Notices) -> Result<Option<Scratch>, Failure> {
+        let unkept = |error: &io::Error| internal("the plan's text cannot be kept", error);
+        let mut events = self.events(&shell.stack, notices);
+        let text = self.text()?;
+        if let Some(text) = &text {
+            events = events.copied(text.file().try_clone().map_err(|error| unkept(&error))?);
+        }
+        events.line(Source::Out, "No changes. What exists is as the configuration says.", 0);
+        events.finish_copy().map_err(|error| unkept(&error))?;
+        Ok(text)
     }
 
     /// `show -no-color`, for the log; and what was printed.

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::guard;
 use crate::{
     classify::internal,
-    tool::{Found, Stamp, digest, path},
+    tool::{Found, Stamp, digest, image, path},
 };
 
 /// An executable of the tool, as it was at Setup. Of Terragrunt there is that of the tool beneath as well.
@@ -99,7 +99,8 @@ impl ProvenTool {
             }
             // The stamp from before: a file that changes while it is read has another one afterwards.
             let stamp = Stamp::of(binary)?;
-            Ok((stamp, digest(binary)?))
+            let digest = image::stated(binary).map_or_else(|| digest(binary), Ok)?;
+            Ok((stamp, digest))
         };
         let task = tokio::task::spawn_blocking(move || unknown.iter().try_for_each(|one| one.compute(read)));
         Ok(Self { found, executables: Mutex::new(proven), digesting: Mutex::new(Some(task)) })

@@ -5,10 +5,12 @@
 //! |---|---|
 //! | [`sources`] | where tools are from, as the operator says |
 //! | [`find`] | the tool for a stack |
+//! | [`image`] | what an image states of the tools in it |
 //! | [`path`] | the tools on PATH, and what is remembered of them |
 //! | [`wrapped`] | what Terragrunt calls in the tool's place |
 
 pub mod find;
+pub mod image;
 pub mod path;
 pub mod sources;
 pub mod wrapped;

@@ -1,11 +1,15 @@
 //! From an approval to the start of `apply` in a pod that holds.
+//!
+//! Whoever approves, and whoever annotates meanwhile, is a user with the chart's roles and a connection of his own, as people are: the API
+//! server does not ration administrators.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use crds::names;
+use crds::{TerraformRun, names};
 use jiff::Timestamp;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
@@ -40,17 +44,45 @@ struct Approved {
     write: f64,
 }
 
+/// Who approves.
+const APPROVER: &str = "approver";
+
+/// People with the rights of their roles in a namespace.
+struct People {
+    namespace: String,
+    approver: Api<TerraformRun>,
+    writers: Vec<Api<TerraformRun>>,
+}
+
+impl People {
+    async fn of(lab: &Lab) -> Result<Self> {
+        let namespace = lab.namespace().await?;
+        let bind = |role: &str, whom: &str| {
+            lab.cluster.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), whom, "-n", &namespace])
+        };
+        bind("pawl-author", "--group=team")?;
+        bind("pawl-approver", &format!("--user={APPROVER}"))?;
+        let mut writers = Vec::new();
+        for index in 0..WRITERS {
+            let client = lab.cluster.impersonate(&format!("writer-{index}"), &["team", "system:authenticated"]).await?;
+            writers.push(Api::namespaced(client, &namespace));
+        }
+        let client = lab.cluster.impersonate(APPROVER, &["system:authenticated"]).await?;
+        Ok(Self { approver: Api::namespaced(client, &namespace), namespace, writers })
+    }
+}
+
 /// Measures it, one run after the other: in calm, and while others annotate the run.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
-    let namespace = lab.namespace().await?;
+    let people = People::of(lab).await?;
     let (mut since_sent, mut since_acknowledged) = (Samples::default(), Samples::default());
     let (mut each_second, mut unresting, mut writes) = (Samples::default(), Samples::default(), Samples::default());
     for n in 0..times {
-        let calm = approved(lab, &namespace, &format!("held-{n}"), Pace::Calm).await?;
+        let calm = approved(lab, &people, &format!("held-{n}"), Pace::Calm).await?;
         since_sent.push(calm.since_sent);
         since_acknowledged.push(calm.since_acknowledged);
-        each_second.push(approved(lab, &namespace, &format!("busy-{n}"), Pace::EachSecond).await?.since_acknowledged);
-        let busiest = approved(lab, &namespace, &format!("busiest-{n}"), Pace::Unresting).await?;
+        each_second.push(approved(lab, &people, &format!("busy-{n}"), Pace::EachSecond).await?.since_acknowledged);
+        let busiest = approved(lab, &people, &format!("busiest-{n}"), Pace::Unresting).await?;
         unresting.push(busiest.since_acknowledged);
         writes.push(busiest.write);
     }
@@ -77,20 +109,21 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
 }
 
 /// Approves a plan that waits, and waits for the start of `apply`.
-async fn approved(lab: &Lab, namespace: &str, name: &str, pace: Pace) -> Result<Approved> {
-    let run = lab.run(namespace, name, Stack::Nothing, "Manual")?;
-    let (_, _, run) = watched(lab.runs(namespace), &run, run_waits).await?;
+async fn approved(lab: &Lab, people: &People, name: &str, pace: Pace) -> Result<Approved> {
+    let run = lab.run(&people.namespace, name, Stack::Nothing, "Manual")?;
+    let (_, _, run) = watched(lab.runs(&people.namespace), &run, run_waits).await?;
     let status = run.status.unwrap_or_default();
     let (plan, attempt) = (status.plan.context("no plan")?, status.attempt.context("no attempt")?);
     let (count, rest) = match pace {
         Pace::Calm => (0, Duration::ZERO),
-        Pace::EachSecond => (WRITERS, Duration::from_secs(1)),
-        Pace::Unresting => (WRITERS, Duration::ZERO),
+        Pace::EachSecond => (people.writers.len(), Duration::from_secs(1)),
+        Pace::Unresting => (people.writers.len(), Duration::ZERO),
     };
     let taken = Arc::new(Mutex::new(Samples::default()));
-    let writers: Vec<_> = (0..count)
-        .map(|index| {
-            let (runs, name, taken) = (lab.runs(namespace), name.to_owned(), taken.clone());
+    let writers: Vec<_> = (0_u32..)
+        .zip(&people.writers[..count])
+        .map(|(index, runs)| {
+            let (runs, name, taken) = (runs.clone(), name.to_owned(), taken.clone());
             tokio::spawn(async move {
                 // They do not write in step.
                 tokio::time::sleep(rest / WRITERS * index).await;
@@ -106,10 +139,10 @@ async fn approved(lab: &Lab, namespace: &str, name: &str, pace: Pace) -> Result<
         .collect();
     // A person needs longer; the controller's proof of the gate may be a minute old, as it may be then.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let annotations = json!({names::APPROVE: plan.checksum, names::APPROVED_BY: "admin"});
+    let annotations = json!({names::APPROVE: plan.checksum, names::APPROVED_BY: APPROVER});
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
     let sent = Timestamp::now();
-    lab.runs(namespace).patch(name, &PatchParams::default(), &patch).await.context("the approval was refused")?;
+    people.approver.patch(name, &PatchParams::default(), &patch).await.context("the approval was refused")?;
     let acknowledged = Timestamp::now();
     let applied = apply_start(lab, &attempt.pod_name).await;
     writers.iter().for_each(tokio::task::JoinHandle::abort);

@@ -19,7 +19,7 @@ use super::containers::Containers;
 use super::stacks::{Commands, Stack};
 use crate::cluster::chart::{PawlImages, Values};
 use crate::cluster::gobuild::{IN_PODS, Toolset};
-use crate::cluster::{Cluster, node};
+use crate::cluster::{Audit, Cluster, node};
 use crate::servers::state::StateServer;
 
 /// After this long something is broken, not slow.
@@ -63,7 +63,7 @@ pub(super) struct Timing {
 
 impl Lab {
     pub(super) async fn up() -> Result<Self> {
-        let cluster = Cluster::up(CLUSTER).await?;
+        let cluster = Cluster::up(CLUSTER, Audit::Requests).await?;
         let images = PawlImages::build(IN_PODS)?;
         cluster.install_images(&images, &Values::new()).await?;
         Ok(Self {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use tests::cluster::chart::Values;
-use tests::cluster::{Cluster, gobuild, prepare, report};
+use tests::cluster::{Audit, Cluster, gobuild, prepare, report};
 
 #[derive(Parser)]
 #[command(about = "Real Kubernetes on this machine, with Pawl in it")]
@@ -56,7 +56,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
     let name = &arguments.name;
     match arguments.command {
         Action::Up { bare, values } => {
-            let cluster = Cluster::up(name).await?;
+            let cluster = Cluster::up(name, Audit::Objects).await?;
             if !bare {
                 cluster.install(&values.into_iter().collect::<Values>()).await?;
             }

@@ -13,7 +13,7 @@ use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
 use super::{CLUSTER, kinds::Record};
-use crate::cluster::{Cluster, NAMESPACE, chart::Values};
+use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values};
 use crate::servers::{proxy::Proxy, state::StateServer};
 
 /// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
@@ -37,7 +37,7 @@ pub(super) struct Lab {
 
 impl Lab {
     pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
-        let cluster = Cluster::up(CLUSTER).await?;
+        let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
         let client = cluster.client().await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let state = StateServer::start(host).await?;

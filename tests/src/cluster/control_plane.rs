@@ -16,15 +16,29 @@ use super::gobuild::{CONTROL_PLANE, Toolset};
 use super::pki::{self, Identity, Pair, Pki};
 use super::processes::{self, Processes, Record};
 
-/// Everything is written down; whole objects only for our own API, so that no Secret gets into the log.
-const AUDIT_POLICY: &str = "\
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- {level: RequestResponse, resources: [{group: pawl.run}]}
-- {level: Metadata}
-";
+/// What of each request is written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Audit {
+    /// Who asked for what; of our own API the whole objects as well, for whoever checks their history. No Secret gets into the log.
+    #[default]
+    Objects,
+    /// Who asked for what: so that a request for a run costs what one for a pod does, where both are measured.
+    Requests,
+}
+
+impl Audit {
+    const fn policy(self) -> &'static str {
+        match self {
+            Self::Objects => {
+                "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
+                 rules:\n- {level: RequestResponse, resources: [{group: pawl.run}]}\n- {level: Metadata}\n"
+            }
+            Self::Requests => {
+                "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata}\n"
+            }
+        }
+    }
+}
 
 /// Controllers that have nothing to do on such a cluster. Each would fetch a token of its own before the rest may begin.
 const IDLE_CONTROLLERS: &[&str] = &[
@@ -88,6 +102,7 @@ impl ControlPlane {
             first_service: Ipv4Addr::new(10, 96, 0, 1),
             ports,
             audit_log: options.audit_log.clone().unwrap_or_else(|| state.join("log/audit.jsonl")),
+            audit: Audit::default(),
         };
         let pki = Pki::create(&state.join("pki"))?;
         let access = place.access(&tools)?;
@@ -210,6 +225,7 @@ pub(super) struct Place<'a> {
     pub(super) first_service: Ipv4Addr,
     pub(super) ports: Ports,
     pub(super) audit_log: PathBuf,
+    pub(super) audit: Audit,
 }
 
 impl Place<'_> {
@@ -243,7 +259,7 @@ impl Place<'_> {
         let admin = pki.issue(Identity { file: "admin", user: "admin", group: "system:masters", hosts: &[] })?;
         write_private(&self.state.join("kubeconfig"), &pki::kubeconfig(&self.server(), &pki.authority(), &admin))?;
         let policy = self.state.join("audit-policy.yaml");
-        cache::write(&policy, AUDIT_POLICY)?;
+        cache::write(&policy, self.audit.policy())?;
         if let Some(parent) = self.audit_log.parent() {
             cache::create_dir(parent)?;
         }

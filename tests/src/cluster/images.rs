@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use crds::pod_env;
 
 use super::cache::{self, Cache};
 use super::command::{cargo, executables, run};
@@ -59,7 +60,7 @@ impl Builder {
             parts.extend([cache::file_key(from)?, to.clone()]);
         }
         self.archive(&format!("{}-runner", self.prefix), &cache::key(&parts), |image, archive| {
-            let base = self.base_with(extra_files)?;
+            let base = self.base_with(extra_files, agent)?;
             let context = BuildContext::new()?;
             context.add_program(agent, "runner-agent")?;
             self.build(&file, context.path(), image, &[("BASE", &base)])?;
@@ -133,13 +134,13 @@ impl Builder {
         Ok(())
     }
 
-    /// The base with files on it; its name.
-    fn base_with(&self, files: &[(PathBuf, String)]) -> Result<String> {
+    /// The base with files on it, and the digests of the tools among them; its name.
+    fn base_with(&self, files: &[(PathBuf, String)], agent: &Path) -> Result<String> {
         self.base()?;
         if files.is_empty() {
             return Ok(BASE.to_owned());
         }
-        let mut parts = Vec::new();
+        let mut parts = vec!["digests".to_owned()];
         let mut step = None;
         for (from, to) in files {
             parts.extend([cache::file_key(from)?, to.clone()]);
@@ -151,6 +152,9 @@ impl Builder {
             for (from, to) in files {
                 context.add(from, &format!("root/{}", to.trim_start_matches('/')))?;
             }
+            // An agent of an older commit states none, and reads its tools instead.
+            let tools = context.path().join("root").join(pod_env::TOOLS_DIR.trim_start_matches('/'));
+            let _ = run(Command::new(agent).args(["tool", "digests"]).arg(tools));
             let file = context.path().join("Containerfile");
             cache::write(&file, format!("FROM {BASE}\nCOPY root /\n"))?;
             self.build(&file, context.path(), &name, &[])?;

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::access::Access;
 use super::cache::{self, Lock};
-use super::control_plane::{Place, Ports};
+use super::control_plane::{Audit, Place, Ports};
 use super::gobuild::{NODE, Toolset};
 use super::network::Network;
 use super::node::{NAMES_GROUP, Node};
@@ -59,7 +59,7 @@ pub struct Status {
 impl Cluster {
     /// Brings the cluster of that name up, or takes it over if it is up and whole. What a killed one left behind is
     /// cleared away first.
-    pub async fn up(name: &str) -> Result<Self> {
+    pub async fn up(name: &str, audit: Audit) -> Result<Self> {
         packages::ensure()?;
         let tools = Toolset::ensure(NODE)?;
         let state = directory(name)?;
@@ -75,7 +75,7 @@ impl Cluster {
         }
         let pause = images::Builder::new()?.pause()?;
         let step = report::step("cluster", format!("starting {name}"));
-        let cluster = Self::start(name, &state, tools, &pause).await.with_context(|| {
+        let cluster = Self::start(name, &state, audit, tools, &pause).await.with_context(|| {
             format!("cluster {name} did not come up; its logs are in {}, and `up` tries afresh", state.join("log").display())
         })?;
         step.done_with(format!("{name}: node ready in"));
@@ -121,21 +121,21 @@ impl Cluster {
         for record in processes.recorded() {
             processes.check(&record)?;
         }
-        let access = place(state, network).access(&tools)?;
+        let access = place(state, network, Audit::default()).access(&tools)?;
         if !access.is_ready().await {
             bail!("its API server does not answer");
         }
         Ok(Self { name: name.to_owned(), state: state.to_owned(), network, tools, access, processes })
     }
 
-    async fn start(name: &str, state: &Path, tools: Toolset, pause: &images::Image) -> Result<Self> {
+    async fn start(name: &str, state: &Path, audit: Audit, tools: Toolset, pause: &images::Image) -> Result<Self> {
         cache::create_dir(state)?;
         let network = Network::claim(state)?;
         network.create()?;
         leftovers::create_cgroup(&network.name())?;
         let processes = Processes::new(state, Some(network.netns()));
         let pki = Pki::create(&state.join("pki"))?;
-        let place = place(state, network);
+        let place = place(state, network, audit);
         let access = place.access(&tools)?;
         let node = Node { state, network, tools: &tools, processes: &processes };
 
@@ -229,7 +229,7 @@ fn lock(name: &str) -> Result<Lock> {
     Lock::wait(&cache::state_root()?.join("clusters").join(format!(".{name}.lock")))
 }
 
-fn place(state: &Path, network: Network) -> Place<'_> {
+fn place(state: &Path, network: Network, audit: Audit) -> Place<'_> {
     Place {
         state,
         address: network.node(),
@@ -238,6 +238,7 @@ fn place(state: &Path, network: Network) -> Place<'_> {
         first_service: network.first_service(),
         ports: PORTS,
         audit_log: state.join("log/audit.jsonl"),
+        audit,
     }
 }
 

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 
 use crate::cluster::chart::{PawlImages, Values};
 use crate::cluster::gobuild::DEMO_IN_PODS;
-use crate::cluster::{Cluster, cache, prepare};
+use crate::cluster::{Audit, Cluster, cache, prepare};
 
 use self::screen::Step;
 use self::servers::Servers;
@@ -63,7 +63,7 @@ pub async fn run(options: &Options) -> Result<u8> {
     step.done("Kubernetes, Helm, OpenTofu ready");
 
     let step = Step::begin(2, "cluster");
-    let cluster = Cluster::up(CLUSTER)
+    let cluster = Cluster::up(CLUSTER, Audit::Requests)
         .await
         .context("the cluster is not up; `cargo demo --fresh` begins anew, and its logs are in the directory named here")?;
     let servers = Servers::ensure(&cluster).await?;

@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::CLUSTER;
-use crate::cluster::{Cluster, NAMESPACE, victims};
+use crate::cluster::{Audit, Cluster, NAMESPACE, victims};
 
 /// How long anything may take on a busy machine.
 pub(super) const SOON: Duration = Duration::from_secs(180);
@@ -31,7 +31,7 @@ impl Lab {
     pub(super) async fn up() -> Result<Self> {
         // One that was kept is upgraded already.
         Cluster::down_by_name(CLUSTER)?;
-        let cluster = Cluster::up(CLUSTER).await?;
+        let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
         let client = cluster.client().await?;
         let team: Namespace = serde_json::from_value(json!({"metadata": {"name": TEAM,
             "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;

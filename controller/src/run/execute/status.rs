@@ -12,21 +12,57 @@ use super::{
     patch::{metadata_patch, params},
 };
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     run::{
         context::Context,
         decision::{Kind, Write},
         run_view::RunView,
     },
 };
-use crds::{TerraformRun, conditions, names};
+use crds::{TerraformRun, names};
 
-/// Writes the status; where the run is `contended`, under tests of what was decided on.
-pub(super) async fn write(run: &RunView, write: &Write, contended: bool, ctx: &Context) -> Result<TerraformRun, Error> {
+/// What a status write names as what it was decided on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::run) enum Basis {
+    /// The version of the run.
+    Version,
+    /// The fields that the decision rests on, whatever else was written.
+    Fields,
+}
+
+impl Basis {
+    /// For a write of that kind that nothing has got in the way of yet. People wait for an approval and its lease, so that these lose no
+    /// race to begin with.
+    pub(super) const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Approval | Kind::Lease => Self::Fields,
+            Kind::Begin
+            | Kind::Open
+            | Kind::Start
+            | Kind::Close
+            | Kind::End
+            | Kind::Conditions
+            | Kind::Gone
+            | Kind::Rerun
+            | Kind::Journal
+            | Kind::Settled
+            | Kind::Lock => Self::Version,
+        }
+    }
+
+    /// For the write after one that failed like this. A test fails where a field has changed, and where a text is encoded in another way
+    /// than the API server does it, which the version alone can pass.
+    pub(in crate::run) const fn after(error: ErrorKind) -> Self {
+        if matches!(error, ErrorKind::Invalid) { Self::Version } else { Self::Fields }
+    }
+}
+
+/// Writes the status on that basis. What the cache does not keep cannot be tested, so that a write that was decided on it names the version.
+pub(super) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
     let api = ctx.runs(&run.namespace().unwrap_or_default());
-    if let Some(operations) = run.whole().filter(|_| contended).and_then(|run| operations(run, write)) {
-        let patch = serde_json::from_value(Value::Array(operations));
-        let patch = patch.map_err(|source| Error::Encode { what: "write status", source })?;
+    if let (Basis::Fields, Some(run)) = (basis, run.whole()) {
+        let encode = |source| Error::Encode { what: "write status", source };
+        let patch = serde_json::from_value(Value::Array(operations(run, write).map_err(encode)?)).map_err(encode)?;
         return ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
     }
     let mut patch = metadata_patch(run, json!({}));
@@ -56,45 +92,44 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     ctx.events.publish(run, write.notes);
 }
 
-/// The write as a JSON Patch; none for a kind that is made under the resourceVersion or not at all, such as the close of an attempt.
+/// What people say by annotations, as far as a decision may rest on it.
+const WORDS: [&str; 8] =
+    [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::DENY, names::LIFE, names::RERUN, names::RECOVER, names::ABANDON];
+
+/// Status fields that a decision may rest on, and what tells one state of each from another.
+const FIELDS: [(&str, &[&str]); 12] = [
+    ("phase", &[]),
+    ("result", &[]),
+    ("attempt", &["number", "open", "passedOver"]),
+    ("adopted", &["attempt", "nonce"]),
+    ("plan", &["checksum", "attempt"]),
+    ("claim", &["nonce"]),
+    ("approval", &["checksum", "at"]),
+    ("lease", &["stateKey"]),
+    ("failure", &["class", "reason"]),
+    ("settled", &["result"]),
+    ("stateLock", &["id"]),
+    ("lockRelease", &["id"]),
+];
+
+/// The write as a JSON Patch.
 ///
-/// Only words of ours and digests are tested: texts are compared as they are encoded, and encoders differ in what they escape.
-fn operations(run: &TerraformRun, write: &Write) -> Option<Vec<Value>> {
-    match write.kind {
-        Kind::Approval | Kind::Lease | Kind::Conditions | Kind::Open => {}
-        Kind::Begin
-        | Kind::Start
-        | Kind::Close
-        | Kind::End
-        | Kind::Gone
-        | Kind::Rerun
-        | Kind::Journal
-        | Kind::Settled
-        | Kind::Lock => return None,
-    }
-    let status = serde_json::to_value(&run.status).ok()?;
+/// Only words of ours and digests are tested, and what people say: texts are compared as they are encoded, and encoders differ in what
+/// they escape.
+fn operations(run: &TerraformRun, write: &Write) -> serde_json::Result<Vec<Value>> {
+    let status = serde_json::to_value(&run.status)?;
     let mut operations =
         vec![test("/metadata/uid", &run.metadata.uid), test("/metadata/deletionTimestamp", &run.metadata.deletion_timestamp)];
     match &run.metadata.annotations {
         None => operations.push(test("/metadata/annotations", Value::Null)),
-        Some(_) => operations.extend(
-            [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::DENY, names::LIFE]
-                .map(|name| test(&names::annotation_pointer(name), run.annotations().get(name))),
-        ),
+        Some(_) => {
+            operations.extend(WORDS.map(|name| test(&names::annotation_pointer(name), run.annotations().get(name))));
+        }
     }
-    let fields: [(&str, &[&str]); 7] = [
-        ("phase", &[]),
-        ("result", &[]),
-        ("attempt", &["number", "open"]),
-        ("plan", &["checksum", "attempt"]),
-        ("claim", &["nonce"]),
-        ("approval", &["checksum", "at"]),
-        ("lease", &["stateKey"]),
-    ];
     if status.is_null() {
         operations.push(test("/status", Value::Null));
     }
-    for (field, parts) in fields.into_iter().filter(|_| !status.is_null()) {
+    for (field, parts) in FIELDS.into_iter().filter(|_| !status.is_null()) {
         let there = &status[field];
         if there.is_object() {
             operations.extend(parts.iter().map(|part| test(&format!("/status/{field}/{part}"), &there[part])));
@@ -106,18 +141,9 @@ fn operations(run: &TerraformRun, write: &Write) -> Option<Vec<Value>> {
         let parts = ["type", "status", "reason", "lastTransitionTime"];
         operations.extend(parts.map(|part| test(&format!("/status/conditions/{index}/{part}"), &condition[part])));
     }
-    let mut changes = write.status.clone();
-    if write.kind == Kind::Approval && changes.get("lease").is_some_and(Value::is_object) {
-        // A lease that was taken before the approval stands may have gone to another run while the annotation was away for a moment,
-        // which only the version would tell. It is taken again for the approval that is recorded now.
-        changes.remove("lease");
-        if let Some(conditions) = changes.get_mut("conditions").and_then(Value::as_array_mut) {
-            conditions.retain(|condition| condition["type"] != conditions::STATE_LEASED);
-        }
-    }
-    let changes = Map::from_iter([("status".to_owned(), Value::Object(changes))]);
+    let changes = Map::from_iter([("status".to_owned(), Value::Object(write.status.clone()))]);
     merge(&mut operations, "", &json!({"status": status}), &changes);
-    Some(operations)
+    Ok(operations)
 }
 
 fn test(path: &str, value: impl Serialize) -> Value {
@@ -202,15 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_recorded_for_an_approval_that_stands_already() {
-        let lease = json!({"stateKey": "k2", "name": "n"});
-        let leased = json!({"type": "StateLeased", "status": "True", "reason": "Leased"});
-        let status = json!({"approval": {"checksum": "sha256:1"}, "lease": lease, "conditions": [leased]});
-        let writes = |kind| {
-            let operations = operations(&waiting(), &write(kind, &status)).unwrap();
-            operations.iter().any(|o| o["path"].as_str().is_some_and(|path| path.starts_with("/status/lease/name")))
-        };
-        assert!(!writes(Kind::Approval) && writes(Kind::Lease));
+    fn a_lease_is_recorded_with_its_approval_unless_another_run_took_it_meanwhile() {
+        let status = json!({"approval": {"checksum": "sha256:1"}, "lease": {"stateKey": "k2", "name": "n"}});
+        let mut run = waiting();
+        run.status.as_mut().unwrap().attempt.as_mut().unwrap().passed_over = Some(2);
+        let operations = operations(&run, &write(Kind::Approval, &status)).unwrap();
+        let of = |path: &str| operations.iter().filter(|o| o["path"] == path).map(|o| o["op"].clone()).collect::<Vec<_>>();
+        assert_eq!((of("/status/attempt/passedOver"), of("/status/lease/name")), (vec![json!("test")], vec![json!("add")]));
     }
 
     #[test]
@@ -222,9 +246,17 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_is_closed_and_its_agents_fields_are_written_under_the_version_that_was_read() {
-        for kind in [Kind::Start, Kind::Close, Kind::End, Kind::Gone, Kind::Settled] {
-            assert!(operations(&waiting(), &write(kind, &json!({"message": "m"}))).is_none(), "{kind:?}");
+    fn an_attempt_is_closed_under_what_its_agent_may_write() {
+        let operations = operations(&waiting(), &write(Kind::Close, &json!({"attempt": {"open": false}}))).unwrap();
+        for path in ["/status/adopted", "/status/claim", "/status/result", "/status/failure"] {
+            assert!(operations.contains(&test(path, Value::Null)), "{path}");
         }
+    }
+
+    #[test]
+    fn a_write_that_lost_a_race_is_sent_again_under_its_fields_and_one_whose_test_failed_under_the_version() {
+        assert_eq!((Basis::of(Kind::Approval), Basis::of(Kind::Close)), (Basis::Fields, Basis::Version));
+        assert_eq!(Basis::after(ErrorKind::Conflict), Basis::Fields);
+        assert_eq!(Basis::after(ErrorKind::Invalid), Basis::Version);
     }
 }
