@@ -2,7 +2,7 @@
 
 use kube::ResourceExt;
 
-use crds::{PlanStatus, RunResult, TerraformRun, names};
+use crds::{RunResult, TerraformRun, names};
 
 /// A person or the API asks that the run comes to an end before its claim.
 pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
@@ -22,9 +22,4 @@ pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
             .is_none()
             .then(|| (RunResult::Canceled, format!("made again from the run of UID {life}, out of a backup or a copy")))
     }
-}
-
-/// The annotation approves this plan.
-pub(crate) fn annotated(run: &impl ResourceExt, plan: &PlanStatus) -> bool {
-    run.annotations().get(names::APPROVE).is_some_and(|given| *given == plan.checksum)
 }

@@ -12,6 +12,7 @@
 //! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
 //! | [`outputs`] | outputs of a state, and what of them goes where |
+//! | [`approval`] | whether a plan is approved |
 //! | [`apply_log`] | what an apply did to each object, compared with a state |
 //! | [`backend`] | what is known of each type of backend |
 //! | [`state_key`] | which runs have the same state |
@@ -28,6 +29,7 @@
 //! | [`duration`] | durations as people write them |
 
 pub mod apply_log;
+pub mod approval;
 pub mod backend;
 pub mod backoff;
 pub mod clock;

@@ -2,7 +2,7 @@
 
 use crds::{ApprovalMode, Phase, RunResult, names};
 use runner_agent::{
-    api::{is_approved, is_leased},
+    api::is_leased,
     machine::{Cause, Effect, Ending, Event, Mode, Permission, State, Stop, Terms, Write, begin, next},
 };
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ fn levels(world: &World, index: usize) -> Levels {
         fenced: !is_own(world, index),
         cancelled: annotated(names::CANCEL),
         deleted: run.typed.metadata.deletion_timestamp.is_some(),
-        approved: !checksum.is_empty() && is_approved(&run.typed, &checksum),
+        approved: !checksum.is_empty() && crds::approval::stands(&run.typed, &checksum),
         leased: checksum == sum(index) && is_leased(&run.typed),
     }
 }

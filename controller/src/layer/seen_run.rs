@@ -4,9 +4,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
-use crds::{FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, names};
-
-use crate::requests;
+use crds::{FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, approval, names};
 
 /// Begins the words with which a layer takes its own run back: what a person cancels is not planned again at once, this is.
 pub const SUPERSEDED: &str = "superseded by its layer: ";
@@ -182,7 +180,7 @@ fn stage(run: &TerraformRun) -> Stage {
     }
     match status.phase {
         Some(Phase::AwaitingApproval) => {
-            let annotated = status.plan.as_ref().is_some_and(|plan| requests::annotated(run, plan));
+            let annotated = status.plan.as_ref().is_some_and(|plan| approval::is_annotated(run.annotations(), &plan.checksum));
             if status.approval.is_some() || annotated { Stage::Approved } else { Stage::Waiting }
         }
         _ if status.attempt.is_none() => Stage::NotBegun,

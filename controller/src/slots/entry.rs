@@ -1,6 +1,6 @@
 //! What of a run matters for slots: whether its attempt counts, in which scopes, and in which place it would wait.
 
-use crds::{ApprovalMode, Phase, TerraformRun, Trigger, names, reason};
+use crds::{ApprovalMode, Phase, TerraformRun, Trigger, approval, names, reason};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -115,7 +115,7 @@ pub(super) fn place(run: &TerraformRun) -> Option<Place> {
     let waits = plan.filter(|_| run.approval_mode() == ApprovalMode::Manual);
     let created = run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
     let (class, since) = match waits {
-        Some(plan) if requests::annotated(run, plan) => {
+        Some(plan) if approval::is_annotated(run.annotations(), &plan.checksum) => {
             let recorded = status.and_then(|status| status.approval.as_ref()).map(|record| record.at.0);
             (Class::Apply, recorded.unwrap_or(created))
         }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crds::{ApprovalMode, Operation, Phase, TerraformRun, state_key};
+use crds::{ApprovalMode, Operation, Phase, TerraformRun, approval, state_key};
 
 use crate::{requests, settings::Settings};
 
@@ -38,7 +38,7 @@ fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_dat
         ApprovalMode::Manual => {
             let plan = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval))?;
             let recorded = status.approval.as_ref().filter(|record| record.checksum.as_deref() == Some(&plan.checksum));
-            if !approved(recorded.is_some(), requests::annotated(run, plan)) {
+            if !approved(recorded.is_some(), approval::is_annotated(run.annotations(), &plan.checksum)) {
                 return None;
             }
             let since = recorded.map_or(Timestamp::MAX, |record| record.at.0);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crds::{
-    TerraformRun, TerraformRunStatus,
+    TerraformRun, TerraformRunStatus, approval,
     backoff::Backoff,
     fields::{self, Owner},
     names,
@@ -224,7 +224,7 @@ impl<A: Api> Writer<A> {
                 let own = Some(claim) == wanted.claim.as_ref();
                 return Some(if own { Outcome::Landed(run.clone()) } else { Outcome::Fenced });
             }
-            if approved.as_ref().is_some_and(|sum| !is_approved(run, sum)) || is_stopped(run) || !is_leased(run) {
+            if approved.as_ref().is_some_and(|sum| !approval::stands(run, sum)) || is_stopped(run) || !is_leased(run) {
                 return Some(Outcome::Refused(run.clone()));
             }
         }
@@ -316,13 +316,6 @@ pub fn is_leased(run: &TerraformRun) -> bool {
     let Some(status) = &run.status else { return false };
     let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
     key.is_none_or(|key| status.lease.as_ref().is_some_and(|lease| lease.state_key == *key))
-}
-
-/// Whether a person's approval of this plan stands, as annotation and as the controller's record.
-pub fn is_approved(run: &TerraformRun, checksum: &str) -> bool {
-    let annotated = run.metadata.annotations.as_ref().and_then(|a| a.get(names::APPROVE)).is_some_and(|a| a == checksum);
-    let recorded = run.status.as_ref().and_then(|s| s.approval.as_ref()).and_then(|a| a.checksum.as_deref());
-    annotated && recorded == Some(checksum)
 }
 
 fn is_stopped(run: &TerraformRun) -> bool {

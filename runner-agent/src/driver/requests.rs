@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crds::{ApprovalMode, TerraformRun, conditions, reason, text::clip};
+use crds::{ApprovalMode, TerraformRun, approval, conditions, reason, text::clip};
 
 use crate::{
-    api::{is_approved, is_leased},
+    api::is_leased,
     machine::{Cause, Ending, Event, Permission, Stop},
 };
 
@@ -50,7 +50,7 @@ pub(super) fn hold_for(run: &TerraformRun) -> Duration {
 impl Requests {
     pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
         let planned = checksum.filter(|sum| !sum.is_empty());
-        let recorded = planned.is_some_and(|sum| is_approved(run, sum));
+        let recorded = planned.is_some_and(|sum| approval::stands(run, sum));
         let stands =
             planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
         let leased = stands && is_leased(run);

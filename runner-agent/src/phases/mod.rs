@@ -13,7 +13,6 @@ mod identity;
 mod init;
 mod inputs;
 mod journal;
-mod locked;
 mod managed;
 mod masked;
 mod objects;
@@ -32,6 +31,7 @@ mod restore;
 mod setup;
 mod source;
 mod stage;
+mod stale_lock;
 mod terragrunt;
 mod tools;
 mod variable_files;
@@ -84,7 +84,7 @@ pub struct PhaseRunner {
     /// What was seen of the apply.
     changed: Mutex<Changed>,
     /// The lock that may be released.
-    release: Mutex<Option<locked::Release>>,
+    release: Mutex<Option<stale_lock::Release>>,
     /// The hooks, and what they handed over.
     hooks: Mutex<hooks::Fixed>,
     /// Outputs of other stacks, as the plan was made with them.
@@ -352,7 +352,7 @@ impl Work for PhaseRunner {
     }
 
     fn may_unlock(&self, id: &str, holder: &str) {
-        *guard(&self.release) = Some(locked::Release { id: id.to_owned(), holder: holder.to_owned() });
+        *guard(&self.release) = Some(stale_lock::Release { id: id.to_owned(), holder: holder.to_owned() });
     }
 
     fn kill_providers(&self) {

@@ -87,11 +87,11 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
         writes.push(busiest.write);
     }
     table.plain("approval sent to apply started, held pod", since_sent.spread(Unit::Millis));
-    let met = since_acknowledged.max() <= 0.2;
+    let met = since_acknowledged.max() <= 0.1;
     table.bound(
         "approval acknowledged to apply started, held pod",
         since_acknowledged.spread(Unit::Millis),
-        "at most 200 ms",
+        "at most 100 ms",
         met,
     );
     let calm = since_acknowledged.median();

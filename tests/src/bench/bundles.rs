@@ -64,8 +64,8 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     table.bound(
         "datastore meanwhile, RssAnon at most",
         format!("{:.1} MiB", f64::from(most) / 1024.0),
-        "at most 128 MiB",
-        most <= 128 << 10,
+        "at most 32 MiB",
+        most <= 32 << 10,
     );
     Ok(())
 }

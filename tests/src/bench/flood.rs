@@ -51,7 +51,7 @@ fn mib(bytes: u64) -> f64 {
 fn memory_rows(table: &mut Table, agent: u32, store: u32) {
     let text = |kib: u32| format!("{:.1} MiB", f64::from(kib) / 1024.0);
     table.bound("  agent, RssAnon at most", text(agent), "at most 32 MiB", agent <= 32 << 10);
-    table.bound("  datastore, RssAnon at most", text(store), "at most 128 MiB", store <= 128 << 10);
+    table.bound("  datastore, RssAnon at most", text(store), "at most 32 MiB", store <= 32 << 10);
 }
 
 /// Plays a script to its end; how long it took, and the most memory of agent and datastore, in KiB.

@@ -39,7 +39,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     }
     table.plain("bare pod created to its container started", bare.spread(Unit::Millis));
     table.plain("approval after the hold sent to apply started, new pod", late.spread(Unit::Millis));
-    table.plain("  ratio to the bare pod's start", ratio.spread(Unit::Ratio));
+    table.bound("  ratio to the bare pod's start", ratio.spread(Unit::Ratio), "at most 1.60", ratio.median() <= 1.6);
     Ok(())
 }
 

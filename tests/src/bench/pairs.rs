@@ -103,20 +103,20 @@ fn rows(stack: Stack, pairs: &Pairs, table: &mut Table) {
     if stack == Stack::ThreeSeconds {
         table.plain(&figure, ratio);
     } else {
-        table.bound(&figure, ratio, "at most 0.50", pairs.ratio.median() <= 0.5);
+        table.bound(&figure, ratio, "at most 0.35", pairs.ratio.median() <= 0.35);
     }
     table.plain(&format!("{name}: create to container start, bare pod"), pairs.bare_before.spread(Unit::Millis));
     table.plain(&format!("{name}: create to container start, run"), pairs.run_before.spread(Unit::Millis));
     table.plain(&format!("{name}: in the container, script"), pairs.bare_inside.spread(Unit::Millis));
     table.plain(&format!("{name}: in the container, agent"), pairs.run_inside.spread(Unit::Millis));
-    let met = |samples: &Samples| samples.median() <= 0.150;
+    let met = |samples: &Samples| samples.median() <= 0.100;
     let added = pairs.added.spread(Unit::Millis);
-    table.bound(&format!("{name}: agent adds"), added, "at most 150 ms", met(&pairs.added));
+    table.bound(&format!("{name}: agent adds"), added, "at most 100 ms", met(&pairs.added));
     let added = pairs.added_to_show.spread(Unit::Millis);
     table.bound(
         &format!("{name}: agent adds to a script that shows the plan"),
         added,
-        "at most 150 ms",
+        "at most 100 ms",
         met(&pairs.added_to_show),
     );
     if stack == Stack::ThreeSeconds {
@@ -124,8 +124,8 @@ fn rows(stack: Stack, pairs: &Pairs, table: &mut Table) {
         table.bound(
             &format!("{name}: agent against script"),
             ratio.spread(Unit::Percent),
-            "at most +5 %",
-            ratio.median() <= 1.05,
+            "at most +3 %",
+            ratio.median() <= 1.03,
         );
     }
     if !pairs.own.is_empty() {

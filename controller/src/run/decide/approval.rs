@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{
     policies::Enforcement,
-    requests,
     run::{
         decision::{Action, Decision, Kind},
         observed::Observed,
@@ -20,7 +19,7 @@ use crate::{
     },
     slots::Class,
 };
-use crds::{Attempt, PlanStatus, conditions, names, reason, text::clip, whole_seconds};
+use crds::{Attempt, PlanStatus, approval, conditions, names, reason, text::clip, whole_seconds};
 
 /// A plan with changes waits for a person.
 pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decision {
@@ -32,7 +31,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         draft.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
     }
     says_it_is_stale(&mut draft, o, plan, now);
-    if !requests::annotated(run, plan) {
+    if !approval::is_annotated(run.annotations(), &plan.checksum) {
         take_back(&mut draft, o, plan, now);
         return settle(draft);
     }
@@ -98,7 +97,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
 
 /// What is taken away from a run whose attempt is still to start: nothing but an approval that no longer stands.
 pub(super) fn withdrawal(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Option<Action> {
-    if o.status().approval.is_none() || requests::annotated(&o.run, plan) {
+    if o.status().approval.is_none() || approval::is_annotated(o.run.annotations(), &plan.checksum) {
         return None;
     }
     let mut draft = Draft::new(&o.run, now);
