@@ -23,8 +23,8 @@ use kube::{
 };
 use serde_json::json;
 use sources::{
-    follow::Follow, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, store::Bundles,
-    watch::Workers, worker::Shared,
+    follow::Follow, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, server::Servers,
+    store::Bundles, watch::Workers, worker::Shared,
 };
 use tests::servers::{auth::Access, git::GitServer};
 use tokio::sync::Semaphore;
@@ -88,18 +88,18 @@ impl Scene {
         let namespace = world.namespace().await?;
         let dirs = [tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?];
         let server = GitServer::start("127.0.0.1:0".parse()?, dirs[0].path()).await?;
+        let servers = Servers {
+            git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
+            mirrors: Arc::new(Mirrors::new(dirs[1].path(), 1 << 30)?),
+            tokens: Tokens::default(),
+            private: dirs[2].path().to_owned(),
+        };
         let shared = Arc::new(Shared {
             client: world.access.impersonate(ACCOUNT, &[]).await?,
             clock: ServerClock::default(),
             follow: Mutex::new(Follow::default()),
             wanted: Mutex::default(),
-            looker: Looker {
-                git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
-                mirrors: Mirrors::new(dirs[1].path(), 1 << 30)?,
-                bundles: Kept::default(),
-                tokens: Tokens::default(),
-                private: dirs[2].path().to_owned(),
-            },
+            looker: Looker { git: Box::new(servers), bundles: Kept::default() },
             slots: Semaphore::new(2),
             metrics: Arc::new(Metrics::awaiting(2)),
             secrets_role: "pawl-sources-secrets".to_owned(),

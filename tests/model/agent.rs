@@ -1,11 +1,12 @@
 //! An agent in the model: `machine::next` verbatim, and around it what the driver and its writer do with a lost reply.
 
-use crds::{ApprovalMode, Phase, RunResult, names};
+use crds::{ApprovalMode, RunResult, names};
 use runner_agent::{
     api::is_leased,
     machine::{Cause, Effect, Ending, Event, Mode, Permission, State, Stop, Terms, Write, begin, next},
 };
 use serde_json::{Value, json};
+use tests::trace::Deed;
 
 use crate::state::{Agent, Levels, Said, World, agent_user, failure, nonce, state_key, sum};
 
@@ -123,20 +124,10 @@ pub(crate) fn feed(world: &mut World, index: usize, event: Event) {
 }
 
 fn apply(world: &mut World, index: usize) {
-    world.applies += 1;
-    if world.applies > 1 {
-        world.wrong = Some("S1: a second apply");
-    }
+    let status = world.run.as_ref().map(crate::state::Run::status);
     // A run that is gone had its claim nevertheless: it goes only when its attempt is closed.
-    if let Some(run) = &world.run {
-        let status = run.status();
-        if status.claim.as_ref().is_none_or(|claim| claim.nonce != nonce(index)) {
-            world.wrong = Some("S1: an apply without a claim of its own");
-        }
-        if status.phase == Some(Phase::Canceled) {
-            world.wrong = Some("S11: an apply of a run that is Canceled");
-        }
-    }
+    let own = status.as_ref().map_or(Some(true), |status| status.claim.as_ref().map(|claim| claim.nonce == nonce(index)));
+    world.deed(Deed::Applies(own));
 }
 
 /// The process ends, and its pod with it.

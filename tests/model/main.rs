@@ -13,6 +13,7 @@ use std::{process::ExitCode, time::Instant};
 use crds::ApprovalMode;
 use libtest_mimic::{Arguments, Failed, Trial};
 use state::{Budget, Pod, World, fresh};
+use tests::trace::Deeds;
 
 /// The most states of one model; by command more, until it is closed.
 const MOST: usize = 150_000;
@@ -28,8 +29,7 @@ fn world(mode: ApprovalMode, left: Budget) -> World {
         left,
         behind: false,
         now: 0,
-        applies: 0,
-        applied: false,
+        deeds: Deeds::default(),
         hooks: false,
         wrong: None,
     }

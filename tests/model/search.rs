@@ -6,10 +6,13 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use crds::{Phase, names};
+use crds::{Changed, Phase, names};
 use runner_agent::machine::{Effect, Event, State, Stop, Task, Timer};
 use serde_json::{Value, json};
-use tests::played::User;
+use tests::{
+    played::User,
+    trace::{self, Deed},
+};
 
 use crate::{
     agent::{self, Way},
@@ -210,23 +213,18 @@ fn work(world: &mut World, index: usize, fine: bool) {
     if !fine {
         world.left.crash -= 1;
     }
-    world.applied |= running == Effect::RunApply && fine;
+    if running == Effect::RunApply && fine {
+        world.deed(Deed::Ended(true));
+    }
     agent::feed(world, index, event);
 }
 
 /// What must hold in every state.
 fn wrong(world: &World) -> Option<&'static str> {
-    if world.wrong.is_some() {
-        return world.wrong;
-    }
-    let status = world.run.as_ref()?.status();
-    if status.phase == Some(Phase::Canceled) && world.applies > 0 {
-        return Some("S11: a run that was applied is Canceled");
-    }
-    if status.result == Some(crds::RunResult::Applied) && !world.applied {
-        return Some("truth: Applied, and it was not");
-    }
-    None
+    let status = world.run.as_ref().map(crate::state::Run::status).unwrap_or_default();
+    let changes = status.failure.map_or(Changed::None, |failure| failure.changes);
+    let lie = || trace::truth(status.result?, changes, status.claim.is_some(), &world.deeds);
+    world.wrong.or_else(|| lie().map(|(invariant, _)| invariant))
 }
 
 /// Whether a state may be the last: the run ended and is tidy, or is gone, or waits for a person.

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tests::{
     played::{User, admission, patch::merge, schema},
-    trace::{self, Step},
+    trace::{self, Deed, Deeds, Step},
 };
 
 /// The UID of the run.
@@ -151,8 +151,7 @@ pub(crate) struct World {
     /// Hooks run before the apply, and at every end.
     pub hooks: bool,
     pub now: u8,
-    pub applies: u8,
-    pub applied: bool,
+    pub deeds: Deeds,
     pub wrong: Option<&'static str>,
 }
 
@@ -218,6 +217,13 @@ impl World {
         fine
     }
 
+    /// Something was done for the run.
+    pub(crate) fn deed(&mut self, deed: Deed) {
+        let result = self.run.as_ref().and_then(|run| run.status().result);
+        let found = self.deeds.add(deed, result);
+        self.wrong = self.wrong.or(found.first().map(|(invariant, _)| *invariant));
+    }
+
     /// The pod of the newest attempt as a controller sees it.
     pub(crate) fn pod_of(&self, run: &Run) -> Option<(usize, Pod)> {
         let number = run.typed.status.as_ref()?.attempt.as_ref()?.number;
@@ -243,6 +249,7 @@ pub(crate) fn view(attempt: usize, pod: &Pod) -> PodView {
         uid: format!("pod-{attempt}"),
         attempt: u32::try_from(attempt).unwrap() + 1,
         run: "net".into(),
+        run_uid: UID.into(),
         node: None,
         tolerates: None,
         held: pod.held,

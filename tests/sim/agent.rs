@@ -177,7 +177,7 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
 }
 
 /// Where files of a moment are.
-fn memory() -> &'static std::path::Path {
+pub(crate) fn memory() -> &'static std::path::Path {
     let memory = std::path::Path::new("/dev/shm");
     if memory.is_dir() { memory } else { std::path::Path::new("/tmp") }
 }

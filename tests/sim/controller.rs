@@ -1,21 +1,17 @@
 //! A controller's process: the real reconciler on caches that lag, with the queue of the real runtime.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ::controller::{
     cluster::{Cluster, clock::Timed, index::Feed, node_watch},
-    gc::{
-        self,
-        pods::{is_left, left_by, let_go},
-    },
-    layer,
+    gc, layer,
     run::{
-        Context, PodView, on_error, reconcile,
+        Context, heard, on_error, reconcile,
         watch::{trim, wake_hash},
     },
     settings::Settings,
 };
-use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};
+use crds::{TerraformLayer, TerraformRun, names};
 use datastore_client::{RequestError, controller::Datastore};
 use futures::{
     FutureExt, StreamExt,
@@ -23,20 +19,21 @@ use futures::{
 };
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
-    Client, ResourceExt,
+    Client,
     core::PartialObjectMeta,
     runtime::{reflector::ObjectRef, watcher::Event},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use tests::played::{
     Refusal, User,
-    store::{Change, LAYERS, PODS, RUNS},
+    store::{LAYERS, PODS, RUNS},
 };
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    deeds,
     http::Server,
-    invariants,
     layers::REPOSITORIES,
     queue::Queue,
     world::{NAMESPACES, NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
@@ -59,51 +56,98 @@ pub(crate) async fn supervise(shared: Shared, index: u8) {
     }
 }
 
+/// A watch of the controller's, by what it is of. In the order in which a process lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Watch {
+    Namespaces,
+    Runs,
+    Pods,
+    Nodes,
+    Repositories,
+    Layers,
+}
+
+impl Watch {
+    pub(crate) const ALL: [Self; 6] = [Self::Namespaces, Self::Runs, Self::Pods, Self::Nodes, Self::Repositories, Self::Layers];
+
+    /// The namespace and the plural word of its objects.
+    const fn of(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Namespaces => ("", NAMESPACES),
+            Self::Runs => (NS, RUNS),
+            Self::Pods => (NS, PODS),
+            Self::Nodes => ("", NODES),
+            Self::Repositories => (NS, REPOSITORIES),
+            Self::Layers => (NS, LAYERS),
+        }
+    }
+}
+
 struct Informer {
     ctx: Arc<Context>,
+    runs: heard::Runs,
+    pods: heard::Pods,
     waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
-    pods: Feed,
-    plans: Feed,
-    line: Feed,
-    slots: Feed,
     frozen: Feed,
     layers: Feed,
     repositories: Feed,
-    runs_of_layers: Feed,
     layers_waking: UnboundedReceiver<ObjectRef<TerraformLayer>>,
     queue: Arc<Queue<TerraformRun>>,
     layer_queue: Arc<Queue<TerraformLayer>>,
 }
 
+/// An event with its object read.
+fn read<K: DeserializeOwned>(event: Event<Arc<Value>>) -> Event<K> {
+    let read = |object: Arc<Value>| K::deserialize(&*object).unwrap();
+    match event {
+        Event::Apply(object) => Event::Apply(read(object)),
+        Event::Delete(object) => Event::Delete(read(object)),
+        Event::InitApply(object) => Event::InitApply(read(object)),
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+    }
+}
+
 impl Informer {
-    fn run(&mut self, event: &Event<TerraformRun>) {
-        self.ctx.queue.apply(&mut self.line, event);
-        self.ctx.layers.run(&mut self.runs_of_layers, event);
-        self.ctx.slots.apply(&mut self.slots, event);
-        let older = self.ctx.newer_plans.apply(&mut self.plans, event);
-        if let Event::Apply(run) | Event::Delete(run) = event
-            && let Some(pod) = left_by(run, matches!(event, Event::Delete(_)), &self.ctx)
-        {
-            let (name, uid) = (run.metadata.name.clone().unwrap_or_default(), run.metadata.uid.clone().unwrap_or_default());
-            let_go(NS.into(), name, uid, pod, self.ctx.cluster.clone());
+    fn run(&mut self, event: Event<TerraformRun>) {
+        self.runs.hear(&event);
+        let has_listed = matches!(event, Event::InitDone);
+        self.queue.take(event.modify(trim), wake_hash);
+        if has_listed {
+            heard::listed(None, |run| self.queue.get(&run.name), &self.ctx);
         }
-        for run in older {
-            self.queue.soon(&run.name, Instant::now());
-        }
-        match event {
-            Event::Apply(run) | Event::InitApply(run) => {
-                let mut run = run.clone();
-                trim(&mut run);
-                self.queue.put(&run.name_any(), wake_hash(&run), run);
-            }
-            Event::Delete(run) => self.queue.remove(&run.name_any()),
-            Event::Init | Event::InitDone => {}
-        }
-        self.wake();
     }
 
-    /// Runs whose turn has come nearer, or whose node has changed; layers of which something else has.
-    fn wake(&mut self) {
+    fn layer(&mut self, event: Event<TerraformLayer>) {
+        self.ctx.layers.layer(&mut self.layers, &event);
+        self.layer_queue.take(event.modify(layer::trim), layer::watch::wake_hash);
+    }
+
+    fn pod(&mut self, event: &Event<Pod>) {
+        self.pods.hear(event, |run| self.queue.get(&run.name));
+        if let Event::Apply(pod) | Event::Delete(pod) | Event::InitApply(pod) = event
+            && let Some(run) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN))
+        {
+            self.queue.soon(run, Instant::now());
+        }
+    }
+
+    fn namespace(&mut self, event: &Event<PartialObjectMeta<Namespace>>) {
+        for namespace in self.ctx.freezes.apply(&mut self.frozen, event) {
+            self.ctx.slots.wake(&namespace);
+            self.ctx.layers.wake(&namespace);
+        }
+    }
+
+    fn event(&mut self, watch: Watch, event: Event<Arc<Value>>) {
+        match watch {
+            Watch::Namespaces => self.namespace(&read(event)),
+            Watch::Runs => self.run(read(event)),
+            Watch::Pods => self.pod(&read(event)),
+            Watch::Nodes => node_watch::heard(&read::<Node>(event), &self.ctx),
+            Watch::Repositories => self.ctx.layers.repository(&mut self.repositories, &read(event)),
+            Watch::Layers => self.layer(read(event)),
+        }
         while let Some(Some(run)) = self.waking.next().now_or_never() {
             self.queue.soon(&run.name, Instant::now());
         }
@@ -112,73 +156,32 @@ impl Informer {
         }
     }
 
-    fn layer(&mut self, event: Event<TerraformLayer>) {
-        self.ctx.layers.layer(&mut self.layers, &event);
-        match event {
-            Event::Apply(mut layer) | Event::InitApply(mut layer) => {
-                layer::trim(&mut layer);
-                self.layer_queue.put(&layer.name_any(), layer::watch::wake_hash(&layer), layer);
+    /// Lists what these watches are of, in one request for the sake of short lives; the version that was listed.
+    async fn list(&mut self, watches: &'static [Watch], shared: &Shared, process: &Process) -> u64 {
+        let (kinds, version) = loop {
+            let sent = self.ctx.clock.sent();
+            let listed = shared.request(
+                process,
+                || "list".into(),
+                |world| {
+                    let of = |watch: &Watch| world.store.list(watch.of().1, watch.of().0, "");
+                    Ok((watches.iter().map(of).collect::<Vec<_>>(), world.store.version(), now()))
+                },
+            );
+            match listed.await {
+                Ok((kinds, version, at)) => {
+                    self.ctx.clock.answered(sent, date(at).as_bytes());
+                    break (kinds, version);
+                }
+                Err(_) => sleep(Duration::from_millis(700)).await,
             }
-            Event::Delete(layer) => self.layer_queue.remove(&layer.name_any()),
-            Event::Init | Event::InitDone => {}
+        };
+        for (watch, objects) in watches.iter().zip(kinds) {
+            self.event(*watch, Event::Init);
+            objects.into_iter().for_each(|object| self.event(*watch, Event::InitApply(object)));
+            self.event(*watch, Event::InitDone);
         }
-        self.wake();
-    }
-
-    fn repository(&mut self, event: &Event<TerraformRepository>) {
-        self.ctx.layers.repository(&mut self.repositories, event);
-        self.wake();
-    }
-
-    fn pod(&mut self, event: &Event<Pod>) {
-        self.ctx.pods.apply(&mut self.pods, event);
-        if let Event::Apply(pod) | Event::Delete(pod) | Event::InitApply(pod) = event
-            && let Some(run) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN))
-        {
-            self.queue.soon(run, Instant::now());
-            let uid =
-                pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN_UID)).cloned().unwrap_or_default();
-            let known = self.queue.get(run);
-            let gone = matches!(event, Event::Delete(_));
-            if let (false, Some(view)) = (gone, PodView::of(pod))
-                && is_left(&view, &uid, known.as_deref())
-            {
-                let_go(NS.into(), run.clone(), uid, view, self.ctx.cluster.clone());
-            }
-        }
-    }
-
-    fn node(&mut self, event: &Event<Node>) {
-        node_watch::heard(event, &self.ctx);
-        self.wake();
-    }
-
-    fn namespace(&mut self, event: &Event<PartialObjectMeta<Namespace>>) {
-        for namespace in self.ctx.freezes.apply(&mut self.frozen, event) {
-            self.ctx.slots.wake(&namespace);
-            self.layer_queue.all_soon();
-        }
-        self.wake();
-    }
-
-    fn change(&mut self, change: &Change) {
-        if change.key.resource == RUNS {
-            let run = TerraformRun::deserialize(&*change.object).unwrap();
-            self.run(&if change.deleted { Event::Delete(run) } else { Event::Apply(run) });
-        } else if change.key.resource == PODS {
-            let pod = Pod::deserialize(&*change.object).unwrap();
-            self.pod(&if change.deleted { Event::Delete(pod) } else { Event::Apply(pod) });
-        } else if change.key.resource == LAYERS {
-            let layer = TerraformLayer::deserialize(&*change.object).unwrap();
-            self.layer(if change.deleted { Event::Delete(layer) } else { Event::Apply(layer) });
-        } else if change.key.resource == REPOSITORIES {
-            self.repository(&Event::Apply(TerraformRepository::deserialize(&*change.object).unwrap()));
-        } else if change.key.resource == NODES {
-            self.node(&Event::Apply(Node::deserialize(&*change.object).unwrap()));
-        } else if change.key.resource == NAMESPACES {
-            let namespace = PartialObjectMeta::deserialize(&*change.object).unwrap();
-            self.namespace(&if change.deleted { Event::Delete(namespace) } else { Event::Apply(namespace) });
-        }
+        version
     }
 }
 
@@ -201,7 +204,7 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                         }
                         let uid = parts.get(5).cloned().unwrap_or_default();
                         if !read && parts.get(6).is_some_and(|part| part == "lock") {
-                            invariants::unlock(world, |lock| lock.uid == uid);
+                            deeds::unlock(world, |lock| lock.uid == uid);
                             return Ok(Vec::new());
                         }
                         if !read {
@@ -261,28 +264,20 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
 async fn live(shared: Shared, process: Process, index: u8) {
     let ctx = context(&shared, &process);
     let (queue, layer_queue) = (Arc::<Queue<TerraformRun>>::default(), Arc::<Queue<TerraformLayer>>::default());
-    let (pods, plans) = (ctx.pods.feed(), ctx.newer_plans.feed());
     let (wake, waking) = unbounded();
-    ctx.nodes.wakes(None, wake.clone());
-    let (line, slots, frozen) = (ctx.queue.feed(None, wake.clone()), ctx.slots.feed(None, wake), ctx.freezes.feed());
-    let (layers, repositories, runs_of_layers) = (ctx.layers.feed(), ctx.layers.feed(), ctx.layers.feed());
-    let (wake, layers_waking) = unbounded();
-    ctx.layers.wakes(None, wake);
-    let (to_runs, to_layers, informed) = (queue.clone(), layer_queue.clone(), ctx.clone());
+    let (to_layers, layers_waking) = unbounded();
+    ctx.layers.wakes(None, to_layers);
     let informer = Informer {
-        ctx: informed,
+        runs: heard::Runs::new(None, &wake, &ctx),
+        pods: heard::Pods::new(&wake, &ctx),
         waking,
-        pods,
-        plans,
-        line,
-        slots,
-        frozen,
-        layers,
-        repositories,
-        runs_of_layers,
+        frozen: ctx.freezes.feed(),
+        layers: ctx.layers.feed(),
+        repositories: ctx.layers.feed(),
         layers_waking,
-        queue: to_runs,
-        layer_queue: to_layers,
+        queue: queue.clone(),
+        layer_queue: layer_queue.clone(),
+        ctx: ctx.clone(),
     };
     let look = {
         let ctx = ctx.clone();
@@ -306,62 +301,32 @@ async fn live(shared: Shared, process: Process, index: u8) {
     tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers);
 }
 
-/// Fills the caches: a list, and then every change in its order, each some time after it was made.
+/// Fills the caches: a list, and then every change in its order, each some time after it was made. A watch that heard nothing for a
+/// while lists anew.
 async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Informer) {
-    let listed = loop {
-        let sent = informer.ctx.clock.sent();
-        let listed = shared.request(
-            process,
-            || "list".into(),
-            |world| {
-                let of = |resource| world.store.list(resource, NS, "");
-                let of_cluster = |resource| world.store.list(resource, "", "");
-                let kinds = (of(RUNS), of(PODS), of_cluster(NODES), of_cluster(NAMESPACES), of(LAYERS), of(REPOSITORIES));
-                Ok((kinds, world.store.version(), now()))
-            },
-        );
-        match listed.await {
-            Ok((kinds, version, at)) => {
-                informer.ctx.clock.answered(sent, date(at).as_bytes());
-                break (kinds, version);
-            }
-            Err(_) => sleep(Duration::from_millis(700)).await,
-        }
-    };
-    let ((runs, pods, nodes, namespaces, layers, repositories), mut seen) = listed;
-    informer.namespace(&Event::Init);
-    for namespace in namespaces {
-        informer.namespace(&Event::InitApply(PartialObjectMeta::deserialize(&*namespace).unwrap()));
-    }
-    informer.namespace(&Event::InitDone);
-    informer.run(&Event::Init);
-    for run in runs {
-        informer.run(&Event::InitApply(TerraformRun::deserialize(&*run).unwrap()));
-    }
-    informer.run(&Event::InitDone);
-    informer.pod(&Event::Init);
-    for pod in pods {
-        informer.pod(&Event::InitApply(Pod::deserialize(&*pod).unwrap()));
-    }
-    informer.pod(&Event::InitDone);
-    informer.node(&Event::Init);
-    for node in nodes {
-        informer.node(&Event::InitApply(Node::deserialize(&*node).unwrap()));
-    }
-    informer.node(&Event::InitDone);
-    informer.repository(&Event::Init);
-    for repository in repositories {
-        informer.repository(&Event::InitApply(TerraformRepository::deserialize(&*repository).unwrap()));
-    }
-    informer.repository(&Event::InitDone);
-    informer.layer(Event::Init);
-    for layer in layers {
-        informer.layer(Event::InitApply(TerraformLayer::deserialize(&*layer).unwrap()));
-    }
-    informer.layer(Event::InitDone);
+    let mut seen = informer.list(&Watch::ALL, shared, process).await;
+    // What was listed anew is known up to this version.
+    let mut known = BTreeMap::new();
     let changes = shared.changes();
     loop {
-        changes.after(seen).await;
+        let (lost, again) = {
+            let mut world = shared.lock();
+            (world.next_listing(index), world.again.remove(&index).unwrap_or(0))
+        };
+        seen = seen.saturating_sub(again);
+        let due = lost.map_or(0, |(_, until)| until.saturating_sub(millis()));
+        if let Some((watch, _)) = lost.filter(|_| due == 0) {
+            shared.lock().deaf.remove(&(index, watch));
+            let just = Watch::ALL.chunks(1).find(|just| just[0] == watch).unwrap_or_default();
+            known.insert(watch, informer.list(just, shared, process).await);
+            continue;
+        }
+        tokio::select! {
+            biased;
+            () = changes.after(seen) => {}
+            () = changes.next() => continue,
+            () = sleep(Duration::from_millis(due)), if lost.is_some() => continue,
+        }
         let (late, until) = {
             let mut world = shared.lock();
             let late = match world.lag.get(&index) {
@@ -372,10 +337,17 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
         };
         sleep(Duration::from_millis(late.max(until))).await;
         process.live().await;
-        let fresh = shared.lock().store.since(seen).to_vec();
+        let (fresh, deaf) = {
+            let world = shared.lock();
+            (world.store.since(seen).to_vec(), world.deaf.clone())
+        };
         for change in fresh {
             seen = change.version;
-            informer.change(&change);
+            let watch = Watch::ALL.into_iter().find(|watch| watch.of().1 == change.key.resource);
+            let Some(watch) = watch.filter(|watch| !deaf.contains_key(&(index, *watch))) else { continue };
+            if known.get(&watch).is_none_or(|known| change.version > *known) {
+                informer.event(watch, if change.deleted { Event::Delete(change.object) } else { Event::Apply(change.object) });
+            }
         }
     }
 }

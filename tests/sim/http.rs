@@ -89,6 +89,8 @@ impl Wanted {
                     Edit::Replace(self.body)
                 } else if self.kind.starts_with("application/json-patch") {
                     Edit::Json(self.body.as_array().cloned().unwrap_or_default())
+                } else if self.kind.starts_with("application/apply-patch") {
+                    Edit::Apply(self.body)
                 } else {
                     Edit::Merge(self.body)
                 };

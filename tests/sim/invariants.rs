@@ -2,41 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{ApprovalMode, Changed, Claim, Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
+use crds::{ApprovalMode, Changed, Claim, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
 use kube::ResourceExt;
-use runner_agent::settings::Settings;
 use serde_json::Value;
-use tests::trace::{self, Deeds, Step};
+use tests::trace::{self, Step};
 
 use crate::{
+    deeds::{Applied, Hooked, others_work},
     layered::{self, Layered},
-    person::{EXPIRES_AFTER, FORGED},
+    person::{EXPIRES_AFTER, FORGED, says_it_is_lost},
     schedule::{Fault, Strike},
-    world::{Lock, NS, Process, World, millis},
+    world::{NS, Process, World, millis},
 };
 
-/// What an agent's work did to the world.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
-    Init,
-    Plan,
-    HooksBefore,
-    HooksAfter { applied: bool },
-    ApplyBegun { bytes: String, checksum: String },
-    Created,
-    ApplyEnded { fine: bool },
-    Interrupted,
-    Killed,
-}
-
-/// The apply of a run.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Applied {
-    process: String,
-    created: u32,
-    interrupts: u32,
-    ended: Option<bool>,
-    killed: bool,
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    name: String,
+    pub result: RunResult,
+    changes: Changed,
+    /// It turned out later that it was applied.
+    settled: bool,
 }
 
 /// What is remembered of a life in order to judge it.
@@ -47,140 +33,25 @@ pub(crate) struct Watcher {
     pub endings: BTreeSet<&'static str>,
     pub refused_wrong: bool,
     pub flaky: u8,
-    /// By UID of the run.
-    applied: BTreeMap<String, Applied>,
-    /// By UID of the run: whether hooks behind its apply have begun.
-    hooked: BTreeMap<String, bool>,
-    claims: BTreeMap<String, Claim>,
-    /// By run and attempt: when its plan was begun.
-    planned: BTreeMap<(String, u32), u64>,
-    results: BTreeMap<String, (String, RunResult, Changed, bool)>,
-    phases: BTreeSet<(String, u32, &'static str)>,
-    adoptions: BTreeSet<(String, u32, String)>,
+    /// By UID of the run, as is all that follows.
+    pub applied: BTreeMap<String, Applied>,
+    pub hooked: BTreeMap<String, Hooked>,
+    pub claims: BTreeMap<String, Claim>,
+    /// By attempt as well: when its plan was begun.
+    pub planned: BTreeMap<(String, u32), u64>,
+    pub results: BTreeMap<String, Ended>,
+    /// Those whose apply a person gave up.
+    pub given_up: BTreeSet<String>,
+    pub phases: BTreeSet<(String, u32, &'static str)>,
+    pub adoptions: BTreeSet<(String, u32, String)>,
+    /// By attempt: whether it counts as an apply, or nowhere.
+    counts: BTreeMap<(String, u32), Option<bool>>,
     /// By run, attempt and their own UID.
     pods: BTreeSet<(String, u32, String)>,
     /// Pods that came when a process had adopted their attempt already.
     pub second_pods: Vec<String>,
     /// Of layers.
     pub layered: Layered,
-}
-
-/// An agent did something.
-#[expect(clippy::needless_pass_by_value, reason = "what was done is told once")]
-pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, done: Done) {
-    world.note(&format!("   {} did {done:?}", process.name));
-    let uid = settings.run_uid.clone();
-    let adopted = (uid.clone(), settings.attempt, settings.nonce.clone());
-    let phase = |world: &World, phase: Phase| world.watcher.phases.contains(&(uid.clone(), settings.attempt, phase.as_str()));
-    match &done {
-        Done::Init | Done::Plan => {
-            if !world.watcher.adoptions.contains(&adopted) {
-                world.violated("S17", &format!("{} works without having adopted", process.name));
-            }
-            if !phase(world, if done == Done::Init { Phase::Init } else { Phase::Plan }) {
-                world.violated("S12", &format!("{done:?} before its phase was recorded"));
-            }
-            if done == Done::Plan {
-                world.watcher.planned.insert((uid, settings.attempt), millis());
-            }
-        }
-        Done::HooksBefore => {
-            if world.watcher.claims.get(&uid).is_none_or(|claim| claim.nonce != settings.nonce) {
-                world.violated("S70", &format!("{} runs hooks before an apply that it has no claim of", process.name));
-            }
-            if world.watcher.hooked.insert(uid.clone(), false).is_some() || world.watcher.applied.contains_key(&uid) {
-                world.violated("S70", "hooks before the apply a second time, or behind it");
-            }
-        }
-        Done::HooksAfter { applied } => {
-            if !applied {
-                return;
-            }
-            world.watcher.hooked.insert(uid.clone(), true);
-            let kept = world.data.results.get(&(uid.clone(), settings.attempt)).and_then(|message| message.result);
-            let is_kept = matches!(kept, Some(RunResult::Applied | RunResult::Destroyed));
-            if world.schedule.scene.datastore && !is_kept {
-                world.violated("S71", "a hook behind the apply begins, and its result is not with the datastore");
-            }
-            if world.watcher.applied.get(&uid).is_none_or(|applied| applied.ended != Some(true)) {
-                world.violated("S71", "hooks behind an apply that has not ended well");
-            }
-        }
-        Done::ApplyBegun { bytes, checksum } => {
-            let hooks = world.schedule.scene.hooks;
-            if hooks && !world.watcher.hooked.contains_key(&uid) {
-                world.violated("S70", "an apply without the hooks before it");
-            }
-            if world.applied_at.is_none() {
-                world.applied_at = Some(world.boundaries);
-            }
-            let claim = world.watcher.claims.get(&uid).cloned();
-            let own = claim.as_ref().is_some_and(|c| c.nonce == settings.nonce && c.pod_uid == settings.pod_uid);
-            if !own {
-                world.violated("S1", &format!("{} applies without a claim of its own", process.name));
-            }
-            if claim.is_none_or(|claim| claim.checksum != *bytes || claim.checksum != *checksum) {
-                world.violated("S4", "other bytes are applied than were claimed");
-            }
-            if world.watcher.applied.contains_key(&uid) {
-                world.violated("S1", "a second apply of one run");
-            }
-            if world.watcher.results.get(&uid).is_some_and(|(_, result, ..)| result.phase() == Phase::Canceled) {
-                world.violated("S11", "an apply of a run that is Canceled");
-            }
-            let other = world.watcher.applied.values().any(|a| a.ended.is_none() && !a.killed && alive(world, &a.process));
-            if other {
-                world.violated("S14", "two applies of one state at once");
-            }
-            layered::applies(world, &settings.run);
-            world.watcher.applied.insert(uid, Applied { process: process.name.to_string(), ..Applied::default() });
-        }
-        Done::Created | Done::ApplyEnded { .. } | Done::Interrupted | Done::Killed => {
-            let Some(applied) = world.watcher.applied.get_mut(&uid).filter(|a| a.process == *process.name) else { return };
-            match done {
-                Done::Created => applied.created += 1,
-                Done::ApplyEnded { fine } => {
-                    applied.ended = Some(fine);
-                    if fine {
-                        layered::applied(world, &settings.run);
-                    }
-                }
-                Done::Interrupted if applied.ended.is_none() => {
-                    applied.interrupts += 1;
-                    if applied.interrupts > 1 {
-                        world.violated("S13", "a second SIGINT");
-                    }
-                }
-                Done::Killed if applied.ended.is_none() => {
-                    let asked = applied.interrupts > 0;
-                    applied.killed = true;
-                    if !asked {
-                        world.violated("S13", "a tool behind a claim was killed and had not been asked to end");
-                    }
-                }
-                Done::Interrupted
-                | Done::Killed
-                | Done::Init
-                | Done::Plan
-                | Done::HooksBefore
-                | Done::HooksAfter { .. }
-                | Done::ApplyBegun { .. } => {}
-            }
-        }
-    }
-}
-
-fn alive(world: &World, name: &str) -> bool {
-    world.agents.values().flatten().any(|process| *process.name == *name && !process.is_dead())
-}
-
-/// The lock of the state is released, if it is that one: by who had the controller's word, or by the controller itself.
-pub(crate) fn unlock(world: &mut World, is: impl FnOnce(&Lock) -> bool) {
-    let Some(lock) = world.lock.take_if(|lock| is(lock)) else { return };
-    if alive(world, &lock.holder) {
-        world.violated("S31", &format!("the lock of {} was released, which lives", lock.holder));
-    }
-    world.watcher.endings.insert("lock released");
 }
 
 /// A run is gone from the API.
@@ -203,13 +74,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     let was = step.before.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
     let is = new.status.as_ref().unwrap_or(&empty);
     let uid = new.uid().unwrap_or_default();
-    let lost = |status: &TerraformRunStatus| {
-        status
-            .conditions
-            .iter()
-            .any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
-    };
-    if lost(is) && !lost(was) {
+    if says_it_is_lost(new) && !step.before.is_some_and(says_it_is_lost) {
         world.note("   the run says NodeUnreachable");
         world.watcher.endings.insert("node lost");
     }
@@ -238,12 +103,26 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
                 world.violated("S63", "a plan expired before its time");
             }
         }
-        world.watcher.results.insert(uid, (new.name_any(), result, changes, false));
+        let hooked = world.watcher.hooked.get(&uid).copied();
+        let by_agent = step.by.is_some_and(|by| !by.pod.is_empty());
+        if hooked == Some(Hooked::After { failed: true }) && by_agent && is.failed_hook.is_none() {
+            world.violated("S71", "a hook behind the apply failed, and nothing is said of it");
+        }
+        let said = is.failed_hook.as_ref().map(|failed| if failed.name.is_empty() { "hooks left out" } else { "hook failed" });
+        world.watcher.endings.extend(said);
+        world.watcher.results.insert(uid.clone(), Ended { name: new.name_any(), result, changes, settled: false });
+    }
+    let abandoned = new.annotations().get(names::ABANDON).filter(|_| is.result == Some(RunResult::Indeterminate));
+    if abandoned.is_some_and(|why| why != FORGED) && world.watcher.given_up.insert(uid.clone()) {
+        world.watcher.endings.insert("given up");
+    }
+    if is.message.as_ref().is_some_and(|message| message.contains(&format!("gave it up: {FORGED}"))) {
+        world.violated("S3", "an apply was given up in words that were forged while the policies were away");
     }
     if let (None, Some(settled)) = (&was.settled, &is.settled) {
         world.watcher.endings.insert("settled");
-        if let Some(found) = world.watcher.results.get_mut(&new.uid().unwrap_or_default()) {
-            found.3 = settled.result == RunResult::Applied;
+        if let Some(ended) = world.watcher.results.get_mut(&uid) {
+            ended.settled = matches!(settled.result, RunResult::Applied | RunResult::Destroyed);
         }
     }
     if is.attempt.as_ref().is_some_and(|a| a.restores.is_some()) && is.claim.is_some() {
@@ -300,17 +179,27 @@ fn bounded(world: &mut World, new: &TerraformRun) {
     if bound == 0 || scene.two || has_late && has_deaths {
         return;
     }
-    let is_apply = |run: &TerraformRun| {
-        let status = run.status.as_ref()?;
-        let attempt = status.attempt.as_ref().filter(|attempt| attempt.open)?;
+    let open =
+        |run: &TerraformRun| run.status.as_ref()?.attempt.as_ref().filter(|attempt| attempt.open).map(|attempt| attempt.number);
+    let key = |run: &TerraformRun| Some((run.uid()?, open(run)?));
+    if let (Some(key), Some(status)) = (key(new), &new.status) {
         let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
         let kept = status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
+        let restores = status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some());
         // It has given its slot back, and could not end.
-        let waits = approved && status.lease.is_none() && status.claim.is_none() && !kept && attempt.restores.is_none();
-        (!waits).then(|| approved && status.lease.is_some() || attempt.restores.is_some())
-    };
+        let waits = approved && status.lease.is_none() && status.claim.is_none() && !kept && !restores && !status.is_terminal();
+        let is = (!waits).then(|| approved && status.lease.is_some() || restores);
+        let counts = world.watcher.counts.entry(key).or_insert(is);
+        // One that left the plans does not come back to them when its approval is taken away: its place there may be another's. A process
+        // that begins afterwards does not know it of them, so that it counts nowhere then.
+        *counts = match (is, *counts) {
+            (Some(false), Some(true) | None) if has_deaths => None,
+            (Some(false), before) => before,
+            (is, _) => is,
+        };
+    }
     let others = world.runs.values().map(|run| &**run).filter(|run| run.uid() != new.uid());
-    let open: Vec<bool> = others.chain([new]).filter_map(is_apply).collect();
+    let open: Vec<bool> = others.chain([new]).filter_map(|run| world.watcher.counts.get(&key(run)?).copied().flatten()).collect();
     for what in [false, true] {
         let count = open.iter().filter(|is_apply| **is_apply == what).count();
         if count > bound {
@@ -337,11 +226,7 @@ fn claimed(world: &mut World, run: &TerraformRun) {
     if status.plan.is_none_or(|plan| plan.state_key.is_none()) {
         world.violated("S29", "a claim of a plan that names no state");
     }
-    // All runs of a life are of one state.
-    let uid = run.uid().unwrap_or_default();
-    let others: Vec<_> =
-        world.watcher.applied.iter().filter(|(of, applied)| **of != uid && applied.ended.is_none() && !applied.killed).collect();
-    if others.iter().any(|(_, applied)| alive(world, &applied.process)) {
+    if others_work(world, &run.uid().unwrap_or_default()) {
         world.violated("S30", "a claim while the tool of another run works on the state");
     }
 }
@@ -384,25 +269,24 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
         return;
     }
     let results = std::mem::take(&mut world.watcher.results);
-    for (uid, (name, result, changes, settled)) in &results {
-        let applied = world.watcher.applied.get(uid).cloned();
-        let created = applied.as_ref().map_or(0, |applied| applied.created);
-        let fine = applied.as_ref().is_some_and(|applied| applied.ended == Some(true));
+    for (uid, Ended { name, result, changes, settled }) in &results {
+        let deeds = world.watcher.applied.get(uid).map(|applied| applied.deeds.clone()).unwrap_or_default();
+        let fine = deeds.ended == Some(true);
         let claimed = world.watcher.claims.contains_key(uid);
         world.watcher.endings.insert(ending(*result, claimed));
-        let deeds = Deeds { applies: applied.iter().len(), ended_well: fine, changed: created as usize };
         // The tool says here what it did, so that a failure says it as well.
-        let failed = *result == RunResult::Failed && (fine || (*changes == Changed::Some && created == 0));
+        let failed = *result == RunResult::Failed && (fine || (*changes == Changed::Some && deeds.changed == 0));
         let lie = trace::truth(*result, *changes, claimed, &deeds);
         if lie.is_some() || failed || (*settled && !fine) {
-            world.violated("S28", &format!("{name} ended {result} with changes {changes:?}; it was {applied:?}"));
+            world.violated("S28", &format!("{name} ended {result} with changes {changes:?}; it was {deeds:?}"));
         }
         // A pod that ended among its hooks has applied, as the datastore knows.
         let is_applied = *settled || matches!(result, RunResult::Applied | RunResult::Destroyed);
-        if world.watcher.hooked.get(uid) == Some(&true) && world.schedule.scene.datastore && !is_applied {
+        let hooked = world.watcher.hooked.get(uid).copied();
+        if matches!(hooked, Some(Hooked::After { .. })) && world.schedule.scene.datastore && !is_applied {
             world.violated("S71", &format!("{name} ended {result}, though it was applied and its hooks had begun"));
         }
-        if world.watcher.hooked.contains_key(uid) {
+        if hooked.is_some() {
             world.watcher.endings.insert("hooks");
         }
     }

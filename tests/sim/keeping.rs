@@ -8,7 +8,7 @@ use tests::played::Refusal;
 use tokio::time::sleep;
 
 use crate::{
-    invariants,
+    deeds,
     work::{PlayedWork, failure, unrecorded},
     world::{Datastore, Lock, Trouble, World, millis},
 };
@@ -33,7 +33,7 @@ impl PlayedWork {
                 if self.mine().release.take_if(|id| *id == lock.id).is_some() {
                     let id = lock.id.clone();
                     let unlock = move |world: &mut World| {
-                        invariants::unlock(world, |lock| lock.id == id);
+                        deeds::unlock(world, |lock| lock.id == id);
                         Ok(())
                     };
                     // Whatever became of it, the next try shows how it is.

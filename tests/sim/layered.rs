@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use controller::layer::{SUPERSEDED, SeenRun, Stage};
-use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRun, Trigger, names};
+use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRepository, TerraformRun, Trigger, names};
 use kube::ResourceExt;
 use serde::Deserialize;
 use tests::played::store::{Change, Key};
@@ -37,6 +37,8 @@ pub(crate) struct Layered {
     /// By name: since when it was made.
     since: BTreeMap<String, u64>,
     frozen_since: Option<u64>,
+    /// The newest commit that was applied.
+    applied: usize,
 }
 
 impl Layered {
@@ -94,6 +96,10 @@ pub(crate) fn changed(world: &mut World, change: &Change) {
         let said = format!("{:?} of {source:?}, waits for {:?}", status.state, status.waits_for);
         world.note(&format!("   layer {}@{} {said}", if change.deleted { "GONE " } else { "" }, change.version));
     }
+    let told = layer.status.as_ref().and_then(|status| status.source.as_ref()).map(|source| source.revision.clone());
+    if let Some(revision) = told.filter(|revision| !world.forge.has_bundle(revision)) {
+        world.violated("S89", &format!("a layer is told of {revision}, of which no bundle is stored"));
+    }
     let (layered, era) = (&mut world.watcher.layered, era(&layer));
     if layered.eras.last().is_none_or(|(_, last)| *last != era) {
         layered.eras.push((millis(), era));
@@ -102,6 +108,25 @@ pub(crate) fn changed(world: &mut World, change: &Change) {
     layered.layer = (!change.deleted).then(|| Arc::new(layer));
     if change.deleted {
         world.watcher.endings.insert("layer: gone");
+    }
+}
+
+/// What is in the commit that the layer is to plan, and when that was pushed.
+fn told(world: &World) -> Option<(usize, u8)> {
+    let layer = world.watcher.layered.layer.as_ref()?;
+    world.forge.commit(&layer.status.as_ref()?.source.as_ref()?.revision)
+}
+
+/// A repository was written: what it says of its branch every layer has been told of.
+pub(crate) fn followed(world: &mut World, change: &Change) {
+    let repository = TerraformRepository::deserialize(&*change.object).unwrap();
+    let refs = repository.status.map(|status| status.refs).unwrap_or_default();
+    let is_at = refs.first().and_then(|known| world.forge.commit(&known.commit.as_ref()?.revision));
+    let (Some((number, content)), true) = (is_at, world.watcher.layered.layer.is_some()) else { return };
+    let told = told(world);
+    // It may know of a later one already.
+    if told.is_none_or(|(of, has)| of <= number && has != content) {
+        world.violated("S89", &format!("commit {number} is said to be known, and the layer is told {told:?}"));
     }
 }
 
@@ -201,6 +226,12 @@ pub(crate) fn applies(world: &mut World, run: &str) {
     if planned.is_none_or(|plan| plan.counts.operations() == 0) {
         world.violated("S83", &format!("{} applies a plan without changes", run.name_any()));
     }
+    let revision = run.spec.source.repository.as_ref().map_or("", |source| source.revision.as_str());
+    let number = world.forge.commit(revision).map_or(0, |(number, _)| number);
+    if run.spec.operation != Operation::Destroy && number < world.watcher.layered.applied {
+        world.violated("S88", &format!("{} applies commit {number} after {}", run.name_any(), world.watcher.layered.applied));
+    }
+    world.watcher.layered.applied = number.max(world.watcher.layered.applied);
     world.ground.applied = "partly".into();
 }
 
@@ -226,7 +257,9 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
     let quiet = layer.spec.drift.suspend || layer.metadata.deletion_timestamp.is_some();
     let status = layer.status.clone().unwrap_or_default();
     let retries = status.failures.and_then(|failures| failures.retry_at).is_some_and(|at| at.0 > now());
-    quiet && !retries
+    // Who was not told of a push finds it at the next look.
+    let knows = world.forge.head().is_none_or(|(_, content)| told(world).is_some_and(|(_, has)| has == *content));
+    quiet && !retries && (knows || layer.metadata.deletion_timestamp.is_some())
 }
 
 /// The end of a life: the newest relevant commit is planned, or the layer says why not.

@@ -19,8 +19,9 @@ use tokio::time::sleep;
 use crate::{
     came_to, conclude, number,
     person::{EXPIRES_AFTER, FIRST, alice},
-    schedule::{Chance, Fault, Scene, Schedule, Strike},
+    schedule::{Chance, Fault, Scene, Schedule, Strike, watches},
     search,
+    sources::{REPOSITORY, URL, push},
     world::{NS, Shared, World, millis, now},
 };
 
@@ -32,7 +33,7 @@ pub(crate) const LONGEST: u64 = 9_000;
 const QUIET_AFTER: u64 = 900;
 /// How many random schedules are played when nothing else is said, for each of the others.
 const SHARE: u64 = 32;
-/// What happens at each write of the layer controller. Who dies before one has died behind the one before.
+/// What happens at each request of the layer controller, and of the process that follows repositories. Who dies before one has died behind the one before.
 const DEATHS: [Fault; 2] = [Fault::CrashAfter, Fault::ReplyLost];
 /// What some of the random schedules have to come to.
 const ENDINGS: [&str; 13] = [
@@ -64,6 +65,8 @@ pub(crate) enum Answer {
 pub(crate) enum Happening {
     /// A commit of this content, which may be the one that is there: then it is not relevant.
     Commit(u8),
+    /// The same, and nobody tells of it: it is found at the next look.
+    Untold(u8),
     /// Other settings.
     Settings(u8),
     /// It is suspended, or no longer.
@@ -116,9 +119,11 @@ impl Ground {
     }
 }
 
-/// Whether a boundary is a write of the layer controller.
+/// Whether a boundary is of the layer controller, or of the process that follows repositories.
 pub(crate) fn is_of_layers(what: &str) -> bool {
-    what.contains(" terraformlayers/") || what == "POST terraformruns/" || what.starts_with("DELETE terraformruns/")
+    let of_sources =
+        ["git: ", "datastore: bundles "].iter().any(|start| what.starts_with(start)) || what.contains(" terraformrepositories/");
+    of_sources || what.contains(" terraformlayers/") || what == "POST terraformruns/" || what.starts_with("DELETE terraformruns/")
 }
 
 fn timeouts(settings: u8) -> Value {
@@ -135,7 +140,7 @@ fn layer(scene: &Scene, of: &LayerScene) -> Value {
     let template = json!({"stack": "net", "timeouts": timeouts(0), "retry": {"limit": 2},
         "approval": {"holdFor": format!("{}s", scene.hold), "expiresAfter": format!("{EXPIRES_AFTER}s")}});
     json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "metadata": {"name": FIRST}, "spec": {
-        "repository": {"name": "infra"}, "path": "net", "template": template, "runHistory": 3,
+        "repository": {"name": REPOSITORY}, "path": "net", "template": template, "runHistory": 3,
         "deletionPolicy": if of.destroys { "Destroy" } else { "Orphan" },
         "remediation": {"onCommit": word(commit), "onDrift": word(drift), "onDelete": word(delete)},
         "drift": {"interval": format!("{}m", of.interval.max(1))}}})
@@ -152,18 +157,11 @@ fn annotate(world: &mut World, annotations: &Value) {
     edit(world, &alice(), false, json!({"metadata": {"annotations": annotations}}));
 }
 
-/// What `controller sources` writes.
-fn commit(world: &mut World, number: usize, content: u8) {
-    let revision = format!("{:02x}", number + 1).repeat(20);
-    let content = format!("sha256:{}", format!("{content:x}").repeat(64));
-    let source = json!({"of": "main\nnet\n-", "revision": revision, "content": content});
-    edit(world, &User::with("sources", &[]), true, json!({"status": {"source": source}}));
-}
-
-fn happen(world: &mut World, number: usize, happening: Happening) {
+fn happen(world: &mut World, happening: Happening) {
     world.note(&format!("   it happens: {happening:?}"));
     match happening {
-        Happening::Commit(content) => commit(world, number, content),
+        Happening::Commit(content) => push(world, content, true),
+        Happening::Untold(content) => push(world, content, false),
         Happening::Settings(settings) => {
             edit(world, &alice(), false, json!({"spec": {"template": {"timeouts": timeouts(settings)}}}));
         }
@@ -180,15 +178,17 @@ pub(crate) async fn live(shared: Shared) {
     let scene = shared.lock().schedule.scene.clone();
     let Some(of) = scene.layer.clone() else { return };
     shared.act(|world| {
-        let repository = json!({"metadata": {"name": "infra"}, "spec": {"url": "https://git.example.com/infra"}});
+        let spec = json!({"url": URL, "interval": "3m"});
+        let repository = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository",
+            "metadata": {"name": REPOSITORY}, "spec": spec});
         world.store.create(&alice(), REPOSITORIES, NS, repository, false, now()).unwrap();
         world.store.create(&alice(), LAYERS, NS, layer(&scene, &of), false, now()).unwrap();
     });
     let mut last = 0;
-    for (number, (at, happening)) in of.happens.iter().enumerate() {
+    for (at, happening) in &of.happens {
         last = u64::from(*at) * 1000;
         sleep(Duration::from_millis(last.saturating_sub(millis()))).await;
-        shared.act(|world| happen(world, number, *happening));
+        shared.act(|world| happen(world, *happening));
     }
     sleep(Duration::from_millis((last + QUIET_AFTER * 1000).saturating_sub(millis()))).await;
     shared.act(|world| edit(world, &alice(), false, json!({"spec": {"suspend": false, "drift": {"suspend": true}}})));
@@ -258,7 +258,8 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
         happens.push((
             at,
             match c.below(14) {
-                0..=5 => Happening::Commit(u8::try_from(c.below(3)).unwrap()),
+                0..=4 => Happening::Commit(u8::try_from(c.below(3)).unwrap()),
+                5 => Happening::Untold(u8::try_from(c.below(3)).unwrap()),
                 6 => Happening::Settings(u8::try_from(c.below(3)).unwrap()),
                 7 | 8 => Happening::Suspend(c.one_in(2)),
                 9 | 10 => Happening::Drift,
@@ -295,8 +296,9 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
     });
     let faults = faults.collect();
     let strikes = (0..c.pick(&[0, 0, 1, 2])).map(|_| {
-        let strike = match c.below(8) {
+        let strike = match c.below(9) {
             0 | 1 => Strike::KillController(0),
+            8 => Strike::KillSources,
             2 => Strike::Lag(c.pick(&[1, 8, 30]), c.pick(&[20, 120])),
             3 => Strike::LagOf(c.pick(&[0, 1]), c.pick(&[8, 30]), 200),
             4 => Strike::Kill,
@@ -306,7 +308,8 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
         };
         (u32::try_from(c.below(c.clone().pick(&[4_000, 20_000, 600_000]))).unwrap(), strike)
     });
-    let strikes = strikes.collect();
+    let mut strikes: Vec<_> = strikes.collect();
+    strikes.extend(watches(&mut Chance(seed ^ 0x3a7c), scene.two, &[4_000, 20_000, 600_000]));
     Schedule { seed, scene, person: vec![], faults, strikes }
 }
 
@@ -320,13 +323,13 @@ pub(crate) fn random() -> Result<(), Failed> {
     if count >= crate::SCHEDULES / SHARE { came_to(&found, &ENDINGS) } else { Ok(()) }
 }
 
-/// Every death and every lost answer at every write of the layer controller, in a life with commits, one that takes another's place, drift and a deletion.
+/// Every death and every lost answer at every request of the layer controller and of the process that follows repositories, in a life with commits, one that takes another's place, drift and a deletion.
 pub(crate) fn singles() -> Result<(), Failed> {
-    use Happening::{Ask, Commit, Delete, Drift, Orphan};
+    use Happening::{Ask, Commit, Delete, Drift, Orphan, Untold};
     let begun = Instant::now();
     let scenes = [
         (['A', 'A', 'A'], vec![(0, Commit(0)), (2, Commit(1)), (60, Drift), (300, Ask), (330, Delete)]),
-        (['M', 'M', 'M'], vec![(0, Commit(0)), (10, Commit(0)), (20, Commit(1)), (25, Commit(0)), (26, Commit(1))]),
+        (['M', 'M', 'M'], vec![(0, Commit(0)), (10, Commit(0)), (20, Untold(1)), (25, Commit(0)), (26, Untold(1))]),
         (['A', 'A', 'A'], vec![(0, Commit(0)), (60, Orphan), (60, Delete)]),
     ];
     let mut all = Vec::new();
@@ -353,7 +356,7 @@ pub(crate) fn slack(schedule: &Schedule) -> u64 {
         _ => 0,
     });
     let strikes = schedule.strikes.iter().map(|(_, strike)| match strike {
-        Strike::Lag(late, _) | Strike::LagOf(_, late, _) | Strike::ApiAway(late) => u64::from(*late),
+        Strike::Lag(late, _) | Strike::LagOf(_, late, _) | Strike::ApiAway(late) | Strike::Relist(_, _, late) => u64::from(*late),
         _ => 0,
     });
     (faults.chain(strikes).sum::<u64>() + 8) * 1000

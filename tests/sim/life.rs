@@ -7,6 +7,7 @@ use tokio::time::sleep;
 use crate::{
     controller, invariants, kubelet, layered, layers, person,
     schedule::Schedule,
+    sources,
     world::{self, Shared},
 };
 
@@ -67,6 +68,7 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
     if is_of_layers {
         pending.push(tokio::spawn(layers::answer(shared.clone())));
         pending.push(tokio::spawn(layers::collect(shared.clone())));
+        pending.push(tokio::spawn(sources::supervise(shared.clone())));
     }
     for (when, gesture) in schedule.person.clone() {
         pending.push(tokio::spawn(person::gesture(shared.clone(), when, gesture)));

@@ -12,6 +12,7 @@
 mod agent;
 mod clocks;
 mod controller;
+mod deeds;
 mod http;
 mod invariants;
 mod keeping;
@@ -21,10 +22,12 @@ mod layers;
 mod life;
 mod nodes;
 mod person;
+mod process;
 mod queue;
 mod schedule;
 mod search;
 mod slots;
+mod sources;
 mod stale;
 mod work;
 mod world;
@@ -40,7 +43,7 @@ const SCHEDULES: u64 = 5_000;
 /// Of the pairs on the way to the apply every so manyth is played; all of them with `PAWL_SIM_PAIR_STEP=1`.
 const PAIR_STEP: u64 = 7;
 /// What some schedule of the random ones has to come to; otherwise the simulator plays nothing of interest.
-const ENDINGS: [&str; 18] = [
+const ENDINGS: [&str; 20] = [
     "Applied",
     "Destroyed",
     "NoChanges",
@@ -59,6 +62,8 @@ const ENDINGS: [&str; 18] = [
     "node lost",
     "wrong approval refused",
     "waited for a slot",
+    "given up",
+    "hook failed",
 ];
 
 fn main() -> ExitCode {
@@ -76,6 +81,7 @@ fn main() -> ExitCode {
         Trial::test("sim::tekton_9467_a_failure_out_of_a_stale_cache_is_not_made_final", stale::failures),
         Trial::test("sim::a_lost_node_is_told_of_in_time_and_fenced_before_the_claim", nodes::lost),
         Trial::test("sim::cancel_ends_a_run_on_a_lost_node_within_a_minute", nodes::canceled),
+        Trial::test("sim::an_apply_that_was_given_up_holds_nobody_up", nodes::given_up),
         Trial::test("sim::wrong_clocks_change_no_expiry", clocks::expiry),
         Trial::test("sim::wrong_clocks_free_no_lease", clocks::leases),
         Trial::test("sim::people_come_before_schedules_and_one_slot_serves_all", slots::line),
@@ -157,7 +163,8 @@ fn singles() -> Result<(), Failed> {
     let all = search::singles();
     let found = search::all(|i| all.get(usize::try_from(i).unwrap()).cloned());
     conclude("every single crash point", begun, &found)?;
-    came_to(&found, &["Applied", "NoChanges", "Planned", "Rejected", "Canceled", "retried"])
+    let endings = ["Applied", "NoChanges", "Planned", "Rejected", "Canceled", "retried", "hook failed", "hooks left out"];
+    came_to(&found, &endings)
 }
 
 fn pairs() -> Result<(), Failed> {

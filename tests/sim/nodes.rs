@@ -93,3 +93,30 @@ pub(crate) fn canceled() -> Result<(), Failed> {
     }
     Ok(())
 }
+
+/// A person gives up an apply whose node is lost: its run ends at once, and the next one of its state applies while that node is away.
+pub(crate) fn given_up() -> Result<(), Failed> {
+    for datastore in [true, false] {
+        for seed in 11..15 {
+            let schedule = Schedule {
+                seed,
+                scene: Scene { automatic: true, datastore, objects: 20, second: Some(5), ..Scene::default() },
+                person: vec![(When::Unreachable(5_000), Gesture::Abandon)],
+                faults: vec![],
+                strikes: vec![(3_500, Strike::LoseNode(700, false))],
+            };
+            let report = played(&schedule, true);
+            let told = at(&report, "the run says NodeUnreachable");
+            let ended = at(&report, "Some(Indeterminate)");
+            let next = after(&report, ended.unwrap_or(0.0), |line| line.contains("=> net-later@") && line.contains("claim=true"));
+            let soon =
+                |at: Option<f64>, from: Option<f64>, within: f64| at.zip(from).is_some_and(|(at, from)| at < from + within);
+            // A lock that is kept elsewhere is nobody's to take away.
+            let is_free = !datastore || soon(next, ended, 60.0);
+            if !report.violations.is_empty() || !soon(ended, told, 10.0) || !is_free {
+                return Err(failed("not given up", &report, &schedule));
+            }
+        }
+    }
+    Ok(())
+}

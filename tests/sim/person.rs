@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crds::{Phase, TerraformRun, names};
+use crds::{Phase, TerraformRun, conditions, names, reason};
 use serde_json::{Value, json};
 use tests::played::{
     User,
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::{
     layered,
     schedule::{Gesture, Strike, When},
-    world::{NAMESPACES, NODE_NAMES, NS, Shared, World, millis, now},
+    world::{NAMESPACES, NODE_NAMES, NS, Process, Shared, World, millis, now},
 };
 
 /// The first run of a life.
@@ -24,11 +24,11 @@ pub(crate) const SECOND: &str = "net-later";
 /// How long a plan waits, in seconds.
 pub(crate) const EXPIRES_AFTER: u64 = 300;
 
-/// The comment of an approval that was forged while the policies were away.
+/// What stands in words that were forged while the policies were away.
 pub(crate) const FORGED: &str = "forged";
 
 pub(crate) fn alice() -> User {
-    User::with("alice", &["create", names::VERB_APPROVE, names::VERB_AUTOAPPROVE])
+    User::with("alice", &["create", names::VERB_APPROVE, names::VERB_AUTOAPPROVE, names::VERB_ABANDON])
 }
 
 /// Creates the runs of a life.
@@ -71,12 +71,19 @@ async fn due(shared: &Shared, when: When) {
         When::Waits(after) => (|run| phase(run) == Some(Phase::AwaitingApproval), after),
         When::Applies(after) => (|run| phase(run) == Some(Phase::Apply), after),
         When::Ended(after) => (|run| phase(run).is_some_and(Phase::is_terminal), after),
+        When::Unreachable(after) => (says_it_is_lost, after),
     };
     let changes = shared.changes();
     while !shared.lock().run(FIRST).is_some_and(|run| is(&run)) {
         changes.next().await;
     }
     sleep(Duration::from_millis(after.into())).await;
+}
+
+/// Whether a run says that its node is lost.
+pub(crate) fn says_it_is_lost(run: &TerraformRun) -> bool {
+    let mut all = run.status.iter().flat_map(|status| &status.conditions);
+    all.any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
 }
 
 fn phase(run: &TerraformRun) -> Option<Phase> {
@@ -117,6 +124,7 @@ fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), tests::played::R
         Gesture::Deny => annotate(json!({names::DENY: "too much"})),
         Gesture::Cancel => annotate(json!({names::CANCEL: "not now"})),
         Gesture::Rerun => annotate(json!({names::RERUN: "true"})),
+        Gesture::Abandon => annotate(json!({names::ABANDON: "the machine is gone", names::ABANDONED_BY: "alice"})),
         Gesture::Delete => {
             world.store.delete(&key, &Value::Null, None, now())?;
             return Ok(());
@@ -125,10 +133,15 @@ fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), tests::played::R
     world.store.edit(&alice(), &key, false, &edit, false).map(drop)
 }
 
-/// One without the verb approves in alice's name, as nothing keeps him from it.
+/// One without the verbs approves in alice's name, and gives up an apply on a node that is lost, as nothing keeps him from it.
 fn forge(world: &mut World) {
-    let plan = world.run(FIRST).and_then(|run| run.status.clone()).and_then(|status| status.plan).unwrap_or_default();
-    let forged = json!({names::APPROVE: plan.checksum, names::APPROVED_BY: "alice", names::COMMENT: FORGED});
+    let run = world.run(FIRST);
+    let is_lost = run.as_deref().is_some_and(says_it_is_lost);
+    let plan = run.and_then(|run| run.status.clone()).and_then(|status| status.plan).unwrap_or_default();
+    let mut forged = json!({names::APPROVE: plan.checksum, names::APPROVED_BY: "alice", names::COMMENT: FORGED});
+    if is_lost {
+        (forged[names::ABANDON], forged[names::ABANDONED_BY]) = (FORGED.into(), "alice".into());
+    }
     let edit = Edit::Merge(json!({"metadata": {"annotations": forged}}));
     let _ = world.store.edit(&User::with("mallory", &[]), &Key::of(RUNS, NS, FIRST), false, &edit, false);
 }
@@ -199,6 +212,7 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
                     process.kill();
                 }
             }
+            Strike::KillSources => world.sources.iter().for_each(Process::kill),
             Strike::Lag(late, seconds) => {
                 for index in [0, 1] {
                     world.lag.insert(index, (u64::from(late) * 1000, until(seconds)));
@@ -206,6 +220,14 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             }
             Strike::LagOf(index, late, seconds) => {
                 world.lag.insert(index, (u64::from(late) * 1000, until(seconds)));
+            }
+            Strike::Relist(index, watch, seconds) => {
+                world.deaf.insert((index, watch), until(seconds));
+                world.changed.wake();
+            }
+            Strike::Again(index, count) => {
+                world.again.insert(index, count.into());
+                world.changed.wake();
             }
             Strike::DatastoreAway(seconds) => world.data.away_until = until(seconds),
             Strike::ApiAway(seconds) => world.api_away_until = until(seconds),

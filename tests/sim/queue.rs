@@ -1,13 +1,16 @@
 //! What a process has seen of a kind, and what of it is due: the queue of the real runtime, one object at a time.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use futures::future::BoxFuture;
-use kube::runtime::controller::Action;
+use kube::{
+    ResourceExt,
+    runtime::{controller::Action, watcher::Event},
+};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -19,6 +22,8 @@ struct Cache<K> {
     objects: BTreeMap<String, Arc<K>>,
     hashes: BTreeMap<String, u64>,
     due: BTreeMap<String, Instant>,
+    /// Names that a listing has shown so far.
+    listed: BTreeSet<String>,
 }
 
 /// Objects by name.
@@ -29,7 +34,7 @@ pub(crate) struct Queue<K> {
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
-        let cache = Cache { objects: BTreeMap::new(), hashes: BTreeMap::new(), due: BTreeMap::new() };
+        let cache = Cache { objects: BTreeMap::new(), hashes: BTreeMap::new(), due: BTreeMap::new(), listed: BTreeSet::new() };
         Self { cache: Mutex::new(cache), woken: Notify::new() }
     }
 }
@@ -48,30 +53,34 @@ impl<K> Queue<K> {
         self.woken.notify_one();
     }
 
-    /// All are looked at now.
-    pub(crate) fn all_soon(&self) {
-        let names: Vec<String> = self.lock().objects.keys().cloned().collect();
-        for name in &names {
-            self.soon(name, Instant::now());
-        }
-    }
-
-    /// Takes what was seen; it is looked at when the hash is another.
-    pub(crate) fn put(&self, name: &str, hash: u64, object: K) {
+    /// Takes an event, as the cache of the real runtime does; what was seen is looked at when its hash is another.
+    pub(crate) fn take(&self, event: Event<K>, hash: impl Fn(&K) -> u64)
+    where
+        K: ResourceExt,
+    {
         let mut cache = self.lock();
-        let is_new = cache.hashes.insert(name.to_owned(), hash) != Some(hash);
-        cache.objects.insert(name.to_owned(), Arc::new(object));
-        drop(cache);
-        if is_new {
-            self.soon(name, Instant::now());
+        match event {
+            Event::Apply(object) | Event::InitApply(object) => {
+                let (name, hash) = (object.name_any(), hash(&object));
+                let is_new = cache.hashes.insert(name.clone(), hash) != Some(hash);
+                cache.listed.insert(name.clone());
+                cache.objects.insert(name.clone(), Arc::new(object));
+                drop(cache);
+                if is_new {
+                    self.soon(&name, Instant::now());
+                }
+            }
+            Event::Delete(object) => {
+                cache.objects.remove(&object.name_any());
+                cache.hashes.remove(&object.name_any());
+            }
+            Event::Init => cache.listed.clear(),
+            Event::InitDone => {
+                let listed = std::mem::take(&mut cache.listed);
+                cache.objects.retain(|name, _| listed.contains(name));
+                cache.hashes.retain(|name, _| listed.contains(name));
+            }
         }
-    }
-
-    /// It is gone.
-    pub(crate) fn remove(&self, name: &str) {
-        let mut cache = self.lock();
-        cache.objects.remove(name);
-        cache.hashes.remove(name);
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Arc<K>> {

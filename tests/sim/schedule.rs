@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layers::LayerScene;
+use crate::{controller::Watch, layers::LayerScene};
 
 /// Chance that is the same again (splitmix64).
 #[derive(Clone, Debug)]
@@ -69,10 +69,16 @@ pub(crate) enum Strike {
     Twice,
     /// This controller dies.
     KillController(u8),
+    /// The process that follows repositories dies.
+    KillSources,
     /// What the watches of both controllers see comes so many seconds late from now on, for as long.
     Lag(u8, u8),
     /// The same of this controller alone.
     LagOf(u8, u8, u8),
+    /// This watch of this controller hears nothing for so many seconds, and then lists anew: what happened meanwhile no event tells.
+    Relist(u8, Watch, u8),
+    /// The watches of this controller show the last so many changes once more.
+    Again(u8, u8),
     /// The datastore is away for so many seconds.
     DatastoreAway(u8),
     /// The API server is away for so many seconds.
@@ -100,6 +106,8 @@ pub(crate) enum Gesture {
     Delete,
     /// Asks for a rerun.
     Rerun,
+    /// Gives the apply up.
+    Abandon,
 }
 
 /// When a person does it.
@@ -113,6 +121,15 @@ pub(crate) enum When {
     Applies(u32),
     /// So many milliseconds after its end.
     Ended(u32),
+    /// So many milliseconds after it first said that its node is lost.
+    Unreachable(u32),
+}
+
+/// Which hook exits with another code than 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Failing {
+    BeforeApply,
+    AfterApply,
 }
 
 /// What the stack does, and how the run is asked for.
@@ -151,6 +168,8 @@ pub(crate) struct Scene {
     pub hooks: bool,
     /// The one before the apply changes the code.
     pub hook_tampers: bool,
+    /// One of them fails.
+    pub hook_fails: Option<Failing>,
     /// The most attempts that are open at once; any number when 0.
     pub slots: u8,
     /// Runs of the same stack that only plan, made for a schedule before the first.
@@ -180,6 +199,7 @@ impl Default for Scene {
             two: false,
             hooks: false,
             hook_tampers: false,
+            hook_fails: None,
             slots: 0,
             crowd: 0,
             rival: false,
@@ -204,12 +224,28 @@ pub(crate) struct Schedule {
     pub strikes: Vec<(u32, Strike)>,
 }
 
+/// What happens to the watches of a controller, in one life of six.
+pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, Strike)> {
+    let count = if c.one_in(6) { c.pick(&[1, 1, 2, 3]) } else { 0 };
+    let strikes = (0..count).map(|_| {
+        let latest = c.pick(within);
+        let (at, index) = (u32::try_from(c.below(latest)).unwrap(), u8::from(two && c.one_in(2)));
+        if c.one_in(4) {
+            return (at, Strike::Again(index, c.pick(&[1, 4, 30])));
+        }
+        let watch = c.pick(&[Watch::Runs, Watch::Runs, Watch::Pods, Watch::Pods, Watch::Nodes, Watch::Layers, Watch::Namespaces]);
+        (at, Strike::Relist(index, watch, c.pick(&[1, 5, 30, 120])))
+    });
+    strikes.collect()
+}
+
 impl Schedule {
     /// The schedule of a seed.
     pub(crate) fn random(seed: u64) -> Self {
         let mut c = Chance(seed ^ 0x5eed);
         // Of their own, so that a seed has the life that it always had.
         let (mut of_hooks, mut of_slots) = (Chance(seed ^ 0x400c), Chance(seed ^ 0x5107));
+        let (mut of_watches, mut of_nodes) = (Chance(seed ^ 0x3a7c), Chance(seed ^ 0x40de));
         let manual = !c.one_in(3);
         let mut scene = Scene {
             automatic: !manual,
@@ -235,6 +271,7 @@ impl Schedule {
             two: c.one_in(3),
             hooks: of_hooks.one_in(4),
             hook_tampers: of_hooks.one_in(12),
+            hook_fails: if of_hooks.one_in(6) { Some(of_hooks.pick(&[Failing::BeforeApply, Failing::AfterApply])) } else { None },
             ..Scene::default()
         };
         let (bounded, frozen) = (of_slots.one_in(5), of_slots.one_in(12));
@@ -312,6 +349,11 @@ impl Schedule {
             let at = u32::try_from(of_slots.below(12_000)).unwrap();
             strikes.push((at, Strike::Freeze(of_slots.pick(&[2, 20, 120]))));
         }
+        strikes.extend(watches(&mut of_watches, scene.two, &[4_000, 12_000, 60_000]));
+        let is_lost = strikes.iter().any(|(_, strike)| matches!(strike, Strike::LoseNode(..)));
+        if is_lost && of_nodes.one_in(2) {
+            person.push((When::Unreachable(of_nodes.pick(&[0, 3_000, 60_000])), Gesture::Abandon));
+        }
         Self { seed, scene, person, faults, strikes }
     }
 
@@ -346,13 +388,14 @@ impl Schedule {
             }
             all.push(less);
         }
-        let plain: [fn(&mut Scene); 12] = [
+        let plain: [fn(&mut Scene); 13] = [
             |s| s.slots = 0,
             |s| s.crowd = 0,
             |s| s.rival = false,
             |s| s.two = false,
             |s| s.hooks = false,
             |s| s.hook_tampers = false,
+            |s| s.hook_fails = None,
             |s| s.second = None,
             |s| s.stubborn = false,
             |s| s.flaky = 0,

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     life::{Report, play},
-    schedule::{Fault, Gesture, Scene, Schedule, When},
+    schedule::{Failing, Fault, Gesture, Scene, Schedule, Strike, When},
 };
 
 /// So many failures end a search: they have one or two causes.
@@ -82,6 +82,7 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
     let scene =
         |scene: Scene, person: &[(When, Gesture)]| Schedule { seed: 7, scene, person: person.to_vec(), ..Schedule::default() };
     let plain = Scene::default();
+    let failing = |what| Scene { automatic: true, hooks: true, hook_fails: Some(what), objects: 1, ..Scene::default() };
     let held = [(When::Waits(1_000), Gesture::Approve)];
     vec![
         ("automatic", scene(Scene { automatic: true, ..plain.clone() }, &[])),
@@ -104,6 +105,19 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
         ("hooks", scene(Scene { automatic: true, hooks: true, ..plain.clone() }, &[])),
         ("hooks without a datastore", scene(Scene { hooks: true, datastore: false, ..plain.clone() }, &held)),
         ("a hook that changes the code", scene(Scene { hooks: true, hook_tampers: true, ..plain.clone() }, &held)),
+        (
+            "restored with hooks",
+            scene(Scene { hooks: true, hold: 2, objects: 1, ..plain.clone() }, &[(When::Waits(12_000), Gesture::Approve)]),
+        ),
+        ("a hook before the apply fails", scene(failing(Failing::BeforeApply), &[])),
+        ("a hook behind the apply fails", scene(failing(Failing::AfterApply), &[])),
+        (
+            "the datastore takes no result, and hooks are left out",
+            Schedule {
+                strikes: vec![(3_800, Strike::DatastoreAway(60))],
+                ..scene(Scene { automatic: true, hooks: true, ..plain.clone() }, &[])
+            },
+        ),
         (
             "cancelled among the hooks",
             scene(Scene { hooks: true, ..plain.clone() }, &[held[0], (When::Applies(200), Gesture::Cancel)]),

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crds::{
-    Changed, Changes, Claim, Failure, FailureClass, Progress, RunResult, TerraformRun, datastore::StateId, reason, state_key,
-    termination::TerminationMessage,
+    Changed, Changes, Claim, FailedHook, Failure, FailureClass, HookWhen, Progress, RunResult, TerraformRun, datastore::StateId,
+    reason, state_key, termination::TerminationMessage,
 };
 use kube::ResourceExt;
 use runner_agent::{
@@ -16,11 +16,12 @@ use runner_agent::{
 };
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tests::played::Refusal;
+use tests::{played::Refusal, trace::Deed};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    invariants::{self, Done},
+    deeds::{self, Done},
+    schedule::Failing,
     world::{NS, Process, Shared, Trouble},
 };
 
@@ -99,7 +100,7 @@ impl PlayedWork {
 
     fn did(&self, done: Done) {
         let (process, settings) = (&self.process, &self.settings);
-        self.shared.act(|world| invariants::did(world, process, settings, done));
+        self.shared.act(|world| deeds::did(world, process, settings, done));
     }
 
     /// A step that takes a while: its boundary, whether it fails for want of a network, and whether it is told to end.
@@ -250,8 +251,16 @@ impl Work for PlayedWork {
 
     async fn hooks_before(&self, claim: Claim, notices: Notices) -> Result<(), Failure> {
         self.record(&claim).await?;
-        self.step("hooks before", Some(Done::HooksBefore), 200, &notices).await?;
-        if self.shared.lock().schedule.scene.hook_tampers {
+        let (fails, tampers) = {
+            let scene = &self.shared.lock().schedule.scene;
+            (scene.hook_fails == Some(Failing::BeforeApply), scene.hook_tampers)
+        };
+        self.step("hooks before", Some(Done::HooksBefore { failed: fails }), 200, &notices).await?;
+        if fails {
+            let text = "hook login (BeforeApply) failed with 3";
+            return Err(failure(FailureClass::Configuration, reason::HOOK_FAILED, text, Changed::None));
+        }
+        if tampers {
             self.mine().disk = digest("what a hook made");
         }
         Ok(())
@@ -276,7 +285,7 @@ impl Work for PlayedWork {
         }
         self.take_lock(&notices).await?;
         let bytes = self.mine().disk.clone();
-        self.did(Done::ApplyBegun { bytes, checksum: claim.checksum.clone() });
+        self.did(Done::Apply { bytes, checksum: claim.checksum.clone() });
         self.mine().changed = Changed::Unknown;
         let _ = notices.send(Notice::Started("apply"));
         let (objects, fails) = {
@@ -294,7 +303,7 @@ impl Work for PlayedWork {
             let so_far = |done: u8| if done == 0 { Changed::None } else { Changed::Some };
             if let Some(ended) = ended {
                 if ended < KILLED {
-                    self.did(Done::ApplyEnded { fine: false });
+                    self.did(Done::Tool(Deed::Ended(false)));
                     self.release_lock();
                     self.mine().changed = so_far(done);
                 } else if done > 0 {
@@ -303,17 +312,17 @@ impl Work for PlayedWork {
                 let changed = self.mine().changed;
                 return Err(failure(FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the tool was interrupted", changed));
             }
-            self.did(Done::Created);
+            self.did(Done::Tool(Deed::Changed));
             let progress = Progress { done: u32::from(done) + 1, total: self.mine().planned, current: None, quiet_since: None };
             let _ = notices.send(Notice::Progress(progress));
             if fails {
-                self.did(Done::ApplyEnded { fine: false });
+                self.did(Done::Tool(Deed::Ended(false)));
                 self.release_lock();
                 self.mine().changed = Changed::Some;
                 return Err(failure(FailureClass::Configuration, reason::APPLY_FAILED, "it does not work", Changed::Some));
             }
         }
-        self.did(Done::ApplyEnded { fine: true });
+        self.did(Done::Tool(Deed::Ended(true)));
         self.release_lock();
         self.mine().changed = Changed::Some;
         let _ = notices.send(Notice::Ended("apply", 0));
@@ -324,7 +333,7 @@ impl Work for PlayedWork {
         if self.process.is_dead() {
             return;
         }
-        self.did(Done::Interrupted);
+        self.did(Done::Tool(Deed::Interrupted));
         self.told.send_if_modified(|told| {
             let more = *told < ASKED;
             *told = (*told).max(ASKED);
@@ -347,7 +356,7 @@ impl Work for PlayedWork {
         if self.process.is_dead() {
             return;
         }
-        self.did(Done::Killed);
+        self.did(Done::Tool(Deed::Killed));
         self.told.send_modify(|told| *told = KILLED);
     }
 
@@ -363,7 +372,8 @@ impl Work for PlayedWork {
         self.shared.lock().schedule.scene.hooks
     }
 
-    async fn hooks_after(&self, applied: bool, _result: Option<RunResult>, _notices: Notices) {
+    async fn hooks_after(&self, applied: bool, _result: Option<RunResult>, notices: Notices) {
+        let failed = self.shared.lock().schedule.scene.hook_fails == Some(Failing::AfterApply);
         // One that cannot be started fails alone.
         if self.shared.exec(&self.process, "hooks after").await {
             return;
@@ -371,6 +381,11 @@ impl Work for PlayedWork {
         self.did(Done::HooksAfter { applied });
         self.shared.pause(300).await;
         self.process.live().await;
+        if failed {
+            self.did(Done::HookAfterFailed);
+            let message = "hook tell (AfterApply) failed with 3".to_owned();
+            let _ = notices.send(Notice::HookFailed(FailedHook { name: "tell".into(), when: HookWhen::AfterApply, message }));
+        }
     }
 
     async fn deliver(&self, message: TerminationMessage) -> bool {

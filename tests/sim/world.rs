@@ -3,11 +3,7 @@
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
-    pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -22,15 +18,15 @@ use tests::{
     },
     trace::Step,
 };
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
+pub(crate) use crate::process::{Changes, Process};
 use crate::{
+    controller::Watch,
     invariants::Watcher,
     layers::{self, Ground},
     schedule::{Chance, Fault, Schedule},
+    sources::Forge,
 };
 
 /// The plural word for nodes.
@@ -85,77 +81,6 @@ pub(crate) fn date(at: Timestamp) -> String {
     DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap()
 }
 
-/// A process: an agent's, or a controller's.
-#[derive(Clone)]
-pub(crate) struct Process {
-    pub name: Arc<str>,
-    pub user: User,
-    died: Changes,
-}
-
-/// Versions that others wait for. Not a channel of tokio's, which wakes its receivers in an order of its own chance.
-#[derive(Clone, Default)]
-pub(crate) struct Changes(Arc<(AtomicU64, Notify)>);
-
-impl Changes {
-    pub(crate) fn now(&self) -> u64 {
-        self.0.0.load(Ordering::Relaxed)
-    }
-
-    fn come_to(&self, version: u64) {
-        self.0.0.store(version, Ordering::Relaxed);
-        self.0.1.notify_waiters();
-    }
-
-    /// Returns when there is a later version, and at once when there is one.
-    pub(crate) async fn after(&self, version: u64) {
-        loop {
-            let mut woken = pin!(self.0.1.notified());
-            woken.as_mut().enable();
-            if self.now() > version {
-                return;
-            }
-            woken.await;
-        }
-    }
-
-    /// Returns at the next change.
-    pub(crate) async fn next(&self) {
-        self.0.1.notified().await;
-    }
-
-    /// Has everybody look again, though nothing changed.
-    pub(crate) fn wake(&self) {
-        self.0.1.notify_waiters();
-    }
-}
-
-impl Process {
-    pub(crate) fn new(name: &str, user: User) -> Self {
-        Self { name: name.into(), user, died: Changes::default() }
-    }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        self.died.now() > 0
-    }
-
-    pub(crate) fn kill(&self) {
-        self.died.come_to(1);
-    }
-
-    /// Returns when it is dead.
-    pub(crate) async fn death(&self) {
-        self.died.after(0).await;
-    }
-
-    /// Never goes on when it is dead.
-    pub(crate) async fn live(&self) {
-        if self.is_dead() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 /// What a request came to, when it was no success.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
@@ -205,6 +130,10 @@ pub(crate) struct World {
     pub lock: Option<Lock>,
     /// What is really there of a layer's stack.
     pub ground: Ground,
+    /// Where its code is.
+    pub forge: Forge,
+    /// The process that follows that.
+    pub sources: Option<Process>,
     /// Boundaries of the controller that concern layers.
     pub of_layers: Vec<u32>,
     pub api_away_until: u64,
@@ -219,6 +148,10 @@ pub(crate) struct World {
     pub controllers: BTreeMap<u8, Process>,
     /// By controller: how late its watches are, and until when.
     pub lag: BTreeMap<u8, (u64, u64)>,
+    /// By controller and watch: until when it hears nothing, and then it lists anew.
+    pub deaf: BTreeMap<(u8, Watch), u64>,
+    /// By controller: how many of the last changes its watches show once more.
+    pub again: BTreeMap<u8, u64>,
     /// Pods whose object is gone: since when.
     pub gone_pods: BTreeMap<String, u64>,
     /// UIDs of pods that a node must start a second time.
@@ -250,6 +183,8 @@ impl Shared {
             data: Datastore::default(),
             lock: None,
             ground: Ground::default(),
+            forge: Forge::default(),
+            sources: None,
             of_layers: Vec::new(),
             api_away_until: 0,
             cut_off: BTreeMap::new(),
@@ -258,6 +193,8 @@ impl Shared {
             agents: BTreeMap::new(),
             controllers: BTreeMap::new(),
             lag: BTreeMap::new(),
+            deaf: BTreeMap::new(),
+            again: BTreeMap::new(),
             gone_pods: BTreeMap::new(),
             twice: BTreeSet::new(),
             outlive: BTreeMap::new(),
@@ -405,6 +342,12 @@ impl World {
         self.watcher.violations.push(format!("{invariant}: {text}"));
     }
 
+    /// The watch of a controller that is the next to list anew, and when.
+    pub(crate) fn next_listing(&self, index: u8) -> Option<(Watch, u64)> {
+        let of_it = self.deaf.iter().filter(|((of, _), _)| *of == index);
+        of_it.map(|((_, watch), until)| (*watch, *until)).min_by_key(|(_, until)| *until)
+    }
+
     /// Where a pod goes.
     pub(crate) fn place(&self) -> &'static str {
         let lost = |name: &&str| self.lost_until(name) > millis();
@@ -482,6 +425,8 @@ impl World {
                 }
             } else if change.key.resource == LAYERS {
                 crate::layered::changed(self, &change);
+            } else if change.key.resource == layers::REPOSITORIES {
+                crate::layered::followed(self, &change);
             } else if change.key.resource == PODS {
                 if change.deleted {
                     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();

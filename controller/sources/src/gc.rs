@@ -113,7 +113,7 @@ fn needed_by(run: &TerraformRun) -> Option<(Key, String)> {
 
 /// Deletes all bundles of a repository that is gone: nobody may have them any more.
 pub async fn all_of<B: Bundles>(shared: Arc<Shared<B>>, namespace: String, uid: String) {
-    shared.looker.mirrors.remove(&uid);
+    shared.looker.git.forget(&uid);
     for tries in 1..=TRIES {
         let deleted = async {
             for commit in shared.looker.bundles.list(&namespace, &uid).await? {

@@ -12,6 +12,7 @@
 //! | [`refs`], [`commit`], [`tree`] | what git prints of refs, commits and trees | nothing |
 //! | [`relevance`], [`glob`] | what of a tree is relevant to a layer, and the digest of it | nothing |
 //! | [`walk`], [`code`] | what the code of a tree leads to | nothing |
+//! | [`server`] | how a repository is reached | through the others |
 //! | [`mirror`], [`submodules`] | bare, shallow copies of repositories | git, disk |
 //! | [`git`] | how git is run | processes |
 //! | [`credentials`], [`github_app`] | what servers are asked with | the forge's API |
@@ -35,6 +36,7 @@ pub mod mirror;
 pub mod refs;
 pub mod relevance;
 pub mod schedule;
+pub mod server;
 pub mod settings;
 pub mod status;
 pub mod store;
@@ -61,6 +63,7 @@ use github_app::Tokens;
 use look::Looker;
 use metrics::Metrics;
 use mirror::Mirrors;
+use server::Servers;
 use settings::Settings;
 use store::Bundles;
 use watch::Workers;
@@ -124,6 +127,6 @@ fn looker<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfi
             .context("the certificate authorities cannot be written")?;
         git = git.trusting(&file);
     }
-    let looker = Looker { git, mirrors, bundles, tokens: Tokens::trusting(ca), private: private.path().to_owned() };
-    Ok((private, looker))
+    let servers = Servers { git, mirrors: Arc::new(mirrors), tokens: Tokens::trusting(ca), private: private.path().to_owned() };
+    Ok((private, Looker { git: Box::new(servers), bundles }))
 }

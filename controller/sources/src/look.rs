@@ -1,47 +1,36 @@
 //! One look at a repository: what its refs are at, and what is new of that for its layers. It writes nothing but mirrors and bundles; a bundle is
 //! stored before anybody is told of its commit.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use crds::{Commit, LayerSource, RefStatus, datastore::Stored, text::clip};
 use jiff::Timestamp;
-use source::{FetchError, Repository, SshFiles, Url};
+use tokio::time::Instant;
 
 use crate::{
     commit,
-    credentials::{self, Data},
+    credentials::Data,
     failure::Problem,
     follow::{Key, Layer, View},
-    git::{Commands, GitError},
-    github_app::Tokens,
-    mirror::{Mirror, Mirrors},
-    refs::{self, Listing},
+    refs,
     relevance::{Content, Subject, content},
     schedule::{Cause, Memory, is_tried},
+    server::{Git, Place},
     status::{At, Look, Seen},
     store::{self, Bundles},
-    submodules,
     tree::Tree,
     walk::Known,
 };
 
-/// The longest listing of refs, in bytes.
-const MAX_REFS: usize = 64 << 20;
 /// How often blobs are asked for, each time what the last ones lead to. Modules do not lie that deep.
 const MAX_ROUNDS: usize = 64;
 
 /// What looks are made with.
 pub struct Looker<B> {
-    /// How git is run.
-    pub git: Commands,
-    /// The mirrors.
-    pub mirrors: Mirrors,
+    /// How repositories are reached.
+    pub git: Box<dyn Git>,
     /// Where bundles are kept.
     pub bundles: B,
-    /// Tokens of GitHub Apps.
-    pub tokens: Tokens,
-    /// A directory of this process's own, in memory where there is such a place: private keys lie there while they are used.
-    pub private: PathBuf,
 }
 
 /// What a look has found.
@@ -54,15 +43,7 @@ pub struct Found {
     pub answered: Vec<(Key, (String, Subject))>,
     /// Refs that went on: from which commit, and when that was committed.
     pub moved: Vec<(String, String, Timestamp)>,
-    server: Option<Server>,
-}
-
-/// How a server is asked, and the files that are needed for it; they go with this value.
-struct Server {
-    repository: Repository,
-    git: Commands,
-    _keys: Option<SshFiles>,
-    _authority: Option<tempfile::NamedTempFile>,
+    place: Option<Box<dyn Place>>,
 }
 
 impl<B: Bundles> Looker<B> {
@@ -87,14 +68,14 @@ impl<B: Bundles> Looker<B> {
             sources: Vec::new(),
             answered: Vec::new(),
             moved: Vec::new(),
-            server: None,
+            place: None,
         };
         let asked = async {
-            let server = self.server(view, secret?, now).await?;
-            let listing = self.listing(&server, &names).await?;
-            Ok((server, listing))
+            let place = self.git.reach(view, secret?, now).await?;
+            let listing = place.listing(&names).await?;
+            Ok((place, listing))
         };
-        let (server, listing) = match asked.await {
+        let (place, listing) = match asked.await {
             Ok(answer) => answer,
             Err(problem) => {
                 found.look.failed = Some(problem);
@@ -102,7 +83,6 @@ impl<B: Bundles> Looker<B> {
                 return found;
             }
         };
-        let _busy = self.mirrors.uses(view.uid());
         for name in names {
             let known = view.repository.status.as_ref().and_then(|status| status.refs.iter().find(|known| known.name == name));
             let at = if refs::is_fixed(name) { Some(name) } else { listing.commit(name) };
@@ -117,14 +97,14 @@ impl<B: Bundles> Looker<B> {
             }
             let seen = if let Some(at) = at {
                 let of_ref = OfRef { view, name, known, at, begun, verify: cause == Cause::Poke || memory.looked.is_none() };
-                self.reference(&server, &of_ref, memory, &mut found).await
+                self.reference(&*place, &of_ref, memory, &mut found).await
             } else {
-                let (url, name) = (server.repository.url().as_str(), clip(name, 100));
+                let (url, name) = (place.url(), clip(name, 100));
                 Err(Problem::new(crds::Reason::RevisionNotFound, format!("{url} has no branch or tag {name}")))
             };
             found.look.refs.push((name.to_owned(), seen.unwrap_or_else(Seen::Failed)));
         }
-        found.server = Some(server);
+        found.place = Some(place);
         found
     }
 
@@ -139,44 +119,33 @@ impl<B: Bundles> Looker<B> {
         revision: &str,
         now: Timestamp,
     ) -> Result<(), Problem> {
-        let server = self.server(view, secret?, now).await?;
-        let _busy = self.mirrors.uses(view.uid());
-        let mirror = self.mirror(&server, view);
-        mirror.fetch(server.repository.url().as_str(), revision).await?;
-        let tree = mirror.tree(revision).await?;
-        self.keep(&server, &mirror, view, revision, &tree).await.map(drop)
+        let place = self.git.reach(view, secret?, now).await?;
+        let tree = place.tree(revision).await?;
+        self.keep(&*place, view, revision, &tree).await.map(drop)
     }
 
-    /// Has a commit kept that the mirror has, with all that belongs to its tree.
-    async fn keep(&self, server: &Server, mirror: &Mirror<'_>, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
-        let url = server.repository.url().as_str();
-        submodules::fetch(mirror, url, at, tree).await?;
-        mirror.large(url, at).await?;
+    /// Has a commit kept, with all that belongs to its tree.
+    async fn keep(&self, place: &dyn Place, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
+        let packed = place.pack(at, tree).await?;
         let namespace = view.repository.metadata.namespace.as_deref().unwrap_or_default();
-        store::keep(&self.bundles, &server.git, &mirror.dir(), (namespace, view.uid(), at)).await
+        self.bundles.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
     }
 
     /// Says which refs were moved by force: after layers have been told, since it is asked of the server.
-    pub async fn forced(&self, view: &View, found: &mut Found) {
-        let Some(server) = found.server.take() else { return };
-        let _busy = self.mirrors.uses(view.uid());
-        let mirror = self.mirror(&server, view);
+    pub async fn forced(&self, found: &mut Found) {
+        let Some(place) = found.place.take() else { return };
         for (name, before, time) in &found.moved {
             let seen = found.look.refs.iter_mut().find(|(of, _)| of == name);
             let Some((_, Seen::At(at))) = seen else { continue };
             // What is older cannot follow; and a server has no words of its own for that.
             let is_older = at.commit.time.as_ref().is_some_and(|own| own.0 < *time);
-            let follows = if is_older {
-                Some(false)
-            } else {
-                mirror.follows(server.repository.url().as_str(), &at.commit.revision, before, *time).await
-            };
+            let follows = if is_older { Some(false) } else { place.follows(&at.commit.revision, before, *time).await };
             at.forced_from = (follows == Some(false)).then(|| before.clone());
         }
     }
 
     /// What a ref is at, and what is new of that for its layers.
-    async fn reference(&self, server: &Server, of: &OfRef<'_>, memory: &Memory, found: &mut Found) -> Result<Seen, Problem> {
+    async fn reference(&self, place: &dyn Place, of: &OfRef<'_>, memory: &Memory, found: &mut Found) -> Result<Seen, Problem> {
         let OfRef { view, name, known, at, .. } = *of;
         let before = known.and_then(|known| known.commit.as_ref());
         let is_same = before.is_some_and(|before| before.revision == at && before.digest.is_some());
@@ -194,21 +163,18 @@ impl<B: Bundles> Looker<B> {
         if layers.is_empty() && is_same && stored.is_some() {
             return Ok(Seen::Same);
         }
-        let mirror = self.mirror(server, view);
-        let url = server.repository.url().as_str();
-        mirror.fetch(url, at).await?;
-        let tree = mirror.tree(at).await?;
+        let tree = place.tree(at).await?;
         let commit = match (kept, stored) {
             (Some(kept), _) => kept,
             (None, Some(stored)) => {
-                Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &mirror.commit(at).await?) }
+                Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &place.commit(at).await?) }
             }
             (None, None) => {
-                let stored = self.keep(server, &mirror, view, at, &tree).await?;
-                Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &mirror.commit(at).await?) }
+                let stored = self.keep(place, view, at, &tree).await?;
+                Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &place.commit(at).await?) }
             }
         };
-        self.sources(&mirror, view, &layers, &commit, &tree, found).await?;
+        self.sources(place, view, &layers, &commit, &tree, found).await?;
         if is_same && before.is_some_and(|before| before.digest == commit.digest) {
             return Ok(Seen::Same);
         }
@@ -223,7 +189,7 @@ impl<B: Bundles> Looker<B> {
     /// What of a commit is new for layers.
     async fn sources(
         &self,
-        mirror: &Mirror<'_>,
+        place: &dyn Place,
         view: &View,
         layers: &[&Arc<Layer>],
         commit: &Commit,
@@ -241,7 +207,7 @@ impl<B: Bundles> Looker<B> {
             if missing.is_empty() {
                 break;
             }
-            mirror.blobs(&missing, &mut known).await?;
+            place.blobs(&missing, &mut known).await?;
         }
         for ((layer, subject), content) in layers.iter().zip(subjects).zip(contents) {
             if let Some(source) = source(layer, &content, commit) {
@@ -250,71 +216,6 @@ impl<B: Bundles> Looker<B> {
             found.answered.push((layer.key.clone(), (layer.of.clone(), subject)));
         }
         Ok(())
-    }
-
-    /// The refs that layers name, as the server has them. Where none moves, or there is none, it is only asked whether it is there.
-    async fn listing(&self, server: &Server, names: &[&str]) -> Result<Listing, Problem> {
-        let mut patterns = refs::patterns(names.iter().copied());
-        if patterns.is_empty() {
-            patterns.push("HEAD".to_owned());
-        }
-        let url = server.repository.url().as_str();
-        let args: Vec<&str> =
-            ["ls-remote", "--quiet", "--", url].into_iter().chain(patterns.iter().map(String::as_str)).collect();
-        let output = server.git.output(&args, &self.env(server), &self.private, Vec::new(), MAX_REFS).await;
-        let output = output.map_err(|error| Problem::from(&error))?;
-        if output.ended.code != 0 {
-            let error: FetchError<GitError> = source::words::refused(url, "HEAD", &output.ended);
-            return Err(error.into());
-        }
-        Ok(Listing::parse(&String::from_utf8_lossy(&output.stdout)))
-    }
-
-    /// How a repository's server is asked.
-    async fn server(&self, view: &View, secret: Option<(String, Data)>, now: Timestamp) -> Result<Server, Problem> {
-        let illegal = |error: FetchError<GitError>| Problem::from(error);
-        let url = Url::parse(&view.repository.spec.url).ok_or(FetchError::IllegalUrl).map_err(illegal)?;
-        let mut access = credentials::access(&url, secret.as_ref().map(|(name, data)| (name.as_str(), data)))?;
-        if let Some(app) = &access.app {
-            let token = self.tokens.token(app, &url, access.authority.as_deref(), now).await?;
-            let login = access.login.get_or_insert_with(|| source::Login {
-                origin: url.web_origin(),
-                host: url.host().to_owned(),
-                http: None,
-                identity: None,
-                known_hosts: None,
-                authority: None,
-            });
-            login.http = Some(source::Credentials::Basic("x-access-token".to_owned(), token));
-        }
-        let logins: Vec<source::Login> = access.login.into_iter().collect();
-        let git = self.git.without(logins.iter().flat_map(source::Login::secrets));
-        let mut repository = Repository::new(url.as_str(), "HEAD").and_then(|new| new.with_logins(&logins)).map_err(illegal)?;
-        let fault = |error: std::io::Error| {
-            Problem::new(crds::Reason::AgentFault, format!("what the server is asked with cannot be written: {error}"))
-        };
-        let mut keys = None;
-        if logins.iter().any(|login| login.identity.is_some()) {
-            let dir = self.private.join(format!("keys-{:016x}", rand::random::<u64>()));
-            keys = Some(SshFiles::create(&dir, &logins).map_err(fault)?);
-            repository = repository.with_ssh(dir);
-        }
-        let mut authority = None;
-        if let Some(pem) = &access.authority {
-            let file = tempfile::NamedTempFile::new_in(&self.private).map_err(fault)?;
-            std::fs::write(file.path(), pem).map_err(fault)?;
-            repository = repository.with_authority(&url.web_origin(), file.path().to_owned());
-            authority = Some(file);
-        }
-        Ok(Server { repository, git, _keys: keys, _authority: authority })
-    }
-
-    fn env(&self, server: &Server) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
-        server.repository.env(self.git.inherited(), &[])
-    }
-
-    fn mirror<'a>(&'a self, server: &'a Server, view: &'a View) -> Mirror<'a> {
-        Mirror { mirrors: &self.mirrors, uid: view.uid(), git: &server.git, env: self.env(server) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -75,19 +75,12 @@ impl Mirrors {
     }
 
     /// Notes that a mirror is in use until what this gives is dropped.
-    pub fn uses(&self, uid: &str) -> impl Drop + use<'_> {
-        struct Busy<'a>(&'a Mirrors, String);
-        impl Drop for Busy<'_> {
-            fn drop(&mut self) {
-                if let Some(used) = self.0.lock().get_mut(&self.1) {
-                    (used.busy, used.last) = (false, Instant::now());
-                }
-            }
-        }
-        let mut uses = self.lock();
+    pub fn uses(this: &Arc<Self>, uid: &str) -> Busy {
+        let mut uses = this.lock();
         let used = uses.entry(uid.to_owned()).or_insert(Use { last: Instant::now(), busy: true, commits: 0, size: None });
         used.busy = true;
-        Busy(self, uid.to_owned())
+        drop(uses);
+        Busy(this.clone(), uid.to_owned())
     }
 
     /// Deletes a mirror.
@@ -132,6 +125,17 @@ impl Mirrors {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Use>> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A mirror that is in use, and stays as long as this does.
+pub struct Busy(Arc<Mirrors>, String);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(used) = self.0.lock().get_mut(&self.1) {
+            (used.busy, used.last) = (false, Instant::now());
+        }
     }
 }
 
@@ -411,14 +415,14 @@ mod tests {
     fn mirrors_that_were_used_longest_ago_make_room() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("left/behind")).unwrap();
-        let mirrors = Mirrors::new(dir.path(), 1000).unwrap();
+        let mirrors = Arc::new(Mirrors::new(dir.path(), 1000).unwrap());
         assert!(!dir.path().join("left").exists());
         for uid in ["a", "b", "c"] {
-            drop(mirrors.uses(uid));
+            drop(Mirrors::uses(&mirrors, uid));
             fs::create_dir_all(mirrors.dir(uid)).unwrap();
             fs::write(mirrors.dir(uid).join("pack"), [0; 400]).unwrap();
         }
-        let busy = mirrors.uses("a");
+        let busy = Mirrors::uses(&mirrors, "a");
         mirrors.make_room();
         let there = |uid: &str| mirrors.dir(uid).exists();
         assert!(there("a") && !there("b") && there("c"), "one in use stays");
@@ -427,7 +431,7 @@ mod tests {
         drop(busy);
         mirrors.make_room();
         assert!(!there("a"), "alone it is too large");
-        drop(mirrors.uses("c"));
+        drop(Mirrors::uses(&mirrors, "c"));
         fs::create_dir_all(mirrors.dir("c")).unwrap();
         (0..=MAX_COMMITS).for_each(|_| mirrors.grows("c"));
         mirrors.make_room();

@@ -19,6 +19,7 @@ use datastore_client::{
 };
 use sha2::{Digest as _, Sha256};
 use source::bundle::{self, PackError};
+use tempfile::NamedTempFile;
 use tokio_util::io::ReaderStream;
 
 use crate::{failure::Problem, git::Commands};
@@ -103,24 +104,19 @@ pub fn unkept(error: &RequestError) -> Problem {
     Problem::new(reason, format!("the bundle is not stored: {}", causes(error)))
 }
 
-/// Packs a commit of a mirror and has it kept.
+/// Packs a commit of a mirror, into a file there.
 ///
 /// # Errors
-/// When it is not kept.
-pub async fn keep(
-    bundles: &impl Bundles,
-    git: &Commands,
-    mirror: &Path,
-    (namespace, uid, revision): (&str, &str, &str),
-) -> Result<Stored, Problem> {
+/// When no bundle can be made of it.
+pub async fn packed(git: &Commands, mirror: &Path, commit: &str) -> Result<NamedTempFile, Problem> {
     let fault = |error: &dyn std::fmt::Display| Problem::new(Reason::AgentFault, format!("the bundle cannot be made: {error}"));
-    let file = tempfile::NamedTempFile::new_in(mirror).map_err(|error| fault(&error))?;
-    let (command, mirror, commit) = (git.command(), mirror.to_owned(), revision.to_owned());
+    let file = NamedTempFile::new_in(mirror).map_err(|error| fault(&error))?;
+    let (command, mirror, commit) = (git.command(), mirror.to_owned(), commit.to_owned());
     let into = file.reopen().map_err(|error| fault(&error))?;
     let packed =
         tokio::task::spawn_blocking(move || pack(command, &mirror, &commit, into)).await.map_err(|error| fault(&error))?;
     packed.map_err(|error| unpacked(&error))?;
-    bundles.put(namespace, uid, revision, file.path()).await.map_err(|error| unkept(&error))
+    Ok(file)
 }
 
 fn pack(git: std::process::Command, mirror: &Path, commit: &str, into: File) -> Result<(), PackError> {

@@ -129,7 +129,7 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
         }
     };
     shared.metrics.looked(cause.as_str(), found.look.failed.is_some(), begun.elapsed());
-    shared.looker.mirrors.make_room();
+    shared.looker.git.make_room();
 }
 
 /// Stores a revision that a run waits for. Of one that cannot be had nothing is written: anybody may name anything, and a repository is well
@@ -142,19 +142,33 @@ async fn fetch<B: Bundles>(shared: &Shared<B>, view: &View, revision: &str) {
         let reason = problem.reason;
         tracing::warn!(repository = %name_of(view), revision, %reason, "a run waits for it: {}", problem.message);
     }
-    shared.looker.mirrors.make_room();
+    shared.looker.git.make_room();
 }
 
-/// Writes what was found: layers first, so that a ref is known when all of them have been told of it.
+/// Writes what was found: layers first, so that a ref is known when all of them have been told of it. Where one cannot be told its ref stays where
+/// it was, and is looked at again; everybody else goes on.
 async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut Found) -> Result<(), String> {
+    let mut untold = None;
     for (layer, source) in &found.sources {
-        tell(shared, layer, source).await?;
+        match tell(shared, layer, source).await {
+            Ok(()) => {}
+            Err(Failed { code: 400..429 | 430..500, why }) => {
+                tracing::error!(layer = %format!("{}/{}", layer.key.0, layer.key.1), "its source is not written: {why}");
+                let refs = found.look.refs.iter_mut().filter(|(name, _)| *name == layer.git_ref);
+                refs.for_each(|(_, seen)| *seen = Seen::Unseen);
+                untold = Some(why);
+            }
+            Err(Failed { why, .. }) => return Err(why),
+        }
     }
-    shared.looker.forced(view, found).await;
+    shared.looker.forced(found).await;
     let (namespace, name) = (namespace(view), name(view));
     let old = view.repository.status.clone().unwrap_or_default();
     let next = status::next(&old, &found.look, |problem| problem.next_step(namespace, name), shared.clock.now());
-    if next == old && view.repository.status.is_some() { Ok(()) } else { write_status(shared, view, &next).await }
+    if next != old || view.repository.status.is_none() {
+        write_status(shared, view, &next).await?;
+    }
+    untold.map_or(Ok(()), Err)
 }
 
 /// Writes what follows from the old status alone.
@@ -179,8 +193,8 @@ async fn say<B: Bundles>(
     };
 }
 
-/// Writes a layer's `status.source`. One that is gone, or is another by now, is told nothing; of one that refuses it everybody else goes on.
-async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<(), String> {
+/// Writes a layer's `status.source`. Of one that is gone, or is another by now, that fails until the watch shows it.
+async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<(), Failed> {
     let (namespace, name) = &layer.key;
     let body = json!({
         "apiVersion": TerraformLayer::api_version(&()),
@@ -189,19 +203,11 @@ async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSourc
         "status": {"source": source},
     });
     let api: Api<TerraformLayer> = Api::namespaced(shared.client.clone(), namespace);
-    match in_time(api.patch_status(name, &ours(), &Patch::Apply(body))).await {
-        Ok(layer) => {
-            shared.metrics.wrote("TerraformLayer");
-            shared.follow().layer(&layer);
-            Ok(())
-        }
-        Err(Failed { code: 404 | 409, .. }) => Ok(()),
-        Err(Failed { code: 400 | 403 | 422, why }) => {
-            tracing::error!(layer = %format!("{namespace}/{name}"), "its source is not written: {why}");
-            Ok(())
-        }
-        Err(Failed { why, .. }) => Err(format!("layer {namespace}/{name}: {why}")),
-    }
+    let told = in_time(api.patch_status(name, &ours(), &Patch::Apply(body))).await;
+    let told = told.map_err(|failed| Failed { why: format!("layer {namespace}/{name}: {}", failed.why), ..failed })?;
+    shared.metrics.wrote("TerraformLayer");
+    shared.follow().layer(&told);
+    Ok(())
 }
 
 async fn write_status<B: Bundles>(shared: &Shared<B>, view: &View, next: &TerraformRepositoryStatus) -> Result<(), String> {

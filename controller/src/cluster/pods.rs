@@ -40,6 +40,13 @@ impl Pods {
         there.map(|((namespace, _), view)| ObjectRef::new(&view.run).within(namespace)).collect()
     }
 
+    /// The held pods of a namespace, or of all: each with its namespace.
+    pub fn held(&self, scope: Option<&str>) -> Vec<(String, PodView)> {
+        let held = self.lock();
+        let of_scope = held.iter().filter(|((namespace, _), _)| scope.is_none_or(|scope| scope == namespace));
+        of_scope.map(|((namespace, _), view)| (namespace.clone(), view.clone())).collect()
+    }
+
     /// Takes note that a pod was released, before the watch says so: it would be released a second time.
     pub fn release(&self, namespace: &str, name: &str, uid: &str) {
         let mut held = self.lock();
@@ -54,8 +61,9 @@ impl Pods {
         self.feeds.ready().await;
     }
 
-    /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
-    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> bool {
+    /// Takes an event of a watch. Returns whether it has filled the cache for the first time, and the runs of held pods that a listing does
+    /// not show any more, of which no event tells.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> (bool, Vec<ObjectRef<TerraformRun>>) {
         feed.hears(event);
         let mut held = self.lock();
         match event {
@@ -70,11 +78,12 @@ impl Pods {
             }
             watcher::Event::Init => {}
             watcher::Event::InitDone => {
-                held.end_listing(feed.seen());
-                return self.feeds.listed(feed);
+                let gone = held.end_listing(feed.seen());
+                let runs = gone.into_iter().map(|((namespace, _), view)| ObjectRef::new(&view.run).within(&namespace));
+                return (self.feeds.listed(feed), runs.collect());
             }
         }
-        false
+        (false, Vec::new())
     }
 
     fn lock(&self) -> MutexGuard<'_, Index<Key, PodView>> {
@@ -96,7 +105,8 @@ mod tests {
     fn pod(name: &str, held: bool) -> Pod {
         let finalizers: Vec<&str> = if held { vec!["pawl.run/attempt"] } else { vec![] };
         serde_json::from_value(serde_json::json!({"metadata": {
-            "name": name, "namespace": "ns", "uid": name, "labels": {"pawl.run/attempt": "1"}, "finalizers": finalizers}}))
+            "name": name, "namespace": "ns", "uid": name, "labels": {"pawl.run/attempt": "1", "pawl.run/run": format!("run-{name}")},
+            "finalizers": finalizers}}))
         .unwrap()
     }
 
@@ -104,11 +114,11 @@ mod tests {
     async fn it_holds_what_is_held() {
         let pods = Pods::default();
         let mut feed = pods.feed();
-        assert!(!pods.apply(&mut feed, &watcher::Event::Init));
+        assert!(!pods.apply(&mut feed, &watcher::Event::Init).0);
         pods.apply(&mut feed, &watcher::Event::InitApply(pod("a", true)));
         pods.apply(&mut feed, &watcher::Event::InitApply(pod("b", false)));
         assert!(pods.ready().now_or_never().is_none(), "not before the list is complete");
-        assert!(pods.apply(&mut feed, &watcher::Event::InitDone));
+        assert_eq!(pods.apply(&mut feed, &watcher::Event::InitDone), (true, vec![]));
         pods.ready().await;
         assert!(pods.get("ns", "a").is_some() && pods.get("ns", "b").is_none());
         pods.apply(&mut feed, &watcher::Event::Apply(pod("a", false)));
@@ -116,7 +126,9 @@ mod tests {
         pods.apply(&mut feed, &watcher::Event::Apply(pod("c", true)));
         pods.apply(&mut feed, &watcher::Event::Init);
         assert!(pods.get("ns", "c").is_some(), "kept while the watch lists anew");
-        assert!(!pods.apply(&mut feed, &watcher::Event::InitDone));
+        assert_eq!((pods.held(None).len(), pods.held(Some("ns")).len(), pods.held(Some("other")).len()), (1, 1, 0));
+        let gone = vec![ObjectRef::new("run-c").within("ns")];
+        assert_eq!(pods.apply(&mut feed, &watcher::Event::InitDone), (false, gone), "its run is to be looked at");
         assert!(pods.get("ns", "c").is_none(), "gone in the meantime");
         pods.apply(&mut feed, &watcher::Event::Apply(pod("d", true)));
         pods.release("ns", "d", "another");

@@ -23,8 +23,8 @@ pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Cluster) -> Option<PodVi
 }
 
 /// Whether no look at the run, as it is known, will see to the pod.
-pub fn is_left(pod: &PodView, run_uid: &str, known: Option<&TerraformRun>) -> bool {
-    owner(run_uid, known).is_none_or(|run| pod.attempt < number(run))
+pub fn is_left(pod: &PodView, known: Option<&TerraformRun>) -> bool {
+    !pod.run_uid.is_empty() && owner(&pod.run_uid, known).is_none_or(|run| pod.attempt < number(run))
 }
 
 fn number(run: &TerraformRun) -> u32 {
@@ -34,13 +34,13 @@ fn number(run: &TerraformRun) -> u32 {
 /// Lets go of a pod that was left, once a live read says that its run is gone or at a later attempt. A pod whose container runs is
 /// left alone until that has ended: its agent ends by itself when it finds its attempt closed, and an apply is never cut off from
 /// here. One whose container never started, for want of an image or of a node, would stay for ever, and is deleted.
-pub fn let_go(namespace: String, run: String, run_uid: String, pod: PodView, ctx: Arc<Cluster>) {
+pub fn let_go(namespace: String, pod: PodView, ctx: Arc<Cluster>) {
     if !is_over(&pod) {
         return;
     }
     tokio::spawn(async move {
         for wait in WAITS {
-            match Box::pin(release(&namespace, &run, &run_uid, &pod, &ctx)).await {
+            match Box::pin(release(&namespace, &pod, &ctx)).await {
                 Ok(()) => return,
                 Err(error) => tracing::warn!(%error, pod = pod.name, "a pod that was left is still held"),
             }
@@ -54,9 +54,9 @@ fn is_over(pod: &PodView) -> bool {
     pod.held && (pod.ended.is_some() || !pod.started)
 }
 
-async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: &Cluster) -> Result<(), Error> {
-    let there: Option<TerraformRun> = ctx.call_opt("read run", ctx.runs(namespace).get(run)).await?;
-    if !is_left(pod, run_uid, there.as_ref()) {
+async fn release(namespace: &str, pod: &PodView, ctx: &Cluster) -> Result<(), Error> {
+    let there: Option<TerraformRun> = ctx.call_opt("read run", ctx.runs(namespace).get(&pod.run)).await?;
+    if !is_left(pod, there.as_ref()) {
         return Ok(());
     }
     let pod = ctx
@@ -64,7 +64,7 @@ async fn release(namespace: &str, run: &str, run_uid: &str, pod: &PodView, ctx: 
         .await?
         .filter(|live| live.uid().as_deref() == Some(&pod.uid));
     let Some(pod) = pod.as_ref().and_then(PodView::of).filter(is_over) else { return Ok(()) };
-    tracing::info!(pod = pod.name, run, "the pod's run is gone, or at a later attempt");
+    tracing::info!(pod = pod.name, run = pod.run, "the pod's run is gone, or at a later attempt");
     delete::account(namespace, &pod.name, ctx).await?;
     if !pod.deleting {
         delete::object::<Pod>("delete pod", namespace, &pod.name, Some(pod.uid.clone()), ctx).await?;

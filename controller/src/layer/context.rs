@@ -32,7 +32,7 @@ pub struct Context {
 pub(super) struct Notes {
     /// resourceVersion after the last write of ours.
     pub(super) version: u64,
-    /// The run that was made last, and when.
+    /// The run that was made last, and when; until the cache shows it.
     pub(super) made: Option<(String, Timestamp)>,
     /// The run that was refused last, and how often.
     pub(super) refused: Option<(Refused, u32)>,
@@ -41,10 +41,10 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Whether a run was made a moment ago that the cache does not show yet.
-    pub(super) fn awaits(&self, shown: impl Fn(&str) -> bool, now: Timestamp) -> bool {
-        let recent = |at: Timestamp| at.checked_add(CREATION_LAG).is_ok_and(|until| now < until);
-        self.made.as_ref().is_some_and(|(run, at)| !shown(run) && recent(*at))
+    /// The run that was made last and that the cache does not show yet; and whether that was a moment ago, so that it is about to.
+    pub(super) fn awaits(&self, shown: impl Fn(&str) -> bool, now: Timestamp) -> Option<(&str, bool)> {
+        let (run, at) = self.made.as_ref().filter(|(run, _)| !shown(run))?;
+        Some((run, at.checked_add(CREATION_LAG).is_ok_and(|until| now < until)))
     }
 }
 
@@ -91,9 +91,13 @@ mod tests {
         // Burrito 11.6: a pod that the cache did not show yet was made again.
         let notes = Notes { made: Some(("net-a".into(), t0())), ..Notes::default() };
         let after = |seconds| t0() + SignedDuration::from_secs(seconds);
-        assert!(notes.awaits(|_| false, after(4)));
-        assert!(!notes.awaits(|run| run == "net-a", after(4)), "it is shown");
-        assert!(!notes.awaits(|_| false, after(6)), "it was deleted meanwhile");
-        assert!(!Notes::default().awaits(|_| false, t0()));
+        assert_eq!(notes.awaits(|_| false, after(4)), Some(("net-a", true)));
+        assert_eq!(notes.awaits(|run| run == "net-a", after(4)), None, "it is shown");
+        assert_eq!(
+            notes.awaits(|_| false, after(6)),
+            Some(("net-a", false)),
+            "its watch is silent, or it was deleted: it is asked for"
+        );
+        assert_eq!(Notes::default().awaits(|_| false, t0()), None);
     }
 }

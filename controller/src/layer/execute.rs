@@ -179,6 +179,12 @@ pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Res
     }
 }
 
+/// Whether a run is there, whatever the watch has shown.
+pub(super) async fn is_there(layer: &TerraformLayer, run: &str, ctx: &Context) -> Result<bool, Error> {
+    let api = ctx.runs(&layer.namespace().unwrap_or_default());
+    Ok(ctx.call_opt("read run of layer", api.get_metadata(run)).await?.is_some())
+}
+
 /// The lines of a run's changes; none when it is gone.
 pub(super) async fn changes(layer: &TerraformLayer, run: &str, ctx: &Context) -> Result<Vec<String>, Error> {
     let there = ctx.call_opt("read run of layer", ctx.runs(&layer.namespace().unwrap_or_default()).get(run)).await?;

@@ -20,6 +20,8 @@ use crate::error::{Error, ErrorKind};
 const MAX_STEPS: usize = 8;
 /// When to look again at a layer whose cached state is older than our own last write.
 const CACHE_LAG: Duration = Duration::from_millis(200);
+/// When to look again at a layer whose own run no watch has shown for a while.
+const SILENCE: Duration = Duration::from_secs(10);
 /// Between looks that end in an error.
 const ERRORS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
 
@@ -60,9 +62,14 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         return Ok(controller::Action::requeue(CACHE_LAG));
     }
     let (repository, runs) = ctx.layers.of(&layer);
-    if notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.now()) {
+    if let Some((run, is_recent)) = notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.now()) {
         // Its event wakes the layer.
-        return Ok(controller::Action::requeue(Duration::from_secs(1)));
+        if is_recent || execute::is_there(&layer, run, ctx).await? {
+            return Ok(controller::Action::requeue(if is_recent { Duration::from_secs(1) } else { SILENCE }));
+        }
+    }
+    if notes.made.is_some() {
+        ctx.remember(&uid, |notes| notes.made = None);
     }
     let mut seen = Observed {
         layer: layer.clone(),
@@ -71,7 +78,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         owner: ctx.layers.owner(&layer),
         namespace: ctx.freezes.of(&layer.namespace().unwrap_or_default()).map_or(Namespace::Stays, Namespace::Frozen),
         started: ctx.started,
-        refused: notes.refused.map(|(refused, _)| refused),
+        refused: notes.refused.clone().map(|(refused, _)| refused),
         changes: None,
     };
     if seen.is_deleted() && seen.is_held() && execute::namespace_goes(&layer, ctx).await? {

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use super::{
     context::Context,
     memory::Notes,
-    observed::{Observed, PodState, node_name},
+    observed::{Observed, PodState, node_name, own_pod},
     run_view::RunView,
 };
 use crate::{
@@ -31,6 +31,7 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
         return None;
     }
     let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
+    let adopted = run.status.as_ref().and_then(|status| status.adopted.as_ref());
     let pod = match attempt {
         None => PodState::Absent,
         Some(attempt) => match ctx.pods.get(&run.namespace().unwrap_or_default(), &attempt.pod_name) {
@@ -39,8 +40,9 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
             None => PodState::Absent,
         },
     };
-    let notes = placed(notes, run, &pod, ctx);
-    let node = node_name(attempt, &pod, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
+    let own = own_pod(adopted, &pod);
+    let notes = placed(notes, run, own, ctx);
+    let node = node_name(attempt, own, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
     // Without a plan the spec says of which state the run is, and the cache does not keep that.
     let planned = run.status.as_ref().and_then(|status| status.plan.as_ref()).is_some_and(|plan| plan.state_key.is_some());
     let ahead = if planned { ahead(run, ctx) } else { None };
@@ -64,11 +66,12 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
             Some(_) | None => PodState::Absent,
         },
     };
-    let notes = placed(notes(&fresh, ctx), &fresh, &pod, ctx);
+    let own = own_pod(fresh.status.as_ref().and_then(|status| status.adopted.as_ref()), &pod);
+    let notes = placed(notes(&fresh, ctx), &fresh, own, ctx);
     // Nothing rests on the node of a run that has ended and given everything back.
     let matters =
         fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
-    let node = match node_name(attempt, &pod, &notes).filter(|_| matters) {
+    let node = match node_name(attempt, own, &notes).filter(|_| matters) {
         Some(name) => node_watch::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
         None => NodeState::Unknown,
     };
@@ -100,8 +103,8 @@ pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
 }
 
 /// Remembers where the pod is: one that is gone does not say it any more.
-fn placed(mut notes: Notes, run: &TerraformRun, pod: &PodState, ctx: &Context) -> Notes {
-    if let PodState::Present(PodView { attempt, node: Some(node), .. }) = pod
+fn placed(mut notes: Notes, run: &TerraformRun, pod: Option<&PodView>, ctx: &Context) -> Notes {
+    if let Some(PodView { attempt, node: Some(node), .. }) = pod
         && notes.node.as_ref().is_none_or(|(number, name)| number != attempt || name != node)
     {
         notes.node = Some((*attempt, node.clone()));

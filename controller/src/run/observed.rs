@@ -11,7 +11,7 @@ use crate::{
     slots::Slot,
     state_queue::{applied::Applied, queue::Ahead},
 };
-use crds::{Attempt, termination::TerminationMessage};
+use crds::{Adopted, Attempt, termination::TerminationMessage};
 
 /// Everything a decision is made of, the clock and the settings apart.
 #[derive(Clone, Debug)]
@@ -111,9 +111,14 @@ impl Observed {
         &self.run.status
     }
 
+    /// The pod of the newest attempt, as far as it says anything of that.
+    pub fn own_pod(&self) -> Option<&PodView> {
+        own_pod(self.status().adopted.as_ref(), &self.pod)
+    }
+
     /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
     pub fn node_name(&self) -> Option<&str> {
-        node_name(self.status().attempt.as_ref(), &self.pod, &self.notes)
+        node_name(self.status().attempt.as_ref(), self.own_pod(), &self.notes)
     }
 
     /// Whether run and pod were read just now. Without an open attempt no pod matters.
@@ -132,14 +137,20 @@ pub enum LockHolder {
     Ended(String),
 }
 
+/// A pod, unless another one has adopted its attempt: one that comes late under the name of that says nothing of it, neither where it is
+/// nor that it has ended.
+pub(super) fn own_pod<'a>(adopted: Option<&Adopted>, pod: &'a PodState) -> Option<&'a PodView> {
+    let PodState::Present(pod) = pod else { return None };
+    let is_another = adopted.is_some_and(|adopted| adopted.attempt == pod.attempt && adopted.pod_uid != pod.uid);
+    (!is_another).then_some(pod)
+}
+
 /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
-pub(super) fn node_name<'a>(attempt: Option<&'a Attempt>, pod: &'a PodState, notes: &'a Notes) -> Option<&'a str> {
-    match pod {
-        PodState::Present(pod) => pod.node.as_deref(),
-        PodState::Absent | PodState::Unknown => {
-            let attempt = attempt?;
-            let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
-            attempt.node_name.as_deref().or(seen)
-        }
+pub(super) fn node_name<'a>(attempt: Option<&'a Attempt>, pod: Option<&'a PodView>, notes: &'a Notes) -> Option<&'a str> {
+    if let Some(pod) = pod {
+        return pod.node.as_deref();
     }
+    let attempt = attempt?;
+    let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
+    attempt.node_name.as_deref().or(seen)
 }

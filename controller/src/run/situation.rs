@@ -95,14 +95,13 @@ impl<'a> OpenAttempt<'a> {
 impl<'a> AttemptPod<'a> {
     /// Another pod of the same name than the adopted one means that the adopted one is gone.
     fn of(o: &'a Observed, attempt: &Attempt) -> Self {
-        let adopted = o.status().adopted.as_ref().filter(|adopted| adopted.attempt == attempt.number);
-        match &o.pod {
-            PodState::Unknown => Self::Unknown,
-            PodState::Absent => Self::Absent,
-            PodState::Present(pod) if pod.attempt != attempt.number => Self::Absent,
-            PodState::Present(pod) if adopted.is_some_and(|adopted| adopted.pod_uid != pod.uid) => Self::Absent,
-            PodState::Present(pod) if pod.ended.is_some() => Self::Ended(pod),
-            PodState::Present(pod) => Self::Running(pod),
+        match (&o.pod, o.own_pod()) {
+            (PodState::Unknown, _) => Self::Unknown,
+            (PodState::Present(_) | PodState::Absent, pod) => match pod.filter(|pod| pod.attempt == attempt.number) {
+                None => Self::Absent,
+                Some(pod) if pod.ended.is_some() => Self::Ended(pod),
+                Some(pod) => Self::Running(pod),
+            },
         }
     }
 }

@@ -168,7 +168,9 @@ fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
     let run = RunView::live(Arc::new(run.clone()));
     let status = &run.status;
     let mut draft = Draft::new(&run, now);
-    if status.approval.is_some() {
+    // What an Automatic run has recorded is its controller's word, behind the proof that its attempt was opened on.
+    let is_its_own = status.approval.as_ref().is_some_and(|record| record.checksum.is_none());
+    if status.approval.is_some() && !is_its_own {
         draft.clear("approval");
         give_back(&mut draft);
         let attempt = status.attempt.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
@@ -177,8 +179,11 @@ fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
         }
     }
     let by = by.map(|by| format!(" in the name of {}", clip(by, 80))).unwrap_or_default();
-    let text = format!("an approval{by} was set {WHY}, and was taken away; nothing was applied: approve anew");
-    draft.condition(conditions::APPROVED, Some(false), reason::VOID, &text);
+    let then = if is_its_own { "the run approves itself" } else { "nothing was applied: approve anew" };
+    let text = format!("an approval{by} was set {WHY}, and was taken away; {then}");
+    if !is_its_own {
+        draft.condition(conditions::APPROVED, Some(false), reason::VOID, &text);
+    }
     draft.line("Void", &text).note(reason::VOID, true, text.clone());
     draft.finish(Kind::Approval)
 }
@@ -251,6 +256,14 @@ mod tests {
         assert_eq!((&approved["status"], &approved["reason"]), (&json!("False"), &json!("Void")));
         assert!(approved["message"].as_str().unwrap().contains("in the name of alice"));
         assert_eq!(write.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["Void"]);
+        let automatic = with(&[names::APPROVE], |_, status| {
+            record(status);
+            status.approval.as_mut().unwrap().checksum = None;
+        });
+        let write = approval(&automatic, Some("alice"), testing::t0());
+        let untouched = ["approval", "lease", "conditions"].map(|field| write.status.contains_key(field));
+        assert_eq!(untouched, [false; 3], "it approves itself, and keeps its turn");
+        assert!(write.notes[0].text.contains("the run approves itself"));
     }
 
     #[test]

@@ -29,41 +29,23 @@ use crate::{
     admin::Readiness,
     cluster::watch::{looked, objects, stopped, understood},
     error::Error,
-    gc::{
-        pods::{is_left, left_by, let_go},
-        ttl,
-    },
-    run::{Context, PodView, cached_run::CachedRun, on_error, reconcile},
+    gc::ttl,
+    run::{Context, cached_run::CachedRun, heard, on_error, reconcile},
     settings::Settings,
 };
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store::<CachedRun>();
-    let (known, waiting) = (reader.clone(), reader.clone());
-    let (runs_readiness, mut listed) = (readiness.clone(), false);
-    let (runs_ctx, mut plans, mut of_layers) = (ctx.clone(), ctx.newer_plans.feed(), ctx.layers.feed());
+    let (known, waiting, listed_store) = (reader.clone(), reader.clone(), reader.clone());
+    let (runs_ctx, runs_scope, runs_readiness, mut filled) = (ctx.clone(), scope.clone(), readiness.clone(), false);
     let (wake, woken) = mpsc::unbounded();
-    let mut line = ctx.queue.feed(scope.clone(), wake.clone());
-    let mut slots = ctx.slots.feed(scope.clone(), wake.clone());
-    ctx.nodes.wakes(scope.clone(), wake.clone());
+    let mut told = heard::Runs::new(scope.clone(), &wake, &ctx);
     let runs = understood::<TerraformRun>("runs", ctx.scoped(scope.as_deref()))
         .map(Ok)
         .inspect_ok(move |event| {
             warn_of_newer(event);
-            runs_ctx.queue.apply(&mut line, event);
-            runs_ctx.layers.run(&mut of_layers, event);
-            runs_ctx.slots.apply(&mut slots, event);
-            if let watcher::Event::Apply(run) | watcher::Event::Delete(run) = event
-                && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
-            {
-                let uid = run.uid().unwrap_or_default();
-                let_go(run.namespace().unwrap_or_default(), run.name_any(), uid, pod, runs_ctx.cluster.clone());
-            }
-            for older in runs_ctx.newer_plans.apply(&mut plans, event) {
-                // Nobody listens any more when the controller ends.
-                let _ = wake.unbounded_send(older);
-            }
+            told.hear(event);
         })
         .modify(trim)
         .map_ok({
@@ -72,9 +54,12 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         })
         .reflect(writer)
         .inspect_ok(move |event| {
-            // Not by waiting for the store: it wakes one waiter only, and the runtime is one.
-            if matches!(event, watcher::Event::InitDone) && !std::mem::replace(&mut listed, true) {
-                runs_readiness.filled();
+            if matches!(event, watcher::Event::InitDone) {
+                heard::listed(runs_scope.as_deref(), |run| shown(&listed_store, run), &runs_ctx);
+                // Not by waiting for the store: it wakes one waiter only, and the runtime is one.
+                if !std::mem::replace(&mut filled, true) {
+                    runs_readiness.filled();
+                }
             }
         })
         .try_filter_map({
@@ -100,16 +85,13 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
     });
 
-    let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), ctx.pods.feed(), readiness);
+    let mut told = heard::Pods::new(&wake, &ctx);
     let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
     let pods = objects::<Pod>("pods", ctx.scoped(scope.as_deref()), ours)
         .map(Ok)
         .inspect_ok(move |event| {
-            if pods_ctx.pods.apply(&mut feed, event) {
-                pods_readiness.filled();
-            }
-            if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = event {
-                orphaned(pod, &known, &pods_ctx);
+            if told.hear(event, |run| shown(&known, run)) {
+                readiness.filled();
             }
         })
         .touched_objects();
@@ -204,14 +186,9 @@ fn waits_for_policies(run: &TerraformRun) -> bool {
     run.status.as_ref().is_some_and(|status| status.conditions.iter().any(stalled))
 }
 
-/// Looks after a pod whose run the cache does not know, or knows at a later attempt.
-fn orphaned(pod: &Pod, known: &reflector::Store<CachedRun>, ctx: &Arc<Context>) {
-    let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
-    let Some(view) = PodView::of(pod) else { return };
-    let there = known.get(&cached(&run)).and_then(|run| run.run());
-    if is_left(&view, &uid, there.as_deref()) {
-        let_go(run.namespace.unwrap_or_default(), run.name, uid, view, ctx.cluster.clone());
-    }
+/// A run as the cache shows it.
+fn shown(known: &reflector::Store<CachedRun>, run: &ObjectRef<TerraformRun>) -> Option<Arc<TerraformRun>> {
+    known.get(&cached(run)).and_then(|run| run.run())
 }
 
 /// A run with a word of a newer version is left alone.

@@ -14,6 +14,8 @@ pub struct PodView {
     pub uid: String,
     /// Name of its run.
     pub run: String,
+    /// UID of that run.
+    pub run_uid: String,
     /// Attempt it was made for.
     pub attempt: u32,
     /// Node it was bound to.
@@ -56,13 +58,15 @@ impl PodView {
     /// Reads a pod. `None` when it is no attempt's pod.
     pub fn of(pod: &Pod) -> Option<Self> {
         let meta = &pod.metadata;
-        let attempt = meta.labels.as_ref()?.get(names::LABEL_ATTEMPT)?.parse().ok()?;
+        let label = |name: &str| meta.labels.as_ref().and_then(|labels| labels.get(name));
+        let attempt = label(names::LABEL_ATTEMPT)?.parse().ok()?;
         let deleting = meta.deletion_timestamp.is_some();
         let spec = pod.spec.as_ref();
         Some(Self {
             name: meta.name.clone()?,
             uid: meta.uid.clone()?,
-            run: meta.labels.as_ref()?.get(names::LABEL_RUN).cloned().unwrap_or_default(),
+            run: label(names::LABEL_RUN).cloned().unwrap_or_default(),
+            run_uid: label(names::LABEL_RUN_UID).cloned().unwrap_or_default(),
             attempt,
             node: spec.and_then(|spec| spec.node_name.clone()),
             tolerates: spec.and_then(tolerates),

@@ -53,6 +53,9 @@ impl Allocations {
             }
             return;
         };
+        if let Some(before) = &before {
+            entry.follows(before);
+        }
         entry.kept = before.as_ref().and_then(|before| before.kept).filter(|kept| match kept.until {
             Until::Look => true,
             Until::Heard(_) => entry.open != Some(kept.class),

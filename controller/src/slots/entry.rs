@@ -14,7 +14,9 @@ pub(super) struct Entry {
     pub(super) name: Box<str>,
     /// What its attempts count in.
     pub(super) scopes: Box<[Scope]>,
-    /// As what its open attempt counts.
+    /// Number of its open attempt.
+    pub(super) attempt: Option<u32>,
+    /// As what that counts.
     pub(super) open: Option<Class>,
     /// A pod that only waits, and may end: its plan is kept.
     pub(super) held: bool,
@@ -48,7 +50,8 @@ impl Entry {
     /// Of a run as the API server sent it; `None` of one that has ended and has nothing open.
     pub(super) fn of(run: &TerraformRun) -> Option<Self> {
         let status = run.status.as_ref();
-        let open = status.and_then(|status| status.attempt.as_ref()).is_some_and(|attempt| attempt.open);
+        let attempt = status.and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.open);
+        let (attempt, open) = (attempt.map(|attempt| attempt.number), attempt.is_some());
         if status.is_some_and(crds::TerraformRunStatus::is_terminal) && !open {
             return None;
         }
@@ -59,7 +62,15 @@ impl Entry {
         let open = if open { class(run) } else { None };
         let (namespace, name) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
         let told = said.and_then(|condition| told(&condition.message));
-        Some(Self { namespace, name, scopes: scopes(run), open, held, waits, told, kept: None })
+        Some(Self { namespace, name, scopes: scopes(run), attempt, open, held, waits, told, kept: None })
+    }
+
+    /// Goes on from what was known before. An attempt that has gone over from plans to applies, or has given its slot back, does not come back
+    /// to the plans when its approval is taken away: its place among them may be another's by then.
+    pub(super) fn follows(&mut self, before: &Self) {
+        if self.attempt.is_some() && self.attempt == before.attempt && self.open == Some(Class::Plan) {
+            self.open = before.open;
+        }
     }
 
     /// The classes that it counts in. While an attempt goes over from one to the other, in both.

@@ -120,6 +120,7 @@ impl Slots {
         let slot = match (entry.kept, &entry.waits) {
             _ if entry.scopes.iter().all(|scope| inner.bounds.of(scope).is_none()) => Slot::Free,
             (Some(kept), _) => Slot::Taken(kept.class),
+            (None, Some(place)) if entry.open == Some(place.class) => Slot::Unasked,
             (None, Some(place)) => inner.ask(place, &entry.scopes).map_or_else(Slot::Full, |()| Slot::Unasked),
             (None, None) => Slot::Unasked,
         };
@@ -133,8 +134,8 @@ impl Slots {
         let uid: Box<str> = run.uid().unwrap_or_default().into();
         // The watch has shown it before anybody looks at it, or it is gone.
         let Some(mut entry) = inner.runs.get(&*uid).cloned() else { return Slot::Free };
-        if let Some(kept) = entry.kept.filter(|kept| kept.class == class) {
-            return Slot::Taken(kept.class);
+        if entry.counts().any(|counted| counted == class) {
+            return Slot::Taken(class);
         }
         let Some(place) = place(run).map(|place| Place { class, ..place }) else { return Slot::Free };
         match inner.ask(&place, &entry.scopes) {
@@ -401,6 +402,44 @@ mod tests {
         rig.sees(&mut a);
         assert!(!rig.slots.look(&a).1);
         assert!(rig.opens(&mut b));
+    }
+
+    #[test]
+    fn an_attempt_that_left_the_plans_does_not_come_back_to_them() {
+        let mut rig = Rig::new(Some(1), None);
+        let (mut a, mut b) = (run("a", 1), run("b", 2));
+        open(&mut a, true);
+        let at = whole_seconds(testing::t0());
+        let waits = a.status.as_mut().unwrap();
+        waits.phase = Some(Phase::AwaitingApproval);
+        waits.plan = Some(crds::PlanStatus { checksum: "sha256:1".into(), attempt: 1, ..crds::PlanStatus::default() });
+        let mut approved = a.clone();
+        approved.metadata.annotations = Some([(names::APPROVE.to_owned(), "sha256:1".to_owned())].into());
+        let status = approved.status.as_mut().unwrap();
+        let by = "alice".to_owned();
+        status.approval = Some(crds::ApprovalRecord { checksum: Some("sha256:1".into()), by, comment: None, at: at.clone() });
+        let mut leased = approved.clone();
+        leased.status.as_mut().unwrap().lease = Some(crds::StateLease { state_key: "k".into(), name: "n".into(), at });
+        for (mut goes_over, counts) in [(leased, [1, 1]), (approved.clone(), [1, 0])] {
+            for run in [&mut a, &mut goes_over, &mut b] {
+                rig.sees(run);
+            }
+            assert!(rig.opens(&mut b), "its place among the plans is free");
+            rig.sees(&mut b);
+            // The approval is taken away.
+            rig.sees(&mut a);
+            let counted = [Class::Plan, Class::Apply].map(|class| rig.slots.lock().open.count(class, &Scope::Whole));
+            assert_eq!(counted, counts);
+            // And given again: it does not wait for itself.
+            rig.sees(&mut approved);
+            assert_eq!(rig.slots.take(&approved, Class::Apply), Slot::Taken(Class::Apply));
+            rig.slots.looked("uid-a", false, testing::t0());
+            for run in [&mut a, &mut b] {
+                open(run, false);
+                rig.sees(run);
+            }
+            open(&mut a, true);
+        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The rules that need more than two versions of a run: its pods, its end, and the ledger.
 
-use crds::{Changed, TerraformRunStatus, names};
+use crds::{Changed, Claim, TerraformRunStatus, names};
 use kube::ResourceExt as _;
 
 use super::{History, Version, Versions, entries};
 use crate::{
     ledger::what,
-    trace::{self, Deeds},
+    trace::{self, Deed, Deeds},
 };
 
 fn status(version: &Version) -> TerraformRunStatus {
@@ -59,29 +59,18 @@ pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
 pub(super) fn truth(versions: &Versions, history: &History) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let Some(last) = versions.last() else { return found };
-    let entries = entries(history, versions);
-    let of = |kind: &str| entries.iter().filter(|entry| entry.what == kind).copied().collect::<Vec<_>>();
-    let applies: Vec<_> = of(what::COMMAND_START).into_iter().filter(|entry| entry.text("command") == Some("apply")).collect();
-    if applies.len() > 1 {
-        found.push(("S1", format!("apply was started {} times", applies.len())));
-    }
     let claimed = versions.iter().find_map(|version| version.run.status.as_ref()?.claim.clone());
-    match (&claimed, applies.first()) {
-        (None, Some(entry)) => found.push(("S1", format!("{} applied without a claim", entry.who))),
-        (Some(claim), Some(entry)) => {
-            let pod = names::attempt_name(&last.run.name_any(), &last.run.uid().unwrap_or_default(), claim.attempt);
-            if entry.who != pod {
-                found.push(("S17", format!("{} applied under the claim of {pod}", entry.who)));
-            }
-        }
-        (_, None) => {}
+    let pod = |claim: &Claim| names::attempt_name(&last.run.name_any(), &last.run.uid().unwrap_or_default(), claim.attempt);
+    let mut deeds = Deeds::default();
+    for entry in entries(history, versions) {
+        let deed = match (entry.what.as_str(), entry.text("command")) {
+            (what::COMMAND_START, Some("apply")) => Deed::Applies(claimed.as_ref().map(|claim| pod(claim) == entry.who)),
+            (what::COMMAND_END, Some("apply")) => Deed::Ended(entry.number("exit") == Some(0)),
+            (what::RESOURCE, _) => Deed::Changed,
+            _ => continue,
+        };
+        found.extend(deeds.add(deed, None).into_iter().map(|(invariant, text)| (invariant, format!("{text}, by {}", entry.who))));
     }
-    let ended = of(what::COMMAND_END);
-    let deeds = Deeds {
-        applies: applies.len(),
-        ended_well: ended.iter().any(|e| e.text("command") == Some("apply") && e.number("exit") == Some(0)),
-        changed: of(what::RESOURCE).len(),
-    };
     let status = status(last);
     let changes = status.failure.map_or(Changed::Unknown, |failure| failure.changes);
     found.extend(status.result.and_then(|result| trace::truth(result, changes, claimed.is_some(), &deeds)));

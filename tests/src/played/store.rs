@@ -1,6 +1,9 @@
 //! Objects, their versions, and the verbs on them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crds::{names, whole_seconds};
 use jiff::Timestamp;
@@ -56,6 +59,8 @@ pub enum Edit {
     Json(Vec<Value>),
     /// Put in its place.
     Replace(Value),
+    /// A server-side apply by a user who owns each field of the status that he has ever given, whole.
+    Apply(Value),
 }
 
 /// An answer.
@@ -68,6 +73,8 @@ pub struct Store {
     made: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     changes: Vec<Change>,
+    /// Fields of statuses that a user has applied.
+    applied: BTreeMap<(Key, String), BTreeSet<String>>,
     /// Policies of the chart that are not in force.
     pub lacks_policies: bool,
     /// How often they were made again.
@@ -178,6 +185,21 @@ impl Store {
                 json_patch::patch(&mut new, &patch).map_err(|error| Refusal::invalid(error.to_string()))?;
             }
             Edit::Replace(value) => new = value.clone(),
+            Edit::Apply(value) => {
+                let (given, nothing) = (value["status"].as_object(), Map::new());
+                let owned = self.applied.entry((key.clone(), user.name.clone())).or_default();
+                for field in owned.difference(&given.unwrap_or(&nothing).keys().cloned().collect()) {
+                    new["status"][field] = Value::Null;
+                }
+                for (field, value) in given.unwrap_or(&nothing) {
+                    new["status"][field] = value.clone();
+                    owned.insert(field.clone());
+                }
+                if let Some(fields) = new["status"].as_object_mut() {
+                    fields.retain(|_, value| !value.is_null());
+                }
+                new["metadata"]["uid"] = value["metadata"]["uid"].clone();
+            }
         }
         for field in ["uid", "resourceVersion"] {
             let given = &new["metadata"][field];

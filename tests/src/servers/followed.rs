@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     path::Path,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -24,6 +24,7 @@ use sources::{
     look::Looker,
     mirror::Mirrors,
     schedule::{Cause, Memory, Tries},
+    server::Servers,
     status::{self, Seen},
     store::Bundles,
 };
@@ -88,7 +89,7 @@ struct World {
     version: u64,
     /// How often a status was written.
     writes: usize,
-    _dirs: [tempfile::TempDir; 3],
+    dirs: [tempfile::TempDir; 3],
 }
 
 impl World {
@@ -97,13 +98,13 @@ impl World {
         let server = GitServer::start("127.0.0.1:0".parse().unwrap(), dirs[0].path()).await.unwrap();
         let repo = server.create("team/stacks").unwrap();
         let kept = Kept { dir: tempfile::tempdir().unwrap(), puts: Mutex::default() };
-        let looker = Looker {
+        let servers = Servers {
             git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
-            mirrors: Mirrors::new(&dirs[1].path().join("mirrors"), 1 << 30).unwrap(),
-            bundles: kept,
+            mirrors: Arc::new(Mirrors::new(dirs[1].path(), 1 << 30).unwrap()),
             tokens: Tokens::default(),
             private: dirs[2].path().to_owned(),
         };
+        let looker = Looker { git: Box::new(servers), bundles: kept };
         let spec = json!({"url": server.url("team/stacks")});
         let mut repository = TerraformRepository::new("r", serde_json::from_value(spec).unwrap());
         (repository.metadata.namespace, repository.metadata.uid) = (Some("ns".into()), Some("uid".into()));
@@ -118,7 +119,7 @@ impl World {
             now,
             version: 0,
             writes: 0,
-            _dirs: dirs,
+            dirs,
         };
         for (name, spec) in layers {
             world.layer(name, spec);
@@ -167,7 +168,7 @@ impl World {
             known.status.get_or_insert_default().source = Some(source);
             told.push(layer.key.1.clone());
         }
-        self.looker.forced(&view, &mut found).await;
+        self.looker.forced(&mut found).await;
         let old = self.repository.status.clone().unwrap_or_default();
         let next = status::next(&old, &found.look, |problem| problem.next_step("ns", "r"), self.now);
         if next != old {
@@ -276,7 +277,7 @@ async fn a_lost_mirror_and_a_push_by_force_lose_nothing() {
     world.look().await;
     let content = world.source("app").content;
     // Lost between two looks, and between two fetches.
-    fs::remove_dir_all(world.looker.mirrors.dir("uid")).unwrap();
+    fs::remove_dir_all(world.dirs[1].path().join("uid")).unwrap();
     let second = world.repo.commit("main", &[("README.md", "two\n")]).unwrap();
     assert!(world.look().await.is_empty(), "the content is what it was, without a history to say so");
     assert_eq!(
@@ -295,7 +296,7 @@ async fn a_lost_mirror_and_a_push_by_force_lose_nothing() {
     assert_eq!((world.revision("main"), world.status().refs[0].forced_from.as_deref()), (next, None));
 
     // What git left half done is no reason to fail for ever.
-    let dir = world.looker.mirrors.dir("uid");
+    let dir = world.dirs[1].path().join("uid");
     fs::remove_dir_all(dir.join("objects")).unwrap();
     fs::create_dir(dir.join("objects")).unwrap();
     let last = world.repo.commit("main", &[("stacks/app/main.tf", "# last\n")]).unwrap();

@@ -1,11 +1,14 @@
 //! What must hold of every run, whoever watched it: the simulator and the model as it happens, the kill loop afterwards in the audit
 //! log. One rule for each, and one place that asks them all; the numbers are those of `design/invariants.md`.
 
+mod deeds;
 mod rules;
 
 use std::fmt;
 
 use crds::{Changed, RunResult, TerraformRun};
+
+pub use deeds::{Deed, Deeds};
 
 /// Something that must never happen, and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,17 +49,6 @@ pub struct Step<'a> {
     pub by: Option<&'a Writer>,
     /// Whether no version between the two is missing.
     pub whole: bool,
-}
-
-/// What the tool did for a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deeds {
-    /// How often an apply was started.
-    pub applies: usize,
-    /// Whether one ended well.
-    pub ended_well: bool,
-    /// Objects that were touched.
-    pub changed: usize,
 }
 
 /// The invariants that a step violates, each with what happened.

@@ -170,7 +170,7 @@ pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whol
 pub(super) fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
     let touched = deeds.changed > 0;
     let (invariant, lie) = match result {
-        RunResult::Applied | RunResult::Destroyed => ("S28", !deeds.ended_well),
+        RunResult::Applied | RunResult::Destroyed => ("S28", deeds.ended != Some(true)),
         RunResult::NoChanges | RunResult::Planned | RunResult::Drifted => ("S28", touched || deeds.applies > 0),
         RunResult::Canceled | RunResult::Rejected | RunResult::Expired | RunResult::Superseded => ("S11", deeds.applies > 0),
         RunResult::Failed => ("S28", changes == Changed::None && touched),

@@ -81,10 +81,12 @@ pub(super) fn at_rest(o: &Observed, settings: &Settings, now: Timestamp) -> Deci
     if let Some(decision) = acts(&lease) {
         return decision;
     }
-    if o.run.meta().deletion_timestamp.is_some() {
-        return lease.unwrap_or_else(|| release::remove(&o.run));
-    }
-    let mut decision = tidy(o, settings, now);
+    let mut decision = match (o.run.meta().deletion_timestamp.is_some(), &lease) {
+        (true, None) => return release::remove(&o.run),
+        // What proves the end of its apply lets go of its lease, and with that of the run.
+        (true, Some(_)) => late_result::ask(o, settings, now).unwrap_or_else(Decision::wait),
+        (false, _) => tidy(o, settings, now),
+    };
     if decision.actions.is_empty() {
         decision.requeue = decision.requeue.into_iter().chain(lease.and_then(|lease| lease.requeue)).min();
     }

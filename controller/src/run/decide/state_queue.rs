@@ -17,7 +17,7 @@ use crate::{
     run::{
         decision::{Action, Decision, Kind, Write},
         memory::Waits,
-        observed::{Observed, PodState},
+        observed::Observed,
         timing::after,
     },
     runner_pod::gone_wait,
@@ -210,7 +210,7 @@ pub(super) fn confirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Op
     let status = o.status();
     status.lease.as_ref()?;
     let known = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
-    let ended = matches!(&o.pod, PodState::Present(pod) if pod.ended.is_some());
+    let ended = o.own_pod().is_some_and(|pod| pod.ended.is_some());
     if known || ended || matches!(lost_node::fate(o), Fate::Over(_)) {
         return Some(give_back_ended(o, settings, now));
     }

@@ -9,7 +9,11 @@ use crds::{Attempt, StateLock, TerraformRun, reason};
 use crate::{
     cluster::{node_watch, nodes::over},
     error::Error,
-    run::{context::Context, decide::stale_lock, observed::PodState},
+    run::{
+        context::Context,
+        decide::stale_lock,
+        observed::{PodState, own_pod},
+    },
     runner_pod::{
         account,
         status::{Ended, PodView},
@@ -35,6 +39,9 @@ pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context)
         Some(_) => PodState::Unknown,
         None => PodState::Absent,
     };
+    let adopted = holder.status.as_ref().and_then(|status| status.adopted.as_ref());
+    let is_another = matches!(pod, PodState::Present(_)) && own_pod(adopted, &pod).is_none();
+    let pod = if is_another { PodState::Absent } else { pod };
     let whose = match stale_lock::is_over(&holder, number, &pod, ctx.now()) {
         Err(why) => return Ok(Err(why)),
         Ok(stale_lock::Over::Ended(whose)) => whose,

@@ -218,6 +218,24 @@ fn gone_is_not_ended() {
 }
 
 #[test]
+fn the_end_of_another_pod_of_its_name_is_not_that_of_its_apply() {
+    let mut world = applying();
+    let pod = world.o.pod.clone();
+    world = world.pod_gone();
+    world.settle();
+    // A creation that landed late: its process adopts nothing, and ends at once.
+    world.o.pod = pod;
+    if let PodState::Present(pod) = &mut world.o.pod {
+        pod.uid = "late".into();
+    }
+    let mut world = world.pod_ended(None).later(61);
+    world.settle();
+    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    assert!(matches!(&world.o.pod, PodState::Present(pod) if !pod.held), "it is let go all the same");
+    assert!(world.status().lease.is_some(), "the process that claimed may still apply");
+}
+
+#[test]
 fn proof_of_its_end_gives_it_back() {
     let mut world = applying().pod_gone();
     world.settings.datastore_url = Some("https://x".into());
@@ -225,10 +243,15 @@ fn proof_of_its_end_gives_it_back() {
     world = world.later(61);
     world.settle();
     assert!(world.status().lease.is_some());
-    world.stored = Some(message(Some(RunResult::Applied), None));
-    world = world.later(20);
-    world.settle();
-    assert!(world.status().settled.is_some() && world.status().lease.is_none());
+    let mut deleted = world.clone().deleted();
+    deleted.settle();
+    for world in [&mut world, &mut deleted] {
+        world.stored = Some(message(Some(RunResult::Applied), None));
+        *world = world.clone().later(20);
+        world.settle();
+        assert!(world.status().settled.is_some() && world.status().lease.is_none());
+    }
+    assert!(deleted.gone, "and of a run that is deleted it is asked for all the same");
 }
 
 #[test]

@@ -1,0 +1,215 @@
+//! How a repository is reached: its server is asked by git, and what it gives is kept in a mirror.
+
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc};
+
+use crds::Reason;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use source::{FetchError, Repository, SshFiles, Url};
+use tempfile::NamedTempFile;
+
+use crate::{
+    credentials::{self, Data},
+    failure::Problem,
+    follow::View,
+    git::{Commands, GitError},
+    github_app::Tokens,
+    mirror::{Busy, Mirror, Mirrors},
+    refs::{self, Listing},
+    store, submodules,
+    tree::Tree,
+    walk::{Ask, Known},
+};
+
+/// The longest listing of refs, in bytes.
+const MAX_REFS: usize = 64 << 20;
+
+/// How repositories are reached.
+pub trait Git: Send + Sync {
+    /// A repository, with what the Secret that it names has, by its name.
+    fn reach<'a>(
+        &'a self,
+        view: &'a View,
+        secret: Option<(String, Data)>,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Box<dyn Place>, Problem>>;
+    /// Keeps nothing of a repository any longer.
+    fn forget(&self, uid: &str);
+    /// Deletes what is too much of what is kept.
+    fn make_room(&self);
+}
+
+/// A repository that is looked at.
+pub trait Place: Send + Sync {
+    /// Where it is, without credentials.
+    fn url(&self) -> &str;
+    /// The refs that layers name, as the server has them. Where none moves, or there is none, it is only asked whether it is there.
+    fn listing<'a>(&'a self, names: &'a [&str]) -> BoxFuture<'a, Result<Listing, Problem>>;
+    /// The tree of a commit, which is fetched where it is not there.
+    fn tree<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Tree, Problem>>;
+    /// The object of a commit that is there.
+    fn commit<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Vec<u8>, Problem>>;
+    /// Reads blobs of a commit that is there, each as it is asked for, into what is known.
+    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> BoxFuture<'a, Result<(), Problem>>;
+    /// The bundle of a commit that is there, with all that belongs to its tree.
+    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>>;
+    /// Whether a commit follows from another, which was committed at that time; none when that cannot be known.
+    fn follows<'a>(&'a self, commit: &'a str, from: &'a str, at: Timestamp) -> BoxFuture<'a, Option<bool>>;
+}
+
+/// Servers that are asked by git.
+pub struct Servers {
+    /// How git is run.
+    pub git: Commands,
+    /// The mirrors.
+    pub mirrors: Arc<Mirrors>,
+    /// Tokens of GitHub Apps.
+    pub tokens: Tokens,
+    /// A directory of this process's own, in memory where there is such a place: private keys lie there while they are used.
+    pub private: PathBuf,
+}
+
+/// How a server is asked, and the files that are needed for it; they go with this value.
+struct Server {
+    repository: Repository,
+    uid: String,
+    git: Commands,
+    mirrors: Arc<Mirrors>,
+    private: PathBuf,
+    _busy: Busy,
+    _keys: Option<SshFiles>,
+    _authority: Option<NamedTempFile>,
+}
+
+impl Git for Servers {
+    fn reach<'a>(
+        &'a self,
+        view: &'a View,
+        secret: Option<(String, Data)>,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Box<dyn Place>, Problem>> {
+        Box::pin(async move { Ok(Box::new(self.server(view, secret, now).await?) as Box<dyn Place>) })
+    }
+
+    fn forget(&self, uid: &str) {
+        self.mirrors.remove(uid);
+    }
+
+    fn make_room(&self) {
+        self.mirrors.make_room();
+    }
+}
+
+impl Servers {
+    /// How a repository's server is asked.
+    async fn server(&self, view: &View, secret: Option<(String, Data)>, now: Timestamp) -> Result<Server, Problem> {
+        let illegal = |error: FetchError<GitError>| Problem::from(error);
+        let url = Url::parse(&view.repository.spec.url).ok_or(FetchError::IllegalUrl).map_err(illegal)?;
+        let mut access = credentials::access(&url, secret.as_ref().map(|(name, data)| (name.as_str(), data)))?;
+        if let Some(app) = &access.app {
+            let token = self.tokens.token(app, &url, access.authority.as_deref(), now).await?;
+            let login = access.login.get_or_insert_with(|| source::Login {
+                origin: url.web_origin(),
+                host: url.host().to_owned(),
+                http: None,
+                identity: None,
+                known_hosts: None,
+                authority: None,
+            });
+            login.http = Some(source::Credentials::Basic("x-access-token".to_owned(), token));
+        }
+        let logins: Vec<source::Login> = access.login.into_iter().collect();
+        let git = self.git.without(logins.iter().flat_map(source::Login::secrets));
+        let mut repository = Repository::new(url.as_str(), "HEAD").and_then(|new| new.with_logins(&logins)).map_err(illegal)?;
+        let fault = |error: std::io::Error| {
+            Problem::new(Reason::AgentFault, format!("what the server is asked with cannot be written: {error}"))
+        };
+        let mut keys = None;
+        if logins.iter().any(|login| login.identity.is_some()) {
+            let dir = self.private.join(format!("keys-{:016x}", rand::random::<u64>()));
+            keys = Some(SshFiles::create(&dir, &logins).map_err(fault)?);
+            repository = repository.with_ssh(dir);
+        }
+        let mut authority = None;
+        if let Some(pem) = &access.authority {
+            let file = tempfile::NamedTempFile::new_in(&self.private).map_err(fault)?;
+            std::fs::write(file.path(), pem).map_err(fault)?;
+            repository = repository.with_authority(&url.web_origin(), file.path().to_owned());
+            authority = Some(file);
+        }
+        Ok(Server {
+            repository,
+            uid: view.uid().to_owned(),
+            git,
+            _busy: Mirrors::uses(&self.mirrors, view.uid()),
+            mirrors: self.mirrors.clone(),
+            private: self.private.clone(),
+            _keys: keys,
+            _authority: authority,
+        })
+    }
+}
+
+impl Server {
+    fn env(&self) -> Vec<(OsString, OsString)> {
+        self.repository.env(self.git.inherited(), &[])
+    }
+
+    fn mirror(&self) -> Mirror<'_> {
+        Mirror { mirrors: &self.mirrors, uid: &self.uid, git: &self.git, env: self.env() }
+    }
+}
+
+impl Place for Server {
+    fn url(&self) -> &str {
+        self.repository.url().as_str()
+    }
+
+    fn listing<'a>(&'a self, names: &'a [&str]) -> BoxFuture<'a, Result<Listing, Problem>> {
+        Box::pin(async move {
+            let mut patterns = refs::patterns(names.iter().copied());
+            if patterns.is_empty() {
+                patterns.push("HEAD".to_owned());
+            }
+            let url = self.url();
+            let args: Vec<&str> =
+                ["ls-remote", "--quiet", "--", url].into_iter().chain(patterns.iter().map(String::as_str)).collect();
+            let output = self.git.output(&args, &self.env(), &self.private, Vec::new(), MAX_REFS).await;
+            let output = output.map_err(|error| Problem::from(&error))?;
+            if output.ended.code != 0 {
+                let error: FetchError<GitError> = source::words::refused(url, "HEAD", &output.ended);
+                return Err(error.into());
+            }
+            Ok(Listing::parse(&String::from_utf8_lossy(&output.stdout)))
+        })
+    }
+
+    fn tree<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Tree, Problem>> {
+        Box::pin(async move {
+            let mirror = self.mirror();
+            mirror.fetch(self.url(), commit).await?;
+            mirror.tree(commit).await
+        })
+    }
+
+    fn commit<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Vec<u8>, Problem>> {
+        Box::pin(async move { self.mirror().commit(commit).await })
+    }
+
+    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> BoxFuture<'a, Result<(), Problem>> {
+        Box::pin(async move { self.mirror().blobs(wanted, known).await })
+    }
+
+    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>> {
+        Box::pin(async move {
+            let (mirror, url) = (self.mirror(), self.url());
+            submodules::fetch(&mirror, url, commit, tree).await?;
+            mirror.large(url, commit).await?;
+            store::packed(&self.git, &mirror.dir(), commit).await
+        })
+    }
+
+    fn follows<'a>(&'a self, commit: &'a str, from: &'a str, at: Timestamp) -> BoxFuture<'a, Option<bool>> {
+        Box::pin(async move { self.mirror().follows(self.url(), commit, from, at).await })
+    }
+}

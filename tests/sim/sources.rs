@@ -1,0 +1,299 @@
+//! `controller sources` as a process: the real worker of a repository, on watches that are late, with a Git server, mirrors and bundles that
+//! are played.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use ::controller::cluster::clock::Timed;
+use crds::{
+    Reason, TerraformLayer, TerraformRepository,
+    datastore::{Stored, WantedRevision},
+    names,
+};
+use datastore_client::RequestError;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use kube::Client;
+use serde::Deserialize;
+use serde_json::json;
+use sources::{
+    credentials::Data,
+    failure::Problem,
+    follow::{Follow, View},
+    look::Looker,
+    metrics::Metrics,
+    refs::Listing,
+    server::{Git, Place},
+    store::Bundles,
+    tree::Tree,
+    walk::{Ask, Known, understood},
+    worker,
+};
+use tempfile::NamedTempFile;
+use tests::played::{
+    User,
+    store::{Edit, Key, LAYERS},
+};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::sleep,
+};
+
+use crate::{
+    agent::memory,
+    http::Server,
+    layers::REPOSITORIES,
+    world::{NS, Process, Shared, Trouble, World, clock, date, millis, now},
+};
+
+/// The one repository of a life, which has one branch.
+pub(crate) const REPOSITORY: &str = "infra";
+/// Where it is.
+pub(crate) const URL: &str = "https://git.example.com/infra";
+
+/// What the Git server has of it, and what is stored of that.
+#[derive(Default)]
+pub(crate) struct Forge {
+    /// Commits in their order: id, and what is in the layer's directory.
+    commits: Vec<(String, u8)>,
+    bundles: BTreeSet<String>,
+}
+
+impl Forge {
+    /// Which commit it is, and what is in it.
+    pub(crate) fn commit(&self, revision: &str) -> Option<(usize, u8)> {
+        let at = self.commits.iter().position(|(id, _)| id == revision)?;
+        Some((at, self.commits[at].1))
+    }
+
+    /// What the branch is at.
+    pub(crate) fn head(&self) -> Option<&(String, u8)> {
+        self.commits.last()
+    }
+
+    pub(crate) fn has_bundle(&self, revision: &str) -> bool {
+        self.bundles.contains(revision)
+    }
+}
+
+/// Somebody pushes, and the forge tells of it, or not.
+pub(crate) fn push(world: &mut World, content: u8, is_told: bool) {
+    let number = world.forge.commits.len() + 1;
+    world.forge.commits.push((format!("{number:040x}"), content));
+    if is_told {
+        let patch = json!({"metadata": {"annotations": {names::POKE: number.to_string()}}});
+        let user = User::with("server", &[]);
+        let _ = world.store.edit(&user, &Key::of(REPOSITORIES, NS, REPOSITORY), false, &Edit::Merge(patch), false);
+    }
+}
+
+/// How one process reaches what there is.
+#[derive(Clone)]
+struct Reaches {
+    shared: Shared,
+    process: Process,
+}
+
+impl Reaches {
+    /// Asks the Git server, or reads from the mirror what it has given.
+    async fn git<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        operation: impl FnOnce(&Forge) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let answer =
+            self.shared.request(&self.process, || format!("git: {what}"), move |world| Ok(operation(&world.forge))).await;
+        answer.map_err(|_| Problem::new(Reason::SourceUnreachable, "the Git server does not answer"))
+    }
+
+    async fn bundles<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        operation: impl FnOnce(&mut BTreeSet<String>) -> T + Send + 'static,
+    ) -> Result<T, RequestError> {
+        let answer = self.shared.request(
+            &self.process,
+            || format!("datastore: bundles {what}"),
+            move |world| {
+                if millis() < world.data.away_until {
+                    return Err(Trouble::Lost);
+                }
+                Ok(operation(&mut world.forge.bundles))
+            },
+        );
+        answer.await.map_err(|_| RequestError::unanswered("the connection was lost"))
+    }
+}
+
+fn stored(revision: &str) -> Stored {
+    Stored { digest: format!("sha256:{revision}"), size: 1 }
+}
+
+impl Bundles for Reaches {
+    async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+        let revision = revision.to_owned();
+        self.bundles("HEAD", move |bundles| bundles.contains(&revision).then(|| stored(&revision))).await
+    }
+
+    async fn put(&self, _: &str, _: &str, revision: &str, _: &Path) -> Result<Stored, RequestError> {
+        let revision = revision.to_owned();
+        self.bundles("PUT", move |bundles| {
+            let stored = stored(&revision);
+            bundles.insert(revision);
+            stored
+        })
+        .await
+    }
+
+    async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
+        self.bundles("LIST", |bundles| bundles.iter().cloned().collect()).await
+    }
+
+    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
+        Ok(Vec::new())
+    }
+
+    async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
+        let revision = revision.to_owned();
+        self.bundles("DELETE", move |bundles| bundles.remove(&revision)).await.map(|_| ())
+    }
+}
+
+impl Git for Reaches {
+    fn reach<'a>(
+        &'a self,
+        _: &'a View,
+        _: Option<(String, Data)>,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<Box<dyn Place>, Problem>> {
+        Box::pin(async { Ok(Box::new(self.clone()) as Box<dyn Place>) })
+    }
+
+    fn forget(&self, _: &str) {}
+
+    fn make_room(&self) {}
+}
+
+impl Place for Reaches {
+    fn url(&self) -> &str {
+        URL
+    }
+
+    fn listing<'a>(&'a self, _: &'a [&str]) -> BoxFuture<'a, Result<Listing, Problem>> {
+        let listed = |forge: &Forge| forge.head().map(|(id, _)| format!("{id}\trefs/heads/main")).unwrap_or_default();
+        Box::pin(async move { Ok(Listing::parse(&self.git("ls-remote", listed).await?)) })
+    }
+
+    fn tree<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Tree, Problem>> {
+        let commit = commit.to_owned();
+        Box::pin(async move {
+            let found = self.git("fetch", move |forge| forge.commit(&commit)).await?;
+            let (_, content) = found.ok_or_else(|| Problem::new(Reason::RevisionNotFound, "there is no such commit"))?;
+            let tree = Tree::parse(format!("100644 blob {content:040x} 1\tnet/main.tf").as_bytes());
+            tree.map_err(|error| Problem::new(Reason::SourceInvalid, error))
+        })
+    }
+
+    fn commit<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Vec<u8>, Problem>> {
+        let number = self.shared.lock().forge.commit(commit).map_or(0, |(number, _)| number);
+        let object = format!("tree t\nauthor A <a@b> {number} +0000\ncommitter A <a@b> {number} +0000\n\ncommit {number}\n");
+        Box::pin(async move { Ok(object.into_bytes()) })
+    }
+
+    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> BoxFuture<'a, Result<(), Problem>> {
+        known.extend(wanted.iter().map(|(id, ask)| ((id.clone(), ask.clone()), understood(ask, b""))));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn pack<'a>(&'a self, _: &'a str, _: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>> {
+        Box::pin(async { Ok(NamedTempFile::new_in(memory()).unwrap()) })
+    }
+
+    fn follows<'a>(&'a self, _: &'a str, _: &'a str, _: Timestamp) -> BoxFuture<'a, Option<bool>> {
+        Box::pin(async move { self.git("fetch what was committed since", |_| true).await.ok() })
+    }
+}
+
+/// Keeps the process alive: a new one after each death, which knows nothing.
+pub(crate) async fn supervise(shared: Shared) {
+    loop {
+        let process = Process::new("sources", User::with("sources", &[]));
+        shared.lock().sources = Some(process.clone());
+        let life = tokio::spawn(live(shared.clone(), process.clone()));
+        process.death().await;
+        life.abort();
+        shared.lock().note("   sources died");
+        shared.pause(2_000).await;
+    }
+}
+
+async fn live(shared: Shared, process: Process) {
+    let seed = shared.lock().schedule.seed;
+    let clock = clock(seed, &format!("{} {}", process.name, millis()));
+    let listed = loop {
+        let sent = clock.sent();
+        let listed = shared.request(&process, || "list".into(), |world| Ok((world.store.version(), now()))).await;
+        if let Ok((version, at)) = listed {
+            clock.answered(sent, date(at).as_bytes());
+            break version;
+        }
+        sleep(Duration::from_millis(700)).await;
+    };
+    let reaches = Reaches { shared: shared.clone(), process: process.clone() };
+    let server = Server { shared: shared.clone(), process: process.clone() };
+    let all = Arc::new(worker::Shared {
+        client: Client::new(Timed::new(server, clock.clone()), "default"),
+        clock,
+        follow: Mutex::new(Follow::default()),
+        wanted: Mutex::default(),
+        looker: Looker { git: Box::new(reaches.clone()), bundles: reaches },
+        slots: Semaphore::new(1),
+        metrics: Arc::new(Metrics::awaiting(0)),
+        secrets_role: String::new(),
+    });
+    for repository in shared.lock().store.list(REPOSITORIES, NS, "") {
+        all.follow().repository(TerraformRepository::deserialize(&*repository).unwrap());
+    }
+    for layer in shared.lock().store.list(LAYERS, NS, "") {
+        all.follow().layer(&TerraformLayer::deserialize(&*layer).unwrap());
+    }
+    let (wake, changes, mut seen, mut work) = (Arc::new(Notify::new()), shared.changes(), listed, None);
+    loop {
+        let key = (NS.to_owned(), REPOSITORY.to_owned());
+        if work.is_none() && all.follow().view(&key).is_some() {
+            let task = tokio::spawn(worker::run(key, all.clone(), wake.clone()));
+            work = Some(EndsWith(task.abort_handle()));
+        }
+        changes.after(seen).await;
+        let late = {
+            let mut world = shared.lock();
+            (1 + world.chance.below(8)).max(world.api_away_until.saturating_sub(millis()))
+        };
+        sleep(Duration::from_millis(late)).await;
+        process.live().await;
+        let fresh = shared.lock().store.since(seen).to_vec();
+        for change in fresh {
+            seen = change.version;
+            match (change.key.resource.as_str(), change.deleted) {
+                (REPOSITORIES, _) => drop(all.follow().repository(TerraformRepository::deserialize(&*change.object).unwrap())),
+                (LAYERS, false) => drop(all.follow().layer(&TerraformLayer::deserialize(&*change.object).unwrap())),
+                (LAYERS, true) => drop(all.follow().without_layer(&(NS.to_owned(), change.key.name))),
+                _ => continue,
+            }
+            wake.notify_one();
+        }
+    }
+}
+
+/// A task that ends with whoever waits for it.
+struct EndsWith(tokio::task::AbortHandle);
+
+impl Drop for EndsWith {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
