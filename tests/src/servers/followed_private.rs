@@ -24,7 +24,7 @@ fn synced(world: &World) -> (String, String, String) {
 async fn a_server_with_an_authority_of_its_own_gives_a_token_to_an_app_and_its_commits_for_that() {
     let start = async |repos: &std::path::Path| GitServer::start_tls("127.0.0.1:0".parse().unwrap(), repos).await.unwrap();
     let mut world = World::with(&[("app", json!({"path": "app"}))], start).await;
-    let first = world.repo.commit("main", &[("app/main.tf", "# one\n")]).unwrap();
+    world.repo.commit("main", &[("app/main.tf", "# one\n")]).unwrap();
     let authority = world.server.authority().unwrap().to_owned();
     world.look_for(Cause::Interval, Ok(None)).await;
     let (status, reason, message) = synced(&world);
@@ -54,5 +54,4 @@ async fn a_server_with_an_authority_of_its_own_gives_a_token_to_an_app_and_its_c
     assert_eq!((world.revision("main"), synced(&world).0.as_str()), (third, "True"));
     let said = serde_json::to_string(world.status()).unwrap();
     assert!(!said.contains("ghs_") && !said.contains("PRIVATE"), "{said}");
-    assert!(!said.contains(&first), "{said}");
 }

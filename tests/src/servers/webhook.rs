@@ -110,26 +110,36 @@ impl Hook {
     /// # Errors
     /// When it does not.
     pub async fn answers(&self, size: usize) -> Result<Duration> {
-        let id = word();
-        let mut body = json!({"ref": "refs/heads/main", "sent": id}).to_string().into_bytes();
+        let mut body = json!({"ref": "refs/heads/main", "sent": word()}).to_string().into_bytes();
         body.resize(size.max(body.len()), b' ');
+        let (code, took) = self.exchange(body.len(), &body).await?;
+        ensure!(code == "202", "the server says {code}");
+        Ok(took)
+    }
+
+    /// Says that a body has so many bytes, and sends what there is: the code, and how long it came after the last byte.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn exchange(&self, said: usize, body: &[u8]) -> Result<(String, Duration)> {
         let (host, path) = self.url.strip_prefix("http://").and_then(|url| url.split_once('/')).context("no address")?;
         let head = format!(
-            "POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nX-Gitea-Event: push\r\n\
-             X-Gitea-Delivery: {id}\r\nX-Gitea-Signature: {}\r\n\r\n",
-            body.len(),
-            self.signature(&body)
+            "POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {said}\r\nX-Gitea-Event: push\r\n\
+             X-Gitea-Delivery: {}\r\nX-Gitea-Signature: {}\r\n\r\n",
+            word(),
+            self.signature(body)
         );
         let exchange = async {
             let mut stream = TcpStream::connect(host).await?;
             stream.set_nodelay(true)?;
             stream.write_all(head.as_bytes()).await?;
-            stream.write_all(&body).await?;
+            stream.write_all(body).await?;
             // What is still on its way by now is of the time that is measured.
             let (sent, mut first) = (Instant::now(), [0; 12]);
             stream.read_exact(&mut first).await?;
-            ensure!(first.ends_with(b" 202"), "the server says {}", String::from_utf8_lossy(&first));
-            Ok(sent.elapsed())
+            let line = String::from_utf8_lossy(&first).into_owned();
+            let code = line.strip_prefix("HTTP/1.1 ").with_context(|| format!("the server says {line}"))?;
+            Ok((code.to_owned(), sent.elapsed()))
         };
         tokio::time::timeout(PATIENCE, exchange).await.context("the server does not answer")?
     }
