@@ -9,8 +9,8 @@ use kube::{
 
 use crds::{names, text::clip};
 
-/// The most bytes of an Event's note, in characters of up to three bytes.
-const MAX_NOTE: usize = 340;
+/// The most bytes of an Event's note.
+const MAX_NOTE: usize = 1024;
 
 /// An Event to be published when a write succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,15 +64,31 @@ fn event(note: &Note) -> Event {
     Event {
         type_: if note.warning { EventType::Warning } else { EventType::Normal },
         reason: note.reason.into(),
-        note: Some(clip(&note.text, MAX_NOTE)),
+        note: Some(fitting(&note.text)),
         action: format!("Reconcile-{}", names::short_hash(&note.text)),
         secondary: None,
     }
 }
 
+/// As much of a text as fits.
+fn fitting(text: &str) -> String {
+    let cut = text.char_indices().take_while(|(at, _)| *at <= MAX_NOTE - '…'.len_utf8()).count();
+    clip(text, if text.len() <= MAX_NOTE { MAX_NOTE } else { cut })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_is_as_long_as_the_api_server_takes() {
+        for (text, whole) in
+            [("x".repeat(1024), true), ("x".repeat(1025), false), ("ü".repeat(512), true), ("…".repeat(400), false)]
+        {
+            let note = fitting(&text);
+            assert!(note.len() <= MAX_NOTE && (note == text) == whole && note.len() > MAX_NOTE - 8, "{}", note.len());
+        }
+    }
 
     #[test]
     fn only_the_same_fact_is_counted_up() {

@@ -6,6 +6,13 @@ use crate::digest::hex_digest;
 
 /// The API group.
 pub const GROUP: &str = "pawl.run";
+/// A run, in a line that a person pastes. With the group: Burrito's definitions have the same short names and plurals, and where both are
+/// installed kubectl takes the group that comes first in the alphabet (`design/0014-upgrades.md`).
+pub const KUBECTL_RUN: &str = "tfrun.pawl.run";
+/// The same for a layer.
+pub const KUBECTL_LAYER: &str = "tfl.pawl.run";
+/// The same for a repository.
+pub const KUBECTL_REPOSITORY: &str = "tfrepo.pawl.run";
 
 /// Annotation: the whole checksum of the plan that its setter approves.
 pub const APPROVE: &str = "pawl.run/approve";
@@ -182,7 +189,7 @@ pub fn lease_name(scope: &str, state_key: &str) -> String {
 /// The command that approves a plan of a run, right for whoever pastes it.
 pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
     format!(
-        "kubectl annotate -n {namespace} --overwrite tfrun/{run} {APPROVE}={checksum} \
+        "kubectl annotate -n {namespace} --overwrite {KUBECTL_RUN}/{run} {APPROVE}={checksum} \
          {APPROVED_BY}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
     )
 }
@@ -194,21 +201,21 @@ pub fn annotation_pointer(name: &str) -> String {
 
 /// The command that asks for a fresh run of the same spec.
 pub fn rerun_command(namespace: &str, run: &str) -> String {
-    format!("kubectl annotate -n {namespace} tfrun/{run} {RERUN}=true")
+    format!("kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {RERUN}=true")
 }
 
 /// The command that gives up a plan which waits and asks for a fresh one. A run that waits has no rerun before it has ended.
 pub fn replan_command(namespace: &str, run: &str) -> String {
     let rerun = rerun_command(namespace, run);
     format!(
-        "kubectl annotate -n {namespace} tfrun/{run} {CANCEL}=\"its plan is stale\" && \
-         kubectl wait -n {namespace} tfrun/{run} --for=condition=Finished --timeout=2m && {rerun}"
+        "kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {CANCEL}=\"its plan is stale\" && \
+         kubectl wait -n {namespace} {KUBECTL_RUN}/{run} --for=condition=Finished --timeout=2m && {rerun}"
     )
 }
 
 /// The command that has the refs of a repository looked at now.
 pub fn poke_command(namespace: &str, repository: &str) -> String {
-    format!("kubectl annotate -n {namespace} --overwrite tfrepo/{repository} {POKE}=\"$(date +%s)\"")
+    format!("kubectl annotate -n {namespace} --overwrite {KUBECTL_REPOSITORY}/{repository} {POKE}=\"$(date +%s)\"")
 }
 
 /// The line that shows the logs of all attempts.
@@ -219,14 +226,14 @@ pub fn logs_command(namespace: &str, run: &str) -> String {
 /// The command that gives up the apply of a run whose node is lost, right for whoever pastes it.
 pub fn abandon_command(namespace: &str, run: &str) -> String {
     format!(
-        "kubectl annotate -n {namespace} tfrun/{run} {ABANDON}=\"REASON\" \
+        "kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {ABANDON}=\"REASON\" \
          {ABANDONED_BY}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
     )
 }
 
 /// The command that asks for a run which takes what this one created and did not record into the state.
 pub fn recover_command(namespace: &str, run: &str) -> String {
-    format!("kubectl annotate -n {namespace} tfrun/{run} {RECOVER}=true")
+    format!("kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {RECOVER}=true")
 }
 
 /// The command that fetches the state which an apply of this run could not save.

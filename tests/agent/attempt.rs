@@ -48,7 +48,7 @@ async fn an_approved_plan_goes_on_in_the_same_process() {
     let checksum = status.plan.unwrap().checksum;
     let next = status.next_step.unwrap();
     assert!(next.starts_with(&format!(
-        "kubectl annotate -n team --overwrite tfrun/vpc pawl.run/approve={checksum} pawl.run/approved-by="
+        "kubectl annotate -n team --overwrite tfrun.pawl.run/vpc pawl.run/approve={checksum} pawl.run/approved-by="
     )));
     assert!(status.message.unwrap().contains("waits for approval until"));
     // An approval of another plan, one without the controller's record, and one that is taken back: nothing happens.

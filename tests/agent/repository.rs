@@ -281,7 +281,7 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
     assert_eq!(a.end().await, 1);
     let failure = a.api.status().failure.unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::SOURCE_NOT_READY), "{failure:?}");
-    assert!(failure.message.contains("kubectl describe tfrepo infra") && a.ledger().is_empty(), "{failure:?}");
+    assert!(failure.message.contains("kubectl describe tfrepo.pawl.run/infra") && a.ledger().is_empty(), "{failure:?}");
     // The bundle of another commit under the name of this one, and one with a byte changed.
     let (other, foreign) = bundle(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
     assert_ne!(other, revision);

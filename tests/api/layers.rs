@@ -14,6 +14,7 @@ use controller::{
 };
 use crds::{LayerState, TerraformLayer, TerraformRepository, TerraformRun, clock::ServerClock, names};
 use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -120,6 +121,28 @@ impl Scene {
         }
     }
 
+    /// Waits until `kubectl describe` ends in a step: the Event follows the write of the status.
+    async fn described(&self, step: &str) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let text = self.world.paste(&format!("kubectl describe -n {} {}/net", self.namespace, names::KUBECTL_LAYER))?;
+            if text.ends_with(&format!("; next step: {step}")) {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < PATIENCE, "it does not end in {step}:\n{text}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What Argo CD makes of the layer.
+    async fn healthy(&self, wanted: &str) -> Result<()> {
+        let mut layer = serde_json::to_value(self.layers.get("net").await?)?;
+        layer["kind"] = json!("TerraformLayer");
+        let health = crate::health::of(&layer)?;
+        ensure!(health == wanted, "it is {health} and not {wanted}: {:#}", layer["status"]["conditions"]);
+        Ok(())
+    }
+
     async fn is(&self, layer: &str, state: LayerState) -> Result<TerraformLayer> {
         self.until(layer, state.as_str(), |layer| layer.status.as_ref().and_then(|status| status.state) == Some(state)).await
     }
@@ -195,8 +218,10 @@ async fn life(world: World) -> Result<()> {
     scene.commit("net", '1', 'a').await?;
     let first = scene.open('a').await?;
     ensure!(first.owner_references().iter().any(|owner| owner.name == "net"), "nobody owns the run");
+    scene.healthy("Progressing").await?;
     scene.waits(&first.name_any()).await?;
     let layer = scene.is("net", LayerState::ApplyNeeded).await?;
+    scene.healthy("Suspended").await?;
     let status = layer.status.context("no status")?;
     ensure!(status.pending.is_some_and(|pending| pending.run == first.name_any()), "the plan does not wait");
     ensure!(status.next_step.is_some_and(|step| step.contains(names::APPROVE)), "nobody says how it is approved");
@@ -209,6 +234,7 @@ async fn life(world: World) -> Result<()> {
     scene.rests(&second.name_any()).await?;
     let layer = scene.is("net", LayerState::Idle).await?;
     ensure!(layer.status.is_some_and(|status| status.revision.as_deref() == Some("222222222222")), "another revision");
+    scene.healthy("Healthy").await?;
 
     let patch = json!({"metadata": {"annotations": {names::PLAN: "now"}}});
     scene.layers.patch("net", &PatchParams::default(), &Patch::Merge(patch)).await?;
@@ -220,8 +246,21 @@ async fn life(world: World) -> Result<()> {
     ensure!(layer.annotations().get(names::PLAN) == handled, "another word");
     scene.waits(&third.name_any()).await?;
     let layer = scene.until("net", "drifted", |layer| layer.status.as_ref().is_some_and(|status| status.drift.is_some())).await?;
-    let drift = layer.status.and_then(|status| status.drift).context("no drift")?;
+    let status = layer.status.context("no status")?;
+    let drift = status.drift.context("no drift")?;
     ensure!((drift.run, drift.objects) == (third.name_any(), vec!["~ null_resource.a".to_owned()]), "other drift");
+    let step = status.next_step.context("nobody says how it is approved")?;
+    scene.described(&step).await?;
+    let columns = scene.world.paste(&format!("kubectl get -n {} {}", scene.namespace, names::KUBECTL_LAYER))?;
+    let (head, row) = columns.split_once('\n').context("no row")?;
+    let head: Vec<&str> = head.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
+    ensure!(head == ["NAME", "STATE", "REVISION", "LAST RESULT", "DRIFT SINCE", "PENDING", "WAITS FOR", "AGE"], "{columns}");
+    for part in ["ApplyNeeded", "222222222222", &third.name_any(), "an approval of run"] {
+        ensure!(row.contains(part), "{part} is not in {row}");
+    }
+    scene.world.paste(&step)?;
+    let approved = scene.runs.get(&third.name_any()).await?;
+    ensure!(approved.annotations().get(names::APPROVE) == Some(&sum('a')), "another was approved: {:?}", approved.annotations());
     controller.stops().await;
     Ok(())
 }
@@ -237,6 +276,16 @@ async fn restarts(world: World) -> Result<()> {
     scene.rests(&run.name_any()).await?;
     scene.is("net", LayerState::Idle).await?;
     ensure!(scene.count().await? == 1, "a run was made twice");
+    // Burrito 11.17: each poll writes the status. Controllers that have nothing to do write nothing.
+    let rests = scene.layers.get("net").await?.resource_version();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    ensure!(scene.layers.get("net").await?.resource_version() == rests, "a layer at rest is written to");
+    let patch = json!({"metadata": {"annotations": {names::SUSPEND: "true"}}});
+    scene.layers.patch("net", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    let step = |layer: &TerraformLayer| layer.status.as_ref().and_then(|status| status.next_step.clone());
+    let suspended = scene.until("net", "suspended", |layer| step(layer).is_some()).await?;
+    scene.world.paste(&step(&suspended).context("nobody says how it goes on")?)?;
+    ensure!(!scene.layers.get("net").await?.annotations().contains_key(names::SUSPEND), "it is still suspended");
     two.stops().await;
     three.stops().await;
     Ok(())
@@ -286,6 +335,23 @@ async fn destroys(world: World) -> Result<()> {
         ensure!(started.elapsed() < PATIENCE, "the layer is held: {:#?}", scene.layers.get("net").await?.status);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+
+    // In a namespace that goes it is let go, and nothing is destroyed. What empties the namespace is played.
+    scene.layer("kept", &json!({"deletionPolicy": "Destroy", "template": {"stack": "kept"}})).await?;
+    scene.commit("kept", '1', 'b').await?;
+    let run = scene.open('b').await?;
+    scene.rests(&run.name_any()).await?;
+    scene.is("kept", LayerState::Idle).await?;
+    let made = scene.count().await?;
+    let namespaces: Api<Namespace> = Api::all(scene.world.admin.clone());
+    namespaces.delete(&scene.namespace, &DeleteParams::default()).await?;
+    scene.layers.delete("kept", &DeleteParams::background()).await?;
+    let started = Instant::now();
+    while scene.layers.get_opt("kept").await?.is_some() {
+        ensure!(started.elapsed() < PATIENCE, "the layer is held: {:#?}", scene.layers.get("kept").await?.status);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(scene.count().await? == made, "something was to be destroyed");
     controller.stops().await;
     Ok(())
 }

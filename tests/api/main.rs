@@ -9,6 +9,7 @@ mod conformance;
 mod convert;
 mod enforcement;
 mod fences;
+mod health;
 mod layer_rights;
 mod layers;
 mod leases;
@@ -16,6 +17,7 @@ mod matrix;
 mod namespaces;
 mod newer;
 mod outputs;
+mod pasted;
 mod policies;
 mod repositories;
 mod rig;
@@ -48,9 +50,11 @@ fn main() -> Result<ExitCode> {
         repositories::tests(),
         layer_rights::tests(),
         outputs::tests(),
+        pasted::tests(),
         fences::tests(),
         fences::claims::tests(),
         layers::tests(),
+        health::tests(),
         enforcement::tests(),
         leases::tests(),
         slots::tests(),

@@ -112,7 +112,8 @@ async fn terminal(world: World) -> Result<()> {
     let output = scene
         .world
         .access
-        .kubectl_command(&["annotate", "-n", &scene.namespace, "--overwrite", "tfrun/run", "--as=alice@example.com"])
+        .kubectl_command(&["annotate", "-n", &scene.namespace, "--overwrite", "--as=alice@example.com"])
+        .arg(format!("{}/run", names::KUBECTL_RUN))
         .args([format!("{}={}", names::APPROVE, sum('b')), format!("{}=alice@example.com", names::APPROVED_BY)])
         .output()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

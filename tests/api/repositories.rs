@@ -1,7 +1,7 @@
 //! Repositories that are followed, in the name and with the rights that the chart gives to `controller sources`: real git, real watches.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use crds::{
-    TerraformLayer, TerraformRepository,
+    TerraformLayer, TerraformRepository, TerraformRun,
     clock::ServerClock,
     conditions,
     datastore::{Stored, WantedRevision},
@@ -19,14 +19,17 @@ use datastore_client::RequestError;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use sources::{
-    follow::Follow, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, server::Servers,
+    follow::Follow, gc, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, server::Servers,
     store::Bundles, watch::Workers, worker::Shared,
 };
-use tests::servers::{auth::Access, git::GitServer};
+use tests::{
+    guide,
+    servers::{auth::Access, git::GitServer},
+};
 use tokio::sync::Semaphore;
 
 use crate::world::{PATIENCE, Test, World};
@@ -61,14 +64,15 @@ impl Bundles for Kept {
     }
 
     async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
-        Ok(Vec::new())
+        Ok(self.all.lock().map_err(|_| RequestError::unanswered("poisoned"))?.keys().cloned().collect())
     }
 
     async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
         Ok(self.wanted.lock().map_err(|_| RequestError::unanswered("poisoned"))?.clone())
     }
 
-    async fn delete(&self, _: &str, _: &str, _: &str) -> Result<(), RequestError> {
+    async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
+        self.all.lock().map_err(|_| RequestError::unanswered("poisoned"))?.remove(revision);
         Ok(())
     }
 }
@@ -222,7 +226,7 @@ async fn wanted(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let repo = scene.server.create("stacks")?;
     let first = repo.commit("main", &[("main.tf", "# one\n")])?;
-    repo.commit("main", &[("main.tf", "# two\n")])?;
+    let second = repo.commit("main", &[("main.tf", "# two\n")])?;
     let feature = repo.commit("feature", &[("main.tf", "# three\n")])?;
     scene.repository(None).await?;
     scene.layer("app", ".").await?;
@@ -247,27 +251,55 @@ async fn wanted(world: World) -> Result<()> {
     let after = scene.repositories().get("r").await?;
     ensure!(after.resource_version() == before.resource_version(), "{:?}", after.status);
     ensure!(bundles.digest("", "", &nowhere).await?.is_none());
+
+    // Burrito 11.20: what nobody needs goes, and no sooner. A ref is at one, and a run that has not ended names another.
+    let source = json!({"source": {"repository": {"name": "r", "revision": feature, "path": "."}}});
+    let needs = TerraformRun::new("needs", serde_json::from_value(source)?);
+    let runs = scene.world.runs(&scene.namespace);
+    runs.create(&PostParams::default(), &needs).await?;
+    let every = Duration::from_millis(200);
+    let sweeps = tokio::spawn(gc::run(scene.shared.clone(), vec![Some(scene.namespace.clone())], every));
+    let gone = async |revision: &str| -> Result<()> {
+        let started = Instant::now();
+        while bundles.digest("", "", revision).await?.is_some() {
+            ensure!(started.elapsed() < PATIENCE, "{revision} stays");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    };
+    gone(&first).await?;
+    ensure!(bundles.list("", "").await? == BTreeSet::from([second, feature.clone()]).into_iter().collect::<Vec<_>>());
+    runs.delete("needs", &DeleteParams::default()).await?;
+    gone(&feature).await?;
+    sweeps.abort();
     Ok(())
 }
 
 async fn bound(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.server.create("stacks")?.commit("main", &[("main.tf", "# one\n")])?;
-    scene.server.set_access("stacks", Access::basic("robot", "s3cret"));
-    let secret: Secret =
-        serde_json::from_value(json!({"metadata": {"name": "git"}, "stringData": {"username": "robot", "password": "s3cret"}}))?;
-    Api::<Secret>::namespaced(scene.world.admin.clone(), &scene.namespace).create(&PostParams::default(), &secret).await?;
+    // As the guide says.
+    scene.server.set_access("stacks", Access::basic("pawl", "glpat-example"));
+    let files = tempfile::tempdir()?;
+    let here = |name: &str| -> Result<String> { Ok(guide::block(name)?.replace("-n prod", &format!("-n {}", scene.namespace))) };
+    for file in ["ca.crt", "id_ed25519", "known_hosts", "app.pem"] {
+        std::fs::write(files.path().join(file), file)?;
+    }
+    scene.world.paste(&format!("cd '{}'\n{}", files.path().display(), here("repository secrets")?))?;
     scene.layer("app", ".").await?;
-    scene.repository(Some("git")).await?;
+    scene.repository(Some("infra-git")).await?;
     let refused = |repository: &TerraformRepository| condition(repository, conditions::READY) == ("False", "SecretForbidden");
     let repository = scene.until("it may not be read", refused).await?;
     let said = serde_json::to_string(&repository.status)?;
-    ensure!(said.contains("pawl-sources-secrets") && !said.contains("s3cret"), "{said}");
-    let account = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": ACCOUNT});
-    scene.world.bind(&scene.namespace, "pawl-sources-secrets", &account).await?;
+    ensure!(said.contains("pawl-sources-secrets") && !said.contains("glpat"), "{said}");
+    scene.world.paste(&here("bind sources")?)?;
     // By itself: what failed is tried again.
     scene.until("it may be read", |repository| condition(repository, conditions::READY).0 == "True").await?;
     let secrets: Api<Secret> = Api::namespaced(scene.world.access.impersonate(ACCOUNT, &[]).await?, &scene.namespace);
     ensure!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "it lists Secrets");
+    ensure!(
+        secrets.get("infra-git").await.is_ok() && secrets.get("infra-ssh").await.is_err(),
+        "it reads what nobody lets it read"
+    );
     Ok(())
 }

@@ -202,5 +202,19 @@ async fn frozen(world: World) -> Result<()> {
     let step = refused.status.as_ref().and_then(|status| status.next_step.clone()).unwrap_or_default();
     ensure!(step.contains("pawl.run/freeze-"), "{step}");
     lab.does(ends)?;
-    lab.until("all open, and what was under way still", usize::MAX, |runs| runs.iter().all(is_open)).await.map(drop)
+    let opened = lab.until("all open, and what was under way still", usize::MAX, |runs| runs.iter().all(is_open)).await?.len();
+
+    // The same of all namespaces, for a controller that begins with the chart's value.
+    let (world, namespace) = (lab.world.clone(), lab.namespace.clone());
+    drop(lab);
+    let lab = Lab::of(world.clone(), namespace.clone(), Settings { freeze: true, ..Settings::default() }).await?;
+    lab.create("of-all", &inline(), None).await?;
+    let waits = |runs: &[TerraformRun]| runs.iter().any(|run| run.name_any() == "of-all" && waits(run, reason::FROZEN));
+    let runs = lab.until("frozen", opened, waits).await?;
+    ensure!(runs.iter().filter(|run| is_open(run)).count() == opened, "what was under way was ended");
+    let text = runs.iter().find(|run| run.name_any() == "of-all").and_then(said).context("it says nothing")?.1;
+    ensure!(text.contains("controller.freeze"), "{text}");
+    drop(lab);
+    let lab = Lab::of(world, namespace, Settings::default()).await?;
+    lab.until("all open", usize::MAX, |runs| runs.iter().all(is_open)).await.map(drop)
 }

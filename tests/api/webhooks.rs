@@ -224,28 +224,15 @@ async fn guide(world: World) -> Result<()> {
             .replace("namespace: prod", &format!("namespace: {namespace}"));
         Ok(text.replace("https://hooks.example.com", &server.address))
     };
-    let paste = |text: &str| -> Result<String> {
-        let kubectl = world.access.kubectl.parent().context("kubectl lies in a directory")?.display();
-        let path = format!("{kubectl}:{}", std::env::var("PATH").unwrap_or_default());
-        let mut shell = std::process::Command::new("bash");
-        shell
-            .args(["-euo", "pipefail", "-c", text])
-            .env("PATH", path)
-            .env("KUBECONFIG", &world.access.kubeconfig)
-            .env("no_proxy", "*");
-        let output = shell.output()?;
-        ensure!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    paste(&here("webhook secret")?)?;
+    world.paste(&here("webhook secret")?)?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
     let manifest: Value = serde_saphyr::from_str(&here("webhook.yaml")?)?;
     let uid = repositories.create(&PostParams::default(), &serde_json::from_value(manifest)?).await?.uid().context("no UID")?;
-    let address = paste(&here("webhook address")?)?;
+    let address = world.paste(&here("webhook address")?)?;
     ensure!(address == format!("{}/hooks/{uid}", server.address), "{address}");
     // Until the API server has learnt of the right, and the server of the repository.
     let by_hand = here("webhook by hand")?;
-    until("a delivery by hand is taken", async || Ok(paste(&by_hand)?.contains(r#""verdict":"accepted""#))).await?;
+    until("a delivery by hand is taken", async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#))).await?;
     let poked = async || Ok(repositories.get("network").await?.annotations().contains_key(names::POKE));
     until("a poke", poked).await
 }

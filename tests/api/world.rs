@@ -26,6 +26,8 @@ use kube::{
 use serde_json::{Value, json};
 use tests::cluster::{Access, ControlPlane, Options, gobuild::Toolset};
 
+/// The group of Burrito's definitions, which have the names of ours.
+pub(crate) const FOREIGN: &str = "config.terraform.padok.cloud";
 /// After this long something is broken, not slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -87,6 +89,9 @@ impl World {
         let plane = ControlPlane::start(Options::default()).await?;
         let access: Access = (*plane).clone();
         let world = Self { admin: access.client().await?, access, next: Arc::default() };
+        // First, so that no kubectl has looked at what there is before.
+        world.apply(foreign().to_string().as_bytes())?;
+        world.established(&format!("crd/terraformruns.{FOREIGN}"))?;
         if policies {
             let tools = Toolset::ensure(&["helm"])?;
             let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
@@ -103,10 +108,7 @@ impl World {
                 world.apply(text.as_bytes())?;
             }
         }
-        // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
-        let definition = "crd/terraformruns.pawl.run";
-        world.access.kubectl(&["wait", "--for=jsonpath={.status.conditions}", "--timeout=30s", definition])?;
-        world.access.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", definition])?;
+        world.established("crd/terraformruns.pawl.run")?;
         if policies {
             world.wait_for_policies().await?;
             crate::rig::Rig::prove_the_gate(world.clone()).await?;
@@ -120,6 +122,24 @@ impl World {
         world.apply(crate::newer::definition()?.to_string().as_bytes())?;
         crate::newer::wait_for(&world).await?;
         Ok((world, plane))
+    }
+
+    fn established(&self, definition: &str) -> Result<()> {
+        // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
+        self.access.kubectl(&["wait", "--for=jsonpath={.status.conditions}", "--timeout=30s", definition])?;
+        self.access.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", definition])?;
+        Ok(())
+    }
+
+    /// Pastes text into a shell, as the administrator; what it printed.
+    pub(crate) fn paste(&self, text: &str) -> Result<String> {
+        let kubectl = self.access.kubectl.parent().context("kubectl lies in a directory")?.display();
+        let path = format!("{kubectl}:{}", std::env::var("PATH").unwrap_or_default());
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", text]).env("PATH", path).env("KUBECONFIG", &self.access.kubeconfig);
+        let output = shell.env("no_proxy", "*").output()?;
+        ensure!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     fn apply(&self, yaml: &[u8]) -> Result<()> {
@@ -251,6 +271,26 @@ impl World {
         let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
         self.access.client_for_token(&answer.status.context("no token")?.token).await
     }
+}
+
+/// Definitions with the names of Burrito's: whoever moves from it has both, and its group comes first in the alphabet.
+fn foreign() -> Value {
+    let definitions: Vec<Value> = [
+        ("terraformruns", "TerraformRun", ["run", "runs", "tfrun", "tfruns"].as_slice()),
+        ("terraformlayers", "TerraformLayer", &["layer", "layers", "tfl", "tfls"]),
+        ("terraformrepositories", "TerraformRepository", &["repo", "tfr", "tfrs", "repository", "repositories"]),
+    ]
+    .iter()
+    .map(|(plural, kind, short)| {
+        let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.{FOREIGN}")},
+            "spec": {"group": FOREIGN, "scope": "Namespaced",
+                "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind, "shortNames": short},
+                "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": schema}]}})
+    })
+    .collect();
+    json!({"apiVersion": "v1", "kind": "List", "items": definitions})
 }
 
 /// The token of a pod, used by hand: without the tests that the honest agent puts before its writes.

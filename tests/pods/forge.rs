@@ -1,4 +1,5 @@
-//! A real forge: what is pushed to Gitea comes by its webhook to the server in the cluster, and from there to an applied plan.
+//! A real forge: what is pushed to Gitea comes by its webhook to the server in the cluster, and from there to an applied plan. What tells of
+//! pushes and proves nothing is refused, and what nobody tells of is found all the same.
 
 use std::net::IpAddr;
 
@@ -29,23 +30,62 @@ async fn pushed(scene: Scene) -> Result<()> {
     let login = [format!("--from-literal=username={user}"), format!("--from-literal=password={token}")];
     scene.kubectl(&["create", "secret", "generic", "gitea", &login[0], &login[1]])?;
     webhook::bind(cluster, &scene.namespace, "pawl-sources").await?;
-    // Within the test nothing but a poke has it looked at a second time.
-    let spec = json!({"url": gitea.clone_url("infrastructure"), "interval": "24h", "secretRef": {"name": "gitea"},
+    let spec = json!({"url": gitea.clone_url("infrastructure"), "interval": "30s", "secretRef": {"name": "gitea"},
         "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});
     let hook = Hook::set(cluster, &scene.namespace, "infrastructure", spec).await?;
-    let (url, secret) = hook.settings();
-    gitea.hook("infrastructure", url, secret).await?;
-
     let layers = Layers::of(&scene);
     layers.layer("app", json!({})).await?;
     let without = |source: &crds::LayerSource| source.missing.is_some();
     layers.until("app", "without its directory", |status| status.source.as_ref().is_some_and(without)).await?;
-    let before = answered(&layers).await?;
+
+    // A push that nobody tells of, as if its delivery was lost. Meanwhile others tell of pushes that are none.
     let commit = gitea.commit("infrastructure", "main", "app/main.tf", &layers.kept("app", 1)).await?;
+    let before = answered(&layers).await?;
+    refused(&hook).await?;
     layers.approve("app", &commit).await.with_context(|| gitea.log())?;
     ensure!(layers.text("app").as_deref() == Some("round 1"), "{:?}", layers.text("app"));
+    ensure!(answered(&layers).await? == before, "somebody told of the push");
+
+    // From here on nothing but a delivery has it looked at.
+    scene.kubectl(&["patch", "terraformrepository", "infrastructure", "--type=merge", "-p", r#"{"spec":{"interval":"24h"}}"#])?;
+    let seen = |repository: &TerraformRepository| {
+        repository.status.as_ref().is_some_and(|status| status.observed_generation == repository.metadata.generation)
+    };
+    layers.repository("looked at with its interval", seen).await?;
+    let (url, secret) = hook.settings();
+    gitea.hook("infrastructure", url, secret).await?;
+    let commit = gitea.commit("infrastructure", "main", "app/main.tf", &layers.kept("app", 2)).await?;
+    layers.approve("app", &commit).await.with_context(|| gitea.log())?;
+    ensure!(layers.text("app").as_deref() == Some("round 2"), "{:?}", layers.text("app"));
     let after = answered(&layers).await?;
     ensure!(after > before, "the push was found without being told of: {after}");
+
+    // The same once more is taken, and has nothing looked at.
+    let body = br#"{"ref": "refs/heads/main"}"#.to_vec();
+    let signed = hook.signature(&body);
+    for (id, verdict) in [("first", "accepted"), ("first", "replayed"), ("second", "replayed")] {
+        let answer = hook.deliver(id, body.clone(), Some(&signed)).await?;
+        ensure!(answer == (202, verdict.to_owned()), "{id}: {answer:?}");
+    }
+    let poked = |repository: &TerraformRepository| repository.annotations().get(names::POKE) > Some(&after);
+    layers.repository("poked by what was signed", poked).await.map(drop)
+}
+
+/// Deliveries that prove nothing, or are too large.
+async fn refused(hook: &Hook) -> Result<()> {
+    let body = b"{}".to_vec();
+    let (right, other) = (hook.signature(&body), hook.signature(b"{ }"));
+    for (what, body, signature, wanted) in [
+        ("unsigned", body.clone(), None, (401, "noProof")),
+        ("with the signature of another body", body.clone(), Some(&other), (401, "wrongProof")),
+        ("changed on its way", b"{}\n".to_vec(), Some(&right), (401, "wrongProof")),
+    ] {
+        let (code, verdict) = hook.deliver(what, body, signature.map(String::as_str)).await?;
+        ensure!((code, verdict.as_str()) == wanted, "a delivery that is {what}: {code} {verdict}");
+    }
+    // It is answered before it has come.
+    let (code, _) = hook.exchange((25 << 20) + 1, &body).await?;
+    ensure!(code == "413", "a delivery that is too large: {code}");
     Ok(())
 }
 

@@ -14,7 +14,10 @@ use kube::{
 use serde_json::{Value, json};
 use tests::servers::{large, repo::Repo};
 
-use crate::suite::{LATER, Scene, Test, merge, stderr};
+use crate::{
+    guide::Reader,
+    suite::{LATER, Scene, Test, merge, stderr},
+};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -58,7 +61,7 @@ impl Layers {
         Api::namespaced(self.scene.suite.client.clone(), &self.scene.namespace)
     }
 
-    fn layers(&self) -> Api<TerraformLayer> {
+    pub(crate) fn layers(&self) -> Api<TerraformLayer> {
         Api::namespaced(self.scene.suite.client.clone(), &self.scene.namespace)
     }
 
@@ -144,9 +147,9 @@ impl Layers {
 }
 
 /// Layers, and the repository that they are of.
-struct Stage {
+pub(crate) struct Stage {
     layers: Layers,
-    repo: Repo,
+    pub(crate) repo: Repo,
 }
 
 impl Deref for Stage {
@@ -159,7 +162,7 @@ impl Deref for Stage {
 
 impl Stage {
     /// A repository with one stack, which keeps a text at a URL by a module beside it.
-    async fn set(scene: &Scene) -> Result<Self> {
+    pub(crate) async fn set(scene: &Scene) -> Result<Self> {
         let name = format!("{}/infrastructure", scene.namespace);
         let repo = scene.suite.git.create(&name)?;
         let stage = Self { layers: Layers::of(scene), repo };
@@ -177,6 +180,12 @@ impl Stage {
     fn app(&self, object: &str) -> String {
         let url = self.scene.suite.objects.url(&self.object(object));
         format!("module \"text\" {{\n  source = \"../modules/text\"\n  url    = \"{url}\"\n}}\n")
+    }
+
+    /// Pastes a block of the guide, for the layer `app`; what it printed.
+    fn does(&self, block: &str) -> Result<String> {
+        let reader = Reader::new(&self.scene)?;
+        reader.paste(&reader.here(block)?.replace("tfl/network", "tfl/app"))
     }
 
     fn commit(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
@@ -248,7 +257,7 @@ async fn commits(scene: Scene) -> Result<()> {
     scene.ends(&newer, RunResult::Rejected).await?;
     let denied = stage.until("app", "denied", |s| s.pending.is_none() && s.current_run.is_none()).await?;
     let runs = stage.run_names().await?;
-    scene.kubectl(&["annotate", "terraformlayer", "app", "pawl.run/plan=now"])?;
+    stage.does("plan layer")?;
     stage.until("app", "planned once more", |s| s.pending.as_ref().is_some_and(|p| !runs.contains(&p.run))).await?;
     ensure!(denied.state == Some(LayerState::PlanNeeded) || denied.state == Some(LayerState::ApplyNeeded), "{denied:?}");
     Ok(())
@@ -270,9 +279,18 @@ async fn drift(scene: Scene) -> Result<()> {
         drift.objects.iter().any(|object| object.contains("module.text.object_text.it (changed outside of the code: content)")),
         "{drift:?}"
     );
-    let described = scene.kubectl(&["describe", "terraformlayer", "app"])?;
-    ensure!(described.contains("module.text.object_text.it"), "{described}");
+    let (step, started) = (drifted.next_step.clone().context("no next step")?, Instant::now());
+    loop {
+        let described = stage.does("see layer")?;
+        if described.trim_end().ends_with(&step) {
+            ensure!(described.contains("module.text.object_text.it"), "{described}");
+            break;
+        }
+        ensure!(started.elapsed() < LATER, "it does not end in {step}:\n{described}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
     stage.do_next(&drifted)?;
+    stage.does("wait for layer")?;
     stage.until("app", "as it was", |s| s.drift.is_none() && s.pending.is_none() && s.state == Some(LayerState::Idle)).await?;
     ensure!(stage.text("app").as_deref() == Some("one"));
     Ok(())
@@ -355,6 +373,13 @@ async fn held_up(scene: Scene) -> Result<()> {
     ensure!(begun == 0, "something began in a frozen namespace");
     scene.suite.cluster.kubectl(&["annotate", "namespace", &scene.namespace, "pawl.run/freeze-"])?;
     stage.approve("app", &first).await?;
+    stage.does("suspend layer")?;
+    let next = stage.push("main", &[("app/main.tf", &format!("{}# two\n", stage.app("app")))]).await?;
+    let told = |s: &TerraformLayerStatus| s.source.as_ref().is_some_and(|source| source.revision == next);
+    let rests = stage.until("app", "told of a commit", |s| told(s) && s.state == Some(LayerState::PlanNeeded)).await?;
+    ensure!(rests.current_run.is_none(), "a suspended layer made a run: {rests:?}");
+    stage.do_next(&rests)?;
+    stage.until("app", "planned", |s| revision(s) == Some(&next) && s.current_run.is_none()).await?;
     Ok(())
 }
 

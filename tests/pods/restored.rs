@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use crds::{FailureClass, RunResult, TerraformRun, reason};
+use crds::{FailureClass, LayerState, RunResult, TerraformLayerStatus, TerraformRun, reason};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
@@ -18,6 +18,7 @@ use serde_json::json;
 use tests::guide;
 
 use crate::{
+    layers::Stage,
     managed,
     outages::{away, back, says},
     stored::{approve_waiting, released},
@@ -124,6 +125,14 @@ async fn moved(scene: &Scene) -> Result<()> {
     let stack = json!({"stack": "words"});
     managed::run(&team, "first", stack.clone()).await?;
     team.ends("first", RunResult::Applied).await?;
+    // A layer whose state is kept by Pawl, and one that the release leaves behind; both would destroy what they made.
+    let destroys = json!({"deletionPolicy": "Destroy", "template": {"approval": {"holdFor": "0s"}}});
+    let (layers, behind) = (Stage::set(&team).await?, Stage::set(&left).await?);
+    for stage in [&layers, &behind] {
+        stage.layer("app", destroys.clone()).await?;
+    }
+    layers.approve("app", &layers.repo.resolve("main")?.context("no commit")?).await?;
+    behind.until("app", "planned", |status| status.pending.is_some()).await?;
     // One that is deleted with the others, one that the release leaves behind, and one that is in the restored cluster.
     for (place, name) in [(&team, "waits"), (&left, "left"), (scene, "old")] {
         place.scripted(name, json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
@@ -134,10 +143,13 @@ async fn moved(scene: &Scene) -> Result<()> {
     // On a cluster that is there the same value is set by this line; what it does is looked at below.
     holds(&guide::block("refuse plans of before")?, "--set controller.refusePlansBefore=\"$(date -u +%FT%TZ)\"")?;
     for line in &save {
-        if line.starts_with('#') { copy(&scene.suite.cluster.datastore(), &store)? } else { run(scene, backup.path(), line)? }
+        let line =
+            line.replace("--all-namespaces -o yaml > layers.yaml", &format!("-n {} -o yaml > layers.yaml", team.namespace));
+        if line.starts_with('#') { copy(&scene.suite.cluster.datastore(), &store)? } else { run(scene, backup.path(), &line)? }
     }
     back(scene)?;
     uninstall(scene, &team, &left, backup.path()).await?;
+    ensure!(layers.text("app").as_deref() == Some("one"), "what the layer made went with it: {:?}", layers.text("app"));
     empty(&scene.suite.cluster.datastore())?;
 
     // A new installation, with keys of its own.
@@ -163,14 +175,29 @@ async fn moved(scene: &Scene) -> Result<()> {
     back(scene)?;
     scene.suite.cluster.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/pawl-controller", "--timeout=180s"])?;
     states(&scene.suite.beside(scene, "team").await?).await?;
+    run(scene, backup.path(), &guide::block("restore layers")?)?;
+    let rests = |status: &TerraformLayerStatus| status.state == Some(LayerState::Idle) && status.current_run.is_none();
+    let rested = layers.until("app", "planned once more", rests).await?;
+    ensure!(
+        rested.last_plan.is_some_and(|plan| plan.result == Some(RunResult::NoChanges)),
+        "its state does not know what it made"
+    );
     old_plan(scene, restored_at.context("the page installs nothing")?).await
 }
 
 /// The page about it, with runs there; of all namespaces only those of this test.
 async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Result<()> {
     let (goes, rest, finalizers) = (guide::block("uninstall")?, lines("uninstall the rest")?, lines("take finalizers away")?);
-    holds(&goes, "--all --all-namespaces")?;
-    run(scene, dir, &goes.replace("--all --all-namespaces", &format!("--all -n {} --timeout=180s", team.namespace)))?;
+    for block in [guide::block("uninstall layers")?, goes] {
+        holds(&block, "--all --all-namespaces")?;
+        let of = format!("--all -n {} --timeout=180s", team.namespace);
+        let block = block.replace("--all --all-namespaces", &of);
+        run(
+            scene,
+            dir,
+            &block.replace("--all-namespaces", &format!("-A --field-selector=metadata.namespace={}", team.namespace)),
+        )?;
+    }
     let rest: Vec<&str> =
         rest.iter().flat_map(|line| line.split_whitespace()).filter(|word| word.starts_with("secret/")).collect();
     ensure!(rest.len() == 2, "{rest:?}");

@@ -3,14 +3,18 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use crds::{FailureClass, Phase, reason};
+use crds::{FailureClass, Phase, TerraformRepository, reason};
+use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 use tests::{
     guide,
-    servers::{repo::Change, ssh::SshServer},
+    servers::{repo::Change, ssh::SshServer, webhook},
 };
 
-use crate::suite::{SOON, Scene, Test, holds, stderr};
+use crate::{
+    layers::Layers,
+    suite::{SOON, Scene, Test, holds, stderr},
+};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("ssh::a_source_with_submodules_and_modules", as_the_guide_says), Test::new("ssh::what_is_refused", refused)]
@@ -66,6 +70,15 @@ async fn as_the_guide_says(scene: Scene) -> Result<()> {
         ensure!(plan.summary.starts_with(summary), "{plan:?}");
         ensure!(!serde_json::to_string(&scene.get(name).await?)?.contains("PRIVATE KEY"), "the run holds a key");
     }
+    // The same repository, followed with the same Secret: its layer's pod needs neither.
+    webhook::bind(&scene.suite.cluster, &scene.namespace, "pawl-sources").await?;
+    let spec = json!({"url": server.url("platform/stacks"), "secretRef": {"name": "git-ssh"}});
+    let repository = TerraformRepository::new("infrastructure", serde_json::from_value(spec)?);
+    Api::namespaced(scene.suite.client.clone(), &scene.namespace).create(&PostParams::default(), &repository).await?;
+    let layers = Layers::of(&scene);
+    layers.layer("followed", json!({"path": "network"})).await?;
+    let planned = layers.until("followed", "planned", |status| status.pending.is_some()).await?;
+    ensure!(planned.pending.is_some_and(|pending| pending.summary.is_some_and(|text| text.starts_with("+2"))), "another plan");
     Ok(())
 }
 

@@ -26,7 +26,7 @@ pub enum Place {
 pub enum Kind {
     /// A directory with code.
     Module,
-    /// A file of Terragrunt's.
+    /// A file that Terragrunt reads, and one of its own where it ends in `.hcl`.
     Config,
 }
 
@@ -56,9 +56,11 @@ pub fn read(name: &str, text: &str, config: bool) -> Read {
     let found = match (config || is_terragrunt(name), name.strip_suffix(".json").is_some()) {
         (false, false) => modules(text),
         (false, true) => json_modules(text),
-        (true, false) => terragrunt(text),
+        (true, false) if name.ends_with(".hcl") => terragrunt(text, config),
         // A person writes the other form.
-        (true, true) => None,
+        (true, true) if name.ends_with(".hcl.json") => None,
+        // Variables and other data take nothing from elsewhere.
+        (true, _) => Some(Vec::new()),
     };
     found.map_or(Read::Unknown, Read::From)
 }
@@ -120,9 +122,11 @@ fn local(source: &Expression) -> Option<Vec<Place>> {
     }
 }
 
-fn terragrunt(text: &str) -> Found {
+/// What a file of Terragrunt's takes; `included` by another one.
+fn terragrunt(text: &str, included: bool) -> Found {
     let body = hcl::parse(text).ok()?;
     let mut found = Vec::new();
+    let evaluated = |expression: &Expression| evaluated(expression, included);
     let mut blocks = |body: &Body, name: &str, attribute: &str, kind: Kind| -> Option<()> {
         for block in body.get_blocks(name) {
             let Some(value) = value(block, attribute) else { continue };
@@ -138,9 +142,14 @@ fn terragrunt(text: &str) -> Found {
     for (name, kind) in [("terraform", Kind::Module), ("unit", Kind::Module), ("stack", Kind::Module)] {
         blocks(&body, name, "source", kind)?;
     }
-    let mut calls = Calls(Vec::new());
+    for block in body.get_blocks("terraform").flat_map(|block| block.body.get_blocks("extra_arguments")) {
+        for place in variable_files(block, evaluated)? {
+            found.push((Kind::Config, place));
+        }
+    }
+    let mut calls = Calls { found: Some(Vec::new()), included };
     calls.visit_body(&body);
-    found.extend(calls.0);
+    found.extend(calls.found?);
     // `//` says how much of it is copied: all that is before it.
     for (kind, place) in &mut found {
         let (Place::Beside(path) | Place::Top(path) | Place::Above(_, Some(path))) = place else { continue };
@@ -167,17 +176,57 @@ fn remote(source: &Expression) -> bool {
     }
 }
 
-/// The calls by which a file of Terragrunt's reads others, wherever they stand.
-struct Calls(Vec<(Kind, Place)>);
+/// The variable files that `extra_arguments` give to the tool.
+fn variable_files(block: &Block, evaluated: impl Fn(&Expression) -> Option<Place>) -> Option<Vec<Place>> {
+    let mut places = Vec::new();
+    for attribute in ["required_var_files", "optional_var_files"] {
+        match value(block, attribute) {
+            Some(Expression::Array(files)) => {
+                for file in files {
+                    places.push(evaluated(file)?);
+                }
+            }
+            Some(_) => return None,
+            None => {}
+        }
+    }
+    let Some(arguments) = value(block, "arguments") else { return Some(places) };
+    let Expression::Array(arguments) = arguments else { return None };
+    for argument in arguments {
+        match argument {
+            Expression::String(text) => match text.trim_start_matches('-').strip_prefix("var-file") {
+                Some(path) => places.push(Place::Beside(path.strip_prefix('=')?.to_owned())),
+                None => {}
+            },
+            other if other.to_string().contains("var-file") => return None,
+            _ => {}
+        }
+    }
+    Some(places)
+}
+
+/// The calls by which a file of Terragrunt's reads others, wherever they stand; none when one reads what nobody can know.
+struct Calls {
+    found: Option<Vec<(Kind, Place)>>,
+    included: bool,
+}
 
 impl Visit for Calls {
     fn visit_func_call(&mut self, call: &FuncCall) {
-        let place = match call.name.name.as_str() {
-            "read_terragrunt_config" => call.args.get(0).and_then(evaluated),
-            "find_in_parent_folders" => above(call),
-            _ => None,
+        let of = |at: usize| call.args.get(at).map(|argument| evaluated(argument, self.included));
+        let places = match call.name.name.as_str() {
+            "read_terragrunt_config" | "read_tfvars_file" | "sops_decrypt_file" | "mark_as_read" => vec![of(0).flatten()],
+            // What is taken when there is none above.
+            "find_in_parent_folders" => [Some(above(call)), of(1)].into_iter().flatten().collect(),
+            _ => Vec::new(),
         };
-        self.0.extend(place.map(|place| (Kind::Config, place)));
+        for place in places {
+            let found = self.found.take().zip(place);
+            self.found = found.map(|(mut found, place)| {
+                found.push((Kind::Config, place));
+                found
+            });
+        }
         visit_func_call(self, call);
     }
 }
@@ -193,15 +242,15 @@ fn above(call: &FuncCall) -> Option<Place> {
 }
 
 /// The place that an expression names, if it is made of texts and of functions about places.
-fn evaluated(expression: &Expression) -> Option<Place> {
+fn evaluated(expression: &Expression, included: bool) -> Option<Place> {
     match expression {
         Expression::String(text) => (is_local(text) || !text.contains(':')).then(|| Place::Beside(text.to_string())),
-        Expression::FuncCall(call) => place(call),
-        Expression::Parenthesis(inner) => evaluated(inner.inner()),
+        Expression::FuncCall(call) => place(call, included),
+        Expression::Parenthesis(inner) => evaluated(inner.inner(), included),
         Expression::StringTemplate(template) => {
             let mut elements = template.iter();
             let first = match elements.next()? {
-                Element::Interpolation(first) => evaluated(&first.expr)?,
+                Element::Interpolation(first) => evaluated(&first.expr, included)?,
                 Element::Literal(_) | Element::Directive(_) => return None,
             };
             let mut rest = String::new();
@@ -221,12 +270,14 @@ fn evaluated(expression: &Expression) -> Option<Place> {
     }
 }
 
-fn place(call: &FuncCall) -> Option<Place> {
+fn place(call: &FuncCall, included: bool) -> Option<Place> {
     match call.name.name.as_str() {
         "find_in_parent_folders" => above(call),
         "get_terragrunt_dir" | "get_original_terragrunt_dir" => Some(Place::Beside(".".to_owned())),
         "get_repo_root" | "get_path_to_repo_root" | "path_to_repo_root" => Some(Place::Top(String::new())),
-        "dirname" => match evaluated(call.args.get(0)?)? {
+        // Where it stands itself: what is included is read for its own directory too.
+        "get_parent_terragrunt_dir" if included => Some(Place::Beside(".".to_owned())),
+        "dirname" => match evaluated(call.args.get(0)?, included)? {
             Place::Above(name, None) => Some(Place::Above(name, Some(String::new()))),
             _ => None,
         },
@@ -271,7 +322,25 @@ mod tests {
         }
         assert_eq!(read("main.tf.json", r#"{"module": {"a": {"source": "./${var.x}"}}}"#, false), Read::Unknown);
         assert_eq!(read("main.tf.json", "{", false), Read::Unknown);
-        assert_eq!(read("terragrunt.hcl", "include \"x\" { path = local.x }", false), Read::Unknown);
+        // Each of these once, and with what is known beside it.
+        for text in [
+            "include \"x\" { path = local.x }",
+            "locals { x = read_terragrunt_config(local.somewhere) }",
+            "locals { x = read_terragrunt_config(\"../${local.env}/env.hcl\") }",
+            "locals { x = try(yamldecode(file(find_in_parent_folders(local.name))), {}) }",
+            "locals { x = find_in_parent_folders(\"a.yaml\", local.other) }",
+            "inputs = read_tfvars_file(\"${local.env}.tfvars\")",
+            "inputs = yamldecode(sops_decrypt_file(local.secrets))",
+            "terraform {\n  extra_arguments \"v\" {\n    required_var_files = [local.x]\n  }\n}",
+            "terraform {\n  extra_arguments \"v\" {\n    optional_var_files = local.files\n  }\n}",
+            "terraform {\n  extra_arguments \"v\" {\n    arguments = [\"-var-file=${local.x}\"]\n  }\n}",
+            "terraform {\n  extra_arguments \"v\" {\n    arguments = [\"-var-file\", \"x.tfvars\"]\n  }\n}",
+            "terraform { source = \"${get_parent_terragrunt_dir()}/m\" }",
+        ] {
+            let text = format!("{text}\nlocals {{ y = read_terragrunt_config(\"../known.hcl\") }}\n");
+            assert_eq!(read("terragrunt.hcl", &text, false), Read::Unknown, "{text}");
+        }
+        assert_eq!(read("terragrunt.hcl.json", "{}", false), Read::Unknown);
     }
 
     #[test]
@@ -284,9 +353,18 @@ mod tests {
             locals {
               account = read_terragrunt_config(find_in_parent_folders("account.hcl"))
               region  = read_terragrunt_config("../region.hcl").locals.region
-              other   = read_terragrunt_config(local.somewhere)
+              names   = yamldecode(file(find_in_parent_folders("names.yaml", "${get_repo_root()}/none.yaml")))
+              secrets = yamldecode(sops_decrypt_file("../secrets.yaml"))
             }
-            terraform { source = "${get_repo_root()}/modules//vpc" }
+            terraform {
+              source = "${get_repo_root()}/modules//vpc"
+              extra_arguments "variables" {
+                commands           = get_terraform_commands_that_need_vars()
+                arguments          = ["-lock-timeout=20m", "-var-file=../by-hand.tfvars", "-var", "env=${local.env}"]
+                required_var_files = ["${get_repo_root()}/common.tfvars"]
+                optional_var_files = [find_in_parent_folders("env.tfvars", "ignore")]
+              }
+            }
         "#;
         let Read::From(found) = read("terragrunt.hcl", text, false) else { panic!() };
         let config = |place| (Kind::Config, place);
@@ -298,10 +376,19 @@ mod tests {
             config(Place::Beside("./../common.hcl".into())),
             config(above("account.hcl", None)),
             config(Place::Beside("../region.hcl".into())),
+            config(above("names.yaml", None)),
+            config(Place::Top("/none.yaml".into())),
+            config(Place::Beside("../secrets.yaml".into())),
+            config(Place::Beside("../by-hand.tfvars".into())),
+            config(Place::Top("/common.tfvars".into())),
+            config(above("env.tfvars", None)),
             (Kind::Module, Place::Top(format!("/modules{SPLIT}vpc"))),
         ] {
             assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
         }
+        let own = "terraform {\n  extra_arguments \"v\" {\n    required_var_files = [\"${get_parent_terragrunt_dir()}/all.tfvars\"]\n  }\n}";
+        assert_eq!(read("root.hcl", own, true), Read::From(vec![config(Place::Beside("./all.tfvars".into()))]));
+        assert_eq!(read("names.yaml", "module: [", true), Read::From(vec![]), "data, and none of Terragrunt's");
         let remote = "terraform { source = \"git::https://h/r.git//m?ref=${local.v}\" }";
         assert_eq!(read("terragrunt.hcl", remote, false), Read::From(vec![]));
         let registry = "terraform { source = \"tfr:///terraform-aws-modules/vpc/aws?version=5.0.0\" }";

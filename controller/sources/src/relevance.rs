@@ -228,7 +228,13 @@ mod tests {
     #[test]
     fn terragrunt_is_followed_where_it_is_simple() {
         let repo = Repo::of(&[
-            ("root.hcl", "locals { a = read_terragrunt_config(find_in_parent_folders(\"account.hcl\")) }"),
+            (
+                "root.hcl",
+                "locals { a = read_terragrunt_config(find_in_parent_folders(\"account.hcl\")) }\nterraform {\n  extra_arguments \"v\" {\n    \
+                 required_var_files = [\"${get_parent_terragrunt_dir()}/all.tfvars\", \"${get_terragrunt_dir()}/../near.tfvars\"]\n  }\n}",
+            ),
+            ("all.tfvars", "a = 1"),
+            ("live/near.tfvars", "b = 1"),
             ("live/account.hcl", "locals {}"),
             (
                 "live/vpc/terragrunt.hcl",
@@ -241,11 +247,21 @@ mod tests {
         ]);
         let vpc = at("live/vpc");
         let digest = repo.digest(&vpc);
-        for path in ["root.hcl", "live/account.hcl", "modules/vpc/main.tf", "modules/net/main.tf", "modules/tags/main.tf"] {
+        for path in [
+            "root.hcl",
+            "all.tfvars",
+            "live/near.tfvars",
+            "live/account.hcl",
+            "modules/vpc/main.tf",
+            "modules/net/main.tf",
+            "modules/tags/main.tf",
+        ] {
             let text = repo.0[path].clone() + "\n";
             assert_ne!(repo.with(path, &text).digest(&vpc), digest, "{path}");
         }
         assert_eq!(repo.with("live/db/terragrunt.hcl", "\n").digest(&vpc), digest);
+        let unknown = repo.with("live/account.hcl", "locals { x = read_terragrunt_config(\"${local.region}.hcl\") }");
+        assert_ne!(unknown.with("live/db/terragrunt.hcl", "\n").digest(&vpc), unknown.digest(&vpc), "nobody knows what is read");
     }
 
     #[test]

@@ -122,7 +122,8 @@ fn due(s: &Situation<'_>, wanted: &Wanted, now: Timestamp) -> Next {
 fn waits(s: &Situation<'_>) -> Next {
     let layer = &s.o.layer;
     if let Some(failures) = s.failed() {
-        let describe = format!("kubectl describe -n {} tfrun/{}", layer.namespace().unwrap_or_default(), failures.run);
+        let namespace = layer.namespace().unwrap_or_default();
+        let describe = format!("kubectl describe -n {namespace} {}/{}", names::KUBECTL_RUN, failures.run);
         let failed = format!("run {} failed ({})", failures.run, failures.reason);
         return match &failures.retry_at {
             Some(at) => {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use kube::ResourceExt as _;
 
-use crds::{DeletionPolicy, LayerFailures, LayerRun, Operation, Remediation, RunResult, Trigger};
+use crds::{DeletionPolicy, LayerFailures, LayerRun, Operation, Remediation, RunResult, Trigger, names};
 
 use super::{
     decision::Action,
@@ -103,7 +103,9 @@ fn cause(
         Some(_) | None => {
             let ended = last.result.map_or("ended", RunResult::as_str);
             let what = format!("a person: run {}, which was to destroy what the layer made, is {ended}", last.name);
-            let step = format!("see `kubectl describe tfrun {}`; then {}", last.name, plan_command(layer));
+            let namespace = layer.namespace().unwrap_or_default();
+            let describe = format!("kubectl describe -n {namespace} {}/{}", names::KUBECTL_RUN, last.name);
+            let step = format!("{describe}; then {}", plan_command(layer));
             Err(Box::new(Next { waits_for: Some(what), step: Some(step), ..Next::default() }))
         }
     }
@@ -113,6 +115,7 @@ fn cause(
 fn orphan(s: &Situation<'_>) -> String {
     let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
     format!(
-        "to leave what it made: kubectl patch -n {namespace} tfl/{name} --type=merge -p '{{\"spec\":{{\"deletionPolicy\":\"Orphan\"}}}}'"
+        "to leave what it made: kubectl patch -n {namespace} {}/{name} --type=merge -p '{{\"spec\":{{\"deletionPolicy\":\"Orphan\"}}}}'",
+        names::KUBECTL_LAYER
     )
 }

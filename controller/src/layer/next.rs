@@ -68,10 +68,11 @@ fn refused(s: &Situation<'_>, run: &str, now: Timestamp) -> Option<Next> {
 
 pub(super) fn resumes(s: &Situation<'_>) -> Next {
     let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
+    let kind = names::KUBECTL_LAYER;
     let step = if s.o.layer.spec.suspend {
-        format!("kubectl patch -n {namespace} tfl/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'")
+        format!("kubectl patch -n {namespace} {kind}/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'")
     } else {
-        format!("kubectl annotate -n {namespace} tfl/{name} {}-", names::SUSPEND)
+        format!("kubectl annotate -n {namespace} {kind}/{name} {}-", names::SUSPEND)
     };
     Next { waits_for: Some("a person: the layer is suspended, and makes no runs".into()), step: Some(step), ..Next::default() }
 }
@@ -94,8 +95,9 @@ pub(super) fn supersede(run: &SeenRun, why: &str) -> Action {
 /// The command that asks for a plan.
 pub(super) fn plan_command(layer: &TerraformLayer) -> String {
     format!(
-        "kubectl annotate -n {} --overwrite tfl/{} {}=now",
+        "kubectl annotate -n {} --overwrite {}/{} {}=now",
         layer.namespace().unwrap_or_default(),
+        names::KUBECTL_LAYER,
         layer.name_any(),
         names::PLAN
     )

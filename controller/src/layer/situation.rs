@@ -87,7 +87,7 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     let (namespace, name) = o.layer.repository_key();
     let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
     if o.layer.is_void() {
-        let step = format!("kubectl annotate -n {own} terraformlayer/{} {}-", o.layer.name_any(), names::VOID);
+        let step = format!("kubectl annotate -n {own} {}/{} {}-", names::KUBECTL_LAYER, o.layer.name_any(), names::VOID);
         let message =
             "it asks for rights, and stood while the admission policies were not proven: who has those rights has to look at it";
         return hold(reason::VOID, message.to_owned(), Some(step));

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crds::{LayerState, RunResult, TerraformLayerStatus, conditions as set_of, text::clip, whole_seconds};
+use crds::{LayerState, RunResult, TerraformLayerStatus, conditions as set_of, reason, text::clip, whole_seconds};
 
 use super::{
     conditions::{self, Verdict},
@@ -12,12 +12,16 @@ use super::{
 };
 use crate::events::Note;
 
+/// The longest next step: with what it is about it fits into an Event.
+const MAX_STEP: usize = 800;
+
 /// The status, and what to publish when it was written.
 pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLayerStatus, Vec<Note>) {
     let (before, facts) = (s.o.status(), &s.facts);
     let generation = s.o.layer.metadata.generation;
     let mut all = before.conditions.clone();
     let (ready, is_stalled) = conditions::ready(s, next);
+    let told = told(&before, next, &ready, is_stalled);
     let verdicts = [
         (conditions::RECONCILING, conditions::reconciling(s, next, &ready, is_stalled)),
         (conditions::STALLED, conditions::stalled(&ready, is_stalled)),
@@ -37,7 +41,7 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         waits_for: next.waits_for.as_deref().map(|text| clip(text, 512)),
         revision: facts.last_plan.as_ref().map(|plan| conditions::short(&plan.revision)),
         last_result: facts.last_result.clone(),
-        next_step: next.step.as_deref().map(|text| clip(text, 1024)),
+        next_step: next.step.as_deref().map(|text| clip(text, MAX_STEP)),
         conditions: all,
         last_plan: facts.last_plan.clone(),
         last_apply: facts.last_apply.clone(),
@@ -56,7 +60,24 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         let text = format!("run {} found what is not as the code says: {}", drift.run, drift.objects.join(", "));
         Note { reason: "DriftFound", warning: true, text }
     });
-    (status, notes.into_iter().collect())
+    (status, notes.into_iter().chain(told).collect())
+}
+
+/// The Event that says where the layer is now: `kubectl describe` sorts the fields of a status and puts Events behind them, so the newest
+/// one ends in the next step. A run that works has one of its own.
+fn told(before: &TerraformLayerStatus, next: &Next, ready: &Verdict, is_stalled: bool) -> Option<Note> {
+    let step = next.step.as_deref().map(|step| clip(step, MAX_STEP));
+    let was = before.conditions.iter().find(|condition| condition.type_ == conditions::READY);
+    let moved = was.is_none_or(|was| was.reason != ready.reason) && ready.reason != reason::RUNNING;
+    if !moved && step == before.next_step {
+        return None;
+    }
+    let warning = is_stalled || matches!(ready.reason, reason::RETRYING | reason::DRIFT_FOUND);
+    let text = match step {
+        Some(step) => format!("{}; next step: {step}", clip(&ready.message, 200)),
+        None => ready.message.clone(),
+    };
+    Some(Note { reason: ready.reason, warning, text })
 }
 
 /// The stack of the managed state that the newest plan with these settings is of; as before where nothing is known of that.

@@ -42,7 +42,8 @@ pub(super) async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error>
                     tracing::warn!(layer.namespace = namespace, layer.name = name, "a layer is void");
                     let text = format!(
                         "the layer {WHY}; it makes no runs until somebody has looked at it who has: kubectl annotate -n {namespace} \
-                         terraformlayer/{name} {}-",
+                         {}/{name} {}-",
+                        names::KUBECTL_LAYER,
                         names::VOID
                     );
                     ctx.events.publish(&layer, vec![Note { reason: reason::VOID, warning: true, text }]);

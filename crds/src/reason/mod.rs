@@ -127,7 +127,7 @@ reasons! {
         Never;
     /// The revision of the `TerraformRepository` is not with the datastore yet.
     SOURCE_NOT_READY SourceNotReady: Transient,
-        First("see with `kubectl describe tfrepo NAME` whether the repository can be fetched, and that spec.source.repository names a commit that it has"),
+        First("see with `kubectl describe tfrepo.pawl.run/NAME` whether the repository can be fetched, and that spec.source.repository names a commit that it has"),
         Never;
     /// The `TerraformRepository` does not name the namespace of the layer or run in `allowedNamespaces`, or there is none.
     REPOSITORY_NOT_ALLOWED RepositoryNotAllowed: Policy,

@@ -10,6 +10,7 @@ use ::source::bundle::{self, UnpackError, Unpacked};
 use crds::{
     Failure, Reason, RepositorySource, TerraformRunSpec,
     datastore::{self as words, causes},
+    names,
 };
 
 use super::{
@@ -145,8 +146,9 @@ fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
         words::SOURCE_NOT_READY => {
             let at = namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
             let message = format!(
-                "{}; `controller sources` has not stored it. What it last said of the repository: kubectl describe tfrepo {name}{at}",
-                problem.message
+                "{}; `controller sources` has not stored it. What it last said of the repository: kubectl describe{at} {}/{name}",
+                problem.message,
+                names::KUBECTL_REPOSITORY
             );
             Reason::SourceNotReady.failure(message)
         }
@@ -206,7 +208,7 @@ mod tests {
         }
         let message = of_request(&refused(words::SOURCE_NOT_READY), &repository(Some("platform"))).message;
         assert!(message.starts_with("revision a is not stored yet; `controller sources`"), "{message}");
-        assert!(message.ends_with("kubectl describe tfrepo infra -n platform"), "{message}");
+        assert!(message.ends_with("kubectl describe -n platform tfrepo.pawl.run/infra"), "{message}");
         let full = UnpackError::Storage("x of the bundle: No space left on device (os error 28)".into());
         assert_eq!(of_unpack(&full, &repository(None)).reason, reason::DISK_FULL);
         let other = of_unpack(&UnpackError::Integrity("the bundle has other files".into()), &repository(None));

@@ -216,7 +216,7 @@ mod tests {
     fn the_command_that_approves_is_the_one_of_the_protocol() {
         assert_eq!(
             cluster().approve("sha256:ab"),
-            "kubectl annotate -n team --overwrite tfrun/vpc pawl.run/approve=sha256:ab \
+            "kubectl annotate -n team --overwrite tfrun.pawl.run/vpc pawl.run/approve=sha256:ab \
              pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{.status.userInfo.username}')\""
         );
     }
@@ -227,7 +227,10 @@ mod tests {
         f.diagnostics = vec![Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() }];
         let text = failed(&cluster(), &f, None);
         assert_eq!(text.message, "plan failed: x; nothing was changed");
-        assert_eq!(text.next_step.unwrap(), "correct main.tf:7, then: kubectl annotate -n team tfrun/vpc pawl.run/rerun=true");
+        assert_eq!(
+            text.next_step.unwrap(),
+            "correct main.tf:7, then: kubectl annotate -n team tfrun.pawl.run/vpc pawl.run/rerun=true"
+        );
         let text = failed(&folder(), &f, None).next_step.unwrap();
         assert_eq!(text, "correct main.tf:7, then: runner-agent local apply net");
     }

@@ -28,6 +28,8 @@ use crate::servers::{
 const STACK: &str = "stack";
 /// The goal: what a push may take besides the run, in seconds.
 const MORE: f64 = 1.0;
+/// The goal: how long after the last byte of a delivery it is taken, in seconds.
+const ANSWER: f64 = 0.05;
 /// After this long something is broken, not slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -52,6 +54,14 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     let figure = "push told of by webhook to the plan that waits";
     table.bound(figure, pushed.spread(Unit::Seconds), "the run by hand + 1 s (medians)", more <= MORE);
     table.plain("  more than the run by hand, of the medians", format!("{more:+.2} s"));
+    for (what, size) in [("1 KiB", 1 << 10), ("25 MiB, the largest that is taken", 25 << 20)] {
+        let mut answers = Samples::default();
+        for _ in 0..=times {
+            answers.seconds(followed.hook.answers(size).await?);
+        }
+        let figure = format!("last byte of a delivery of {what}, to its 202");
+        table.bound(&figure, answers.spread(Unit::Millis), "50 ms (median)", answers.median() <= ANSWER);
+    }
     Ok(())
 }
 

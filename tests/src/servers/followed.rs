@@ -78,9 +78,9 @@ impl Bundles for Kept {
 }
 
 /// A repository on a server, what is known of it in the cluster, and who follows it.
-struct World {
-    server: GitServer,
-    repo: Repo,
+pub(super) struct World {
+    pub(super) server: GitServer,
+    pub(super) repo: Repo,
     looker: Looker<Kept>,
     memory: Memory,
     repository: TerraformRepository,
@@ -94,8 +94,13 @@ struct World {
 
 impl World {
     async fn new(layers: &[(&str, Value)]) -> Self {
+        Self::with(layers, async |repos| GitServer::start("127.0.0.1:0".parse().unwrap(), repos).await.unwrap()).await
+    }
+
+    /// The same with a server that is started as it is said.
+    pub(super) async fn with(layers: &[(&str, Value)], start: impl AsyncFnOnce(&Path) -> GitServer) -> Self {
         let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let server = GitServer::start("127.0.0.1:0".parse().unwrap(), dirs[0].path()).await.unwrap();
+        let server = start(dirs[0].path()).await;
         let repo = server.create("team/stacks").unwrap();
         let kept = Kept { dir: tempfile::tempdir().unwrap(), puts: Mutex::default() };
         let servers = Servers {
@@ -153,7 +158,7 @@ impl World {
         self.look_for(Cause::Interval, Ok(None)).await
     }
 
-    async fn look_for(
+    pub(super) async fn look_for(
         &mut self,
         cause: Cause,
         secret: Result<Option<(String, sources::credentials::Data)>, Problem>,
@@ -185,7 +190,7 @@ impl World {
         told
     }
 
-    fn status(&self) -> &TerraformRepositoryStatus {
+    pub(super) fn status(&self) -> &TerraformRepositoryStatus {
         self.repository.status.as_ref().unwrap()
     }
 
@@ -193,7 +198,7 @@ impl World {
         self.layers[layer].status.clone().unwrap().source.unwrap()
     }
 
-    fn revision(&self, git_ref: &str) -> String {
+    pub(super) fn revision(&self, git_ref: &str) -> String {
         let known = self.status().refs.iter().find(|known| known.name == git_ref).unwrap();
         known.commit.clone().unwrap().revision
     }

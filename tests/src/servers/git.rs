@@ -39,6 +39,8 @@ struct Shared {
     requests: BTreeMap<String, usize>,
     /// Large files of all repositories.
     contents: Contents,
+    /// Installations of GitHub Apps, and what their tokens are.
+    installations: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug)]
@@ -111,6 +113,11 @@ impl GitServer {
         self.app.shared().access.insert(repo.to_owned(), access);
     }
 
+    /// Plays the API of a GitHub at this address: who comes with something signed by an App gets this token of its installation.
+    pub fn installed(&self, installation: &str, token: &str) {
+        self.app.shared().installations.insert(installation.to_owned(), token.to_owned());
+    }
+
     /// Makes one repository fail, or with [`Failure::None`] work again.
     pub fn fail(&self, repo: &str, failure: Failure) {
         self.app.shared().failures.insert(repo.to_owned(), failure);
@@ -125,6 +132,16 @@ impl GitServer {
 impl App {
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What GitHub answers to an App.
+    fn token(&self, request: &Request) -> Option<Response<Body>> {
+        let installation = request.uri().path().strip_prefix("/api/v3/app/installations/")?.strip_suffix("/access_tokens")?;
+        let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let token = self.shared().installations.get(installation).cloned().filter(|_| sent.starts_with("Bearer ey"));
+        let Some(token) = token else { return Some(plain(401, "no such installation")) };
+        let answer = serde_json::json!({"token": token, "expires_at": "2100-01-01T00:00:00Z"});
+        Some(plain(201, &answer.to_string()))
     }
 
     async fn answer(&self, repo: &str, request: Request) -> Response<Body> {
@@ -160,6 +177,9 @@ impl App {
 }
 
 async fn serve(State(app): State<App>, request: Request) -> Response<Body> {
+    if let Some(answer) = app.token(&request) {
+        return answer;
+    }
     let path = request.uri().path();
     let repo = path.split_once(".git").map_or(path, |(repo, _)| repo).trim_matches('/').to_owned();
     *app.shared().requests.entry(repo.clone()).or_default() += 1;

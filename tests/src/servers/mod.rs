@@ -10,6 +10,8 @@ mod fetched;
 mod fetched_large;
 #[cfg(test)]
 mod followed;
+#[cfg(test)]
+mod followed_private;
 pub mod git;
 pub mod gitea;
 pub mod large;

@@ -9,9 +9,16 @@ use k8s_openapi::api::{
     rbac::v1::RoleBinding,
 };
 use kube::{Api, ResourceExt as _, api::PostParams};
-use reqwest::StatusCode;
+use reqwest::{
+    StatusCode,
+    header::{HeaderMap, HeaderValue},
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use crate::cluster::{Cluster, NAMESPACE, chart::Values};
 
@@ -43,7 +50,7 @@ impl Hook {
     /// When something cannot be made, or nothing is taken.
     pub async fn set(cluster: &Cluster, namespace: &str, name: &str, mut spec: Value) -> Result<Self> {
         let client = cluster.client().await?;
-        let (secret_name, secret) = (format!("{name}-hook"), format!("{:032x}", rand::random::<u128>()));
+        let (secret_name, secret) = (format!("{name}-hook"), word());
         let object: Secret =
             serde_json::from_value(json!({"metadata": {"name": secret_name}, "stringData": {"secret": secret}}))?;
         Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &object).await?;
@@ -73,13 +80,68 @@ impl Hook {
     /// # Errors
     /// When nobody answers.
     pub async fn push(&self, commit: &str) -> Result<StatusCode> {
-        let id = format!("{:032x}", rand::random::<u128>());
+        let id = word();
         // No two bodies are the same, as no two pushes are.
         let body = json!({"ref": "refs/heads/main", "after": commit, "commits": [{"id": commit}], "sent": id}).to_string();
-        let request = self.http.post(&self.url).header("content-type", "application/json");
-        let request = request.header("x-gitea-event", "push").header("x-gitea-delivery", id);
-        let request = request.header("x-gitea-signature", signature(self.secret.as_bytes(), body.as_bytes()));
+        let signed = self.signature(body.as_bytes());
+        let request = self.http.post(&self.url).headers(headers(&id, Some(&signed))?);
         Ok(request.body(body).send().await.context("the server does not answer")?.status())
+    }
+
+    /// What signs a body.
+    pub fn signature(&self, body: &[u8]) -> String {
+        signature(self.secret.as_bytes(), body)
+    }
+
+    /// Sends a body, signed with whatever is said or not at all: the code and the verdict.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn deliver(&self, id: &str, body: Vec<u8>, signature: Option<&str>) -> Result<(u16, String)> {
+        let request = self.http.post(&self.url).headers(headers(id, signature)?).timeout(PATIENCE).body(body);
+        let answer = request.send().await.context("the server does not answer")?;
+        let (status, said) = (answer.status().as_u16(), answer.text().await.context("no verdict")?);
+        let said: Value = serde_json::from_str(&said).context("no verdict")?;
+        Ok((status, said["verdict"].as_str().unwrap_or_default().to_owned()))
+    }
+
+    /// Tells of a push with a body of so many bytes: how long after its last byte the server takes it.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn answers(&self, size: usize) -> Result<Duration> {
+        let mut body = json!({"ref": "refs/heads/main", "sent": word()}).to_string().into_bytes();
+        body.resize(size.max(body.len()), b' ');
+        let (code, took) = self.exchange(body.len(), &body).await?;
+        ensure!(code == "202", "the server says {code}");
+        Ok(took)
+    }
+
+    /// Says that a body has so many bytes, and sends what there is: the code, and how long it came after the last byte.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn exchange(&self, said: usize, body: &[u8]) -> Result<(String, Duration)> {
+        let (host, path) = self.url.strip_prefix("http://").and_then(|url| url.split_once('/')).context("no address")?;
+        let head = format!(
+            "POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {said}\r\nX-Gitea-Event: push\r\n\
+             X-Gitea-Delivery: {}\r\nX-Gitea-Signature: {}\r\n\r\n",
+            word(),
+            self.signature(body)
+        );
+        let exchange = async {
+            let mut stream = TcpStream::connect(host).await?;
+            stream.set_nodelay(true)?;
+            stream.write_all(head.as_bytes()).await?;
+            stream.write_all(body).await?;
+            // What is still on its way by now is of the time that is measured.
+            let (sent, mut first) = (Instant::now(), [0; 12]);
+            stream.read_exact(&mut first).await?;
+            let line = String::from_utf8_lossy(&first).into_owned();
+            let code = line.strip_prefix("HTTP/1.1 ").with_context(|| format!("the server says {line}"))?;
+            Ok((code.to_owned(), sent.elapsed()))
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.context("the server does not answer")?
     }
 
     /// The server has to learn of the repository, and the API server of its right to the Secret.
@@ -108,6 +170,23 @@ pub async fn bind(cluster: &Cluster, namespace: &str, account: &str) -> Result<(
     }))?;
     Api::namespaced(cluster.client().await?, namespace).create(&PostParams::default(), &binding).await?;
     Ok(())
+}
+
+/// The headers of a delivery of Gitea's.
+fn headers(id: &str, signature: Option<&str>) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/json"));
+    headers.insert("x-gitea-event", HeaderValue::from_static("push"));
+    headers.insert("x-gitea-delivery", id.parse()?);
+    if let Some(signature) = signature {
+        headers.insert("x-gitea-signature", signature.parse()?);
+    }
+    Ok(headers)
+}
+
+/// So many digits that nobody has drawn before.
+fn word() -> String {
+    format!("{:032x}", rand::random::<u128>())
 }
 
 /// HMAC-SHA256 (RFC 2104) as hexadecimal digits; a key is at most one block.

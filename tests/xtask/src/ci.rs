@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 /// How long the kill loop strikes. What is under way comes to its end after that.
-const KILLS: Duration = Duration::from_secs(130);
+const KILLS: Duration = Duration::from_secs(180);
 
 /// Runs all of it.
 ///

@@ -143,6 +143,13 @@ const TOOLS: &[Tool] = &[
         with_c: Some("sqlite,sqlite_unlock_notify"),
         data: &["options", "templates"],
     },
+    Tool {
+        name: "glua",
+        group: "health",
+        package: "github.com/yuin/gopher-lua/cmd/glua",
+        module: "github.com/yuin/gopher-lua",
+        ..PLAIN
+    },
     // Other versions, for a mirror of releases and for comparisons; only who asks for one by its name has it built.
     tofu("tofu-1.9.4"),
     tofu("tofu-1.12.6"),
@@ -158,6 +165,8 @@ pub const BUCKETS: &[&str] = &["versitygw"];
 pub const IMAGES: &[&str] = &["image-registry"];
 /// A forge, whose hooks are received.
 pub const FORGE: &[&str] = &["gitea"];
+/// What Argo CD runs its checks of health in.
+pub const HEALTH: &[&str] = &["glua"];
 /// An API server without nodes.
 pub const CONTROL_PLANE: &[&str] = &["etcd", "kube-apiserver", "kubectl"];
 /// A whole node, and what installs the chart.

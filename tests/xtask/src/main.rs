@@ -25,7 +25,7 @@ enum Task {
     },
     /// Installs and builds what a cluster is made of, and starts nothing.
     Tools,
-    /// Builds the forge whose hooks are received in a test.
+    /// Builds the forge whose hooks are received in a test, and what the last suites need besides.
     Forge,
     /// Looks at licences and sources of all that is depended on.
     Dependencies,
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Task::Demo { arguments } => demo::run(&arguments),
         Task::Tools => prepare(&[gobuild::IN_PODS, gobuild::BUCKETS, gobuild::TERRAGRUNT, gobuild::IMAGES].concat())
             .map(|()| ExitCode::SUCCESS),
-        Task::Forge => gobuild::Toolset::ensure(gobuild::FORGE).map(|_| ExitCode::SUCCESS),
+        Task::Forge => gobuild::Toolset::ensure(&[gobuild::FORGE, gobuild::HEALTH].concat()).map(|_| ExitCode::SUCCESS),
         Task::Dependencies => xtask::check_dependencies().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

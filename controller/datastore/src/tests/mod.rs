@@ -83,6 +83,8 @@ pub(super) struct FakeCluster {
     pub(super) down: AtomicBool,
     pub(super) reviews: AtomicUsize,
     pub(super) reads: AtomicUsize,
+    /// How often all of something were asked for.
+    pub(super) lists: AtomicUsize,
 }
 
 /// A refusal of the policy on objects with outputs.
@@ -124,6 +126,7 @@ impl Cluster for FakeCluster {
     }
 
     fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
         let runs = self.runs.lock().unwrap();
         let uids = runs.values().filter(|run| run.namespace == namespace).map(|run| run.uid.clone()).collect();
         Box::pin(async move { self.answer(uids) })
@@ -139,6 +142,7 @@ impl Cluster for FakeCluster {
     }
 
     fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
         let repositories = self.repositories.lock().unwrap();
         let of = repositories.iter().filter(|((of, _), _)| of == namespace);
         let uids = of.filter_map(|(_, repository)| repository.metadata.uid.clone()).collect();

@@ -1,6 +1,6 @@
 //! What people read.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use axum::{body::Body, http::Request};
 use futures::StreamExt as _;
@@ -40,6 +40,13 @@ async fn the_newest_plan_is_shown_and_older_ones_by_number() {
     assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.text(), "second");
     assert_eq!(lab.of_person("GET", "terraformruns/net/plan?attempt=1", b"").await.text(), "first");
     assert_eq!(lab.of_person("GET", "terraformruns/net/planjson", b"").await.text(), "{}");
+    // Burrito 11.21: each look of a person lists all there is.
+    let reads = || (lab.cluster.reads.load(Ordering::Relaxed), lab.cluster.lists.load(Ordering::Relaxed));
+    let before = reads();
+    for path in ["terraformruns/net/plan", "terraformruns/net/log", "states"] {
+        assert_eq!(lab.of_person("GET", path, b"").await.code, 200, "{path}");
+    }
+    assert!(reads().0 <= before.0 + 3 && reads().1 == before.1, "{before:?} {:?}", reads());
 }
 
 #[tokio::test]

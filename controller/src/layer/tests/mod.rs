@@ -35,6 +35,8 @@ pub(super) struct World {
     pub(super) made: Vec<String>,
     /// Status writes, finalizers and annotations.
     pub(super) writes: usize,
+    /// The newest Event.
+    pub(super) told: String,
 }
 
 /// A condition.
@@ -68,6 +70,7 @@ impl World {
             refused: None,
             made: Vec::new(),
             writes: 0,
+            told: String::new(),
         }
     }
 
@@ -175,6 +178,11 @@ impl World {
             self.touched();
             self.writes += 1;
             changed = true;
+            self.told = decision.notes.into_iter().map(|note| note.text).last().unwrap_or(std::mem::take(&mut self.told));
+            match &self.status().next_step {
+                Some(step) => assert!(self.told.ends_with(&format!("; next step: {step}")), "{} in place of {step}", self.told),
+                None => assert!(!self.told.contains("next step"), "nothing is to be done, but: {}", self.told),
+            }
         }
         for action in decision.actions.into_iter().take(steps.saturating_sub(1)) {
             changed |= self.carry_out(action);

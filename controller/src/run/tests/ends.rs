@@ -66,7 +66,7 @@ fn row_3_a_claim_whose_pod_ended_without_a_word_is_indeterminate() {
         assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_UNCONFIRMED, Changed::Unknown));
         let text = world.status().message.clone().unwrap();
         assert!(text.contains(&names::attempt_name("net", UID, 1)) && text.contains("lock"), "{text}");
-        assert_eq!(world.status().next_step.as_deref(), Some("kubectl annotate -n team tfrun/net pawl.run/rerun=true"));
+        assert_eq!(world.status().next_step.as_deref(), Some("kubectl annotate -n team tfrun.pawl.run/net pawl.run/rerun=true"));
         assert!(world.events.contains(&"Indeterminate"));
     }
 }

@@ -245,7 +245,7 @@ fn a_lease_that_is_kept_names_what_gives_it_back() {
     world.settle();
     assert_eq!((world.status().result, world.status().lease.is_some()), (Some(RunResult::Indeterminate), true));
     let condition = world.status().conditions.iter().find(|c| c.type_ == conditions::STATE_LEASED).unwrap();
-    assert!(condition.message.contains("kubectl annotate -n team tfrun/net pawl.run/abandon="), "{}", condition.message);
+    assert!(condition.message.contains("kubectl annotate -n team tfrun.pawl.run/net pawl.run/abandon="), "{}", condition.message);
     let mut world = world.abandoned();
     world.settle();
     assert!(world.status().lease.is_none());

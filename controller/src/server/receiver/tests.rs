@@ -99,6 +99,22 @@ impl Lab {
     }
 }
 
+/// Burrito 11.21: each look of a person lists all there is. Here it shows what this process has, and asks nobody.
+#[tokio::test]
+async fn who_reads_the_deliveries_has_nothing_listed() {
+    let lab = Lab::new(Api::Answers);
+    assert_eq!(lab.push(SECRET, "1", BODY).await.0, 202);
+    let asked = lab.asked("");
+    for _ in 0..3 {
+        let request = http::Request::get("/deliveries").body(Body::empty()).unwrap();
+        let response = admin(lab.receiver.clone()).oneshot(request).await.unwrap();
+        let text = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let shown: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((shown.as_array().map(Vec::len), &shown[0]["id"]), (Some(1), &json!("1")));
+    }
+    assert_eq!(lab.asked(""), asked);
+}
+
 fn repository(uid: &str, secret: Option<&str>, version: usize, poke: Option<&str>) -> crds::TerraformRepository {
     let webhook = secret.map(|name| json!({"secretRef": {"name": name}}));
     serde_json::from_value(json!({
