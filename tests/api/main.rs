@@ -8,6 +8,7 @@ mod chart;
 mod conformance;
 mod convert;
 mod enforcement;
+mod faults;
 mod fences;
 mod layer_rights;
 mod layers;
@@ -15,6 +16,8 @@ mod leases;
 mod matrix;
 mod namespaces;
 mod newer;
+mod nodes;
+mod objects;
 mod outputs;
 mod policies;
 mod repositories;
@@ -48,6 +51,7 @@ fn main() -> Result<ExitCode> {
         repositories::tests(),
         layer_rights::tests(),
         outputs::tests(),
+        faults::tests(),
         fences::tests(),
         fences::claims::tests(),
         layers::tests(),
@@ -56,10 +60,12 @@ fn main() -> Result<ExitCode> {
         slots::tests(),
         matrix::tests(),
         namespaces::tests(),
+        nodes::tests(),
         applied::tests(),
         chart::tests(),
         chart::datastore::tests(),
         conformance::tests(),
+        objects::tests(),
         convert::tests(),
         upgrade::tests(),
         webhooks::tests(),

@@ -88,16 +88,8 @@ impl World {
         let access: Access = (*plane).clone();
         let world = Self { admin: access.client().await?, access, next: Arc::default() };
         if policies {
-            let tools = Toolset::ensure(&["helm"])?;
-            let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
-            let output = Command::new(tools.path("helm")?)
-                .args(["template", "pawl", chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
-                .arg("--set=server.enabled=true")
-                .output()
-                .context("cannot run helm")?;
-            ensure!(output.status.success(), "helm template failed: {}", String::from_utf8_lossy(&output.stderr));
             world.access.kubectl(&["create", "namespace", "pawl-system"])?;
-            world.apply(&output.stdout)?;
+            world.apply(&rendered("pawl", &["--set=server.enabled=true"])?)?;
         } else {
             for (_, text) in crds::crd::files()? {
                 world.apply(text.as_bytes())?;
@@ -120,6 +112,11 @@ impl World {
         world.apply(crate::newer::definition()?.to_string().as_bytes())?;
         crate::newer::wait_for(&world).await?;
         Ok((world, plane))
+    }
+
+    /// What one template of the chart makes for another release.
+    pub(crate) fn install(&self, release: &str, template: &str, value: &str) -> Result<()> {
+        self.apply(&rendered(release, &["--show-only", template, "--set", value])?)
     }
 
     fn apply(&self, yaml: &[u8]) -> Result<()> {
@@ -251,6 +248,19 @@ impl World {
         let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
         self.access.client_for_token(&answer.status.context("no token")?.token).await
     }
+}
+
+/// What the chart makes for a release.
+fn rendered(release: &str, more: &[&str]) -> Result<Vec<u8>> {
+    let tools = Toolset::ensure(&["helm"])?;
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
+    let output = Command::new(tools.path("helm")?)
+        .args(["template", release, chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
+        .args(more)
+        .output()
+        .context("cannot run helm")?;
+    ensure!(output.status.success(), "helm template failed: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(output.stdout)
 }
 
 /// The token of a pod, used by hand: without the tests that the honest agent puts before its writes.

@@ -4,8 +4,12 @@ use anyhow::{Context, Result, ensure};
 use crds::{Changed, Phase, RunResult, names, reason};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
-use tests::{ledger::what, servers::git::Failure};
+use tests::{
+    ledger::{forgotten, what},
+    servers::git::Failure,
+};
 
+use crate::recovery::until_created;
 use crate::suite::{LATER, Scene, Test, gate, gated, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -69,9 +73,20 @@ async fn deleted_in_plan(scene: Scene) -> Result<()> {
     deleted_in(&scene, "plan").await
 }
 
+/// What was made and the state does not know: all of it stands in the journal, but for `late` that were made last.
+fn journaled(scene: &Scene, name: &str, late: usize) -> Result<Vec<String>> {
+    let state = scene.suite.state.current(&format!("{}/{name}", scene.namespace)).unwrap_or_default();
+    let (lost, journal) = (forgotten(&scene.ledger(name), &state), scene.read(&format!("terraformruns/{name}/journal"))?);
+    for object in lost.iter().take(lost.len().saturating_sub(late)) {
+        let id = object.rsplit_once("[id=").and_then(|(_, id)| id.strip_suffix(']')).context("no ID")?;
+        holds(&journal, id)?;
+    }
+    Ok(lost)
+}
+
 async fn deleted_in_apply(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": MANY, "apply_ms": 500}), automatic()).await?;
-    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.scripted("a", json!({"resources": MANY, "apply_ms": 1500}), automatic()).await?;
+    until_created(&scene, "a", 2).await?;
     delete_by_force(&scene, "a").await?;
     let ended = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
     let status = scene.until("a", "ended", LATER, ended).await?.status.context("no status")?;
@@ -81,6 +96,8 @@ async fn deleted_in_apply(scene: Scene) -> Result<()> {
     ensure!(failure.changes != Changed::None, "{failure:?}");
     tokio::time::sleep(std::time::Duration::from_secs(12)).await;
     ensure!(scene.starts("a", "apply") == 1 && scene.status("a").await?.attempt.context("no attempt")?.number == 1);
+    // As many as were made while the last words of the process were on their way.
+    journaled(&scene, "a", 2)?;
     Ok(())
 }
 
@@ -93,17 +110,19 @@ async fn deleted_gracefully(scene: Scene) -> Result<()> {
     let failure = status.failure.context("no failure")?;
     ensure!(failure.class == crds::FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;
-    ensure!(tests::ledger::forgotten(&scene.ledger("a"), &state).is_empty());
+    ensure!(forgotten(&scene.ledger("a"), &state).is_empty());
     ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
     Ok(())
 }
 
 async fn agent_killed(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": gated(2)}), automatic()).await?;
-    scene.until_ledger("a", what::RESOURCE, None).await?;
+    until_created(&scene, "a", 1).await?;
     let pod = scene.pod("a").await?;
     Scene::kill(&pod, "runner-agent")?;
     let status = scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    let made = journaled(&scene, "a", 0)?;
+    ensure!(made.len() == 1, "{made:?}");
     let failure = status.failure.context("no failure")?;
     ensure!(failure.changes == Changed::Unknown && failure.reason == reason::APPLY_UNCONFIRMED, "{failure:?}");
     // Whose lock may be held: the pod's hostname is the holder.

@@ -11,7 +11,7 @@ use crate::{
     slots::Slot,
     state_queue::{applied::Applied, queue::Ahead},
 };
-use crds::{Attempt, termination::TerminationMessage};
+use crds::{Adopted, Attempt, termination::TerminationMessage};
 
 /// Everything a decision is made of, the clock and the settings apart.
 #[derive(Clone, Debug)]
@@ -113,7 +113,8 @@ impl Observed {
 
     /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
     pub fn node_name(&self) -> Option<&str> {
-        node_name(self.status().attempt.as_ref(), &self.pod, &self.notes)
+        let status = self.status();
+        node_name(status.attempt.as_ref(), status.adopted.as_ref(), &self.pod, &self.notes)
     }
 
     /// Whether run and pod were read just now. Without an open attempt no pod matters.
@@ -133,13 +134,18 @@ pub enum LockHolder {
 }
 
 /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
-pub(super) fn node_name<'a>(attempt: Option<&'a Attempt>, pod: &'a PodState, notes: &'a Notes) -> Option<&'a str> {
+pub(super) fn node_name<'a>(
+    attempt: Option<&'a Attempt>,
+    adopted: Option<&'a Adopted>,
+    pod: &'a PodState,
+    notes: &'a Notes,
+) -> Option<&'a str> {
     match pod {
         PodState::Present(pod) => pod.node.as_deref(),
         PodState::Absent | PodState::Unknown => {
             let attempt = attempt?;
             let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
-            attempt.node_name.as_deref().or(seen)
+            attempt.node(adopted).or(seen)
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::http::Request;
 use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
@@ -12,7 +13,7 @@ use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
-use super::{CLUSTER, kinds::Record};
+use super::{CLUSTER, kinds::Record, shelf::Shelf};
 use crate::cluster::{Cluster, NAMESPACE, chart::Values};
 use crate::servers::{proxy::Proxy, state::StateServer};
 
@@ -29,6 +30,8 @@ pub(super) struct Lab {
     pub(super) proxy: Proxy,
     pub(super) namespace: String,
     pub(super) record: Record,
+    /// What was read of runs that have ended.
+    pub(super) shelf: Shelf,
     /// No further runs and strikes.
     pub(super) over: AtomicBool,
     /// The runs, as a watch sees them.
@@ -63,7 +66,8 @@ impl Lab {
         let mut events = events.default_backoff().reflect(writer).boxed();
         tokio::spawn(async move { while events.next().await.is_some() {} });
         let over = AtomicBool::new(false);
-        Ok(Self { cluster, client, state, proxy, namespace, record: Record::default(), over, seen })
+        let (record, shelf) = (Record::default(), Shelf::default());
+        Ok(Self { cluster, client, state, proxy, namespace, record, shelf, over, seen })
     }
 
     pub(super) fn runs(&self) -> Api<TerraformRun> {
@@ -80,6 +84,15 @@ impl Lab {
 
     pub(super) fn system_pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// What the datastore gives people to read, by its path below the namespace.
+    pub(super) async fn read(&self, path: &str) -> kube::Result<String> {
+        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/{path}", self.namespace);
+        let request = Request::get(path).body(Vec::new()).map_err(|error| kube::Error::Service(error.into()))?;
+        // The client would try again for minutes.
+        let read = tokio::time::timeout(Duration::from_secs(10), self.client.request_text(request)).await;
+        read.map_err(|late| kube::Error::Service(late.into()))?
     }
 
     /// A run as the watch saw it last.

@@ -3,6 +3,7 @@
 //! Each listens only on the address it is given, counts what it was asked, and can be told to misbehave.
 
 pub mod auth;
+pub mod bucket;
 mod cgi;
 #[cfg(test)]
 mod fetched;
@@ -10,6 +11,7 @@ mod fetched;
 mod fetched_large;
 #[cfg(test)]
 mod followed;
+pub mod forward;
 pub mod git;
 pub mod gitea;
 pub mod large;
