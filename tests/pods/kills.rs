@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("kills::a_pod_force_deleted_in_apply_is_never_followed", deleted_in_apply),
         Test::new("kills::a_pod_deleted_in_apply_saves_its_state", deleted_gracefully),
         Test::new("kills::an_agent_killed_in_apply_is_indeterminate", agent_killed),
+        Test::new("kills::a_pod_out_of_memory_in_apply_is_indeterminate_and_says_why", out_of_memory),
         Test::new("kills::a_tool_killed_in_apply_is_not_tried_again", tool_killed),
         Test::new("kills::a_second_process_of_the_pod_cannot_apply", second_process),
     ]
@@ -132,6 +133,24 @@ async fn agent_killed(scene: Scene) -> Result<()> {
         scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.len() == 1,
         "an unconfirmed apply was followed by another attempt"
     );
+    Ok(())
+}
+
+/// The kernel takes the agent, and with it the whole container.
+async fn out_of_memory(scene: Scene) -> Result<()> {
+    let takes = json!({"address": "terraform_data.b", "steps": [gate(), {"allocate_mb": 400}]});
+    let mut spec = automatic();
+    spec["runner"] = json!({"resources": {"requests": {"memory": "32Mi"}, "limits": {"memory": "128Mi"}}});
+    scene.scripted("a", json!({"resources": [{"address": "terraform_data.a"}, takes]}), spec).await?;
+    until_created(&scene, "a", 1).await?;
+    for (pid, line) in Scene::processes(&scene.pod("a").await?)? {
+        let first = line.contains("runner-agent run");
+        std::fs::write(format!("/proc/{pid}/oom_score_adj"), if first { "1000" } else { "-900" })?;
+    }
+    scene.open("a").await?;
+    let status = scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    holds(&status.failure.context("no failure")?.message, "ran out of memory; raise spec.runner.resources")?;
+    ensure!(journaled(&scene, "a", 0)?.len() == 1 && scene.starts("a", "apply") == 1);
     Ok(())
 }
 

@@ -5,16 +5,20 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use axum::http::Request;
 use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Api, Client, api::PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{CLUSTER, kinds::Record, shelf::Shelf};
+use super::{
+    CLUSTER,
+    kinds::Record,
+    shelf::{self, Shelf},
+};
 use crate::cluster::{Cluster, NAMESPACE, chart::Values};
+pub(super) use crate::played::patch::merge;
 use crate::servers::{proxy::Proxy, state::StateServer};
 
 /// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
@@ -88,11 +92,12 @@ impl Lab {
 
     /// What the datastore gives people to read, by its path below the namespace.
     pub(super) async fn read(&self, path: &str) -> kube::Result<String> {
-        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/{path}", self.namespace);
-        let request = Request::get(path).body(Vec::new()).map_err(|error| kube::Error::Service(error.into()))?;
-        // The client would try again for minutes.
-        let read = tokio::time::timeout(Duration::from_secs(10), self.client.request_text(request)).await;
-        read.map_err(|late| kube::Error::Service(late.into()))?
+        shelf::read(&self.client, &self.namespace, path).await
+    }
+
+    /// Keeps what the datastore gives people of a run that has ended.
+    pub(super) async fn keep(&self, name: &str) {
+        self.shelf.take(&self.client, &self.namespace, name, SECRET).await;
     }
 
     /// A run as the watch saw it last.
@@ -135,6 +140,12 @@ impl Lab {
         found.extend(events.contains(SECRET).then(|| "an event holds the secret".to_owned()));
         Ok(found)
     }
+}
+
+/// Memory of a pod: much less than its tool takes, where that is to run out of it.
+pub(super) fn limits(tight: bool) -> Value {
+    let memory = if tight { "128Mi" } else { "256Mi" };
+    json!({"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}})
 }
 
 /// Lets pods reach the API server by the proxy only.

@@ -20,7 +20,13 @@ use reqwest::StatusCode;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{cluster_faults, kinds::Kind, lab::Lab, person, strikes::Aim, workload};
+use super::{
+    cluster_faults,
+    kinds::Kind,
+    lab::{Lab, limits, merge},
+    person,
+    strikes::Aim,
+};
 use crate::{
     history::{History, Violation},
     servers::{git::GitServer, repo::Repo, webhook::Hook},
@@ -78,10 +84,10 @@ impl Forge {
                 "remediation": {"onCommit": if n.is_multiple_of(2) { "Automatic" } else { "Manual" }},
                 "template": {
                     "tool": {"name": "OpenTofu", "version": "0.0.1"},
-                    "runner": {"resources": workload::limits(false)},
+                    "runner": {"resources": limits(false)},
                 },
             });
-            workload::merge(&mut spec["template"], &place);
+            merge(&mut spec["template"], &place);
             let layer = TerraformLayer::new(&name(n), serde_json::from_value(spec)?);
             lab.layers().create(&PostParams::default(), &layer).await.context("cannot make a layer")?;
         }

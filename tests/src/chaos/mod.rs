@@ -133,7 +133,7 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     history.states = states::known(lab, &forge.iter().flat_map(|forge| forge.stacks()).collect::<Vec<_>>()).await?;
     let runs = lab.runs().list(&ListParams::default()).await.context("cannot list the runs at the end")?;
     for run in runs.items.iter().filter(|run| run.labels().contains_key(names::LABEL_LAYER)) {
-        lab.shelf.take(lab, &run.name_any()).await;
+        lab.keep(&run.name_any()).await;
     }
     history.journals = lab.shelf.journals();
     history.last = runs.items.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();

@@ -9,7 +9,7 @@ use kube::{ResourceExt as _, api::PostParams};
 use rand::{Rng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{lab::Lab, workload};
+use super::lab::{Lab, limits, merge};
 
 /// So many states of each kind are competed for.
 const MANAGED: usize = 4;
@@ -116,9 +116,9 @@ fn last(lab: &Lab, place: Place, n: usize) -> Result<TerraformRun> {
     let mut spec = json!({
         "source": {"inline": {"files": {"main.tf": "# played by a script\n", "pawl-script.json": script.to_string()}}},
         "tool": {"name": "OpenTofu", "version": "0.0.1"}, "approval": {"mode": "Automatic"},
-        "runner": {"resources": workload::limits(false)},
+        "runner": {"resources": limits(false)},
     });
-    workload::merge(&mut spec, &place.spec(lab, &name));
+    merge(&mut spec, &place.spec(lab, &name));
     let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);
     run.metadata.namespace = Some(lab.namespace.clone());
     Ok(run)

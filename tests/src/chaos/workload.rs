@@ -8,10 +8,15 @@ use anyhow::Result;
 use crds::{TerraformRun, TerraformRunStatus};
 use kube::api::PostParams;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{kinds::Kind, lab::Lab, person, states::Place, strikes::Aim};
-pub(super) use crate::played::patch::merge;
+use super::{
+    kinds::Kind,
+    lab::{Lab, limits, merge},
+    person,
+    states::Place,
+    strikes::Aim,
+};
 
 /// How long a run may take that is struck no more. It covers every wait of Pawl's own: backoff, and pods that are gone.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -65,7 +70,7 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
             if out_of_memory && status.failure.as_ref().is_some_and(|failure| failure.reason == crds::reason::TOOL_KILLED) {
                 lab.record.add(Kind::OutOfMemory, Some(if status.claim.is_some() { "Apply" } else { "Plan" }.to_owned()));
             }
-            lab.shelf.take(lab, name).await;
+            lab.keep(name).await;
             return Ok(None);
         }
         if !done {
@@ -134,9 +139,4 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
     let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
     run.metadata.namespace = Some(lab.namespace.clone());
     Ok((run, out_of_memory))
-}
-
-pub(super) fn limits(tight: bool) -> Value {
-    let memory = if tight { "128Mi" } else { "256Mi" };
-    json!({"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}})
 }
