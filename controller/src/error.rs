@@ -1,7 +1,7 @@
 //! What can go wrong between the controller and the API server. No error says anything about a state: the reader of one reads
 //! the objects again.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use futures::TryFutureExt as _;
 use kube::core::Status;
@@ -122,6 +122,14 @@ impl Error {
     pub fn is_of_terminating_namespace(&self) -> bool {
         let details = self.status().and_then(|status| status.details.as_ref());
         details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+    }
+
+    /// How long a datastore wants to be left alone that is busy; of the API server its clock knows.
+    pub fn after(&self) -> Duration {
+        match self {
+            Self::Datastore(error) => error.after(),
+            Self::Call(_) | Self::Foreign { .. } | Self::Encode { .. } => Duration::ZERO,
+        }
     }
 
     /// The API server's answer, when there was one.

@@ -3,13 +3,15 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
 
 /// `Date` names whole seconds, and leaves out the rest.
 const RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
+/// The longest that a server is left alone which asks for it.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The time of day as the API server has it; clones share what is known of it.
 ///
@@ -23,6 +25,8 @@ const RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
 pub struct ServerClock {
     /// The API server's time at a moment of this process; none before its first answer.
     known: Arc<Mutex<Option<(Timestamp, Instant)>>>,
+    /// Until when it asked to be left alone.
+    busy: Arc<Mutex<Option<Instant>>>,
     own: Arc<dyn Fn() -> (Timestamp, Instant) + Send + Sync>,
 }
 
@@ -41,7 +45,7 @@ impl fmt::Debug for ServerClock {
 impl ServerClock {
     /// Nothing is known yet. `own` are this process's own clocks: its time of day, and one that only ever goes on.
     pub fn beside(own: impl Fn() -> (Timestamp, Instant) + Send + Sync + 'static) -> Self {
-        Self { known: Arc::default(), own: Arc::new(own) }
+        Self { known: Arc::default(), busy: Arc::default(), own: Arc::new(own) }
     }
 
     /// Now, by the API server's clock: at most behind it by a second and the round trip of an answer, and never ahead of it by more.
@@ -70,6 +74,21 @@ impl ServerClock {
         *known = Some((time, received));
     }
 
+    /// Takes the value of `Retry-After` in the answer of a busy server: seconds, as an API server says it. What is no number says nothing.
+    pub fn busy(&self, after: &[u8]) {
+        let seconds = std::str::from_utf8(after).ok().and_then(|after| after.trim().parse().ok());
+        let Some(wait) = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_WAIT)) else { return };
+        let until = (self.own)().1 + wait;
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        *busy = (*busy).max(Some(until));
+    }
+
+    /// For how long the API server still wants to be left alone: no time where it did not ask for any.
+    pub fn busy_for(&self) -> Duration {
+        let until = *self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since((self.own)().1))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Instant)>> {
         // Whole at every moment, so a panic elsewhere spoils nothing.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,8 +105,6 @@ fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use jiff::fmt::rfc2822::DateTimePrinter;
 
     use super::*;
@@ -134,6 +151,22 @@ mod tests {
         lab.asked(500, 510, 508);
         assert_eq!(lab.says(510), 0, "the second that Date names, never later");
         assert_eq!(lab.says(4_510), 4_000, "it goes on without answers");
+    }
+
+    #[test]
+    fn a_busy_server_is_left_alone_for_as_long_as_it_asks_and_no_longer_than_half_a_minute() {
+        let lab = Lab::new();
+        let left = |moment: u64| {
+            *lab.passed.lock().unwrap() = moment;
+            lab.clock.busy_for().as_millis()
+        };
+        assert_eq!(left(0), 0);
+        lab.clock.busy(b"7");
+        lab.clock.busy(b"1");
+        lab.clock.busy(b"soon");
+        assert_eq!((left(0), left(4_000), left(8_000)), (7_000, 3_000, 0));
+        lab.clock.busy(b" 99999 ");
+        assert_eq!(left(8_000), LONGEST_WAIT.as_millis());
     }
 
     #[test]

@@ -163,7 +163,7 @@ pub const FIELDS: &[Field] = &[
     field!(lease, "lease", Controller, Always).wakes(|s, mut h| s.lease.as_ref().map(|lease| &lease.name).hash(&mut h)),
     field!(lock_release, "lockRelease", Controller, Always),
     field!(observed_generation, "observedGeneration", Controller, Always),
-    field!(adopted, "adopted", Adoption, UntilFinished)
+    field!(adopted, "adopted", Adoption, UntilSettled)
         .wakes(|s, mut h| s.adopted.as_ref().map(|adopted| (adopted.attempt, &adopted.nonce)).hash(&mut h)),
     field!(plan, "plan", Plan, UntilFinished)
         .wakes(|s, mut h| s.plan.as_ref().map(|plan| (plan.attempt, &plan.checksum)).hash(&mut h))

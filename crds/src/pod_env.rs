@@ -14,6 +14,8 @@ pub const ENV_ATTEMPT: &str = "PAWL_ATTEMPT";
 pub const ENV_POD_NAME: &str = "PAWL_POD_NAME";
 /// UID of the pod.
 pub const ENV_POD_UID: &str = "PAWL_POD_UID";
+/// Name of the node that the pod is on.
+pub const ENV_NODE_NAME: &str = "PAWL_NODE_NAME";
 /// Directory with tools in the image: `TOOL/VERSION/BINARY` ([`crate::ToolName::directory`], [`crate::ToolName::binary`]).
 pub const ENV_TOOLS: &str = "PAWL_TOOLS";
 /// The cache of tools that were got, a volume; below the work directory when it is not set.

@@ -33,6 +33,9 @@ pub struct TerminationMessage {
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// What of log and journal is not with the datastore, for people; none when all of it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unkept: Option<String>,
 }
 
 impl TerminationMessage {
@@ -47,6 +50,7 @@ impl TerminationMessage {
                 failure.message = clip(&failure.message, limit);
             }
             message.message = clip(&message.message, limit);
+            message.unkept = message.unkept.map(|text| clip(&text, limit)).filter(|text| !text.is_empty());
             let bytes = serde_json::to_vec(&message).unwrap_or_default();
             if bytes.len() <= MAX_BYTES {
                 return bytes;
@@ -81,6 +85,7 @@ mod tests {
                 changes: Changed::Unknown,
                 diagnostics: vec![Diagnostic { summary: "x".repeat(length), ..Diagnostic::default() }],
             }),
+            unkept: Some("x".repeat(length)),
         }
     }
 

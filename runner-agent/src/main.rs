@@ -223,7 +223,9 @@ async fn work(settings: Arc<Settings>) -> u8 {
         }
     };
     kill_others(&children, Duration::from_secs(2)).await;
-    work.finish_log().await;
+    if let Some(text) = work.finish_log().await {
+        termination::say_unkept(&settings.termination_log, &text);
+    }
     let cleaned = tokio::task::spawn_blocking(move || work.clean());
     let _ = tokio::time::timeout(Duration::from_secs(5), cleaned).await;
     log.flush(Duration::from_secs(2)).await;

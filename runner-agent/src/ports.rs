@@ -25,7 +25,7 @@ pub struct ApiError {
 
 impl ApiError {
     /// The longest that a server is left alone because it asks for it: 30 s. An end that has to be written waits behind such a wait.
-    pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+    pub const LONGEST_WAIT: Duration = crds::clock::LONGEST_WAIT;
 
     /// How long to leave the server alone, besides the usual wait. A run that is claimed waits for nobody: its writes are what
     /// tells of changes in the world.

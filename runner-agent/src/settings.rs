@@ -25,6 +25,8 @@ pub struct Settings {
     pub pod_name: String,
     /// UID of the pod.
     pub pod_uid: String,
+    /// Name of the node that the pod is on.
+    pub node_name: Option<String>,
     /// Drawn by this process and kept in its memory only.
     pub nonce: String,
     /// Time between SIGTERM and SIGKILL.
@@ -154,6 +156,8 @@ impl Settings {
             attempt: number(pod_env::ENV_ATTEMPT, text(pod_env::ENV_ATTEMPT)?)?,
             pod_name: text(pod_env::ENV_POD_NAME)?,
             pod_uid: text(pod_env::ENV_POD_UID)?,
+            // A controller of the version before does not say it.
+            node_name: std::env::var(pod_env::ENV_NODE_NAME).ok().filter(|name| !name.is_empty()),
             nonce: nonce(),
             grace: Duration::from_secs(number(pod_env::ENV_GRACE, grace)?.into()),
             tools: vec![dir(pod_env::ENV_TOOLS, pod_env::TOOLS_DIR)],
@@ -191,6 +195,7 @@ impl Settings {
             attempt: 1,
             pod_name: "local".to_owned(),
             pod_uid: "local".to_owned(),
+            node_name: None,
             nonce: nonce(),
             grace: GRACE,
             tools: vec![work.join("tools")],

@@ -22,6 +22,7 @@ pub fn message(settings: &Settings, result: Option<RunResult>, text: &str, failu
         result,
         message: text.to_owned(),
         failure,
+        unkept: None,
     }
 }
 
@@ -37,6 +38,14 @@ pub fn write(path: &Path, message: &TerminationMessage) {
     let bytes = message.to_bytes();
     let Ok(mut file) = OpenOptions::new().write(true).open(path) else { return };
     let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&bytes)).and_then(|()| file.set_len(bytes.len() as u64));
+}
+
+/// Adds to the message that stands there what of log and journal is not with the datastore: that is known last of all.
+pub fn say_unkept(path: &Path, text: &str) {
+    let stands = std::fs::read_to_string(path).ok().and_then(|stands| TerminationMessage::parse(&stands));
+    if let Some(message) = stands {
+        write(path, &TerminationMessage { unkept: Some(text.to_owned()), ..message });
+    }
 }
 
 /// The failure of an agent that has a fault.
@@ -65,12 +74,19 @@ mod tests {
             result: Some(RunResult::Applied),
             message: "x".repeat(300),
             failure: None,
+            unkept: None,
         };
         write(file.path(), &message);
         message.message = "short".into();
         write(file.path(), &message);
         let text = std::fs::read_to_string(file.path()).unwrap();
-        assert_eq!(TerminationMessage::parse(&text), Some(message));
+        assert_eq!(TerminationMessage::parse(&text), Some(message.clone()));
+        say_unkept(file.path(), "the end of the log");
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert_eq!(
+            TerminationMessage::parse(&text),
+            Some(TerminationMessage { unkept: Some("the end of the log".into()), ..message })
+        );
         write(Path::new("/does/not/exist"), &TerminationMessage::parse(&text).unwrap());
     }
 }

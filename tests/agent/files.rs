@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::{Attempt, start};
-use crds::{FailureClass, Phase, RunResult, reason};
+use crds::{FailureClass, Phase, RunResult, reason, tools::ToolSettings};
 use landlock::{
     AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError,
 };
@@ -75,14 +75,26 @@ async fn confined_or_not() {
     assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
     assert!(a.ledger().is_empty() && !a.stack().exists() && !status.unconfined, "{:?}", a.ledger());
 
-    // Said before any code of the stack runs.
-    let mut a = start(&json!({}), &[("INIT", crate::common::GATE)], |_, _| {});
+    // Said before any code of the stack runs. What pods share, and it could write to, is left alone.
+    let shared = tempfile::tempdir().unwrap();
+    let [tools, providers] = ["tools", "providers"].map(|name| shared.path().join(name));
+    fs::create_dir(&tools).unwrap();
+    let mut a = start(&json!({}), &[("INIT", crate::common::GATE)], |settings, _| {
+        settings.tool_settings = Some(ToolSettings { offline: true, ..ToolSettings::default() });
+        (settings.cache, settings.provider_cache) = (Some(tools.clone()), Some(providers.clone()));
+    });
     a.until_ran("init").await;
     let status = a.api.status();
     assert!(status.unconfined && status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
     a.open();
     assert_eq!(a.end().await, 0, "{}", a.log());
     assert_eq!((a.api.status().result, a.api.status().unconfined), (Some(RunResult::Applied), true));
+    for text in ["the shared cache of tools is not used: code of the stack could write", "nor is the cache of providers used"] {
+        assert!(a.log().contains(text), "{}", a.log());
+    }
+    for dir in [tools, providers] {
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "{}", dir.display());
+    }
 }
 
 #[test]

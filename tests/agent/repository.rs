@@ -6,7 +6,10 @@ use std::{
     net::TcpListener,
     path::Path,
     process::Command,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,7 +37,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tool_versions::Digest;
 
-use crate::common::{Attempt, MemoryApi, start};
+use crate::common::{Attempt, GATE, MemoryApi, start};
 
 const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
 const REPOSITORY: RepositoryId<'_> = RepositoryId { namespace: "team", uid: "uid-of-infra" };
@@ -44,13 +47,19 @@ const REPOSITORY: RepositoryId<'_> = RepositoryId { namespace: "team", uid: "uid
 struct Played {
     api: Mutex<Option<MemoryApi>>,
     repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
+    /// The pod's token is another by now, and the first has expired.
+    renewed: AtomicBool,
+    /// Tokens that were looked at.
+    seen: Mutex<Vec<String>>,
 }
 
 impl Cluster for Played {
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
         let pod = PodIdentity { namespace: "team".into(), name: "vpc-xxxxx-a1".into(), uid: "pod-1".into() };
+        self.seen.lock().unwrap().push(token.to_owned());
+        let pods = if self.renewed.load(Ordering::Relaxed) { "renewed" } else { "pod" };
         let found = match token {
-            "pod" => Some(Identity { user: "system:serviceaccount:team:vpc".into(), pod: Some(pod) }),
+            token if token == pods => Some(Identity { user: "system:serviceaccount:team:vpc".into(), pod: Some(pod) }),
             "sources" => Some(Identity { user: SOURCES.into(), pod: None }),
             _ => None,
         };
@@ -219,8 +228,34 @@ fn bundle(files: &[(&str, &str)]) -> (String, Vec<u8>) {
     (revision, packed)
 }
 
+/// The names of all that a directory holds.
+fn stored(dir: &Path) -> String {
+    String::from_utf8(Command::new("find").arg(dir).output().unwrap().stdout).unwrap()
+}
+
 fn good() -> (String, Vec<u8>) {
     bundle(&[("stacks/net/main.tf", "locals {}\n"), ("README.md", "x")])
+}
+
+#[tokio::test]
+async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
+    let _one = crate::ONE.lock().await;
+    let lab = Lab::start();
+    let (revision, packed) = good();
+    lab.store(REPOSITORY, &revision, packed).await;
+    let spec = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision, "path": "stacks/net"}},
+        "backend": {"type": "http", "config": {"address": "http://state/x"}}});
+    let mut a = start(&spec, &[("APPLY", GATE)], |settings, api| lab.give(settings, api));
+    a.until_ran("apply").await;
+    // As the kubelet does it, long before an apply of hours ends.
+    lab.cluster.renewed.store(true, Ordering::Relaxed);
+    fs::write(lab.dir.path().join("pod"), "renewed").unwrap();
+    lab.cluster.seen.lock().unwrap().clear();
+    a.open();
+    assert_eq!(a.end().await, 0, "{}", a.log());
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert!(lab.cluster.seen.lock().unwrap().contains(&"renewed".to_owned()), "{:?}", lab.cluster.seen);
+    assert!(stored(&lab.dir.path().join("data")).contains("/result"), "what comes behind the apply is there");
 }
 
 #[tokio::test]

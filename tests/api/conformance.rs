@@ -162,7 +162,7 @@ fn essence(run: &TerraformRun) -> Value {
         "status": run.status.clone().unwrap_or_default(), "spec": run.spec})
 }
 
-fn class(code: Option<u16>) -> &'static str {
+pub(crate) fn class(code: Option<u16>) -> &'static str {
     match code {
         None => "landed",
         Some(404) => "not found",

@@ -1,11 +1,17 @@
 //! What rests on the admission policies while one of them is missing, and after its return: on an API server of its own, as they
 //! are taken away from it.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, TerraformLayer, TerraformRun, conditions, names, reason};
-use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::{
+    api::admissionregistration::v1::ValidatingAdmissionPolicyBinding,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
@@ -13,7 +19,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    rig::{RUN, Rig},
+    rig::{Played, RUN, Rig},
     world::{PATIENCE, Test, World, plan, run, sum},
 };
 
@@ -30,7 +36,50 @@ async fn removed(_: World) -> Result<()> {
         Box::pin(forged(&world, looked_at)).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
     }
     Box::pin(created(&world)).await?;
-    Box::pin(layer(&world)).await
+    Box::pin(layer(&world)).await?;
+    Box::pin(older(&world)).await
+}
+
+/// The definition of a release that did not know all of the status yet: what is pruned is missed by nobody, and written once.
+async fn older(world: &World) -> Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(world.admin.clone());
+    let mut older = definitions.get("terraformruns.pawl.run").await?;
+    let version = older.spec.versions.first_mut().context("no version")?;
+    let schema = version.schema.iter_mut().flat_map(|schema| &mut schema.open_api_v3_schema).next().context("no schema")?;
+    let status = schema.properties.iter_mut().flatten().find(|(name, _)| *name == "status").context("no status")?.1;
+    for (of, field) in [("attempt", "former"), ("attempt", "nodeName"), ("attempt", "bootID"), ("adopted", "nodeName")] {
+        let of = status.properties.as_mut().and_then(|all| all.get_mut(of)).context(of)?;
+        of.properties.as_mut().and_then(|all| all.remove(field)).context(field)?;
+    }
+    definitions.replace("terraformruns.pawl.run", &PostParams::default(), &older).await?;
+    let rig = Rig::new(world.clone()).await?;
+    let former = json!([{"number": 1, "nodeName": "n"}]);
+    world.create(&rig.namespace, "probe", &json!({})).await?;
+    let attempt = json!({"number": 2, "podName": "p", "open": true, "tries": 2, "former": former});
+    let started = Instant::now();
+    while world
+        .status(&rig.namespace, "probe", &json!({"phase": "Pending", "attempt": attempt}))
+        .await?
+        .status
+        .is_some_and(|s| s.attempt.is_some_and(|attempt| !attempt.former.is_empty()))
+    {
+        ensure!(started.elapsed() < PATIENCE, "the definition is not in force");
+        world.status(&rig.namespace, "probe", &json!({"attempt": {"former": null}})).await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
+    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+    let work = Played::default();
+    let mut process = rig.start(rig.token().await?, work.clone()).await?;
+    rig.look("claimed", |run| run.status.as_ref().is_some_and(|status| status.claim.is_some())).await?;
+    ensure!(process.end().await? == 0 && work.applies.load(Ordering::Relaxed) == 1);
+    rig.pod_ended(&process.message()?).await?;
+    let closed = |run: &TerraformRun| {
+        run.status.as_ref().is_some_and(|s| s.result == Some(RunResult::Applied) && s.attempt.iter().all(|attempt| !attempt.open))
+    };
+    let run = rig.look("closed", closed).await?;
+    ensure!(run.status.and_then(|status| status.adopted).is_some_and(|adopted| adopted.node_name.is_none()));
+    rig.rests("nothing is written again and again").await
 }
 
 /// Takes the binding of a policy away.
@@ -58,24 +107,45 @@ fn waits(run: &TerraformRun) -> bool {
     has(run, conditions::STALLED, "True", reason::POLICY_MISSING)
 }
 
-/// A Manual run waits for whichever policy is missing, and begins when it is back.
+/// Runs of both modes wait for whichever policy is missing, and begin when it is back; one whose plan waits is not approved, and one that
+/// stands in a line says so again at once.
 async fn missing(world: &World, policy: &str) -> Result<()> {
-    let rig = Rig::new(world.clone()).await?;
+    let (manual, automatic) = (Rig::new(world.clone()).await?, Rig::new(world.clone()).await?);
+    let (waiting, queued) = (Rig::new(world.clone()).await?, Rig::new(world.clone()).await?);
+    plans(&waiting).await?;
+    let address = format!("http://state.example.com/{}", queued.namespace);
+    let applies = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
+    let in_line = |run: &TerraformRun| has(run, conditions::STATE_LEASED, "False", reason::QUEUED) && !waits(run);
+    world.create(&queued.namespace, "first", &applies).await?;
+    queued.step_of("first").await?;
+    world.create(&queued.namespace, RUN, &applies).await?;
+    queued.look("queued", in_line).await?;
+
     let binding = take_away(world, policy).await?;
-    world.create(&rig.namespace, RUN, &json!({})).await?;
-    let run = rig.look("stalled with PolicyMissing", waits).await?;
-    let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
-    ensure!(message.contains(policy), "the message does not name the policy: {message}");
-    ensure!(run.status.is_some_and(|status| status.attempt.is_none()), "an attempt was opened");
+    world.create(&manual.namespace, RUN, &json!({})).await?;
+    world.create(&automatic.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
+    for rig in [&manual, &automatic] {
+        let run = rig.look("stalled with PolicyMissing", waits).await?;
+        let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
+        ensure!(message.contains(policy), "the message does not name the policy: {message}");
+        ensure!(run.status.is_some_and(|status| status.attempt.is_none()), "an attempt was opened");
+    }
+    queued.look("stalled with PolicyMissing", waits).await?;
+    waiting.approve().await?;
+    let run = waiting.look("stalled with PolicyMissing", waits).await?;
+    ensure!(run.status.is_some_and(|status| status.approval.is_none()), "recorded without the policy");
+
     put_back(world, &binding).await?;
-    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some()) && !waits(run)).await?;
+    for rig in [&manual, &automatic] {
+        rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some()) && !waits(run)).await?;
+    }
+    queued.look("queued, and no longer stalled", in_line).await?;
     Ok(())
 }
 
-/// An author approves in somebody else's name while the policy is missing.
-async fn forged(world: &World, looked_at: bool) -> Result<()> {
-    let rig = Rig::new(world.clone()).await?;
-    world.create(&rig.namespace, RUN, &json!({})).await?;
+/// A Manual run whose plan waits.
+async fn plans(rig: &Rig) -> Result<()> {
+    rig.world.create(&rig.namespace, RUN, &json!({})).await?;
     rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
     let agent = rig.token().await?;
     agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
@@ -83,6 +153,13 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
     agent.status(&json!({"phase": "Plan"})).await?;
     agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
     rig.look("waiting", |run| has(run, conditions::APPROVED, "False", reason::WAITING)).await?;
+    Ok(())
+}
+
+/// An author approves in somebody else's name while the policy is missing.
+async fn forged(world: &World, looked_at: bool) -> Result<()> {
+    let rig = Rig::new(world.clone()).await?;
+    plans(&rig).await?;
     let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
     let binding = take_away(world, names::POLICY_APPROVAL).await?;
     let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);

@@ -8,6 +8,7 @@ mod chart;
 mod conformance;
 mod convert;
 mod enforcement;
+mod faults;
 mod fences;
 mod health;
 mod layer_rights;
@@ -16,6 +17,8 @@ mod leases;
 mod matrix;
 mod namespaces;
 mod newer;
+mod nodes;
+mod objects;
 mod outputs;
 mod pasted;
 mod policies;
@@ -51,6 +54,7 @@ fn main() -> Result<ExitCode> {
         layer_rights::tests(),
         outputs::tests(),
         pasted::tests(),
+        faults::tests(),
         fences::tests(),
         fences::claims::tests(),
         layers::tests(),
@@ -60,10 +64,12 @@ fn main() -> Result<ExitCode> {
         slots::tests(),
         matrix::tests(),
         namespaces::tests(),
+        nodes::tests(),
         applied::tests(),
         chart::tests(),
         chart::datastore::tests(),
         conformance::tests(),
+        objects::tests(),
         convert::tests(),
         upgrade::tests(),
         webhooks::tests(),

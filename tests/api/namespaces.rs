@@ -12,6 +12,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
+    nodes::{Machine, applying},
     rig::{RUN, Rig},
     world::{PATIENCE, Test, World, refused, run},
 };
@@ -20,12 +21,59 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("namespaces::one_that_is_missing_is_named_when_the_run_is_made", true, missing),
         Test::new("namespaces::one_that_is_being_deleted_is_named_by_its_runs", true, going),
+        Test::new("namespaces::a_controller_that_is_told_of_one_has_what_it_needs_there_and_nothing_elsewhere", true, listed),
     ]
 }
 
 async fn missing(world: World) -> Result<()> {
     let created = world.runs("no-such").create(&PostParams::default(), &run(RUN, &json!({}))?).await;
     refused("of no namespace", created, "namespaces \"no-such\" not found")
+}
+
+/// A run from its creation to its removal, by a controller with the rights that the chart gives one of listed namespaces.
+async fn listed(world: World) -> Result<()> {
+    let rig = Rig::narrow(world).await?;
+    let node = Machine::new(&rig, "n", true).await?;
+    applying(&rig, &node).await?;
+    // Probes are refused on purpose, and proven by now.
+    let before = rig.forbidden();
+    node.goes().await?;
+    rig.later(120);
+    rig.look("told that its node is gone", |run| run.status.as_ref().is_some_and(|status| !status.conditions.is_empty())).await?;
+    rig.later(120);
+    rig.look("ended and tidied up", |run| {
+        let status = run.status.as_ref();
+        status.is_some_and(|status| status.is_terminal() && status.lease.is_none() && status.attempt.iter().all(|a| !a.open))
+    })
+    .await?;
+    let runs = rig.world.runs(&rig.namespace);
+    runs.delete(RUN, &DeleteParams::default()).await?;
+    let started = Instant::now();
+    while runs.get_opt(RUN).await?.is_some() {
+        ensure!(started.elapsed() < PATIENCE, "it is not gone: {:?}", rig.get().await?.metadata);
+        // Gone in between.
+        let _ = rig.step().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(rig.forbidden() == before, "{before:?} became {:?}", rig.forbidden());
+    // What its watches ask for, and nothing of any other namespace.
+    let account = format!("system:serviceaccount:pawl-system:narrow-{}-controller", rig.namespace);
+    let may = |verb: &str, what: &str, place: &[&str]| {
+        let mut args = vec!["auth", "can-i", verb, what, "--as", account.as_str()];
+        args.extend(place);
+        Ok::<_, anyhow::Error>(rig.world.access.kubectl_command(&args).output()?.stdout.starts_with(b"yes"))
+    };
+    let elsewhere = rig.world.namespace().await?;
+    for verb in ["list", "watch"] {
+        for what in ["terraformruns", "terraformlayers", "terraformrepositories", "pods"] {
+            ensure!(may(verb, what, &["-n", &rig.namespace])?, "{verb} {what}");
+            ensure!(!may(verb, what, &["-n", &elsewhere])? && !may(verb, what, &["-A"])?, "{verb} {what} elsewhere");
+        }
+        for what in ["nodes", "namespaces", "validatingadmissionpolicies", "validatingadmissionpolicybindings"] {
+            ensure!(may(verb, what, &[])?, "{verb} {what}");
+        }
+    }
+    Ok(())
 }
 
 /// The pod of one run is refused, and the proof that another one needs before it begins.

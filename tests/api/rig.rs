@@ -4,7 +4,10 @@
 mod agent;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,6 +18,7 @@ use controller::{
     settings::Settings as ControllerSettings,
 };
 use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Client, ResourceExt,
@@ -40,6 +44,8 @@ pub(crate) struct Rig {
     pub(crate) namespace: String,
     context: Arc<Context>,
     feed: Mutex<Feed>,
+    /// By how many seconds the clock of its controller is ahead.
+    ahead: Arc<AtomicI64>,
 }
 
 impl Rig {
@@ -61,17 +67,41 @@ impl Rig {
         Self::of(self.world.clone(), self.namespace.clone(), self.context.settings.clone()).await
     }
 
+    /// A controller that was told of one namespace, with the rights that the chart gives it then.
+    pub(crate) async fn narrow(world: World) -> Result<Self> {
+        let namespace = world.namespace().await?;
+        let settings = ControllerSettings { watch_namespaces: vec![namespace.clone()], ..ControllerSettings::default() };
+        let release = format!("narrow-{namespace}");
+        world.install(&release, "templates/controller-rbac.yaml", &format!("watchNamespaces={{{namespace}}}"))?;
+        Self::by(world, namespace, settings, &format!("{release}-controller")).await
+    }
+
     async fn of(world: World, namespace: String, settings: ControllerSettings) -> Result<Self> {
+        Self::by(world, namespace, settings, "pawl-controller").await
+    }
+
+    async fn by(world: World, namespace: String, settings: ControllerSettings, account: &str) -> Result<Self> {
         let mut config = world.access.config().await?;
-        config.auth_info.impersonate = Some("system:serviceaccount:pawl-system:pawl-controller".into());
+        config.auth_info.impersonate = Some(format!("system:serviceaccount:pawl-system:{account}"));
         config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
         config.default_namespace = "pawl-system".into();
         let client = Client::try_from(config)?;
-        let context = Arc::new(Context::new(Cluster::new(client, settings, ServerClock::default()), None));
+        let ahead = Arc::<AtomicI64>::default();
+        let by = ahead.clone();
+        let clock = ServerClock::beside(move || {
+            let ahead = SignedDuration::from_secs(by.load(Ordering::Relaxed));
+            (Timestamp::now() + ahead, Instant::now() + ahead.unsigned_abs())
+        });
+        let context = Arc::new(Context::new(Cluster::new(client, settings, clock), None));
         let mut feed = context.pods.feed();
         context.pods.apply(&mut feed, &Event::Init);
         context.pods.apply(&mut feed, &Event::InitDone);
-        Ok(Self { world, namespace, context, feed: Mutex::new(feed) })
+        Ok(Self { world, namespace, context, feed: Mutex::new(feed), ahead })
+    }
+
+    /// So much time passes for the controller.
+    pub(crate) fn later(&self, seconds: i64) {
+        self.ahead.fetch_add(seconds, Ordering::Relaxed);
     }
 
     /// The first proof of the admission policies voids what stands anywhere, so it comes before any test.
@@ -88,6 +118,12 @@ impl Rig {
 
     pub(crate) async fn get(&self) -> Result<TerraformRun> {
         Ok(self.world.runs(&self.namespace).get(RUN).await?)
+    }
+
+    /// Calls that the API server refused the controller for want of a right.
+    pub(crate) fn forbidden(&self) -> Vec<String> {
+        let metrics = self.context.metrics.exposition().1;
+        metrics.lines().filter(|line| line.contains("forbidden") && !line.ends_with(" 0")).map(str::to_owned).collect()
     }
 
     /// The controller looks once, on what its cache would show.
@@ -204,6 +240,7 @@ impl Rig {
             attempt: attempt.number,
             pod_name: attempt.pod_name,
             pod_uid: token.uid.clone(),
+            node_name: Some("n".into()),
             grace: Duration::from_secs(30),
             termination_log: log.path().to_path_buf(),
             ..Settings::below("/nowhere".as_ref())

@@ -53,6 +53,7 @@ fn message(run: &TerraformRun, agent: &Agent, nonce: char, result: Option<RunRes
         result,
         message: "played".into(),
         failure: None,
+        unkept: None,
     }
 }
 

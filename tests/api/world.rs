@@ -93,16 +93,8 @@ impl World {
         world.apply(foreign().to_string().as_bytes())?;
         world.established(&format!("crd/terraformruns.{FOREIGN}"))?;
         if policies {
-            let tools = Toolset::ensure(&["helm"])?;
-            let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
-            let output = Command::new(tools.path("helm")?)
-                .args(["template", "pawl", chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
-                .arg("--set=server.enabled=true")
-                .output()
-                .context("cannot run helm")?;
-            ensure!(output.status.success(), "helm template failed: {}", String::from_utf8_lossy(&output.stderr));
             world.access.kubectl(&["create", "namespace", "pawl-system"])?;
-            world.apply(&output.stdout)?;
+            world.apply(&rendered("pawl", &["--set=server.enabled=true"])?)?;
         } else {
             for (_, text) in crds::crd::files()? {
                 world.apply(text.as_bytes())?;
@@ -140,6 +132,11 @@ impl World {
         let output = shell.env("no_proxy", "*").output()?;
         ensure!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// What one template of the chart makes for another release.
+    pub(crate) fn install(&self, release: &str, template: &str, value: &str) -> Result<()> {
+        self.apply(&rendered(release, &["--show-only", template, "--set", value])?)
     }
 
     fn apply(&self, yaml: &[u8]) -> Result<()> {
@@ -291,6 +288,19 @@ fn foreign() -> Value {
     })
     .collect();
     json!({"apiVersion": "v1", "kind": "List", "items": definitions})
+}
+
+/// What the chart makes for a release.
+fn rendered(release: &str, more: &[&str]) -> Result<Vec<u8>> {
+    let tools = Toolset::ensure(&["helm"])?;
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
+    let output = Command::new(tools.path("helm")?)
+        .args(["template", release, chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
+        .args(more)
+        .output()
+        .context("cannot run helm")?;
+    ensure!(output.status.success(), "helm template failed: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(output.stdout)
 }
 
 /// The token of a pod, used by hand: without the tests that the honest agent puts before its writes.

@@ -243,6 +243,7 @@ pub(crate) fn view(attempt: usize, pod: &Pod) -> PodView {
         result: said.result,
         message: "x".into(),
         failure: said.failed.then(failure),
+        unkept: None,
     });
     PodView {
         name: pod_name(attempt),

@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
 const MAIN: &str = "resource \"terraform_data\" \"a\" {\n  input = file(\"${path.module}/../words.txt\")\n}\n";
 
 /// Packs a stack as Flux does, and publishes it on the mirror's server; its URL and digest.
-fn published(scene: &Scene, name: &str) -> Result<(String, String)> {
+pub(crate) fn published(scene: &Scene, name: &str) -> Result<(String, String)> {
     let below = Path::new("artifacts").join(&scene.namespace);
     let dir = scene.suite.releases.tree.root().join(&below);
     let stack = tempfile::tempdir()?;

@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File},
     io::{BufWriter, Write as _},
+    net::{IpAddr, SocketAddr},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
@@ -12,18 +13,29 @@ use anyhow::{Context, Result, ensure};
 use crds::RunResult;
 use runner_agent::providers::{H1, LOCK_FILE};
 use serde_json::{Value, json};
-use tests::cluster::{
-    chart::Values,
-    gobuild::{IN_PODS, Toolset},
+use tests::{
+    cluster::{
+        chart::Values,
+        gobuild::{BUCKETS, IN_PODS, Toolset},
+        pki::Pki,
+    },
+    servers::{
+        bucket::{self, Bucket},
+        forward::ForwardProxy,
+    },
 };
 use tool_versions::{Digest, Platform};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
-use crate::suite::{LATER, Scene, Test, holds};
+use crate::{
+    archive,
+    stored::{approve_waiting, released},
+    suite::{LATER, Scene, Test, holds},
+};
 
 /// What an operator says is of the whole cluster.
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("caches::a_claim_keeps_tools_and_providers_for_those_who_come_later", claim)]
+    vec![Test::new("caches::a_claim_keeps_tools_and_providers_for_those_who_come_later_behind_a_proxy_and_on_a_bucket", claim)]
 }
 
 const CLAIM: &str = "tools";
@@ -49,8 +61,17 @@ resource "terraform_data" "code" {
 async fn claim(scene: Scene) -> Result<()> {
     let dir = volume(&scene)?;
     let cluster = &scene.suite.cluster;
-    cluster.install(&values(&scene)?).await?;
-    let result = kept(&scene, &dir).await;
+    // What is fetched goes by a proxy and trusts the server of the mirror; what is kept is in a bucket behind TLS.
+    let (host, files) = (IpAddr::V4(cluster.host()), tempfile::tempdir()?);
+    let authority = Pki::bare(files.path(), "pawl-test-bucket")?;
+    let bucket = Bucket::start(Toolset::ensure(BUCKETS)?.path("versitygw")?, &authority, host)?;
+    let proxy = ForwardProxy::start(SocketAddr::new(host, 0)).await?;
+    cluster.install(&values(&scene, &bucket, &authority.authority(), &proxy)?).await?;
+    let result = async {
+        kept(&scene, &dir).await?;
+        elsewhere(&scene, &bucket, &proxy).await
+    }
+    .await;
     cluster.install(&scene.suite.releases.values()).await?;
     result
 }
@@ -76,13 +97,45 @@ fn volume(scene: &Scene) -> Result<PathBuf> {
     Ok(dir)
 }
 
-fn values(scene: &Scene) -> Result<Values> {
+fn values(scene: &Scene, bucket: &Bucket, authority: &str, proxy: &ForwardProxy) -> Result<Values> {
     let mut values = scene.suite.releases.values();
     let tools = values.get_mut("runner.tools").context("the suite says nothing about tools")?;
     let mut said: Value = serde_json::from_str(tools)?;
     said["cache"] = json!({"claimName": CLAIM, "fsGroup": GROUP});
     *tools = said.to_string();
+    let env: Value = bucket.variables().into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    let open = scene.suite.releases.open.authority().context("the server has no authority")?;
+    for (path, value) in [
+        ("datastore.store", format!("s3://{}/kept", bucket::NAME)),
+        ("datastore.ca", authority.to_owned()),
+        ("datastore.env", env.to_string()),
+        ("runner.proxy.https", proxy.url()),
+        ("runner.ca", open.to_owned()),
+    ] {
+        values.insert(path.to_owned(), value);
+    }
     Ok(values)
+}
+
+/// An artifact that is fetched through the proxy, from a server that only the operator's authorities vouch for; its plan is taken back, and
+/// its state read again, out of the bucket.
+async fn elsewhere(scene: &Scene, bucket: &Bucket, proxy: &ForwardProxy) -> Result<()> {
+    let (url, digest) = archive::published(scene, "net.tar.gz")?;
+    let spec = json!({"stack": "net", "backend": null, "source": {"artifact": {"url": url, "digest": digest, "path": "net"}},
+        "tool": {"name": "OpenTofu", "version": "1.10.6"}, "approval": {"holdFor": "0s"}});
+    scene.create("fetched", spec.clone()).await?;
+    let waiting = released(scene, "fetched").await?;
+    approve_waiting(scene, &waiting)?;
+    scene.ends_within("fetched", RunResult::Applied, LATER).await?;
+    scene.create("again", spec).await?;
+    scene.ends_within("again", RunResult::NoChanges, LATER).await?;
+    let asked = proxy.asked();
+    ensure!(asked.iter().any(|target| url.contains(target.as_str())), "{url} was not asked for: {asked:?}");
+    let host = format!("{}:", scene.suite.cluster.host());
+    ensure!(asked.iter().all(|target| target.starts_with(&host)), "the cluster was asked for: {asked:?}");
+    let states = bucket.objects().join("kept/states").join(&scene.namespace);
+    ensure!(states.is_dir(), "no state at {}", states.display());
+    Ok(())
 }
 
 /// A stack with a lock file, and its provider packed beside it, which stands for the registry that cannot be reached here.

@@ -67,6 +67,9 @@ async fn tokens(scene: Scene) -> Result<()> {
     let (token, cluster) = (a.token(&scene)?, &scene.suite.cluster);
     let (status, _) = get(&store, &a.bundle(&scene), &token, &a.nonce).await?;
     ensure!(status == StatusCode::OK, "its own bundle: {status}");
+    let now = jiff::Timestamp::now().as_second();
+    let (status, reason) = get(&store, &a.bundle(&scene), &cluster.until(&token, now + 600)?, &a.nonce).await?;
+    ensure!(status == StatusCode::OK, "signed as the API server signs: {status} {reason}");
     let of_account = |pod, audience| cluster.pod_token(&scene.namespace, &a.account, pod, audience);
     for (what, path, token, nonce) in [
         ("another run's bundle", b.bundle(&scene), token.clone(), &a.nonce),
@@ -74,6 +77,7 @@ async fn tokens(scene: Scene) -> Result<()> {
         ("another nonce", a.bundle(&scene), token.clone(), &b.nonce),
         ("a token of the API server's audience", a.bundle(&scene), of_account(Some(&a.pod), None)?, &a.nonce),
         ("a token of no pod", a.bundle(&scene), of_account(None, Some(AUDIENCE))?, &a.nonce),
+        ("a token that has expired", a.bundle(&scene), cluster.until(&token, now - 60)?, &a.nonce),
         ("no token of anybody", a.bundle(&scene), "abc.def.ghi".to_owned(), &a.nonce),
     ] {
         let (status, reason) = get(&store, &path, &token, nonce).await?;

@@ -4,8 +4,12 @@ use anyhow::{Context, Result, ensure};
 use crds::{Changed, Phase, RunResult, names, reason};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
-use tests::{ledger::what, servers::git::Failure};
+use tests::{
+    ledger::{forgotten, what},
+    servers::git::Failure,
+};
 
+use crate::recovery::until_created;
 use crate::suite::{LATER, Scene, Test, gate, gated, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -15,6 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("kills::a_pod_force_deleted_in_apply_is_never_followed", deleted_in_apply),
         Test::new("kills::a_pod_deleted_in_apply_saves_its_state", deleted_gracefully),
         Test::new("kills::an_agent_killed_in_apply_is_indeterminate", agent_killed),
+        Test::new("kills::a_pod_out_of_memory_in_apply_is_indeterminate_and_says_why", out_of_memory),
         Test::new("kills::a_tool_killed_in_apply_is_not_tried_again", tool_killed),
         Test::new("kills::a_second_process_of_the_pod_cannot_apply", second_process),
     ]
@@ -69,9 +74,20 @@ async fn deleted_in_plan(scene: Scene) -> Result<()> {
     deleted_in(&scene, "plan").await
 }
 
+/// What was made and the state does not know: all of it stands in the journal, but for `late` that were made last.
+fn journaled(scene: &Scene, name: &str, late: usize) -> Result<Vec<String>> {
+    let state = scene.suite.state.current(&format!("{}/{name}", scene.namespace)).unwrap_or_default();
+    let (lost, journal) = (forgotten(&scene.ledger(name), &state), scene.read(&format!("terraformruns/{name}/journal"))?);
+    for object in lost.iter().take(lost.len().saturating_sub(late)) {
+        let id = object.rsplit_once("[id=").and_then(|(_, id)| id.strip_suffix(']')).context("no ID")?;
+        holds(&journal, id)?;
+    }
+    Ok(lost)
+}
+
 async fn deleted_in_apply(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": MANY, "apply_ms": 500}), automatic()).await?;
-    scene.until_ledger("a", what::RESOURCE, None).await?;
+    scene.scripted("a", json!({"resources": MANY, "apply_ms": 1500}), automatic()).await?;
+    until_created(&scene, "a", 2).await?;
     delete_by_force(&scene, "a").await?;
     let ended = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
     let status = scene.until("a", "ended", LATER, ended).await?.status.context("no status")?;
@@ -81,6 +97,8 @@ async fn deleted_in_apply(scene: Scene) -> Result<()> {
     ensure!(failure.changes != Changed::None, "{failure:?}");
     tokio::time::sleep(std::time::Duration::from_secs(12)).await;
     ensure!(scene.starts("a", "apply") == 1 && scene.status("a").await?.attempt.context("no attempt")?.number == 1);
+    // As many as were made while the last words of the process were on their way.
+    journaled(&scene, "a", 2)?;
     Ok(())
 }
 
@@ -93,17 +111,19 @@ async fn deleted_gracefully(scene: Scene) -> Result<()> {
     let failure = status.failure.context("no failure")?;
     ensure!(failure.class == crds::FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;
-    ensure!(tests::ledger::forgotten(&scene.ledger("a"), &state).is_empty());
+    ensure!(forgotten(&scene.ledger("a"), &state).is_empty());
     ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
     Ok(())
 }
 
 async fn agent_killed(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": gated(2)}), automatic()).await?;
-    scene.until_ledger("a", what::RESOURCE, None).await?;
+    until_created(&scene, "a", 1).await?;
     let pod = scene.pod("a").await?;
     Scene::kill(&pod, "runner-agent")?;
     let status = scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    let made = journaled(&scene, "a", 0)?;
+    ensure!(made.len() == 1, "{made:?}");
     let failure = status.failure.context("no failure")?;
     ensure!(failure.changes == Changed::Unknown && failure.reason == reason::APPLY_UNCONFIRMED, "{failure:?}");
     // Whose lock may be held: the pod's hostname is the holder.
@@ -113,6 +133,24 @@ async fn agent_killed(scene: Scene) -> Result<()> {
         scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.len() == 1,
         "an unconfirmed apply was followed by another attempt"
     );
+    Ok(())
+}
+
+/// The kernel takes the agent, and with it the whole container.
+async fn out_of_memory(scene: Scene) -> Result<()> {
+    let takes = json!({"address": "terraform_data.b", "steps": [gate(), {"allocate_mb": 400}]});
+    let mut spec = automatic();
+    spec["runner"] = json!({"resources": {"requests": {"memory": "32Mi"}, "limits": {"memory": "128Mi"}}});
+    scene.scripted("a", json!({"resources": [{"address": "terraform_data.a"}, takes]}), spec).await?;
+    until_created(&scene, "a", 1).await?;
+    for (pid, line) in Scene::processes(&scene.pod("a").await?)? {
+        let first = line.contains("runner-agent run");
+        std::fs::write(format!("/proc/{pid}/oom_score_adj"), if first { "1000" } else { "-900" })?;
+    }
+    scene.open("a").await?;
+    let status = scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    holds(&status.failure.context("no failure")?.message, "ran out of memory; raise spec.runner.resources")?;
+    ensure!(journaled(&scene, "a", 0)?.len() == 1 && scene.starts("a", "apply") == 1);
     Ok(())
 }
 

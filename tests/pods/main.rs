@@ -6,6 +6,7 @@ mod archive;
 mod caches;
 mod cancel;
 mod deletion;
+mod demo;
 mod describe;
 mod disk;
 mod failures;
@@ -103,6 +104,7 @@ fn main() -> Result<ExitCode> {
         archive::tests(),
         cancel::tests(),
         deletion::tests(),
+        demo::tests(),
         describe::tests(),
         disk::tests(),
         failures::tests(),

@@ -55,13 +55,45 @@ pub(crate) fn back(scene: &Scene) -> Result<()> {
 
 async fn for_a_while(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"commands": {"plan": [gate()]}}), json!({"approval": {"holdFor": "1h"}})).await?;
-    scene.phase("a", Phase::Plan).await?;
+    // Two whose states it keeps: one that is about to lock and read its own, and one that will give its lock back.
+    let managed = |stack: &str| json!({"stack": stack, "backend": null, "approval": {"mode": "Automatic"}});
+    scene.scripted("reads", json!({"commands": {"plan": [gate()]}}), managed("reads")).await?;
+    let fails = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [gate(), {"diagnostic": {"summary": "no"}}]}]);
+    scene.scripted("unlocks", json!({"resources": fails, "persist": "each"}), managed("unlocks")).await?;
+    scene.scripted("ended", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.ends("ended", RunResult::Applied).await?;
+    for name in ["a", "reads"] {
+        scene.phase(name, Phase::Plan).await?;
+    }
+    let written = Instant::now();
+    while !scene.read("states/unlocks").is_ok_and(|state| state.contains("\"number\"")) {
+        ensure!(written.elapsed() < SOON, "the first object is not in the state");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     away(&scene).await?;
-    scene.open("a").await?;
+    for name in ["a", "reads", "unlocks"] {
+        scene.open(name).await?;
+    }
     scene.until_ledger("a", what::COMMAND_END, Some("plan")).await?;
+    // A run goes whether or not what is kept of it can be deleted.
+    scene.kubectl(&["delete", "tfrun", "ended", "--wait=false"])?;
+    let gone = scene.gone("ended").await;
     tokio::time::sleep(Duration::from_secs(8)).await;
-    ensure!(scene.status("a").await?.phase == Some(Phase::Plan), "the plan waits and is with no datastore");
+    let meanwhile = (scene.status("a").await?.phase, scene.status("reads").await?.phase, scene.status("unlocks").await?.phase);
     back(&scene)?;
+    gone?;
+    ensure!(
+        meanwhile == (Some(Phase::Plan), Some(Phase::Plan), Some(Phase::Apply)),
+        "the plan waits and is with no datastore: {meanwhile:?}"
+    );
+    let status = scene.ends_within("reads", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1) && scene.starts("reads", "plan") == 1);
+    let status = scene.ends_within("unlocks", RunResult::Failed, LATER).await?;
+    ensure!(status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Configuration), "{:?}", status.failure);
+    for stack in ["reads", "unlocks"] {
+        let state: serde_json::Value = serde_json::from_str(&scene.read(&format!("states/{stack}"))?)?;
+        ensure!(state["lock"].is_null(), "{state}");
+    }
     scene.phase("a", Phase::AwaitingApproval).await?;
     let status = scene.status("a").await?;
     ensure!(status.attempt.as_ref().is_some_and(|a| a.number == 1) && scene.starts("a", "plan") == 1, "{status:?}");
@@ -73,40 +105,60 @@ async fn for_a_while(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// One absence that is longer than anybody's patience, for runs that are at three places.
+/// One absence that is longer than anybody's patience, for runs that are at four places.
 /// Burrito 11.16: what a plan says was lost when it could not be stored, and the run went on.
 async fn too_long(scene: Scene) -> Result<()> {
     scene.scripted("at", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     let waiting = scene.phase("at", Phase::AwaitingApproval).await?;
     scene.scripted("behind", json!({"resources": gated(2)}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("restored", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
+    let kept = released(&scene, "restored").await?;
     scene.until_ledger("behind", what::RESOURCE, None).await?;
     away(&scene).await?;
-    let again =
-        |r: &crds::TerraformRun| r.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.number == 2);
+    let at = |number: u32| {
+        move |r: &crds::TerraformRun| {
+            r.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.number == number)
+        }
+    };
     let ended = async {
         scene.open("behind").await?;
         approve_waiting(&scene, &waiting)?;
+        approve_waiting(&scene, &kept)?;
         scene.scripted("before", json!({}), json!({"retry": {"limit": 0}})).await?;
         tokio::try_join!(
             scene.fails("before", FailureClass::Transient, reason::DATASTORE_UNAVAILABLE, LATER),
-            scene.until("at", "taken up again, approved as it was", LATER, again),
+            scene.until("at", "taken up again, approved as it was", LATER, at(2)),
+            scene.until("restored", "taken back once more, approved as it was", LATER, at(3)),
             scene.ends_within("behind", RunResult::Applied, LATER),
         )
     }
     .await;
     let log = scene.log("behind").await;
     back(&scene)?;
-    let (before, at, _) = ended?;
+    let (before, at, restored, _) = ended?;
     ensure!(before.claim.is_none() && scene.starts("before", "apply") == 0);
     holds(before.message.as_deref().unwrap_or_default(), "the datastore does not answer")?;
     // What was approved is not claimed where the claim cannot be recorded, and is not lost by that.
     let at = at.status.unwrap_or_default();
     ensure!(at.claim.is_none() && at.approval.is_some() && scene.starts("at", "apply") == 0, "{at:?}");
     holds(&at.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
+    // What it could not keep of the log stands where people look.
     holds(&log?, "not with the datastore")?;
+    let lost = |r: &crds::TerraformRun| {
+        r.status
+            .as_ref()
+            .is_some_and(|s| s.history.iter().any(|line| line.contains("Log") && line.contains("not with the datastore")))
+    };
+    scene.until("behind", "said to lack the end of its log", SOON, lost).await?;
+    let restored = restored.status.unwrap_or_default();
+    ensure!(restored.claim.is_none() && restored.approval.is_some(), "{restored:?}");
+    holds(&restored.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
     ensure!(scene.starts("behind", "apply") == 1);
     scene.ends_within("at", RunResult::Applied, LATER).await?;
-    ensure!(scene.starts("at", "plan") == 1 && scene.starts("at", "apply") == 1);
+    scene.ends_within("restored", RunResult::Applied, LATER).await?;
+    for name in ["at", "restored"] {
+        ensure!(scene.starts(name, "plan") == 1 && scene.starts(name, "apply") == 1, "{name}");
+    }
     Ok(())
 }
 

@@ -90,7 +90,7 @@ fn created(lines: &[Line]) -> Vec<(String, String)> {
 }
 
 /// Waits until the journal in the datastore has so many created objects.
-async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<Vec<Line>> {
+pub(crate) async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<Vec<Line>> {
     let started = Instant::now();
     loop {
         if let Ok(lines) = journal(scene, name)
@@ -172,6 +172,12 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
         other => anyhow::bail!("{other:?}: {failure:?}"),
     }
     let said = accounted(&scene, "a").await?;
+    if status.result == Some(RunResult::Indeterminate) {
+        // Its writers are fenced: the lock on its state goes with its lease.
+        let free = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.lease.is_none());
+        scene.until("a", "without its lease", LATER, free).await?;
+        ensure!(lock(&scene)?.is_null(), "the lock is held: {}", lock(&scene)?);
+    }
     // The journal is whole, the log of the apply as well.
     let lines = journal(&scene, "a")?;
     ensure!(created(&lines).starts_with(&created(&before)) && created(&before).len() == 3, "{lines:?}");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use crds::RunResult;
+use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
@@ -13,7 +13,7 @@ use kube::{
 use serde_json::json;
 use tests::ledger::what;
 
-use crate::suite::{LATER, Scene, Test, gated};
+use crate::suite::{LATER, Scene, Test, gated, holds};
 
 pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("standby::one_goes_on_when_the_leader_is_killed_or_told_to_end", failover)]
@@ -74,10 +74,46 @@ async fn failover(scene: Scene) -> Result<()> {
         values.insert("controller.replicas".to_owned(), replicas.to_owned());
         values
     };
-    scene.suite.cluster.install(&with("2")).await?;
-    let result = takes_over(&scene).await;
+    // Neither needs a datastore.
+    let mut values = with("2");
+    values.insert("datastore".to_owned(), json!({"enabled": false}).to_string());
+    scene.suite.cluster.install(&values).await?;
+    let result = async {
+        without_datastore(&scene).await?;
+        takes_over(&scene).await
+    }
+    .await;
     scene.suite.cluster.install(&with("1")).await?;
     result
+}
+
+/// A plan lives in its pod, which is held for it whatever `holdFor` says, and the run says so; a stack needs a backend of its own.
+async fn without_datastore(scene: &Scene) -> Result<()> {
+    let short = json!({"approval": {"holdFor": "0s"}});
+    scene.scripted("held", json!({}), short.clone()).await?;
+    scene.scripted("dies", json!({}), short).await?;
+    scene.scripted("stateless", json!({}), json!({"backend": null, "stack": "x"})).await?;
+    scene.fails("stateless", FailureClass::Configuration, reason::NO_DURABLE_STATE, LATER).await?;
+    for name in ["held", "dies"] {
+        let status = scene.phase(name, Phase::AwaitingApproval).await?;
+        holds(status.message.as_deref().unwrap_or_default(), "without a datastore its pod is held as long")?;
+    }
+    // With its pod the plan is gone, and another is made.
+    let first = scene.status("dies").await?.plan.context("no plan")?.checksum;
+    let pod = scene.pod("dies").await?.name_any();
+    scene.kubectl(&["delete", "pod", &pod, "--wait=false"])?;
+    let another = |run: &TerraformRun| {
+        let plan = run.status.as_ref().filter(|s| s.phase == Some(Phase::AwaitingApproval)).and_then(|s| s.plan.as_ref());
+        plan.is_some_and(|plan| plan.checksum != first)
+    };
+    scene.until("dies", "with another plan", LATER, another).await?;
+    for name in ["held", "dies"] {
+        ensure!(scene.approve(name).await?.status.success());
+        let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
+        ensure!(status.journal.is_none() && scene.starts(name, "apply") == 1, "{status:?}");
+    }
+    ensure!(scene.read("terraformruns/held/plan").is_err(), "nobody keeps it");
+    Ok(())
 }
 
 async fn takes_over(scene: &Scene) -> Result<()> {

@@ -154,8 +154,13 @@ pub fn select<'a>(entries: &'a [Entry], what: &str, command: Option<&str>) -> Ve
         .collect()
 }
 
-/// Everything in a ledger that must never happen, one sentence each; empty is good.
+/// Everything in a ledger that must never happen, one sentence each; empty is good. Nobody but a test itself removes locks by force.
 pub fn violations(entries: &[Entry]) -> Vec<String> {
+    violations_where(entries, |unlock| is_gone(entries, unlock))
+}
+
+/// The same where others remove locks too: of holders that are `gone`.
+pub fn violations_where(entries: &[Entry], gone: impl Fn(&Entry) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (key, applies) in applies_by_key(entries) {
         if applies.len() > 1 {
@@ -168,7 +173,7 @@ pub fn violations(entries: &[Entry]) -> Vec<String> {
             what::FORCED_EXIT => found.push(format!("the tool of {} got a second signal", entry.who)),
             what::WRITE_REFUSED => found.push(format!("{} wrote a state without its lock", entry.who)),
             what::UNLOCK_REFUSED => found.push(format!("{} removed a lock of another", entry.who)),
-            what::UNLOCK if !by_holder(entry) && !is_gone(entries, entry) => {
+            what::UNLOCK if !by_holder(entry) && !gone(entry) => {
                 let holder = entry.text("holder").unwrap_or_default();
                 found.push(format!("the lock of {holder} was removed by force, by `{}`", entry.who));
             }
@@ -184,16 +189,25 @@ pub fn violations(entries: &[Entry]) -> Vec<String> {
 /// Who removes locks when a test does it itself, as a person would.
 pub const BY_HAND: &str = "by-hand";
 
+/// The host that held the lock which an entry says was removed.
+fn host(unlock: &Entry) -> &str {
+    let holder = unlock.text("holder").unwrap_or_default();
+    holder.rsplit_once('@').map_or(holder, |(_, host)| host)
+}
+
+/// Whether the process whose lock was removed has done nothing since.
+pub fn is_silent(entries: &[Entry], unlock: &Entry) -> bool {
+    !entries.iter().skip_while(|entry| *entry != unlock).skip(1).any(|entry| entry.who == host(unlock))
+}
+
 /// A test saw the end of the pod that held the lock, and says so.
 fn is_gone(entries: &[Entry], unlock: &Entry) -> bool {
-    let holder = unlock.text("holder").unwrap_or_default();
-    let host = holder.rsplit_once('@').map_or(holder, |(_, host)| host);
+    let host = host(unlock);
     entries.iter().any(|entry| entry.what == what::MARK && entry.who == BY_HAND && entry.text("gone") == Some(host))
 }
 
 fn by_holder(unlock: &Entry) -> bool {
-    let holder = unlock.text("holder").unwrap_or_default();
-    unlock.who == BY_HAND || holder.rsplit_once('@').map_or(holder, |(_, host)| host) == unlock.who
+    unlock.who == BY_HAND || host(unlock) == unlock.who
 }
 
 /// Resources that were created (or replaced) by the tool and that `state`, a state in format 4, does not know.
@@ -243,6 +257,12 @@ mod tests {
         assert_eq!(violations(&[Entry::new("a", what::APPLY, Value::Null)]).len(), 1);
         let unlock = |who: &str| violations(&[Entry::new(who, what::UNLOCK, json!({"holder": "root@a"}))]).len();
         assert_eq!(["a", BY_HAND, "b", ""].map(unlock), [0, 0, 1, 1]);
+        // Where Pawl removes them too, whose owner is never heard of again.
+        let of = |who: &str| {
+            let all = [apply("a", "1"), Entry::new("b", what::UNLOCK, json!({"holder": "root@a"})), apply(who, "2")];
+            violations_where(&all, |unlock| is_silent(&all, unlock)).len()
+        };
+        assert_eq!((of("b"), of("a")), (0, 1));
     }
 
     #[test]

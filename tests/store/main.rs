@@ -4,13 +4,13 @@
 //! Which authorities are trusted is said by the environment, as in the chart's pod: a directory beside the system's file. So the
 //! checks run in a second process, whose environment the first one makes.
 
-mod bucket;
 mod checks;
 
 use std::{
     collections::HashMap,
     env,
     future::Future,
+    net::Ipv4Addr,
     path::Path,
     pin::Pin,
     process::{Command, ExitCode},
@@ -18,16 +18,18 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use bucket::Bucket;
 use datastore::{
     blob::{sealed::Sealed, store::Store},
     crypt::keys::Keys,
 };
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
-use tests::cluster::{
-    gobuild::{BUCKETS, Toolset},
-    pki::Pki,
+use tests::{
+    cluster::{
+        gobuild::{BUCKETS, Toolset},
+        pki::Pki,
+    },
+    servers::bucket::{self, Bucket},
 };
 
 /// A store of its own for one check.
@@ -98,7 +100,9 @@ fn main() -> Result<ExitCode> {
     let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
     let tools = if wanted { Some(Toolset::ensure(BUCKETS)?) } else { Toolset::cached(BUCKETS)? };
     let bucket = match tools {
-        Some(tools) if !arguments.list => Some(Arc::new(Bucket::start(tools.path("versitygw")?, &authority)?)),
+        Some(tools) if !arguments.list => {
+            Some(Arc::new(Bucket::start(tools.path("versitygw")?, &authority, Ipv4Addr::LOCALHOST.into())?))
+        }
         Some(_) => None,
         None => {
             println!("left out: the checks on S3 (its server is not built yet; `PAWL_SUITES=1` builds it)");

@@ -1,8 +1,8 @@
 //! Requests that were not carried out, or of which nobody knows.
 
-use std::{error::Error, io, path::PathBuf, sync::Arc};
+use std::{error::Error, io, path::PathBuf, sync::Arc, time::Duration};
 
-use reqwest::{Response, StatusCode};
+use reqwest::{Response, StatusCode, header::RETRY_AFTER};
 
 use crds::{
     datastore::{CORRUPT, INVALID, KEY_MISSING, Problem, causes},
@@ -11,6 +11,9 @@ use crds::{
 
 /// The longest answer that is read at once, in bytes.
 pub(crate) const MAX_ANSWER: usize = 64 << 10;
+
+/// The longest that a datastore is left alone which asks for it: behind the claim it is asked for minutes, and no longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// A request that was not carried out, or of which nobody knows. [`causes`] prints it with its sources.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -45,9 +48,22 @@ impl RequestError {
         Self::Unanswered(Arc::from(why.into()))
     }
 
+    /// An answer that may be another after that time.
+    pub fn busy(problem: Problem, after: Duration) -> Self {
+        Self::Unanswered(Arc::new(Busy { problem, after }))
+    }
+
     /// Whether the datastore answered with this reason.
     pub fn is(&self, reason: &str) -> bool {
         matches!(self, Self::Refused(problem) if problem.reason == reason)
+    }
+
+    /// How long to wait at least before it is sent again, as a busy datastore asks for.
+    pub fn after(&self) -> Duration {
+        match self {
+            Self::Unanswered(source) => source.downcast_ref::<Busy>().map_or(Duration::ZERO, |busy| busy.after.min(LONGEST_WAIT)),
+            Self::File { .. } | Self::Authority(_) | Self::Refused(_) => Duration::ZERO,
+        }
     }
 
     /// Why, where it is clear that the datastore did not carry out a request.
@@ -59,6 +75,14 @@ impl RequestError {
             Self::Refused(problem) => problem.to_string(),
         }
     }
+}
+
+/// An answer that may be another later.
+#[derive(Debug, thiserror::Error)]
+#[error("{problem}")]
+struct Busy {
+    problem: Problem,
+    after: Duration,
 }
 
 impl From<reqwest::Error> for RequestError {
@@ -73,6 +97,8 @@ pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError>
     if status.is_success() {
         return Ok(response);
     }
+    let seconds = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
+    let after = Duration::from_secs(seconds.unwrap_or_default());
     let text = read(response).await.unwrap_or_default();
     let problem = serde_json::from_slice::<Problem>(&text).unwrap_or_else(|_| Problem {
         reason: INVALID.to_owned(),
@@ -81,7 +107,7 @@ pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError>
     });
     let definite = [CORRUPT, KEY_MISSING].contains(&problem.reason.as_str());
     let later = status.is_server_error() && !definite || status == StatusCode::TOO_MANY_REQUESTS;
-    Err(if later { RequestError::Unanswered(Arc::new(problem)) } else { RequestError::Refused(problem) })
+    Err(if later { RequestError::busy(problem, after) } else { RequestError::Refused(problem) })
 }
 
 /// The body of an answer.
@@ -111,8 +137,7 @@ mod tests {
     use super::*;
 
     async fn of(code: u16, body: &'static str) -> Result<Response, RequestError> {
-        let mut answer = http::Response::new(body);
-        *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+        let answer = http::Response::builder().status(code).header(RETRY_AFTER, "7").body(body).unwrap();
         sorted(answer.into()).await
     }
 
@@ -124,10 +149,11 @@ mod tests {
             let error = of(code, problem).await.unwrap_err();
             assert!(matches!(error, RequestError::Unanswered(_)), "{code}");
             assert_eq!(causes(&error), "the datastore does not answer: Unavailable: too many");
-            assert_eq!(error.why(), "Unavailable: too many");
+            assert_eq!((error.why().as_str(), error.after().as_secs()), ("Unavailable: too many", 7));
         }
         for (code, body) in [(500, r#"{"reason": "Corrupt", "message": "m"}"#), (403, problem)] {
-            assert!(matches!(of(code, body).await.unwrap_err(), RequestError::Refused(_)), "{body}");
+            let error = of(code, body).await.unwrap_err();
+            assert!(matches!(error, RequestError::Refused(_)) && error.after().is_zero(), "{body}");
         }
         let error = of(418, "<html>").await.unwrap_err();
         assert_eq!(causes(&error), "the datastore refuses: Invalid: 418 I'm a teapot: <html>");

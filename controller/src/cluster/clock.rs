@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{Response, header::DATE};
+use axum::http::{
+    Response, StatusCode,
+    header::{DATE, RETRY_AFTER},
+};
 use futures::{FutureExt as _, future::BoxFuture};
 use tower::{BoxError, Service};
 
@@ -17,7 +20,8 @@ use crds::clock::ServerClock;
 /// went away while it was asked leaves a watch without a word, and the watch's own bound counts from its first.
 const BEGINS: Duration = Duration::from_secs(60);
 
-/// A client's connection whose answers tell the time.
+/// A client's connection whose answers tell the time, and for how long a busy server wants to be left alone: errors of the client hold no
+/// headers, and the words of API Priority and Fairness are no status.
 #[derive(Clone)]
 pub struct Timed<S> {
     inner: S,
@@ -53,6 +57,10 @@ where
             if let Some(date) = answer.headers().get(DATE).filter(|_| answer.status().is_success()) {
                 clock.answered(sent, date.as_bytes());
             }
+            let busy = matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+            if let Some(after) = answer.headers().get(RETRY_AFTER).filter(|_| busy) {
+                clock.busy(after.as_bytes());
+            }
             Ok(answer)
         }
         .boxed()
@@ -80,7 +88,8 @@ mod tests {
         }
 
         fn call(&mut self, (): ()) -> Self::Future {
-            std::future::ready(Ok(Response::builder().status(self.0).header(DATE, self.1).body(()).unwrap()))
+            let answer = Response::builder().status(self.0).header(DATE, self.1).header(RETRY_AFTER, "7");
+            std::future::ready(Ok(answer.body(()).unwrap()))
         }
     }
 
@@ -111,9 +120,19 @@ mod tests {
     async fn what_the_api_server_carried_out_tells_the_time_and_an_error_does_not() {
         let (clock, far) = (ServerClock::default(), Timestamp::from_second(4_000_000_000).unwrap());
         let ask = async |code| Timed::new(Server(code, "Tue, 02 Oct 2096 07:06:40 GMT"), clock.clone()).call(()).await.unwrap();
-        ask(503).await;
+        ask(502).await;
         assert!(clock.now() < far);
         ask(200).await;
+        assert!(clock.busy_for().is_zero(), "neither asks for time");
         assert!((far..far + jiff::SignedDuration::from_mins(10)).contains(&clock.now()), "{}", clock.now());
+    }
+
+    #[tokio::test]
+    async fn what_a_busy_server_asks_for_is_known() {
+        for code in [429, 503] {
+            let clock = ServerClock::default();
+            Timed::new(Server(code, ""), clock.clone()).call(()).await.unwrap();
+            assert!((6_000..=7_000).contains(&clock.busy_for().as_millis()), "{code}");
+        }
     }
 }

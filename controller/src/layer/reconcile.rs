@@ -114,14 +114,14 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
     Ok(controller::Action::requeue(Duration::from_secs(2)))
 }
 
-/// When to look again after an error: after 1, 2, 4, … s, at most 60.
+/// When to look again after an error: after 1, 2, 4, … s, at most 60, and not before an API server that is busy wants to be asked again.
 #[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
 pub fn on_error(layer: Arc<TerraformLayer>, error: &Error, ctx: Arc<Context>) -> controller::Action {
     let errors = ctx.remember(&layer.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
     });
-    let wait = ERRORS.after(errors);
+    let wait = ERRORS.after(errors).max(ctx.clock.busy_for());
     tracing::warn!(
         layer.namespace = layer.namespace().unwrap_or_default(),
         layer.name = layer.name_any(),

@@ -17,7 +17,7 @@ use crate::{
     runner_pod::{account, status::PodView},
     state_queue::{queue::Ahead, want::wants},
 };
-use crds::TerraformRun;
+use crds::{Adopted, Attempt, TerraformRun};
 
 /// The number in a resourceVersion, 0 when it is none.
 pub(super) fn version(run: &TerraformRun) -> u64 {
@@ -30,8 +30,7 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
     if version(run) < notes.version {
         return None;
     }
-    let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
-    let adopted = run.status.as_ref().and_then(|status| status.adopted.as_ref());
+    let (attempt, adopted) = attempt(run);
     let pod = match attempt {
         None => PodState::Absent,
         Some(attempt) => match ctx.pods.get(&run.namespace().unwrap_or_default(), &attempt.pod_name) {
@@ -42,7 +41,7 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
     };
     let own = own_pod(adopted, &pod);
     let notes = placed(notes, run, own, ctx);
-    let node = node_name(attempt, own, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
+    let node = node_name(attempt, adopted, own, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
     // Without a plan the spec says of which state the run is, and the cache does not keep that.
     let planned = run.status.as_ref().and_then(|status| status.plan.as_ref()).is_some_and(|plan| plan.state_key.is_some());
     let ahead = if planned { ahead(run, ctx) } else { None };
@@ -56,7 +55,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     if fresh.uid().unwrap_or_default() != uid {
         return Ok(None);
     }
-    let attempt = fresh.status.as_ref().and_then(|status| status.attempt.as_ref());
+    let (attempt, adopted) = attempt(&fresh);
     let pod = match attempt {
         None => PodState::Absent,
         Some(attempt) => match ctx.call_opt("read pod", ctx.pod_api(&namespace).get(&attempt.pod_name)).await? {
@@ -66,18 +65,23 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
             Some(_) | None => PodState::Absent,
         },
     };
-    let own = own_pod(fresh.status.as_ref().and_then(|status| status.adopted.as_ref()), &pod);
+    let own = own_pod(adopted, &pod);
     let notes = placed(notes(&fresh, ctx), &fresh, own, ctx);
     // Nothing rests on the node of a run that has ended and given everything back.
     let matters =
         fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
-    let node = match node_name(attempt, own, &notes).filter(|_| matters) {
+    let node = match node_name(attempt, adopted, own, &notes).filter(|_| matters) {
         Some(name) => node_watch::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
         None => NodeState::Unknown,
     };
     let (ahead, fresh) = (ahead(&fresh, ctx), Arc::new(fresh));
     let seen = observed(&fresh, RunView::live(fresh.clone()), pod, notes, node, ctx);
     Ok(Some(Observed { run_live: true, pod_live: true, ahead, ..seen }))
+}
+
+/// The newest attempt, and the process that adopted one.
+fn attempt(run: &TerraformRun) -> (Option<&Attempt>, Option<&Adopted>) {
+    run.status.as_ref().map_or((None, None), |status| (status.attempt.as_ref(), status.adopted.as_ref()))
 }
 
 /// With what the watches know of other runs, and nothing yet that has to be asked for.

@@ -118,7 +118,8 @@ impl Observed {
 
     /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
     pub fn node_name(&self) -> Option<&str> {
-        node_name(self.status().attempt.as_ref(), self.own_pod(), &self.notes)
+        let status = self.status();
+        node_name(status.attempt.as_ref(), status.adopted.as_ref(), self.own_pod(), &self.notes)
     }
 
     /// Whether run and pod were read just now. Without an open attempt no pod matters.
@@ -146,11 +147,16 @@ pub(super) fn own_pod<'a>(adopted: Option<&Adopted>, pod: &'a PodState) -> Optio
 }
 
 /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
-pub(super) fn node_name<'a>(attempt: Option<&'a Attempt>, pod: Option<&'a PodView>, notes: &'a Notes) -> Option<&'a str> {
+pub(super) fn node_name<'a>(
+    attempt: Option<&'a Attempt>,
+    adopted: Option<&'a Adopted>,
+    pod: Option<&'a PodView>,
+    notes: &'a Notes,
+) -> Option<&'a str> {
     if let Some(pod) = pod {
         return pod.node.as_deref();
     }
     let attempt = attempt?;
     let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
-    attempt.node_name.as_deref().or(seen)
+    attempt.node(adopted).or(seen)
 }

@@ -132,14 +132,14 @@ fn gone(uid: &str, ctx: &Context) -> controller::Action {
     controller::Action::await_change()
 }
 
-/// When to look again after an error: after 1, 2, 4, … s, at most 30.
+/// When to look again after an error: after 1, 2, 4, … s, at most 30, and not before whoever is busy wants to be asked again.
 #[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
 pub fn on_error(run: Arc<TerraformRun>, error: &Error, ctx: Arc<Context>) -> controller::Action {
     let errors = ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
     });
-    let wait = CALLS.after(errors);
+    let wait = CALLS.after(errors).max(ctx.clock.busy_for()).max(error.after());
     tracing::warn!(
         run.namespace = run.namespace().unwrap_or_default(),
         run.name = run.name_any(),

@@ -258,7 +258,7 @@ pub fn trim(run: &mut TerraformRun) {
         status.conditions.iter_mut().for_each(|c| c.message = String::new());
         status.conditions.shrink_to_fit();
         status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
-        status.attempt.iter_mut().for_each(|attempt| attempt.image = None);
+        status.attempt.iter_mut().for_each(|attempt| (attempt.image, attempt.former) = (None, Vec::new()));
         run.spec.runner.image = None;
         if let Some(annotations) = &mut run.metadata.annotations {
             // Those of its layer, which reads them elsewhere.

@@ -28,6 +28,7 @@ pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings,
         value(pod_env::ENV_ATTEMPT, attempt.to_string()),
         field(pod_env::ENV_POD_NAME, "metadata.name"),
         field(pod_env::ENV_POD_UID, "metadata.uid"),
+        field(pod_env::ENV_NODE_NAME, "spec.nodeName"),
         value(pod_env::ENV_GRACE, grace_seconds(run).to_string()),
     ];
     if let Some(Handout { url, ca }) = store {

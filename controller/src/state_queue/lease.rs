@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crds::{Phase, TerraformRun, names};
+use crds::{Attempt, Phase, TerraformRun, names};
 
 use super::want::is_entitled;
 use crate::{
@@ -186,15 +186,20 @@ pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether nothing of a run's pod that is gone runs any more, as its node says: `Ok`, otherwise why it may. Where nobody knows
-/// which node it was, each of them has to be Ready.
+/// Whether nothing of an attempt's pod that is gone runs any more, as its node says: `Ok`, otherwise why it may. `attempt` is what the
+/// run says of it, while it is the newest. Where nobody wrote down which node it was, each of them has to be Ready: a run of an
+/// older version.
 ///
 /// # Errors
 /// When an answer says nothing.
-pub async fn node(run: &TerraformRun, name: Option<&str>, ctx: &Cluster) -> Result<Result<(), String>, Error> {
+pub async fn node(
+    run: &TerraformRun,
+    name: Option<&str>,
+    attempt: Option<&Attempt>,
+    ctx: &Cluster,
+) -> Result<Result<(), String>, Error> {
     let Some(name) = name else { return every(ctx).await };
     let state = node_watch::read(name, ctx).await?;
-    let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref());
     if over(name, attempt, &state).is_some() {
         return Ok(Ok(()));
     }

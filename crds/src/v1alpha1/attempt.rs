@@ -48,6 +48,29 @@ pub struct Attempt {
     #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
+    /// The attempts before this one whose pods may have left a lock, the newest last; older ones than the last eight are not kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub former: Vec<FormerAttempt>,
+}
+
+impl Attempt {
+    /// The node of its pod, as its agent or the controller wrote it down.
+    pub fn node<'a>(&'a self, adopted: Option<&'a Adopted>) -> Option<&'a str> {
+        let said = adopted.filter(|adopted| adopted.attempt == self.number).and_then(|adopted| adopted.node_name.as_deref());
+        self.node_name.as_deref().or(said)
+    }
+}
+
+/// An attempt that was followed by another.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FormerAttempt {
+    /// Its number.
+    pub number: u32,
+    /// Node of its pod.
+    #[schemars(length(max = 253))]
+    pub node_name: String,
 }
 
 /// The process that works for an attempt; written once per attempt number.
@@ -63,6 +86,10 @@ pub struct Adopted {
     /// Drawn by the process at its start and kept in memory only: 32 hexadecimal digits.
     #[schemars(length(min = 32, max = 32))]
     pub nonce: String,
+    /// Node of its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub node_name: Option<String>,
     /// How much of a spec its agent knows; an agent that does not say it knows none of the fields that came later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]

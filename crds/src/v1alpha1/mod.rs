@@ -22,7 +22,7 @@ mod status;
 mod template;
 mod values;
 
-pub use attempt::{Adopted, Attempt, Claim, Settled};
+pub use attempt::{Adopted, Attempt, Claim, FormerAttempt, Settled};
 pub use credentials::{CliConfig, Credentials, GitCredential, RegistryCredential};
 pub use failure::{Changed, Diagnostic, Failure, FailureClass};
 pub use hooks::{FailedHook, Hook, HookWhen, OnFailure};

@@ -76,7 +76,7 @@ pub async fn retry_for<T, F: Future<Output = Result<T, RequestError>>>(
             return Err(error);
         }
         tries += 1;
-        let wait = backoff(tries);
+        let wait = backoff(tries).max(error.after());
         if begun.elapsed() + wait > limit {
             return Err(error);
         }
@@ -117,5 +117,18 @@ mod tests {
         })
         .await;
         assert!(result.is_err() && times > 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_datastore_is_asked_when_it_wants_to_be() {
+        let (begun, mut times) = (Instant::now(), 0);
+        let result = retry_for(Duration::from_secs(60), || {
+            times += 1;
+            let busy = RequestError::busy(Problem::default(), Duration::from_secs(9));
+            let answer = if times == 3 { Ok(()) } else { Err(busy) };
+            async { answer }
+        });
+        result.await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_secs(18));
     }
 }

@@ -122,8 +122,9 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
                     said.send_replace(State::Refused(error));
                     return;
                 }
+                let wait = backoff(tries).max(error.after());
                 said.send_replace(State::Failing(error));
-                sleep(backoff(tries)).await;
+                sleep(wait).await;
             }
         }
     }

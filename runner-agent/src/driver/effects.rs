@@ -173,6 +173,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                             attempt: settings.attempt,
                             pod_uid: settings.pod_uid.clone(),
                             nonce: settings.nonce.clone(),
+                            node_name: settings.node_name.clone(),
                             speaks: Some(needs::SPEAKS),
                         };
                         view.adopt(&status, adopted, settings.restores, now);

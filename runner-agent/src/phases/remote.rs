@@ -220,10 +220,11 @@ impl PhaseRunner {
         self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {}", trouble.why()))).await;
     }
 
-    /// The log is at its end: waits until the datastore has it, for a while.
-    pub async fn finish_log(&self) {
+    /// The log is at its end: waits until the datastore has it, for a while. What of log and journal is not there then, which is in the
+    /// log as well.
+    pub async fn finish_log(&self) -> Option<String> {
         self.log.flush(Duration::from_secs(2)).await;
-        let Some(remote) = &self.remote else { return };
+        let remote = self.remote.as_ref()?;
         let sending = remote.sending.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(sending) = sending {
             let sent = tokio::time::timeout(END_PATIENCE, sending).await;
@@ -232,25 +233,26 @@ impl PhaseRunner {
             }
         }
         self.log.flush(Duration::from_secs(2)).await;
-        self.finish_journal(remote).await;
+        let journal = self.finish_journal(remote).await;
         remote.spool.seal();
-        if let Err(trouble) = remote.shipper.flush(END_PATIENCE).await {
+        let log = remote.shipper.flush(END_PATIENCE).await.err().map(|trouble| {
             let (bytes, _) = remote.spool.waiting();
-            self.log
-                .line(&format!("pawl: the last {bytes} bytes of this log are not with the datastore: {}", trouble.why()))
-                .await;
+            format!("the last {bytes} bytes of the log are not with the datastore: {}", trouble.why())
+        });
+        let unkept: Vec<_> = journal.into_iter().chain(log).map(|text| self.redactor.clean(&text)).collect();
+        for text in &unkept {
+            self.log.line(&format!("pawl: {text}")).await;
         }
+        (!unkept.is_empty()).then(|| unkept.join("; "))
     }
 }
 
 impl PhaseRunner {
-    async fn finish_journal(&self, remote: &Remote) {
-        let journaling = remote.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(journaling) = journaling else { return };
+    async fn finish_journal(&self, remote: &Remote) -> Option<String> {
+        let journaling = remote.journal.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         journaling.spool.seal();
-        if let Err(trouble) = journaling.shipper.flush(END_PATIENCE).await {
-            self.missing("the end of the journal", &trouble).await;
-        }
+        let trouble = journaling.shipper.flush(END_PATIENCE).await.err()?;
+        Some(format!("the end of the journal is not with the datastore: {}", trouble.why()))
     }
 }
 

@@ -99,6 +99,8 @@ pub(crate) struct Played {
     pub(crate) state_key: Option<String>,
     /// How often it applied.
     pub(crate) applies: Arc<AtomicU32>,
+    /// The command in which our own code has a fault.
+    pub(crate) panics: &'static str,
 }
 
 impl Work for Played {
@@ -115,6 +117,7 @@ impl Work for Played {
     }
 
     async fn plan(&self, _notices: Notices) -> Result<PlanReport, Failure> {
+        assert_ne!(self.panics, "plan", "a fault that the test asked for");
         Ok(PlanReport {
             has_changes: true,
             counts: Changes { add: 1, ..Changes::default() },
@@ -133,6 +136,7 @@ impl Work for Played {
 
     async fn apply(&self, _claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
         self.applies.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(self.panics, "apply", "a fault that the test asked for");
         let _ = notices.send(Notice::Started("apply"));
         let _ = notices.send(Notice::Ended("apply", 0));
         Ok(ApplyReport { done: 1, outputs: 0 })

@@ -3,13 +3,17 @@
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use anyhow::{Context, Result};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use datastore_client::{Connection, Limits, Text};
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
 use reqwest::{Method, RequestBuilder};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::whole::{Cluster, NAMESPACE};
+use super::{
+    pki,
+    whole::{Cluster, NAMESPACE},
+};
 
 /// The claim of the datastore's volume.
 pub const CLAIM: &str = "pawl-data";
@@ -81,6 +85,21 @@ impl Cluster {
             args.extend(["--audience", audience]);
         }
         Ok(self.kubectl(&args)?.trim().to_owned())
+    }
+
+    /// The same token, which is good until another second of the epoch, or was.
+    ///
+    /// # Errors
+    /// When it is none, or cannot be signed.
+    pub fn until(&self, token: &str, second: i64) -> Result<String> {
+        let payload = token.split('.').nth(1).context("a token without a payload")?;
+        let mut payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
+        payload["exp"] = json!(second);
+        for begin in ["iat", "nbf"] {
+            payload[begin] = json!(payload[begin].as_i64().unwrap_or(second).min(second - 3600));
+        }
+        let key = self.state().join("pki/sa.key");
+        pki::token(&fs::read_to_string(&key).with_context(|| format!("cannot read {}", key.display()))?, &payload)
     }
 }
 

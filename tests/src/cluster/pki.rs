@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
-    SanType,
+    SanType, SigningKey as _,
 };
+use serde_json::{Value, json};
 
 use super::cache;
 
@@ -105,6 +107,26 @@ impl Pki {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .with_context(|| format!("cannot protect {}", path.display()))
     }
+}
+
+/// A token of a service account with this payload, signed with the key in a PEM as the API server signs them.
+///
+/// # Errors
+/// When the key is none, or the payload no JSON.
+pub fn token(key: &str, payload: &Value) -> Result<String> {
+    let key = KeyPair::from_pem(key).context("`sa.key` is no key")?;
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let signed = format!("{}.{}", part(&json!({"alg": "ES256", "typ": "JWT"})), part(payload));
+    let signature = key.sign(signed.as_bytes())?;
+    // Two integers, each of which may have a zero before it or lack some, in place of two times 32 bytes.
+    let (mut fixed, mut rest) = (Vec::new(), signature.get(2..).unwrap_or_default());
+    while let [2, length, more @ ..] = rest {
+        let (integer, after) = more.split_at_checked(usize::from(*length)).context("a signature that is none")?;
+        let digits: Vec<u8> = integer.iter().copied().skip_while(|byte| *byte == 0).collect();
+        fixed.extend(std::iter::repeat_n(0, 32 - digits.len().min(32)).chain(digits));
+        rest = after;
+    }
+    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(fixed)))
 }
 
 /// A certificate authority of that name.

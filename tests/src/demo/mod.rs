@@ -13,6 +13,7 @@ mod servers;
 mod stack;
 mod story;
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -20,6 +21,7 @@ use anyhow::{Context, Result};
 use crate::cluster::chart::{PawlImages, Values};
 use crate::cluster::gobuild::DEMO_IN_PODS;
 use crate::cluster::{Audit, Cluster, cache, prepare};
+use crate::servers::{git::GitServer, objects::ObjectServer};
 
 use self::screen::Step;
 use self::servers::Servers;
@@ -76,6 +78,17 @@ pub async fn run(options: &Options) -> Result<u8> {
     cache::write(&mark, "")?;
 
     Box::pin(story::tell(&cluster, &servers, options.approval, begun)).await
+}
+
+/// Plays it on a cluster that is up, with servers that end with it. Whoever wants to be asked has to be at a terminal.
+///
+/// # Errors
+/// As [`run`].
+pub async fn rehearse(cluster: &Cluster, approval: Approval) -> Result<u8> {
+    let (host, files) = (SocketAddr::new(IpAddr::V4(cluster.host()), 0), tempfile::tempdir()?);
+    let (git, objects) = (GitServer::start(host, files.path()).await?, ObjectServer::start(host).await?);
+    let servers = Servers::of(git.addr(), objects.addr(), files.path());
+    Box::pin(story::tell(cluster, &servers, approval, Instant::now())).await
 }
 
 /// Prints the lines that make a shell use the cluster.

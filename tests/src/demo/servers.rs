@@ -65,6 +65,12 @@ impl Servers {
         bail!("the git server does not come up; see {}, then try `cargo demo --fresh`", log_path.display())
     }
 
+    /// Servers of this process.
+    pub(super) fn of(git: SocketAddr, objects: SocketAddr, repositories: &Path) -> Self {
+        let pid = i32::try_from(std::process::id()).unwrap_or_default();
+        Self { pid, git, objects, repositories: repositories.to_owned() }
+    }
+
     /// Ends the servers of a cluster, if they run.
     pub(super) fn end(state: &Path) {
         if let Some(servers) = Self::find(state) {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{History, Missing, rules};
+use super::{History, Missing, rules, shared};
 use crate::{
     ledger,
     trace::{self, Step, Violation},
@@ -44,8 +44,12 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         for (invariant, text) in rules::truth(versions, history) {
             add(invariant, Some(text));
         }
+        for text in shared::forgotten(versions, history) {
+            add("S34", Some(text));
+        }
     }
-    for text in ledger::violations(&history.ledger) {
+    found.extend(shared::overlaps(history));
+    for text in ledger::violations_where(&history.ledger, |unlock| ledger::is_silent(&history.ledger, unlock)) {
         found.push(Violation { invariant: "S1", of: "ledger".into(), text });
     }
     for line in &history.leaks {

@@ -6,6 +6,7 @@ mod check;
 mod evidence;
 mod read;
 mod rules;
+mod shared;
 
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,12 @@ pub struct History {
     pub lost: Vec<(Timestamp, Timestamp, String)>,
     /// How runs stand at the end, by UID, read live: the last version of a run may be among those that the log has not.
     pub last: BTreeMap<String, TerraformRunStatus>,
+    /// The journals of runs that could be read, by `NAMESPACE/NAME`; empty where none is kept.
+    pub journals: BTreeMap<String, String>,
+    /// When something was struck that a journal passes on its way.
+    pub outages: Vec<Timestamp>,
+    /// All that the states know at the end.
+    pub states: String,
     /// Lines of the audit log that hold the secret.
     pub leaks: Vec<String>,
     /// Names of the namespaces that are looked at.

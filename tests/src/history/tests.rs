@@ -52,7 +52,7 @@ fn applied() -> History {
     };
     status.attempt = Some(Attempt { number: 1, pod_name: pod(1), open: true, tries: 1, ..Default::default() });
     push(&run, &status, "");
-    status.adopted = Some(Adopted { attempt: 1, pod_uid: "p1".into(), nonce: "n1".into(), speaks: None });
+    status.adopted = Some(Adopted { attempt: 1, pod_uid: "p1".into(), nonce: "n1".into(), node_name: None, speaks: None });
     for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
         status.phase = Some(phase);
         if phase == Phase::AwaitingApproval {
@@ -128,12 +128,12 @@ fn phases_that_are_skipped_are_found_unless_the_log_has_a_gap() {
 #[test]
 fn what_is_frozen_stays() {
     assert_eq!(after(|h| status(h, 8).result = Some(RunResult::Destroyed)), ["S5"]);
-    assert_eq!(after(|h| status(h, 8).claim = None), ["S5"]);
+    assert_eq!(after(|h| status(h, 8).claim = None), ["S5", "S7"]);
 }
 
 #[test]
 fn a_claim_needs_all_that_it_stands_on() {
-    assert_eq!(after(|h| from(h, 6, |s| s.approval = None)), ["S2"]);
+    assert_eq!(after(|h| from(h, 5, |s| s.approval = None)), ["S2"]);
     assert_eq!(after(|h| from(h, 6, |s| s.claim.as_mut().unwrap().nonce = "other".into())), ["S6"]);
     assert_eq!(after(|h| from(h, 6, |s| s.plan.as_mut().unwrap().checksum = "other".into())), ["S2"]);
     assert_eq!(after(|h| from(h, 4, |s| s.plan.as_mut().unwrap().state_key = Some("key".into()))), ["S29"]);
@@ -194,7 +194,8 @@ fn a_claim_that_is_missing_is_not_judged_by_the_version_after_it() {
 
 #[test]
 fn a_closed_attempt_writes_nothing() {
-    assert_eq!(after(|h| status(h, 2).attempt.as_mut().unwrap().open = false), ["S6"]);
+    // Nor is it the agent's to close it, and to open it again.
+    assert_eq!(after(|h| status(h, 2).attempt.as_mut().unwrap().open = false), ["S7", "S6", "S7"]);
 }
 
 #[test]
@@ -203,7 +204,7 @@ fn a_replaced_attempt_writes_nothing_whoever_comes_after_it() {
     fn replaced(h: &mut History) {
         from(h, 3, |s| {
             s.attempt = Some(Attempt { number: 2, pod_name: pod(2), open: true, tries: 2, ..Default::default() });
-            s.adopted = Some(Adopted { attempt: 2, pod_uid: "p2".into(), nonce: "n2".into(), speaks: None });
+            s.adopted = Some(Adopted { attempt: 2, pod_uid: "p2".into(), nonce: "n2".into(), node_name: None, speaks: None });
         });
         h.runs.get_mut("uid").unwrap().truncate(5);
         status(h, 2).attempt.as_mut().unwrap().open = false;
@@ -328,4 +329,120 @@ fn the_log_is_read_with_what_each_write_stands_on() {
     history.pods = vec![(at(0), format!("n/{}", pod(2))), (at(0), format!("n/{}", names::attempt_name("a-1", "uid", 1)))];
     let text = super::evidence(&history, "n/a");
     assert!(text.contains(&format!("pod n/{} created", pod(2))) && text.matches(" created").count() == 1, "{text}");
+}
+
+#[test]
+fn each_field_has_its_writer() {
+    let lease = |s: &mut TerraformRunStatus| {
+        s.lease = Some(serde_json::from_value(json!({"stateKey": "k", "name": "n", "at": "2026-11-21T10:00:00Z"})).unwrap());
+    };
+    // The agent takes a lease, the controller says something of a run whose agent works, and ends a step.
+    assert_eq!(after(|h| from(h, 6, lease)), ["S7"]);
+    assert_eq!(after(|h| status(h, 5).message = Some("x".into())), ["S7"]);
+    let step = json!([{"name": "plan", "attempt": 1, "startedAt": "2026-11-21T10:00:00Z"}]);
+    assert_eq!(after(|h| from(h, 8, |s| s.steps = serde_json::from_value(step.clone()).unwrap())), ["S7"]);
+    // What closes an attempt is the controller's, and the words with it.
+    assert_eq!(after(|h| (from(h, 5, lease), status(h, 8).message = Some("x".into())).0), NONE);
+    // A version that is missing may have been anybody's.
+    assert_eq!(after(|h| (from(h, 6, lease), h.lost.push((at(5), at(6), "n/a".into()))).0), NONE);
+}
+
+/// Two runs that are applied to one state, one after the other.
+fn both(h: &mut History) {
+    let lease = json!({"stateKey": "key", "name": "n", "at": "2026-11-21T10:00:00Z"});
+    let lease: Option<crds::StateLease> = serde_json::from_value(lease).unwrap();
+    from(h, 4, |s| s.plan.as_mut().unwrap().state_key = Some("key".into()));
+    from(h, 5, |s| s.lease = lease.clone());
+    from(h, 8, |s| s.lease = None);
+    let pod = |text: &str| text.replace(&pod(1), &names::attempt_name("b", "uid2", 1));
+    let second = h.runs["uid"].iter().cloned().map(|mut version| {
+        version.revision += 100;
+        version.by.pod = pod(&version.by.pod);
+        (version.run.metadata.name, version.run.metadata.uid) = (Some("b".into()), Some("uid2".into()));
+        version
+    });
+    let second = second.collect();
+    h.runs.insert("uid2".into(), second);
+    let entries = h.ledger.iter().cloned().map(|mut entry| {
+        entry.who = pod(&entry.who);
+        entry.detail.insert("script".into(), "n/b".into());
+        for (key, value) in [("plan_sha256", "y"), ("id", "2"), ("command", "apply")] {
+            entry.detail.insert(key.into(), value.into());
+        }
+        entry
+    });
+    let entries: Vec<_> = entries.collect();
+    for entry in &mut h.ledger {
+        entry.detail.insert("command".into(), "apply".into());
+    }
+    h.ledger.extend(entries);
+}
+
+#[test]
+fn two_applies_of_one_state_at_once_are_found() {
+    assert_eq!(after(both), NONE);
+    assert_eq!(after(|h| (both(h), h.ledger.swap(3, 4)).0), ["S29"], "one begins before the other has ended");
+    let elsewhere = |h: &mut History| {
+        for version in &mut h.runs.get_mut("uid2").unwrap()[4..] {
+            let status = version.run.status.as_mut().unwrap();
+            status.plan.as_mut().unwrap().state_key = Some("other".into());
+            status.lease.iter_mut().for_each(|lease| lease.state_key = "other".into());
+        }
+    };
+    assert_eq!(after(|h| (both(h), h.ledger.swap(3, 4), elsewhere(h)).0), NONE);
+    // By what their statuses say: the second has it from its fifth version on, the first until its seventh.
+    let late = |h: &mut History| h.runs.get_mut("uid2").unwrap().iter_mut().for_each(|version| version.revision -= 99);
+    assert_eq!(after(|h| (both(h), late(h)).0), ["S29"]);
+    let gap = |h: &mut History| h.gaps.extend((0..9).map(at));
+    assert_eq!(after(|h| (both(h), late(h), gap(h)).0), NONE, "it may have given it back and taken it again");
+    let mut history = applied();
+    both(&mut history);
+    assert_eq!(history.competition(), (1, 2, 2));
+}
+
+#[test]
+fn what_was_made_and_is_nowhere_is_found() {
+    let failed = |h: &mut History, result: RunResult| {
+        from(h, 7, |s| {
+            (s.phase, s.result, s.next_step) = (Some(Phase::Failed), Some(result), Some("n".into()));
+            let (class, changes) = (FailureClass::Interrupted, Changed::Unknown);
+            s.failure = Some(Failure { class, reason: "R".into(), message: "m".into(), changes, diagnostics: vec![] });
+        });
+        h.ledger.pop();
+        h.ledger[2].detail.insert("address".into(), "a.b".into());
+        h.journals.insert("n/a".into(), String::new());
+    };
+    let line =
+        |event: &str, id: &str| json!({"event": event, "action": "create", "address": "a.b", "type": "a", "id": id}).to_string();
+    assert_eq!(after(|h| failed(h, RunResult::Failed)), ["S34"]);
+    assert_eq!(after(|h| (failed(h, RunResult::Failed), h.journals.clear()).0), NONE, "nobody could read it");
+    assert_eq!(after(|h| (failed(h, RunResult::Failed), h.states = r#"{"id":"1"}"#.into()).0), NONE);
+    for (event, id, found) in [("complete", "1", false), ("complete", "2", true), ("start", "", false)] {
+        let change = |h: &mut History| (failed(h, RunResult::Failed), h.journals.insert("n/a".into(), line(event, id))).0;
+        assert_eq!(after(change).contains(&"S34"), found, "{event} {id}");
+    }
+    assert_eq!(
+        after(|h| (
+            failed(h, RunResult::Failed),
+            from(h, 8, |s| s.history = vec!["the end of the journal is not with the datastore: x".into()])
+        )
+            .0),
+        NONE
+    );
+    // A process that was killed: not what it did long before.
+    let killed = |h: &mut History, seconds: i64| {
+        failed(h, RunResult::Indeterminate);
+        for (entry, second) in h.ledger.iter_mut().zip([0, 0, 0]) {
+            entry.at = at(second).to_string();
+        }
+        let mut last = h.ledger[2].clone();
+        last.at = at(seconds).to_string();
+        last.detail.insert("id".into(), "9".into());
+        h.states = "9".into();
+        h.ledger.push(last);
+    };
+    assert_eq!(after(|h| killed(h, 1)), NONE);
+    assert_eq!(after(|h| killed(h, 5)), ["S34"]);
+    assert_eq!(after(|h| (killed(h, 5), h.outages.push(at(3))).0), NONE);
+    assert_eq!(after(|h| (killed(h, 5), h.outages.push(at(30))).0), ["S34"]);
 }

@@ -203,6 +203,7 @@ impl Shared {
             result: Some(RunResult::NoChanges),
             message: "no changes".into(),
             failure: None,
+            unkept: None,
         };
         let text = String::from_utf8(message.to_bytes())?;
         let ended = json!({"exitCode": 0, "reason": "Completed", "startedAt": begun, "finishedAt": jiff::Timestamp::now(), "message": text});

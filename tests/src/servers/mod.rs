@@ -3,6 +3,7 @@
 //! Each listens only on the address it is given, counts what it was asked, and can be told to misbehave.
 
 pub mod auth;
+pub mod bucket;
 mod cgi;
 #[cfg(test)]
 mod fetched;
@@ -12,6 +13,7 @@ mod fetched_large;
 mod followed;
 #[cfg(test)]
 mod followed_private;
+pub mod forward;
 pub mod git;
 pub mod gitea;
 pub mod large;

@@ -72,6 +72,14 @@ impl StateServer {
         self.versions(path).last().filter(|version| version.body.is_some()).map(Version::json)
     }
 
+    /// The newest of each state below a path, as it was written.
+    pub fn all(&self, below: &str) -> Vec<String> {
+        let store = self.app.store();
+        let newest =
+            store.states.iter().filter(|(path, _)| path.starts_with(below)).filter_map(|(_, state)| state.versions.last());
+        newest.map(|version| version.json().to_string()).collect()
+    }
+
     /// Who holds the lock of a state.
     pub fn lock(&self, path: &str) -> Option<LockInfo> {
         self.app.store().of(path).lock.clone()

@@ -62,6 +62,7 @@ pub fn step(step: &Step) -> Vec<(&'static str, String)> {
             ("S9", rules::attempts(before, after, whole)),
             ("S8", rules::claimed_is_last(before, after)),
             ("S6", by.and_then(|by| rules::writer(before, after, by, whole))),
+            ("S7", by.filter(|_| whole).and_then(|by| rules::fields(before, after, by))),
         ];
         found.extend(pairs.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))));
     }

@@ -3,7 +3,10 @@
 use std::{collections::HashSet, sync::LazyLock};
 
 use crds::{
-    ApprovalMode, Changed, Claim, Phase, RunResult, TerraformRun, TerraformRunStatus, names, status_limit::MAX_STATUS_BYTES,
+    ApprovalMode, Changed, Claim, Phase, RunResult, TerraformRun, TerraformRunStatus,
+    fields::{self, FIELDS, Owner},
+    names,
+    status_limit::MAX_STATUS_BYTES,
 };
 use kube::ResourceExt as _;
 
@@ -93,6 +96,26 @@ pub(super) fn writer(before: &TerraformRun, after: &TerraformRun, by: &Writer, w
         }
     };
     wrong.then(|| format!("the pod {} ({}) wrote while the attempt was {:?}", by.pod, by.pod_uid, old.attempt))
+}
+
+/// Every field is written by whom it belongs to: the agent's by a pod of the run, the controller's by none, and those of the attempt by
+/// its pod from the adoption to the write that closes it, otherwise by none.
+pub(super) fn fields(before: &TerraformRun, after: &TerraformRun, by: &Writer) -> Option<String> {
+    let (old, new, uid) = (status(before), status(after), before.uid().unwrap_or_default());
+    let agent = (1..=number(before)).any(|number| names::attempt_name(&before.name_any(), &uid, number) == by.pod);
+    let has = |status: &TerraformRunStatus| {
+        let open = status.attempt.as_ref().filter(|attempt| attempt.open);
+        open.zip(status.adopted.as_ref()).is_some_and(|(attempt, adopted)| adopted.attempt == attempt.number)
+    };
+    let is_legal = |owner: Owner| match owner {
+        Owner::Controller => !agent,
+        Owner::Adoption | Owner::Plan | Owner::Claim | Owner::Agent => agent,
+        Owner::Attempt if agent => has(new),
+        Owner::Attempt => !has(old) || !has(new),
+    };
+    let changed = fields::changes(old, new);
+    let wrong = FIELDS.iter().find(|field| !is_legal(field.owner) && changed.iter().any(|(name, _)| *name == field.name))?;
+    Some(format!("`{}` was written by {}", wrong.name, if agent { &by.pod } else { &by.user }))
 }
 
 /// A status fits.

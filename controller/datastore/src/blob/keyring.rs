@@ -17,8 +17,8 @@ use crate::{
     settings::SecretName,
 };
 
-/// What runs leave in a store. Probes and marks are not among it.
-const CONTENT: [&str; 4] = ["runs", "claims", "gone", "states"];
+/// What runs, repositories and states leave in a store. Probes and marks are not among it.
+const CONTENT: [&str; 6] = ["runs", "claims", "gone", "states", "repositories", "outputs"];
 /// Where a mark of each key stands that wrote to the store: an object that only that key opens.
 const MARKS: &str = "keys";
 /// How many namespaces, and objects of each, are looked at in a store without marks: one of an earlier release.

@@ -87,6 +87,17 @@ async fn a_store_with_content_never_gets_a_new_key() {
     assert_eq!(lab.get("objects/plan").await.text(), "+ aws_vpc.main");
     // From now on they are the Secret's, mounted or not.
     settle(&starting(lab.folder.path(), nothing.path()), &cluster, Some(&secret())).await.unwrap();
+    // Whatever else is all that is left of it.
+    for object in
+        ["claims/team/u", "gone/team/u", "states/team/net/w-x/journal/1", "repositories/team/u/bundles/c", "outputs/team/net/w-x"]
+    {
+        let (folder, empty) = (tempfile::tempdir().unwrap(), self::cluster());
+        let file = folder.path().join(object);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, b"sealed").unwrap();
+        refused(settle(&starting(folder.path(), nothing.path()), &empty, Some(&secret())).await, "the store is not empty");
+        assert!(entries(&empty).is_empty(), "{object}");
+    }
 }
 
 #[tokio::test]

@@ -27,8 +27,12 @@ use crate::{
     state_queue::want::wants,
 };
 use crds::{
-    ApprovalMode, Attempt, Changed, Failure, FailureClass, RunResult, TerraformRun, conditions, names, reason, whole_seconds,
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, FormerAttempt, RunResult, TerraformRun, conditions, names, reason,
+    whole_seconds,
 };
+
+/// How many attempts before the newest are known by their nodes.
+const FORMER: usize = 8;
 
 /// What an attempt is opened with.
 pub(super) struct Opening<'a> {
@@ -43,18 +47,29 @@ pub(super) struct Opening<'a> {
 pub(super) fn opens(draft: &mut Draft<'_>, run: &RunView, opening: &Opening<'_>) -> String {
     let Opening { number, tries, image, restores } = *opening;
     let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), number);
-    let at = draft.time();
+    let (at, former) = (draft.time(), former(run));
     // A merge patch: what the attempt before had is taken away by name.
     draft.set(
         "attempt",
         json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
-            "image": image, "restores": restores, "endHold": Value::Null, "nodeName": Value::Null, "bootID": Value::Null}),
+            "image": image, "restores": restores, "endHold": Value::Null, "nodeName": Value::Null, "bootID": Value::Null, "former": former}),
     );
     draft.clear("nextStep").clear("failure");
     draft.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     slots::goes_on(draft);
     draft.note("AttemptStarted", false, format!("{}: pod {name}, image {image}", of_tries(run, tries)));
     name
+}
+
+/// The attempts before the one that is opened, with their nodes; none where there is none to name. One that no process adopted has left
+/// nothing.
+fn former(run: &RunView) -> Option<Vec<FormerAttempt>> {
+    let last = run.status.attempt.as_ref()?;
+    let node = last.node(run.status.adopted.as_ref());
+    let node = node.map(|name| FormerAttempt { number: last.number, node_name: name.to_owned() });
+    let mut former: Vec<_> = last.former.iter().cloned().chain(node).collect();
+    former.drain(..former.len().saturating_sub(FORMER));
+    (!former.is_empty()).then_some(former)
 }
 
 /// No attempt is open and the run has not ended: the first attempt, or the next.

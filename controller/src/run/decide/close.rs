@@ -13,7 +13,7 @@ use super::{
 use crate::{
     run::{
         decision::{Action, Decision, Kind, Write},
-        observed::{LateResult, Observed},
+        observed::{LateResult, Observed, PodState},
         situation::OpenAttempt,
         timing::{CREATION_LAG, GONE_WAIT, after, backoff},
     },
@@ -22,12 +22,21 @@ use crate::{
 };
 use crds::{
     ApprovalMode, Attempt, Changed, Failure, FailureClass, Phase, PlanStatus, RunResult, conditions, reason,
-    termination::TerminationMessage,
+    termination::TerminationMessage, text::clip,
 };
 
 /// The pod may be missing from the cache only.
 pub(super) fn look_again(now: Timestamp) -> Decision {
     Decision::until(after(now, CREATION_LAG), now)
+}
+
+/// Says what of log and journal the pod could not leave with the datastore.
+fn says_unkept(draft: &mut Draft<'_>, o: &Observed) {
+    let PodState::Present(pod) = &o.pod else { return };
+    let message = pod.ended.as_ref().and_then(|ended| ended.message.as_ref());
+    if let Some(text) = message.and_then(|message| message.unkept.as_deref()) {
+        draft.line("Log", text).note("LogTruncated", true, clip(text, 400));
+    }
 }
 
 /// Conditions of a run that has ended, from its status.
@@ -37,6 +46,7 @@ pub(super) fn finish_conditions(o: &Observed, kind: Kind, now: Timestamp) -> Wri
     let mut draft = Draft::new(&o.run, now);
     if kind == Kind::Close {
         draft.close();
+        says_unkept(&mut draft, o);
     }
     let failure = status.failure.as_ref().map(|f| f.reason.as_str());
     let message = draft.whole().and_then(|run| run.status.as_ref()?.message.as_deref());
@@ -113,6 +123,7 @@ fn end_claimed(o: &Observed, end: &End, settings: &Settings, now: Timestamp) -> 
     let mut draft = Draft::new(&o.run, now);
     state_queue::give_back_at_end(&mut draft, end.result);
     if let Some(attempt) = o.run.open_attempt() {
+        says_unkept(&mut draft, o);
         draft.close().end(end);
         apply_log::tell(&mut draft, o, end.result, settings);
         return closing(o, attempt, draft.finish(Kind::End));
@@ -250,6 +261,7 @@ pub(super) fn unclaimed(o: &Observed, open: &OpenAttempt<'_>, pod: Option<&PodVi
     let failure = message.and_then(|message| message.failure.clone()).or_else(|| said.cloned());
     let mut draft = Draft::new(&o.run, now);
     draft.close();
+    says_unkept(&mut draft, o);
     if let Some((message, result)) = delivered {
         let failure = (result.phase() == Phase::Failed).then(|| failure.unwrap_or_else(|| undescribed(message, Changed::None)));
         draft.end(&End { result, message: message.message.clone(), failure });

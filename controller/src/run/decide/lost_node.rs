@@ -50,7 +50,7 @@ pub(super) fn fate(o: &Observed) -> Fate<'_> {
 pub(super) fn record(draft: &mut Draft<'_>, o: &Observed, boot: bool) {
     let (Some(name), Some(attempt)) = (o.node_name(), o.status().attempt.as_ref()) else { return };
     let mut fields = json!({});
-    if attempt.node_name.as_deref() != Some(name) && o.notes.node_told != Some(attempt.number) {
+    if !is_recorded(o) && o.notes.node_told != Some(attempt.number) {
         fields["nodeName"] = name.into();
     }
     if let NodeState::There(node) = &o.node
@@ -60,11 +60,17 @@ pub(super) fn record(draft: &mut Draft<'_>, o: &Observed, boot: bool) {
         && !node.boot_id.is_empty()
         && boot_id(Some(attempt), name).is_none()
     {
-        fields["bootID"] = node.boot_id.clone().into();
+        fields = json!({"nodeName": name, "bootID": node.boot_id});
     }
     if fields.as_object().is_some_and(|fields| !fields.is_empty()) {
         draft.set("attempt", fields);
     }
+}
+
+/// Whether the status says on which node the pod is.
+pub(super) fn is_recorded(o: &Observed) -> bool {
+    let said = o.status().attempt.as_ref().and_then(|attempt| attempt.node(o.status().adopted.as_ref()));
+    said.is_some() && said == o.node_name()
 }
 
 /// Since when the run says that its node is lost.

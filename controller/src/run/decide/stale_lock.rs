@@ -47,8 +47,6 @@ pub(in crate::run) fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
 }
 
 /// Whether that attempt's pod has ended for certain: `Ok` with whose it was, otherwise why the lock stays.
-///
-/// `nodes_ready` is asked for only when the pod is gone and nobody saw its end.
 pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
     if let Some(field) = run.unknown_word() {
@@ -75,6 +73,16 @@ pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, n
             Ok(Over::Gone(whose))
         }
     }
+}
+
+/// The node of that attempt's pod; `None` where nobody wrote it down, as older versions did not.
+pub(in crate::run) fn node_of(run: &TerraformRun, number: u32) -> Option<&str> {
+    let status = run.status.as_ref()?;
+    let attempt = status.attempt.as_ref()?;
+    if attempt.number == number {
+        return attempt.node(status.adopted.as_ref());
+    }
+    attempt.former.iter().find(|former| former.number == number).map(|former| former.node_name.as_str())
 }
 
 /// How certain the end of a pod is.

@@ -65,7 +65,7 @@ pub(super) fn unclaimed(o: &Observed, open: &OpenAttempt<'_>, settings: &Setting
         AttemptPod::Unknown => close::look_again(now),
         AttemptPod::Ended(pod) => close::unclaimed(o, open, Some(pod), now),
         AttemptPod::Absent if *adopted => close::unclaimed(o, open, None, now),
-        AttemptPod::Running(_) if *adopted => progress(o, attempt, None, *plan, now),
+        AttemptPod::Running(_) if *adopted => progress(o, None, *plan, now),
         AttemptPod::Absent => begin::not_started(o, attempt, None, settings, now),
         AttemptPod::Running(pod) => begin::not_started(o, attempt, Some(pod), settings, now),
     }
@@ -88,7 +88,7 @@ pub(super) fn claimed(
     };
     // It has not ended as far as anybody knows: its node has to say so.
     match lost_node::fate(o) {
-        Fate::Unknown | Fate::Ready => progress(o, attempt, Some(claim), plan_of(o.status(), attempt), now),
+        Fate::Unknown | Fate::Ready => progress(o, Some(claim), plan_of(o.status(), attempt), now),
         Fate::Over(why) => close::claimed_and_gone(o, attempt, Some(&why), settings, now),
         Fate::Lost(view) => match (lost_node::abandon(o, now), lost_node::says(o, pod, view, now)) {
             (Abandon::Yes(text), _) => close::unconfirmed(o, &text, settings, now),
@@ -117,7 +117,7 @@ fn off(o: &Observed, open: &OpenAttempt<'_>, pod: &PodView, now: Timestamp) -> O
 }
 
 /// The agent works: approvals, and conditions that are worth a write.
-fn progress(o: &Observed, attempt: &Attempt, claim: Option<&Claim>, plan: Option<&PlanStatus>, now: Timestamp) -> Decision {
+fn progress(o: &Observed, claim: Option<&Claim>, plan: Option<&PlanStatus>, now: Timestamp) -> Decision {
     let (mode, status) = (o.run.approval_mode(), o.status());
     if let (None, Some(plan), Some(Phase::AwaitingApproval), ApprovalMode::Manual) = (claim, plan, status.phase, mode) {
         return approval::decide(o, plan, now);
@@ -140,7 +140,7 @@ fn progress(o: &Observed, attempt: &Attempt, claim: Option<&Claim>, plan: Option
                 draft.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
             }
             lost_node::record(&mut draft, o, false);
-        } else if conditions::status(&status.conditions, conditions::PLANNED) != Some(true) || attempt.node_name.is_none() {
+        } else if conditions::status(&status.conditions, conditions::PLANNED) != Some(true) || !lost_node::is_recorded(o) {
             decision = Decision::until(due, now);
         }
     }

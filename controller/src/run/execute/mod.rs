@@ -188,7 +188,7 @@ async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(
 
 async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(run) = seen.run.whole() else { return Ok(()) };
-    match lease::node(run, seen.node_name(), ctx).await? {
+    match lease::node(run, seen.node_name(), seen.status().attempt.as_ref(), ctx).await? {
         Ok(()) => seen.gone_pod_ended = true,
         Err(text) => {
             let asked = Some((ctx.now(), text));

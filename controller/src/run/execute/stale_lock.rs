@@ -46,7 +46,7 @@ pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context)
         Err(why) => return Ok(Err(why)),
         Ok(stale_lock::Over::Ended(whose)) => whose,
         Ok(stale_lock::Over::Gone(whose)) => {
-            match lease::node(&holder, attempt.and_then(|attempt| attempt.node_name.as_deref()), ctx).await? {
+            match lease::node(&holder, stale_lock::node_of(&holder, number), attempt, ctx).await? {
                 Ok(()) => whose,
                 Err(why) => return Ok(Err(why)),
             }

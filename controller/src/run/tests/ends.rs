@@ -31,6 +31,21 @@ fn row_1_a_run_that_its_agent_ended_gets_conditions() {
 }
 
 #[test]
+fn what_of_its_log_was_lost_stands_in_the_history() {
+    let said = |result| TerminationMessage { unkept: Some("the last 7 bytes of the log".into()), ..message(result, None) };
+    let worlds = [
+        World::automatic().claimed().finished(RunResult::Applied).pod_ended(Some(said(Some(RunResult::Applied)))),
+        World::automatic().claimed().pod_ended(Some(said(Some(RunResult::Applied)))),
+        World::automatic().adopted(Phase::Plan).pod_ended(Some(said(None))),
+    ];
+    for mut world in worlds {
+        world.settle();
+        let lines = world.status().history.iter().filter(|line| line.ends_with("  Log  the last 7 bytes of the log"));
+        assert_eq!((lines.count(), world.events.iter().filter(|reason| **reason == "LogTruncated").count()), (1, 1));
+    }
+}
+
+#[test]
 fn row_1_people_do_not_wait_for_a_lost_node() {
     let mut world = World::automatic().claimed().finished(RunResult::Applied).later(30);
     world.settle();

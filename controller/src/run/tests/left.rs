@@ -54,6 +54,33 @@ fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
     assert_eq!(world.o.notes.lock_asked.as_ref().unwrap().0, "l2");
 }
 
+/// Attempt 1 left a lock and its pod is gone; attempt 2, elsewhere, is what the status is about.
+#[test]
+fn the_node_of_an_attempt_before_is_known() {
+    let mut world = World::new().with(|run| run.spec.retry.limit = 20).adopted(Phase::Plan);
+    let node = |number: u32| format!("n{number}");
+    for number in 1..=12 {
+        world.status_mut().adopted.as_mut().unwrap().node_name = Some(node(number));
+        assert_eq!(stale_lock::node_of(&world.run, number), Some(node(number).as_str()));
+        world = world.pod_ended(None);
+        world.settle();
+        world.o.pod = PodState::Absent;
+        world = world.later(600).adopted(Phase::Plan);
+        assert_eq!(world.attempt().number, number + 1);
+        assert_eq!(stale_lock::node_of(&world.run, number + 1), None, "its agent says nothing: an older one");
+        assert_eq!(stale_lock::node_of(&world.run, number), Some(node(number).as_str()));
+    }
+    assert_eq!(stale_lock::node_of(&world.run, 5), Some("n5"));
+    assert_eq!((stale_lock::node_of(&world.run, 4), world.attempt().former.len()), (None, 8));
+    // One that nobody adopted has left nothing.
+    world.status_mut().adopted = None;
+    world = world.pod_ended(None);
+    world.settle();
+    world.o.pod = PodState::Absent;
+    let world = world.later(600).opened();
+    assert_eq!((world.attempt().number, world.attempt().former.len()), (14, 8));
+}
+
 #[test]
 fn an_apply_that_waits_for_a_lock_is_told_as_well() {
     let mut world = World::new().claimed();

@@ -194,6 +194,42 @@ fn another_node_says_nothing() {
     assert_eq!(world.status().phase, Some(Phase::Apply));
 }
 
+/// The pod was gone before any controller saw it, or wrote down where it was.
+#[test]
+fn its_agent_says_which_node_counts() {
+    let mut world = World::automatic().claimed().leased();
+    world.status_mut().adopted.as_mut().unwrap().node_name = Some(NODE.into());
+    world = world.pod_gone();
+    assert_eq!(world.seen().node_name(), Some(NODE));
+    world.settle();
+    world = world.later(61);
+    world.o.node = NodeState::Gone(NODE.into());
+    world.settle();
+    assert_eq!((world.status().result, world.status().lease.is_none()), (Some(RunResult::Indeterminate), true));
+    // That of the attempt before is not this one's.
+    world.status_mut().attempt.as_mut().unwrap().number = 2;
+    assert_eq!(world.seen().node_name(), None);
+}
+
+#[test]
+fn what_the_agent_said_is_not_written_down_again() {
+    let written = |said: Option<&str>| {
+        let mut world = World::automatic().claimed();
+        world.status_mut().adopted.as_mut().unwrap().node_name = said.map(str::to_owned);
+        let mut world = world.bound().later(3);
+        world.settle();
+        world.attempt().node_name.clone()
+    };
+    assert_eq!((written(Some(NODE)), written(None)), (None, Some(NODE.into())));
+    // What is lost is written down with the boot that it was lost in.
+    let mut world = World::automatic().claimed();
+    world.status_mut().adopted.as_mut().unwrap().node_name = Some(NODE.into());
+    let mut world = world.bound().lost();
+    world.settle();
+    let attempt = world.attempt();
+    assert_eq!((attempt.node_name.as_deref(), attempt.boot_id.as_deref()), (Some(NODE), Some("boot-1")));
+}
+
 #[test]
 fn an_apply_is_given_up_while_its_node_is_lost() {
     let mut world = World::automatic().claimed().leased().bound().lost();

@@ -36,6 +36,10 @@ async fn a_limit_that_is_used_up_is_no_refusal() {
     let limit = "403 rate limit exceeded\nContent-Length: 0\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 4102444800";
     let server = Server::start(move |_, _| answer(limit, b"")).await;
     fails(get(&server.url("/")).await, Kind::Unavailable, "which is too late");
+    // GitHub's second limit.
+    let limit = "403 secondary rate limit\nContent-Length: 0\nRetry-After: 1\nX-RateLimit-Remaining: 4000";
+    let server = Server::start(move |_, count| if count == 0 { answer(limit, b"") } else { ok("", b"good") }).await;
+    assert_eq!(get(&server.url("/")).await.unwrap(), b"good");
     // The last answer that the limit allows is an answer.
     let server = Server::start(|_, _| ok("X-RateLimit-Remaining: 0", b"good")).await;
     assert_eq!(get(&server.url("/")).await.unwrap(), b"good");

@@ -3,7 +3,7 @@
 //! | rule | how |
 //! |---|---|
 //! | deadlines | of the connection, of silence, and of the whole with all tries: see [`Rules`] |
-//! | tries | 429, 408, 425, 5xx and cut connections; other answers are final |
+//! | tries | 429, 408, 425, 5xx, a 403 that asks for a wait, and cut connections; other answers are final |
 //! | waiting | with jitter, or what `Retry-After` asks for, if that is not too long |
 //! | length | `Content-Length` and `Content-Range` have to be true, and below the cap of the request |
 //! | cuts | resumed by `Range` with `If-Range` when there is a strong `ETag`; from the start otherwise, and when the entity changed |
@@ -267,8 +267,9 @@ fn backoff(rules: &Rules, tries: u32) -> Duration {
 fn refused(ask: Ask<'_>, url: &Url, status: StatusCode, headers: &HeaderMap) -> Trouble {
     let (what, url) = (ask.what, shown(url));
     let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
-    if later || status == StatusCode::FORBIDDEN && waiting::is_limit_used_up(headers) {
-        let after = waiting::asked_for(headers, SystemTime::now());
+    let after = waiting::asked_for(headers, SystemTime::now());
+    // GitHub's second limit says for how long, and nothing of how much is left.
+    if later || status == StatusCode::FORBIDDEN && (after.is_some() || waiting::is_limit_used_up(headers)) {
         return Trouble::Again { error: Error::unavailable(format!("{url} answered {status} to {what}")), after };
     }
     let error = match status.as_u16() {

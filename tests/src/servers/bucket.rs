@@ -1,34 +1,39 @@
-//! An S3-compatible server on this machine, on a folder of its own, behind TLS with a certificate of the suite's own authority.
+//! An S3-compatible server, on a folder of its own, behind TLS with a certificate of an authority that nobody knows.
 
 use std::{
     collections::HashMap,
     fs::{self, File},
-    net::{TcpListener, TcpStream},
-    path::Path,
+    net::{IpAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
-use tests::cluster::pki::{Identity, Pki};
+
+use crate::cluster::pki::{Identity, Pki};
 
 /// The bucket's name.
-pub(crate) const NAME: &str = "pawl";
+pub const NAME: &str = "pawl";
 const ACCESS: &str = "pawl-test";
 const SECRET: &str = "pawl-test-secret";
 
 /// The server; dropping it ends it.
-pub(crate) struct Bucket {
+#[derive(Debug)]
+pub struct Bucket {
     server: Child,
     address: String,
     folder: TempDir,
 }
 
 impl Bucket {
-    /// Starts the server, with a certificate of that authority, and waits until it answers.
-    pub(crate) fn start(program: &Path, authority: &Pki) -> Result<Self> {
-        let pair = authority.issue(Identity { file: "s3", user: "s3", group: "test", hosts: &["127.0.0.1"] })?;
+    /// Starts the server at an address, with a certificate of that authority, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn start(program: &Path, authority: &Pki, host: IpAddr) -> Result<Self> {
+        let pair = authority.issue(Identity { file: "s3", user: "s3", group: "test", hosts: &[&host.to_string()] })?;
         let folder = tempfile::tempdir()?;
         let (data, metadata) = (folder.path().join("data"), folder.path().join("metadata"));
         fs::create_dir_all(data.join(NAME))?;
@@ -38,7 +43,7 @@ impl Bucket {
         fs::write(&key, pair.key)?;
         let log = File::create(folder.path().join("log"))?;
         // Free now, and taken by the server in a moment.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let address = TcpListener::bind((host, 0))?.local_addr()?.to_string();
         let server = Command::new(program)
             .args(["--access", ACCESS, "--secret", SECRET, "--port", &address, "--quiet", "--keep-alive"])
             .arg("--cert")
@@ -68,8 +73,13 @@ impl Bucket {
         Ok(bucket)
     }
 
+    /// Where its objects are on this machine.
+    pub fn objects(&self) -> PathBuf {
+        self.folder.path().join("data").join(NAME)
+    }
+
     /// The variables that the datastore's pod would have.
-    pub(crate) fn variables(&self) -> HashMap<String, String> {
+    pub fn variables(&self) -> HashMap<String, String> {
         [
             ("AWS_ACCESS_KEY_ID", ACCESS),
             ("AWS_SECRET_ACCESS_KEY", SECRET),

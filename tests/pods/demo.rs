@@ -1,0 +1,23 @@
+//! `cargo demo`, as it is told on a cluster that is up.
+
+use std::io::{IsTerminal as _, stdin, stdout};
+
+use anyhow::{Result, ensure};
+use tests::demo::{Approval, NOT_APPROVED, rehearse};
+
+use crate::suite::{Scene, Test};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("demo::it_approves_by_itself_when_told_to_and_leaves_the_plan_where_nobody_can_be_asked", told)]
+}
+
+async fn told(scene: Scene) -> Result<()> {
+    // Before a person it would ask.
+    if !(stdin().is_terminal() && stdout().is_terminal()) {
+        let code = rehearse(&scene.suite.cluster, Approval::Ask).await?;
+        ensure!(code == NOT_APPROVED, "nobody approved, and it ends with {code}");
+    }
+    let code = rehearse(&scene.suite.cluster, Approval::ByItself).await?;
+    ensure!(code == 0, "it ends with {code}");
+    Ok(())
+}
