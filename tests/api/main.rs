@@ -20,6 +20,7 @@ mod policies;
 mod repositories;
 mod rig;
 mod slots;
+mod strict;
 mod upgrade;
 mod webhooks;
 mod world;
@@ -54,6 +55,7 @@ fn main() -> Result<ExitCode> {
         enforcement::tests(),
         leases::tests(),
         slots::tests(),
+        strict::tests(),
         matrix::tests(),
         namespaces::tests(),
         applied::tests(),

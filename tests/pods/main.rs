@@ -10,6 +10,7 @@ mod describe;
 mod disk;
 mod failures;
 mod forge;
+mod given;
 mod guard;
 mod guide;
 mod hangs;
@@ -106,6 +107,7 @@ fn main() -> Result<ExitCode> {
         describe::tests(),
         disk::tests(),
         failures::tests(),
+        given::tests(),
         guard::tests(),
         guide::tests(),
         hooks::tests(),
@@ -135,6 +137,7 @@ fn main() -> Result<ExitCode> {
         kills::alone(),
         nodes::alone(),
         outages::alone(),
+        outputs::alone(),
         peers::alone(),
         standby::alone(),
         restored::alone(),
