@@ -14,6 +14,9 @@ pub const MAX_SCRIPTS: usize = 1 << 20;
 /// The most bytes that a hook hands over.
 pub const MAX_VALUES: usize = 64 << 10;
 
+/// Names the file for what a hook hands over.
+pub const VALUES: &str = "PAWL_HOOK_VALUES";
+
 /// What runs a script that does not say it.
 const SHELL: &str = "/bin/sh";
 
@@ -78,6 +81,11 @@ impl Hook {
         }
     }
 
+    /// Whether it may hand over values: its own text names the file for them, so that a reviewer sees it.
+    pub fn hands_over(&self) -> bool {
+        self.script.contains(VALUES)
+    }
+
     /// What stands in the manifest for it.
     pub fn fact(&self) -> String {
         let on_failure = if self.continues { "Continue" } else { "Fail" };
@@ -86,11 +94,20 @@ impl Hook {
     }
 }
 
-/// What a hook hands over: lines `KEY=value`, where a later one counts. `refused` says which names are not its to set.
+/// All that may be secret of what a hook hands over, whatever is wrong with it.
+pub fn secrets(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split_once('=').map(|(_, value)| value).into_iter().chain([line]))
+}
+
+/// What a hook hands over: lines `KEY=value`, where a later one counts. `refused` says of names that are not its to set what they would do.
 ///
 /// # Errors
 /// What is wrong, without a word of what may be a secret.
-pub fn values(text: &str, when: HookWhen, refused: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, String> {
+pub fn values(
+    text: &str,
+    when: HookWhen,
+    refused: impl Fn(&str) -> Option<&'static str>,
+) -> Result<Vec<(String, String)>, String> {
     let mut values = Vec::new();
     for (n, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
         let is_name = |name: &str| {
@@ -101,8 +118,8 @@ pub fn values(text: &str, when: HookWhen, refused: impl Fn(&str) -> bool) -> Res
             .split_once('=')
             .filter(|(name, value)| is_name(name) && !value.contains('\0'))
             .ok_or_else(|| format!("line {} of what it hands over is not NAME=value", n + 1))?;
-        if refused(name) {
-            return Err(format!("it hands over {name}, which would steer the tool or the agent itself"));
+        if let Some(why) = refused(name) {
+            return Err(format!("it hands over {name}, which {why}"));
         }
         if name.starts_with("TF_VAR_") && !when.is_before_plan() {
             return Err(format!("it hands over {name}, but a variable of the stack counts only before the plan"));
@@ -164,8 +181,18 @@ mod tests {
     }
 
     #[test]
+    fn it_hands_over_what_its_text_says() {
+        assert!(hook("echo A=b > \"$PAWL_HOOK_VALUES\"").hands_over());
+        assert!(hook("#!/usr/bin/env python3\nopen(os.environ['PAWL_HOOK_VALUES'])").hands_over());
+        assert!(!hook("./login.sh").hands_over());
+        // A key of several lines is none that is taken, and is masked all the same.
+        let all: Vec<_> = secrets("KEY=-----BEGIN\nAb12==\n").collect();
+        assert_eq!(all, ["-----BEGIN", "KEY=-----BEGIN", "=", "Ab12=="]);
+    }
+
+    #[test]
     fn values_are_lines_and_nothing_secret_is_said_of_them() {
-        let of = |text: &str, when| values(text, when, |name| name == "PATH");
+        let of = |text: &str, when| values(text, when, |name| (name == "PATH").then_some("would steer"));
         let found = of("A=b=c\n\n_D=\nA=e f\n", HookWhen::BeforeApply).unwrap();
         let found: Vec<_> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(found, [("A", "b=c"), ("_D", ""), ("A", "e f")]);
@@ -173,7 +200,7 @@ mod tests {
             let error = of(text, HookWhen::BeforePlan).unwrap_err();
             assert!(error.contains("is not NAME=value") && !error.contains("hunter22"), "{error}");
         }
-        assert!(of("PATH=/evil", HookWhen::BeforePlan).unwrap_err().starts_with("it hands over PATH"));
+        assert!(of("PATH=/evil", HookWhen::BeforePlan).unwrap_err() == "it hands over PATH, which would steer");
         assert!(of("TF_VAR_a=1", HookWhen::BeforePlan).is_ok());
         for when in [HookWhen::AfterPlan, HookWhen::BeforeApply, HookWhen::BeforeDestroy, HookWhen::Always] {
             assert!(of("TF_VAR_a=1", when).unwrap_err().contains("only before the plan"));

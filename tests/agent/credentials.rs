@@ -6,6 +6,10 @@ use crate::common::start;
 use crds::{FailureClass, RunResult, reason};
 use runner_agent::settings::Settings;
 use serde_json::{Value, json};
+use tests::{
+    cluster::pki::Pki,
+    servers::{auth::Access, git::GitServer, registry::Registry},
+};
 
 fn secret(settings: &Settings, path: &str, text: &str) {
     let path = settings.secrets.join(path);
@@ -87,6 +91,50 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
         for word in ["hunter-token", "a-word", "b-token", "r-token"] {
             assert!(!seen.contains(word), "{word} in {seen}");
         }
+    }
+}
+
+/// Servers of modules that redirect whom they let in to another one, which lets in the same: git of the tool comes there without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
+    let _one = crate::ONE.lock().await;
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::bare(dir.path(), "pawl-test-redirect").unwrap();
+    let path = "/stack.git/info/refs";
+    for (address, access, secret) in [
+        ("127.0.0.1", Access::basic("robot", "p4ss-word"), vec![("username", "robot"), ("password", "p4ss-word")]),
+        ("127.0.0.2", Access::basic("robot", "p4ss-word"), vec![("username", "robot"), ("password", "p4ss-word")]),
+        ("127.0.0.2", Access::Bearer("t0ken-word".into()), vec![("bearerToken", "t0ken-word")]),
+    ] {
+        let repos = tempfile::tempdir().unwrap();
+        let other = GitServer::start_tls(format!("{address}:0").parse().unwrap(), repos.path()).await.unwrap();
+        other.create("stack").unwrap().commit("main", &[("main.tf", "")]).unwrap();
+        other.set_access("stack", access.clone());
+        let host = Registry::start(&pki, access).await.unwrap();
+        host.redirect(path, &format!("{}/info/refs?service=git-upload-pack", other.url("stack"))).unwrap();
+        let named = |host: String, name: &str| json!({"host": host, "secretRef": {"name": name}});
+        let git = json!([named(host.host(), "own"), named(other.addr().to_string(), "other")]);
+        let clone =
+            |url: &str, to: &str| format!("git clone -q {url} $TMPDIR/{to} 2>> $LEDGER.said && echo {to} >> $LEDGER.cloned\n");
+        let init = clone(&host.url("/stack.git"), "redirected");
+        // As in a pod, Secrets lie elsewhere than what the code works with.
+        let secrets = tempfile::tempdir().unwrap();
+        let mut a = start(&json!({"credentials": {"git": git}}), &[("INIT", &init)], |s, _| {
+            s.secrets = secrets.path().join("secrets");
+            for (key, text) in &secret {
+                self::secret(s, &format!("own/{key}"), text);
+            }
+            self::secret(s, "own/ca.crt", &pki.authority());
+            self::secret(s, "other/ca.crt", other.authority().unwrap());
+            s.inherited.push(("no_proxy".into(), "*".into()));
+        });
+        assert_eq!(a.end().await, 0, "{}", a.log());
+        let said = fs::read_to_string(a.dir.path().join("ledger.said")).unwrap_or_default();
+        assert!(!a.dir.path().join("ledger.cloned").exists(), "{address} took it: {said}");
+        let asked = host.asked();
+        assert!(asked.iter().any(|(_, sent)| sent.is_some()), "the host got its own: {asked:?} {said}");
+        // A password is asked for anew, and a token does not go on at all.
+        assert_eq!(other.requests("stack") > 0, secret.len() == 2, "{said}");
     }
 }
 

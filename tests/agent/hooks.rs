@@ -72,6 +72,41 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
     assert!(!all.contains("hunter22"), "{all}");
 }
 
+/// A shell that shows its commands prints what is handed over before it is in the file.
+#[tokio::test]
+async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
+    let _one = crate::ONE.lock().await;
+    for (script, code, said) in [
+        ("set -x\nTOKEN=hunter22\nsleep 0.3\necho TOKEN=$TOKEN > \"$PAWL_HOOK_VALUES\"", 0, "+ echo (sensitive value)"),
+        ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
+        ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "printed is not shown"),
+        ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; kill -9 $$", 1, "(sensitive value)"),
+    ] {
+        let mut a = start(&hooks(&[("BeforeInit", script), ("AfterApply", "echo has $TOKEN")]), &[], |_, _| {});
+        assert_eq!(a.end().await, code, "{script}: {:#?}", a.api.status());
+        let seen = format!("{}{}", a.log(), serde_json::to_string(&*a.api.state.lock().unwrap().writes).unwrap());
+        assert!(seen.contains(said) && !seen.contains("hunter22"), "{script}: {seen}");
+    }
+}
+
+/// Who does not say that he hands something over hands nothing over, and is seen at work.
+#[tokio::test]
+async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
+    let _one = crate::ONE.lock().await;
+    let guess = format!("env | grep -c ^PAWL_HOOK_V; echo TOKEN=guessed > \"$TMPDIR/hook-values\"; echo at work; {GATE}");
+    let mut a = start(&hooks(&[("BeforeInit", &guess), ("AfterInit", "echo \"has $TOKEN.\"")]), &[], |_, _| {});
+    a.until_ran("BeforeInit").await;
+    let begun = std::time::Instant::now();
+    while !a.log().contains("at work") {
+        assert!(begun.elapsed() < crate::common::PATIENCE, "{}", a.log());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(a.log().contains("\n0\nat work"), "{}", a.log());
+    a.open();
+    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    assert!(a.log().contains("has ."), "{}", a.log());
+}
+
 #[tokio::test]
 async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
     let _one = crate::ONE.lock().await;
@@ -169,6 +204,27 @@ async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() 
     assert!(status.next_step.unwrap().contains("logs"));
     assert_eq!(a.ran("Always"), 1, "whatever became of the one before");
     assert_eq!(a.message().unwrap().result, Some(RunResult::Applied));
+}
+
+/// Where the result stands nowhere else, a pod that died in a hook would leave an apply that nobody knows of.
+#[tokio::test]
+async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
+    let _one = crate::ONE.lock().await;
+    let lab = crate::repository::Lab::start();
+    let mut spec = hooks(&[("AfterApply", ""), ("Always", "")]);
+    spec["backend"] = json!({"type": "http", "config": {"address": "http://state/x"}});
+    let mut a = start(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| lab.give(settings, api));
+    a.until_ran("apply").await;
+    lab.forget();
+    a.open();
+    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    let status = a.api.status();
+    assert_eq!((status.result, &status.failure), (Some(RunResult::Applied), &None));
+    let failed = status.failed_hook.unwrap();
+    let said = "the hooks at the end were not run: the result could not be left with the datastore before";
+    assert_eq!((failed.when, failed.message.as_str()), (HookWhen::AfterApply, said));
+    assert!(status.message.unwrap().ends_with(said));
+    assert_eq!((a.ran("AfterApply"), a.ran("Always")), (0, 0));
 }
 
 #[tokio::test]
@@ -304,6 +360,8 @@ async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
     for (when, value, said) in [
         ("BeforeInit", "TF_CLI_ARGS_plan=-destroy", "it hands over TF_CLI_ARGS_plan, which would steer"),
         ("BeforeInit", "LD_PRELOAD=/evil.so", "it hands over LD_PRELOAD, which would steer"),
+        ("BeforeApply", "BASH_ENV=/evil.sh", "it hands over BASH_ENV, which would bring other code than is approved"),
+        ("BeforeApply", "TF_REATTACH_PROVIDERS={}", "it hands over TF_REATTACH_PROVIDERS, which would bring other code"),
         ("AfterPlan", "TF_VAR_a=1", "it hands over TF_VAR_a, but a variable of the stack counts only before the plan"),
         ("BeforePlan", "hunter22 without a name", "line 1 of what it hands over is not NAME=value"),
     ] {

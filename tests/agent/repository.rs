@@ -114,7 +114,7 @@ impl Cluster for Played {
 }
 
 /// A datastore of this process.
-struct Lab {
+pub(crate) struct Lab {
     dir: tempfile::TempDir,
     cluster: Arc<Played>,
     url: String,
@@ -124,7 +124,7 @@ struct Lab {
 
 impl Lab {
     /// With the repository `infra` of the run's namespace, of which nothing is stored.
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in [
@@ -191,10 +191,18 @@ impl Lab {
         start(&spec, &[], |settings, api| self.give(settings, api))
     }
 
-    fn give(&self, settings: &mut Settings, api: &MemoryApi) {
+    /// Has an attempt use it.
+    pub(crate) fn give(&self, settings: &mut Settings, api: &MemoryApi) {
         *self.cluster.api.lock().unwrap() = Some(api.clone());
         let token = self.dir.path().join("pod");
         settings.store = Some(settings::Store { url: self.url.clone(), ca: self.authority.clone(), token });
+    }
+}
+
+impl Lab {
+    /// Knows no run any more, and so takes nothing of one.
+    pub(crate) fn forget(&self) {
+        *self.cluster.api.lock().unwrap() = None;
     }
 }
 

@@ -25,6 +25,7 @@ mod policies;
 mod repositories;
 mod rig;
 mod slots;
+mod strict;
 mod upgrade;
 mod webhooks;
 mod world;
@@ -62,6 +63,7 @@ fn main() -> Result<ExitCode> {
         enforcement::tests(),
         leases::tests(),
         slots::tests(),
+        strict::tests(),
         matrix::tests(),
         namespaces::tests(),
         nodes::tests(),

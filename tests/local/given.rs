@@ -14,6 +14,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
         Test::new("given::a_part_is_planned", part),
         Test::new("given::what_the_guide_says_of_it", documented),
         Test::new("given::a_plan_that_waits_has_what_it_was_made_with", waits),
+        Test::new("given::hooks_of_a_folder_are_those_of_the_plan_that_waits", hooks),
     ];
     for tool in lab.tools() {
         tests.push(Test::new(format!("given::the_last_value_counts_with_{tool}"), move |lab| order(lab, tool)));
@@ -97,6 +98,41 @@ fn documented(lab: &Lab) -> Result<()> {
     let (code, text) = place.run(&["apply", "-auto-approve"])?;
     ensure!(code == 0, "{code}: {text}");
     holds(&text, "said = \"north 3\"")
+}
+
+/// The guide's hooks around a plan that is applied by a later process, after somebody changed the folder's own.
+fn hooks(lab: &Lab) -> Result<()> {
+    let code = "variable \"zone\" {}\nresource \"terraform_data\" \"a\" {\n  input = length(var.zone)\n}\n";
+    let check =
+        "#!/bin/bash\ntofu show -no-color \"$PAWL_PLAN_FILE\" | grep -c terraform_data.a\necho checked of $PAWL_HOOK_RESTORES\n";
+    let place = lab.place("tofu", &[("main.tf", code), ("zone", "north-west\n"), ("check.sh", check)])?;
+    write(&place, "pawl.yaml", &guide::block("pawl.yaml with hooks")?)?;
+    let (code, text) = place.run(&["apply"])?;
+    ensure!(code == 2, "{code}: {text}");
+    for (part, is_there) in [("checked of false", true), ("north-west", false), ("Applied by", false)] {
+        ensure!(text.contains(part) == is_there, "{part}: {text}");
+    }
+    // A folder in which a script has another text has another plan.
+    let line = approval(&text)?;
+    write(&place, "check.sh", &check.replace("checked", "changed"))?;
+    let (code, text) = place.paste(&line)?;
+    ensure!(code == 1 && place.resources()?.is_none(), "{code}: {text}");
+    write(&place, "check.sh", check)?;
+    let (code, text) = place.run(&["apply"])?;
+    ensure!(code == 2, "{code}: {text}");
+    let (code, text) = place.paste(&approval(&text)?)?;
+    ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
+    holds(&text, "Applied by tell")?;
+    ensure!(!text.contains("checked of") && !text.contains("north-west"), "the plan's are of the plan: {text}");
+
+    // One before the apply that fails lets nothing be applied, and one at the end takes nothing back.
+    let late = "  hooks:\n    - {name: never, when: BeforeApply, inline: 'exit 3'}\n    - {name: end, when: Always, inline: 'echo over; exit 4'}\n";
+    write(&place, "pawl.yaml", &format!("{HEAD}{late}"))?;
+    let (code, text) = place.run(&["apply", "-auto-approve", "-var", "zone=a"])?;
+    let record = place.record()?;
+    ensure!(code == 1 && record.failure.context("no failure")?.reason == reason::HOOK_FAILED, "{text}");
+    ensure!(record.failed_hook.context("none failed")?.name == "end" && text.contains("over"), "{text}");
+    Ok(())
 }
 
 const PARTS: &str =

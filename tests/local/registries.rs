@@ -1,21 +1,14 @@
 //! What the run has for registries, as the real tools use it: a registry of modules and a mirror of providers by HTTPS that want a token,
 //! and a server of archives that has none to get.
 
-use std::{
-    fs,
-    io::{Cursor, Write as _},
-    path::Path,
-};
+use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
 use runner_agent::providers::{UserConfig, cli_config};
-use serde_json::json;
 use tests::{
     cluster::pki::Pki,
     servers::{auth::Access, registry::Registry},
 };
-use tool_versions::Platform;
-use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::place::{Lab, Test, ended, holds};
 
@@ -26,28 +19,6 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     lab.tools().into_iter().map(test).collect()
 }
 
-/// An archive of one file.
-fn zipped(name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-    zip.start_file(name, SimpleFileOptions::default().unix_permissions(0o755))?;
-    zip.write_all(bytes)?;
-    Ok(zip.finish()?.into_inner())
-}
-
-/// Has a mirror serve the provider of the tests; the archive itself is on another server.
-fn mirrored(lab: &Lab, mirror: &Registry, archives: &Registry, host: &str) -> Result<()> {
-    let (version, program) = lab.provider()?;
-    let zip = zipped(&format!("terraform-provider-time_v{version}"), &fs::read(program)?)?;
-    archives.put("/provider.zip", "application/zip", zip);
-    let put = |name: &str, value: serde_json::Value| {
-        mirror.put(&format!("/p/{host}/hashicorp/time/{name}"), "application/json", value.to_string().into_bytes());
-    };
-    put("index.json", json!({"versions": {version: {}}}));
-    let archive = json!({"url": archives.url("/provider.zip")});
-    put(&format!("{version}.json"), json!({"archives": {Platform::here().to_string(): archive}}));
-    Ok(())
-}
-
 fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let dir = tempfile::tempdir()?;
@@ -56,10 +27,11 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
     let modules = start(Access::Bearer("modules-token".into()))?;
     let mirror = start(Access::Bearer("mirror-token".into()))?;
     let archives = start(Access::Public)?;
-    archives.put("/module.zip", "application/zip", zipped("main.tf", b"output \"from\" {\n  value = \"the registry\"\n}\n")?);
-    modules.publish("acme/part/local", "1.0.0", &archives.url("/module.zip"))?;
+    let part = "output \"from\" {\n  value = \"the registry\"\n}\n";
+    modules.publish_code("acme/part/local", part, &archives)?;
     let host = if tool == "tofu" { "registry.opentofu.org" } else { "registry.terraform.io" };
-    mirrored(lab, &mirror, &archives, host)?;
+    let (version, program) = lab.provider()?;
+    mirror.mirror(host, "time", (version, program), &archives)?;
 
     let main = format!(
         "terraform {{\n  required_providers {{\n    time = {{ source = \"hashicorp/time\" }}\n  }}\n}}\n\
@@ -85,6 +57,21 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
         ensure!(!asked.is_empty() && asked.iter().all(|(_, sent)| sent.as_deref() == token), "{token:?}: {asked:?}");
     }
     ensure!(place.stack().join(".terraform/modules/part/main.tf").is_file(), "{said}");
+
+    // A redirect to another host leaves the token behind; one to another port of the same host, and to what is below its name, does not:
+    // to Go that is the same server.
+    let path = "/v1/modules/acme/part/local/versions";
+    for (address, takes_along) in [("127.0.0.2", false), ("127.0.0.1", true)] {
+        fs::remove_dir_all(place.stack().join(".terraform"))?;
+        let other = runtime.block_on(Registry::start_on(address, &pki, Access::Public))?;
+        other.publish_code("acme/part/local", part, &archives)?;
+        modules.redirect(path, &other.url(path))?;
+        let (code, said) = init(&tokens)?;
+        ensure!(code == 0, "{said}");
+        let told = other.asked();
+        ensure!(told == [(path.to_owned(), takes_along.then(|| "Bearer modules-token".to_owned()))], "{address}: {told:?}");
+    }
+    modules.publish_code("acme/part/local", part, &archives)?;
 
     // Without a token of its own a host is asked with none, whatever others have.
     fs::remove_dir_all(place.stack().join(".terraform"))?;

@@ -1,7 +1,9 @@
 //! Hooks in real pods: as the guide has them, for a plan that another pod applies, and behind an apply whose pod dies.
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, RunResult, TerraformRun, reason};
+use crds::{Changed, FailureClass, HookWhen, RunResult, TerraformRun, reason};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 
 use crate::{
@@ -15,6 +17,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("hooks::those_of_the_guide_run_as_it_says", guided),
         Test::new("hooks::a_new_pod_repeats_those_of_setup_and_init_as_they_were", restored),
         Test::new("hooks::a_pod_that_dies_in_a_hook_behind_its_apply_has_applied", died),
+        Test::new("hooks::what_fails_stops_its_phase_and_takes_nothing_back", failed),
+        Test::new("hooks::tasks_of_terraform_operator_run_in_their_order", tasks),
         Test::new("hooks::what_cannot_run_is_named_before_the_tool_starts", refused),
     ]
 }
@@ -96,33 +100,97 @@ async fn restored(scene: Scene) -> Result<()> {
     Ok(())
 }
 
+/// The agent dies, and its last word is in the pod's status; or the pod goes as a whole, and with it that word: then it is with the datastore.
 async fn died(scene: Scene) -> Result<()> {
     let hooks = json!([{"name": "endless", "when": "AfterApply", "inline": "exec sleep 100000"}]);
-    scene.scripted("a", json!({"resources": 1}), json!({"hooks": hooks, "approval": {"mode": "Automatic"}})).await?;
-    let runs = |run: &TerraformRun| {
-        let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
-        message.ends_with("the hooks after it run")
-    };
-    scene.until("a", "in its hook", LATER, runs).await?;
-    // The message comes before the hook does: that it runs is seen at its process.
-    let started = std::time::Instant::now();
-    loop {
-        let pod = scene.pod("a").await?;
-        if Scene::processes(&pod)?.iter().any(|(_, line)| line.contains("sleep 100000")) {
-            Scene::kill(&pod, "runner-agent")?;
-            break;
-        }
-        ensure!(started.elapsed() < SOON, "the hook does not run");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    for name in ["killed", "deleted"] {
+        scene.scripted(name, json!({"resources": 1}), json!({"hooks": hooks, "approval": {"mode": "Automatic"}})).await?;
     }
+    for name in ["killed", "deleted"] {
+        let runs = |run: &TerraformRun| {
+            let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
+            message.ends_with("the hooks after it run")
+        };
+        scene.until(name, "in its hook", LATER, runs).await?;
+        // The message comes before the hook does: that it runs is seen at its process.
+        let started = std::time::Instant::now();
+        let pod = loop {
+            let pod = scene.pod(name).await?;
+            if Scene::processes(&pod)?.iter().any(|(_, line)| line.contains("sleep 100000")) {
+                break pod;
+            }
+            ensure!(started.elapsed() < SOON, "the hook does not run");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        };
+        if name == "killed" {
+            Scene::kill(&pod, "runner-agent")?;
+        } else {
+            // Nobody reads its end: it goes without the finalizer that keeps it until then.
+            let pod = pod.name_any();
+            let free = json!({"metadata": {"finalizers": null}}).to_string();
+            scene.kubectl(&["patch", "pod", &pod, "--type=merge", "-p", &free])?;
+            scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
+        }
+    }
+    for name in ["killed", "deleted"] {
+        let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
+        ensure!(scene.starts(name, "apply") == 1 && status.failure.is_none(), "{status:?}");
+        ensure!(status.attempt.context("no attempt")?.number == 1);
+    }
+    ensure!(scene.pod_names("deleted").await?.is_empty(), "the pod is still there");
+    Ok(())
+}
+
+const ONE: &str = "resource \"terraform_data\" \"a\" {}\n";
+
+async fn failed(scene: Scene) -> Result<()> {
+    let hook = |name: &str, when: &str, script: &str| json!({"name": name, "when": when, "inline": script});
+    let mut passed = hook("passed", "BeforePlan", "echo passed over; exit 3");
+    passed["onFailure"] = "Continue".into();
+    let over = hook("over", "Always", "echo \"over: $PAWL_RESULT\"");
+    let spec = |operation: &str, hooks: &[&serde_json::Value]| json!({"operation": operation, "stack": "a", "backend": scene.backend("a"), "approval": {"mode": "Automatic"}, "hooks": hooks});
+    let late = hook("late", "AfterApply", "echo too late; exit 4");
+    scene.real("a", ONE, spec("Apply", &[&passed, &late, &over])).await?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    ensure!(scene.starts("a", "apply") == 1 && status.failure.is_none(), "{status:?}");
-    ensure!(status.attempt.context("no attempt")?.number == 1);
+    let last = status.failed_hook.context("none failed")?;
+    ensure!((last.name.as_str(), last.when) == ("late", HookWhen::AfterApply) && status.failure.is_none(), "{last:?}");
+    holds(&last.message, "hook late (AfterApply) failed with 4: too late")?;
+    holds(&status.message.context("no message")?, "applied +1 ~0 -0; hook late (AfterApply) failed with 4")?;
+    holds(&status.history.join("\n"), "hook passed (BeforePlan) failed with 3: passed over")?;
+    holds(&scene.log("a").await?, "over: Applied")?;
+
+    let before = hook("before", "BeforeDestroy", "echo no; exit 5");
+    scene.real("b", ONE, spec("Destroy", &[&before, &over])).await?;
+    let status = scene.fails("b", FailureClass::Configuration, reason::HOOK_FAILED, LATER).await?;
+    let failure = status.failure.context("no failure")?;
+    holds(&failure.message, "hook before (BeforeDestroy) failed with 5: no")?;
+    ensure!(failure.changes == Changed::None && status.claim.is_some(), "{failure:?}");
+    holds(&scene.log("b").await?, "over: Failed")?;
+    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    ensure!(state["resources"].as_array().is_some_and(|all| all.len() == 1), "{state}");
+    Ok(())
+}
+
+/// What the converter makes of such tasks (`fixtures/convert/terraform-operator/tasks.yaml`), as it stands.
+async fn tasks(scene: Scene) -> Result<()> {
+    let converted = include_str!("../fixtures/convert/terraform-operator/tasks.expected.yaml");
+    let script = "#!/bin/bash\necho \"$PAWL_HOOK of $PAWL_RUN\"\n";
+    scene.kubectl(&["create", "configmap", "scripts", &format!("--from-literal=tell.sh={script}")])?;
+    let mut run: TerraformRun = serde_saphyr::from_str(converted)?;
+    run.metadata.namespace = None;
+    run.spec.backend = Some(serde_json::from_value(scene.backend("tasks"))?);
+    scene.runs().create(&PostParams::default(), &run).await?;
+    let status = scene.ends_within("tasks", RunResult::Applied, LATER).await?;
+    ensure!(status.failed_hook.is_none(), "{status:?}");
+    let log = scene.log("tasks").await?;
+    let wanted = ["preinit", "postinit", "preplan", "postplan", "preapply", "postapply"].map(|task| format!("{task} of tasks"));
+    let said: Vec<_> = log.lines().filter(|line| line.ends_with(" of tasks")).collect();
+    ensure!(said == wanted, "{said:?}:\n{log}");
     Ok(())
 }
 
 async fn refused(scene: Scene) -> Result<()> {
-    // 5 MB of the source, which no ConfigMap holds; and a key that is not there.
+    // 5 MB of the source, which no ConfigMap holds; a key that is not there; bytes that are no text; and a token that has expired.
     let (url, _) = scene.repository("stack", &[("main.tf", ""), ("huge.sh", &"#".repeat(5 << 20))])?;
     let of = |hook: serde_json::Value| {
         let mut hook = hook;
@@ -132,8 +200,25 @@ async fn refused(scene: Scene) -> Result<()> {
     };
     scene.create("huge", of(json!({"path": "huge.sh"}))).await?;
     scene.create("none", of(json!({"configMapKeyRef": {"name": "gone", "key": "k"}}))).await?;
+    let map = json!({"metadata": {"name": "latin"}, "binaryData": {"k": "ZWNobyDpCg=="}});
+    Api::<ConfigMap>::namespaced(scene.suite.client.clone(), &scene.namespace)
+        .create(&PostParams::default(), &serde_json::from_value(map)?)
+        .await?;
+    scene.create("latin", of(json!({"configMapKeyRef": {"name": "latin", "key": "k"}}))).await?;
+    // `{"alg":"RS256"}`, `{"exp":1000000000}`, and what would be a signature.
+    let token = "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjEwMDAwMDAwMDB9.c2lnbmF0dXJl";
+    scene.kubectl(&["create", "secret", "generic", "old", &format!("--from-literal=token={token}")])?;
+    let mut expired = of(json!({"inline": "exit 0"}));
+    expired["credentials"] = json!({"registries": [{"host": "r.example.com", "secretKeyRef": {"name": "old", "key": "token"}}]});
+    scene.create("expired", expired).await?;
     let huge = scene.fails("huge", FailureClass::Configuration, reason::HOOK_INVALID, LATER).await?;
     holds(&huge.failure.context("no failure")?.message, "hook x has more than 256 KiB")?;
     scene.fails("none", FailureClass::Configuration, reason::CONFIG_MAP_NOT_FOUND, LATER).await?;
+    let latin = scene.fails("latin", FailureClass::Configuration, reason::HOOK_INVALID, LATER).await?;
+    holds(&latin.failure.context("no failure")?.message, "hook x is not UTF-8 text")?;
+    let expired = scene.fails("expired", FailureClass::Credentials, reason::CREDENTIALS_EXPIRED, LATER).await?;
+    let said = "the token of credentials.registries of r.example.com expired at 2001-09-09T01:46:40Z";
+    holds(&expired.failure.context("no failure")?.message, said)?;
+    ensure!(expired.steps.is_empty(), "nothing was fetched: {:?}", expired.steps);
     Ok(())
 }

@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("hostile::code_that_attacks_at_plan_time_gains_nothing", attacks),
         Test::new("hostile::a_tool_replaced_at_plan_time_is_not_started", replaced),
+        Test::new("hostile::what_hooks_hand_over_steers_nothing", handed_over),
         Test::new("hostile::an_archive_that_leads_out_is_not_unpacked", packed),
     ]
 }
@@ -101,11 +102,24 @@ const FOUND: [(&str, &str); 9] = [
 /// What is refused to a hook besides.
 const REFUSED_TO_HOOKS: [&str; 2] = ["hook_script_changed", "hook_script_planted"];
 
-/// The same code as a hook, after the plan and behind the claim.
+/// What a hook before Setup does in vain, and one before `init` does not find.
+const PLANTED_EARLY: [&str; 4] = ["planted_git_directory", "planted_git_helper", "planted_link", "planted_watcher"];
+const NOT_FOUND: [&str; 4] =
+    ["planted_git_directory_is_there", "planted_link_is_there", "planted_watcher_is_there", "password_stolen"];
+/// What tries the managed state.
+const ON_STATE: &str = "state_";
+
+/// The same code as hooks. The first one runs before the source is there.
 fn hooks() -> Value {
+    let hook =
+        |name: &str, when: &str| json!({"name": name, "when": when, "configMapKeyRef": {"name": "attack", "key": "attack.sh"}});
     json!([
-        {"name": "attack-the-plan", "when": "AfterPlan", "inline": "#!/bin/bash\nexec bash attack.sh hook\n"},
-        {"name": "attack-the-apply", "when": "BeforeApply", "inline": "#!/bin/bash\nexec bash attack.sh late\n"},
+        hook("early", "BeforeSetup"),
+        hook("begun", "BeforeInit"),
+        hook("hook", "AfterPlan"),
+        hook("late", "BeforeApply"),
+        hook("done", "AfterApply"),
+        hook("end", "Always"),
     ])
 }
 
@@ -115,11 +129,19 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
         let ways = WAYS.iter().map(move |way| (format!("{file}{way}"), "refused"));
         ways.chain([(format!("{file}_is_there"), "done")])
     });
-    let refused = REFUSED.iter().map(|name| ((*name).to_owned(), "refused"));
-    let is_hook = matches!(phase, "hook" | "late");
-    let refused = refused.chain(REFUSED_TO_HOOKS.iter().filter(|_| is_hook).map(|name| ((*name).to_owned(), "refused")));
-    let planted = PLANTED.iter().filter(|_| phase == "plan");
-    let done = DONE.iter().chain(planted).map(|name| ((*name).to_owned(), "done"));
+    let is_hook = !matches!(phase, "plan" | "apply");
+    let is_early = phase == "early";
+    // Where there is no tool yet, and no state, neither is attacked.
+    let is_tried = |name: &&&str| match **name {
+        "own_file" => true,
+        name if name.starts_with(ON_STATE) => matches!(phase, "plan" | "apply" | "hook" | "late"),
+        name => !is_early || name.starts_with("agents_") || name == "message_for_the_kubelet",
+    };
+    let to_hooks = REFUSED_TO_HOOKS.iter().filter(|_| is_hook && !is_early);
+    let refused = REFUSED.iter().filter(is_tried).chain(to_hooks).chain(NOT_FOUND.iter().filter(|_| phase == "begun"));
+    let refused = refused.map(|name| ((*name).to_owned(), "refused"));
+    let planted = PLANTED.iter().filter(|_| phase == "plan").chain(PLANTED_EARLY.iter().filter(|_| is_early));
+    let done = DONE.iter().filter(is_tried).chain(planted).map(|name| ((*name).to_owned(), "done"));
     of_files.chain(refused).chain(done).map(|(name, end)| (name, end.to_owned())).collect()
 }
 
@@ -188,6 +210,7 @@ async fn attacks(scene: Scene) -> Result<()> {
     // Where pods of a namespace may share a directory of the node, code has that to attack as well.
     scene.kubectl(&["label", "namespace", &scene.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"])?;
     secrets(&scene)?;
+    scene.kubectl(&["create", "configmap", "attack", &format!("--from-literal=attack.sh={ATTACK}")])?;
     let url = commit(&scene)?;
     scene.real("before", BEFORE, json!({"backend": null, "stack": "net", "approval": {"mode": "Automatic"}})).await?;
     scene.ends_within("before", RunResult::Applied, LATER).await?;
@@ -199,8 +222,9 @@ async fn attacks(scene: Scene) -> Result<()> {
     let status = scene.ends_within("planned", RunResult::Planned, LATER).await?;
     ensure!(!status.unconfined && status.claim.is_none(), "{status:?}");
     let log = scene.log("planned").await?;
-    fended_off(&log, "plan")?;
-    fended_off(&log, "hook")?;
+    for phase in ["early", "begun", "plan", "hook", "end"] {
+        fended_off(&log, phase)?;
+    }
     unchanged(&scene, &before)?;
 
     // One that waits in its pod, and one whose plan is applied by another pod.
@@ -221,8 +245,9 @@ async fn attacks(scene: Scene) -> Result<()> {
         let attempt = status.attempt.context("no attempt")?;
         ensure!(attempt.restores == restores && attempt.tries == 1, "{name}: {attempt:?}");
         let log = scene.log(name).await?;
-        fended_off(&log, "late")?;
-        fended_off(&log, "apply")?;
+        for phase in ["late", "apply", "done", "end"] {
+            fended_off(&log, phase)?;
+        }
         let found = FOUND.map(|(name, end)| (name.to_owned(), end.to_owned()));
         ensure!(said(&log, "look") == BTreeMap::from(found), "{name}: {:?}\n{log}", said(&log, "look"));
         ensure!(!log.contains("eyJ") && !scene.read(&format!("terraformruns/{name}/log"))?.contains("eyJ"), "{name}: a token");
@@ -263,6 +288,53 @@ async fn replaced(scene: Scene) -> Result<()> {
     let message = status.failure.context("no failure")?.message;
     holds(&message, "OpenTofu 1.10.6 is not what it was at Setup")?;
     ensure!(status.claim.is_none() && !status.unconfined, "{:?}", status.history);
+    Ok(())
+}
+
+/// In place of a file for values something else, and values that would have later commands run other code. Each of these hooks fails and is
+/// passed over; then the tool and the last hook have nothing of it.
+async fn handed_over(scene: Scene) -> Result<()> {
+    let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+    let rows = [
+        ("link", format!("ln -sf {token} \"$PAWL_HOOK_VALUES\""), "hands over what cannot be read"),
+        ("pipe", "rm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"".to_owned(), "hands over what cannot be read"),
+        ("flood", "head -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"".to_owned(), "hands over what cannot be read"),
+        (
+            "preload",
+            "echo LD_PRELOAD=/tmp/evil.so > \"$PAWL_HOOK_VALUES\"".to_owned(),
+            "it hands over LD_PRELOAD, which would steer",
+        ),
+        (
+            "shell",
+            "echo BASH_ENV=/tmp/evil.sh > \"$PAWL_HOOK_VALUES\"".to_owned(),
+            "it hands over BASH_ENV, which would bring other code",
+        ),
+        (
+            "provider",
+            "echo TF_REATTACH_PROVIDERS={} > \"$PAWL_HOOK_VALUES\"".to_owned(),
+            "it hands over TF_REATTACH_PROVIDERS, which",
+        ),
+        (
+            "other",
+            "echo 'PAWL_HOOK_WHEN=x' > \"$PAWL_HOOK_VALUES\"".to_owned(),
+            "it hands over PAWL_HOOK_WHEN, which would steer",
+        ),
+    ];
+    let mut hooks: Vec<Value> = rows
+        .iter()
+        .map(|(name, script, _)| json!({"name": name, "when": "BeforeInit", "onFailure": "Continue", "inline": script}))
+        .collect();
+    let look = "echo \"left: ${BASH_ENV-none} ${LD_PRELOAD-none} ${TF_REATTACH_PROVIDERS-none}\"";
+    hooks.push(json!({"name": "look", "when": "AfterApply", "inline": look}));
+    scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"hooks": hooks, "approval": {"mode": "Automatic"}})).await?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    let log = scene.log("a").await?;
+    for (name, _, said) in &rows {
+        let line = format!("pawl: hook {name} (BeforeInit) ");
+        ensure!(log.lines().any(|own| own.starts_with(&line) && own.contains(said)), "{name}: {log}");
+    }
+    holds(&log, "left: none none none")?;
+    ensure!(!format!("{log}{status:?}").contains("eyJ"), "a token shows: {log}");
     Ok(())
 }
 

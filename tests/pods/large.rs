@@ -3,13 +3,16 @@
 use anyhow::{Context, Result};
 use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
-use tests::servers::{
-    auth::Access,
-    large::{oid, pointer},
-    repo::Change,
+use tests::{
+    guide,
+    servers::{
+        auth::Access,
+        large::{oid, pointer},
+        repo::Change,
+    },
 };
 
-use crate::suite::{SOON, Scene, Test, holds};
+use crate::suite::{SOON, Scene, Test, holds, merge};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("large::contents_are_planned_and_no_pointers", contents)]
@@ -27,8 +30,8 @@ async fn contents(scene: Scene) -> Result<()> {
         "main",
         &[
             Change::File(".gitattributes", b"*.zip filter=lfs diff=lfs merge=lfs -text\n"),
-            Change::File("net/main.tf", MAIN.as_bytes()),
-            Change::File("net/code.zip", pointer(&there).as_bytes()),
+            Change::File("lambda/main.tf", MAIN.as_bytes()),
+            Change::File("lambda/code.zip", pointer(&there).as_bytes()),
             Change::File("app/main.tf", MAIN.as_bytes()),
             Change::File("app/code.zip", pointer(gone).as_bytes()),
         ],
@@ -36,14 +39,19 @@ async fn contents(scene: Scene) -> Result<()> {
     git.set_access(&name, Access::basic("me", "s3cret-word"));
     let literals = ["--from-literal=username=me", "--from-literal=password=s3cret-word"];
     scene.kubectl(&["create", "secret", "generic", "git", literals[0], literals[1]])?;
+    let run: Value = serde_saphyr::from_str(&guide::block("large.yaml")?)?;
     let spec = |path: &str| -> Value {
-        let source = json!({"url": git.url(&name), "revision": "main", "path": path, "secretRef": {"name": "git"}});
-        json!({"source": {"git": source}, "tool": {"name": "OpenTofu", "version": "1.10.6"}, "operation": "Plan"})
+        let mut spec = run["spec"].clone();
+        merge(
+            &mut spec,
+            json!({"source": {"git": {"url": git.url(&name), "path": path}}, "tool": {"name": "OpenTofu", "version": "1.10.6"}}),
+        );
+        spec
     };
-    scene.create("net", spec("net")).await?;
+    scene.create("lambda", spec("lambda")).await?;
     scene.create("app", spec("app")).await?;
-    scene.ends("net", RunResult::Planned).await?;
-    let log = scene.log("net").await?;
+    scene.ends("lambda", RunResult::Planned).await?;
+    let log = scene.log("lambda").await?;
     holds(&log, &oid(&there))?;
     holds(&log, "outside of the stack, these are pointers of Git LFS")?;
     let status = scene.fails("app", FailureClass::Configuration, reason::SOURCE_INVALID, SOON).await?;

@@ -11,6 +11,7 @@ mod describe;
 mod disk;
 mod failures;
 mod forge;
+mod given;
 mod guard;
 mod guide;
 mod hangs;
@@ -108,6 +109,7 @@ fn main() -> Result<ExitCode> {
         describe::tests(),
         disk::tests(),
         failures::tests(),
+        given::tests(),
         guard::tests(),
         guide::tests(),
         hooks::tests(),
@@ -137,6 +139,7 @@ fn main() -> Result<ExitCode> {
         kills::alone(),
         nodes::alone(),
         outages::alone(),
+        outputs::alone(),
         peers::alone(),
         standby::alone(),
         restored::alone(),

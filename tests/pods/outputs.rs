@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, OutputsStatus, Phase, RunResult, TerraformRun, TerraformRunStatus, reason};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Secret},
+    rbac::v1::ClusterRoleBinding,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -20,6 +23,11 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("outputs::a_plan_made_on_an_older_value_is_stale", taken),
         Test::new("outputs::those_of_a_backend_are_read_by_the_tool", backend),
     ]
+}
+
+/// Takes the right to write objects from the datastore, everywhere.
+pub(crate) fn alone() -> Vec<Test> {
+    vec![Test::new("outputs::where_an_operator_did_not_bind_it_they_are_not_published", unbound)]
 }
 
 /// Creates a run of the guide, with another spec merged over it.
@@ -139,4 +147,28 @@ async fn backend(scene: Scene) -> Result<()> {
     create(&scene, "network.yaml", "again", more("Automatic")).await?;
     let outputs = said(&scene.ends_within("again", RunResult::NoChanges, LATER).await?)?;
     holds(&outputs.message, "the next apply publishes them")
+}
+
+const BINDING: &str = "pawl-datastore-outputs";
+
+/// The chart's binding of all namespaces, in place of which an operator has one for each that `outputs.namespaces` names.
+async fn unbound(scene: Scene) -> Result<()> {
+    let bindings: Api<ClusterRoleBinding> = Api::all(scene.suite.client.clone());
+    let mut everywhere = bindings.get(BINDING).await?;
+    bindings.delete(BINDING, &DeleteParams::default()).await?;
+    let ended = bound_elsewhere(&scene).await;
+    everywhere.metadata.resource_version = None;
+    bindings.create(&PostParams::default(), &everywhere).await?;
+    ended
+}
+
+async fn bound_elsewhere(scene: &Scene) -> Result<()> {
+    create(scene, "network.yaml", "first", automatic()).await?;
+    let outputs = said(&scene.ends_within("first", RunResult::Applied, LATER).await?)?;
+    ensure!(outputs.reason == reason::NOT_PUBLISHED && map(scene).await?.is_none(), "{outputs:?}");
+    holds(&outputs.message, &scene.namespace)?;
+    // What is kept is written when it may be.
+    let account = "--serviceaccount=pawl-system:pawl-datastore";
+    scene.kubectl(&["create", "rolebinding", BINDING, &format!("--clusterrole={BINDING}"), account])?;
+    becomes(scene, &json!({"vpc_id": "vpc-1", "zones": "[\"a\",\"b\"]"})).await
 }

@@ -23,23 +23,23 @@ pub(crate) fn tests() -> Vec<Test> {
 /// The repository that the guide names.
 const REPOSITORY: &str = "git@git.example.com:platform/stacks.git";
 
-/// A server that pods reach, and where its repositories are.
-async fn server(scene: &Scene) -> Result<(SshServer, tempfile::TempDir)> {
+/// A server that pods reach, and where its repositories are: at the port that scp's form of a URL means, where that is wanted and free.
+async fn server(scene: &Scene, port: u16) -> Result<(SshServer, tempfile::TempDir)> {
     let (ip, repos) = (IpAddr::V4(scene.suite.cluster.host()), tempfile::tempdir()?);
     let root = repos.path().to_owned();
-    let server = tokio::task::spawn_blocking(move || SshServer::start(ip, &root)).await??;
+    let server = tokio::task::spawn_blocking(move || SshServer::start_at((ip, port).into(), &root)).await??;
     Ok((server, repos))
 }
 
 async fn as_the_guide_says(scene: Scene) -> Result<()> {
-    let (server, _repos) = server(&scene).await?;
+    let (server, _repos) = server(&scene, 22).await?;
     let part = "resource \"terraform_data\" \"part\" {}\n";
     let own = server.create("platform/own")?.commit("main", &[("main.tf", part)])?;
     server.create("platform/module")?.commit("main", &[("main.tf", part)])?;
     // Nothing that ssh was told of is there any more when code of the stack runs.
     let main = "module \"own\" {\n  source = \"./own\"\n}\n\nlocals {\n  left = fileset(\"/dev/shm\", \"**\")\n}\n\n\
         resource \"terraform_data\" \"seen\" {\n  lifecycle {\n    precondition {\n      condition     = length(local.left) == 0\n      error_message = \"something lies there\"\n    }\n  }\n}\n";
-    let far = format!("module \"far\" {{\n  source = \"git::{}\"\n}}\n", server.url("platform/module"));
+    let far = format!("module \"far\" {{\n  source = \"git::{}\"\n}}\n", server.long_url("platform/module"));
     server.create("platform/stacks")?.commit_changes(
         "main",
         &[
@@ -83,7 +83,7 @@ async fn as_the_guide_says(scene: Scene) -> Result<()> {
 }
 
 async fn refused(scene: Scene) -> Result<()> {
-    let (server, _repos) = server(&scene).await?;
+    let (server, _repos) = server(&scene, 0).await?;
     server.create("stacks")?.commit("main", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
     let secret = |name: &str, key: &str, known: Option<String>| -> Result<()> {
         let identity = format!("--from-literal=identity={}", server.key(key)?);

@@ -1,15 +1,33 @@
-//! Alustan's `Terraform`, of 0.16 (code in git) and 1.0 (code in an image).
+//! Alustan's `Terraform`, of 0.16 and before (code in git) and 1.0 (code in an image).
 
-use serde_json::json;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 
 use super::{
     git,
-    read::{Document, Notes},
+    read::{Document, Fields, Notes},
     write::{Made, Tree},
 };
 
+/// Programs that Pawl runs itself.
+const TOOLS: [&str; 3] = ["terraform", "tofu", "terragrunt"];
+
+/// ConfigMaps that were given, whose scripts are looked into: by namespace, name and key.
+#[derive(Default)]
+pub(super) struct Scripts(BTreeMap<(String, String, String), String>);
+
+impl Scripts {
+    /// Keeps what a ConfigMap holds. Nothing is made of it: it is there already.
+    pub(super) fn add(&mut self, document: &Document) {
+        for (key, text) in document.data.iter().filter_map(|(key, value)| Some((key, value.as_str()?))) {
+            self.0.insert((document.namespace(), document.name(), key.clone()), text.to_owned());
+        }
+    }
+}
+
 /// A stack.
-pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Notes) {
+pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Made, notes: &mut Notes) {
     let mut to = Tree::layer(&document, notes);
     let (own, name) = (document.namespace(), document.name());
     let spec = &mut document.spec;
@@ -43,25 +61,13 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
             None => to.push("spec.template.env", json!({"name": key, "value": text})),
         }
     }
-    let mut scripts = spec.within("scripts");
-    if let Some(script) = scripts.text("deploy") {
-        notes.say(
-            "spec.scripts.deploy",
-            &format!("({script}) has no counterpart: Pawl runs init, plan and apply itself; template.hooks holds scripts"),
-        );
-    }
-    let destroys = scripts.text("destroy");
-    if let Some(script) = &destroys {
-        notes.say(
-            "spec.scripts.destroy",
-            &format!("({script}) has no counterpart: a run destroys what the layer made (deletionPolicy)"),
-        );
+    let destroys = scripts_of(spec, &own, scripts, &mut to, notes);
+    if destroys {
         to.put("spec.deletionPolicy", Some("Destroy"));
     }
-    scripts.end(&[], notes);
     // It applies whatever it is given, and looks for no drift.
     to.put("spec.remediation.onCommit", Some("Automatic"));
-    to.put("spec.remediation.onDelete", destroys.map(|_| "Automatic"));
+    to.put("spec.remediation.onDelete", destroys.then_some("Automatic"));
     to.put("spec.drift.suspend", Some(true));
     document.spec.end(
         &[
@@ -72,4 +78,72 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
         notes,
     );
     made.push(to);
+}
+
+/// `scripts`: a name of a program, or, of versions before 0.16, a script or the key of a ConfigMap. Whether something is to be destroyed.
+fn scripts_of(spec: &mut Fields, namespace: &str, known: &Scripts, to: &mut Tree, notes: &mut Notes) -> bool {
+    let mut scripts = spec.within("scripts");
+    let mut destroys = false;
+    for (field, when, instead) in [
+        ("deploy", "AfterApply", "Pawl runs init, plan and apply itself; template.hooks holds scripts"),
+        ("apply", "AfterApply", "Pawl runs init, plan and apply itself; template.hooks holds scripts"),
+        ("destroy", "AfterDestroy", "a run destroys what the layer made (deletionPolicy)"),
+    ] {
+        destroys |= field == "destroy" && scripts.has(field);
+        let at = scripts.path(field);
+        if let Some(program) = scripts.text(field) {
+            notes.say(&at, &format!("({program}) has no counterpart: {instead}"));
+        }
+        let mut script = scripts.within(field);
+        let inline = script.text("inline");
+        let mut map = script.within("configMapRef");
+        let (name, key) = (map.text("name"), map.text("key"));
+        map.end(&[], notes);
+        script.end(&[], notes);
+        let (text, hook) = match (inline, name, key) {
+            (Some(text), ..) => (Some(text.clone()), json!({"inline": text})),
+            (None, Some(name), Some(key)) => {
+                let text = known.0.get(&(namespace.to_owned(), name.clone(), key.clone())).cloned();
+                (text, json!({"configMapKeyRef": {"name": name, "key": key}}))
+            }
+            (None, None, None) => continue,
+            (None, ..) => {
+                notes.say(&at, "names no key of a ConfigMap");
+                continue;
+            }
+        };
+        match text.as_deref().map(calls_tool) {
+            Some(false) => {
+                to.push("spec.template.hooks", named(hook, field, when));
+                notes.say(&at, &format!("calls no tool: it is a hook with when: {when}, which runs when something was applied, and not at each sync"));
+            }
+            Some(true) => {
+                notes.say(
+                    &at,
+                    &format!(
+                        "calls the tool, and has no counterpart: {instead}. What else it does belongs before or behind that"
+                    ),
+                );
+            }
+            None => notes.say(
+                &at,
+                "is a key of a ConfigMap that is not given: give it as well, and a script that calls no tool becomes a hook",
+            ),
+        }
+    }
+    scripts.end(&[], notes);
+    destroys
+}
+
+fn named(mut hook: Value, name: &str, when: &str) -> Value {
+    hook["name"] = name.into();
+    hook["when"] = when.into();
+    hook
+}
+
+/// Whether a script has a tool for one of its words, outside of comments.
+fn calls_tool(script: &str) -> bool {
+    let lines = script.lines().map(str::trim_start).filter(|line| !line.starts_with('#'));
+    let words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || "\"'`;|&()${}".contains(c)));
+    words.filter_map(|word| word.rsplit('/').next()).any(|word| TOOLS.contains(&word))
 }

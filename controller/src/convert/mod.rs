@@ -79,7 +79,7 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
     let mut warnings = Vec::new();
     // Repositories first: layers take from them what ours cannot hold for them.
     let mut known = burrito::Repositories::default();
-    let mut later = Vec::new();
+    let (mut later, mut scripts) = (Vec::new(), alustan::Scripts::default());
     for document in documents {
         let mut notes = Notes::of(&document);
         match (document.group.as_str(), document.kind.as_str()) {
@@ -87,9 +87,11 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
             ("source.toolkit.fluxcd.io", "GitRepository") => tofu::repository(document, &mut made, &mut notes),
             ("config.terraform.padok.cloud", "TerraformLayer" | "TerraformRun" | "TerraformPullRequest")
             | ("infra.contrib.fluxcd.io" | "tf.galleybytes.com" | "alustan.io", "Terraform") => later.push(document),
+            ("", "ConfigMap") => scripts.add(&document),
             (group, kind) => anyhow::bail!(
                 "document {} is of no known kind ({group} {kind}): known are Burrito's TerraformRepository, TerraformLayer and TerraformRun, the \
-                 Terraform of infra.contrib.fluxcd.io (with Flux's GitRepository), tf.galleybytes.com and alustan.io; nothing was converted",
+                 Terraform of infra.contrib.fluxcd.io (with Flux's GitRepository), tf.galleybytes.com and alustan.io, and ConfigMaps with \
+                 scripts; nothing was converted",
                 document.number
             ),
         }
@@ -101,7 +103,7 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
             (_, "TerraformLayer") => burrito::layer(document, &mut known, &mut made, &mut notes),
             ("infra.contrib.fluxcd.io", _) => tofu::terraform(document, &mut made, &mut notes),
             ("tf.galleybytes.com", _) => operator::terraform(document, &mut made, &mut notes),
-            ("alustan.io", _) => alustan::terraform(document, &mut made, &mut notes),
+            ("alustan.io", _) => alustan::terraform(document, &scripts, &mut made, &mut notes),
             (_, "TerraformRun") => notes.say("", "is not carried over: a layer makes runs of its own"),
             _ => notes.say("", "is not carried over: plans of pull requests are not there yet"),
         }
@@ -143,8 +145,8 @@ mod tests {
 
     #[test]
     fn what_is_of_no_known_kind_ends_it() {
-        let error = convert("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n").err().unwrap().to_string();
-        assert!(error.contains("document 1 is of no known kind ( ConfigMap)"), "{error}");
+        let error = convert("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n").err().unwrap().to_string();
+        assert!(error.contains("document 1 is of no known kind ( Service)"), "{error}");
         let second = "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a}\nspec: {}\n---\nkind: X\n";
         assert!(convert(second).err().unwrap().to_string().contains("document 2"));
         assert!(convert("a: [").is_err() && convert("").is_err());

@@ -15,6 +15,8 @@ pub(super) struct Document {
     pub(super) metadata: Map<String, Value>,
     /// Its spec.
     pub(super) spec: Fields,
+    /// What it holds, if it is a ConfigMap.
+    pub(super) data: Map<String, Value>,
 }
 
 impl Document {
@@ -54,6 +56,7 @@ fn document(number: usize, mut value: Value) -> Document {
         kind: text(&value, "kind"),
         metadata: map(value.get_mut("metadata").map(Value::take).unwrap_or_default()),
         spec: Fields::of("spec", value.get_mut("spec").map(Value::take).unwrap_or_default()),
+        data: map(value.get_mut("data").map(Value::take).unwrap_or_default()),
     }
 }
 

@@ -60,8 +60,9 @@ pub struct Variable {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVar {
-    /// Name in the environment. Names that steer the tool's command line (`TF_CLI_ARGS*`, `TF_DATA_DIR`, `TF_WORKSPACE`) and
-    /// those of Pawl (`PAWL_*`) are refused by the agent.
+    /// Name in the environment. Names that steer the tool's command line (`TF_CLI_ARGS*`, `TF_DATA_DIR`, `TF_WORKSPACE`),
+    /// those of Pawl (`PAWL_*`), and those by which programs load other code (`LD_*`, `BASH_ENV`, `PYTHONPATH`, `TF_REATTACH_PROVIDERS`)
+    /// are refused by the agent.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
     pub name: String,
     /// The value; at most 32768 characters.

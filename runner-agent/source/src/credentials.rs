@@ -64,7 +64,7 @@ pub struct Login {
     pub http: Option<Credentials>,
     /// Who asks it by ssh.
     pub identity: Option<Identity>,
-    /// Keys of hosts besides those that are built in, as `known_hosts` has them.
+    /// Keys of the host besides those that are built in, as `known_hosts` has them.
     pub known_hosts: Option<String>,
     /// `ca.crt`: whom its certificate is trusted by, in PEM, on this origin alone.
     pub authority: Option<String>,

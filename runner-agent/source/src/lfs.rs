@@ -2,7 +2,6 @@
 //! nothing else; they are put in place here, over the pointers that were found, so that no link is ever written through.
 
 use std::{
-    collections::BTreeSet,
     error::Error,
     ffi::OsString,
     fs::{self, File},
@@ -17,11 +16,12 @@ use crate::{
 
 /// No pointer is longer, in bytes.
 pub const MAX_POINTER: u64 = 1024;
-/// How each begins.
-const FIRST: &str = "version https://git-lfs.github.com/spec/";
+/// How each begins: with one of the names that the program has, or has had.
+const FIRST: [&str; 3] =
+    ["version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/", "version http://git-media.io/v/"];
 /// The longest list of attributes that is read, in bytes.
 const MAX_ATTRIBUTES: u64 = 1 << 20;
-/// Contents of more bytes in all are not fetched: as many as an archive may unpack to.
+/// Files of more bytes in all are not fetched: as many as an archive may unpack to.
 pub const MAX_CONTENTS: u64 = 1 << 30;
 
 /// Where `git-lfs` keeps what it fetched, of submodules too, below the top of the repository.
@@ -75,11 +75,7 @@ impl Repository {
         root: &Path,
     ) -> Result<(), ContentsError<G::Error>> {
         let pointers = pointers(root);
-        let sizes: BTreeSet<_> = pointers.iter().filter_map(|pointer| pointer.contents.as_ref()).collect();
-        if sizes.is_empty() {
-            return Ok(());
-        }
-        let bytes = sizes.iter().fold(0_u64, |all, pointer| all.saturating_add(pointer.size));
+        let Some(bytes) = size(&pointers) else { return Ok(()) };
         if bytes > MAX_CONTENTS {
             return Err(ContentsError::TooLarge(bytes));
         }
@@ -105,6 +101,12 @@ impl Repository {
         let _ = fs::remove_dir_all(&store);
         if ended.code == 0 { Ok(()) } else { Err(contents_refused(self.url().as_str(), &ended).into()) }
     }
+}
+
+/// How many bytes are written in place of pointers: contents are fetched once, and written for each pointer to them. None where none names
+/// contents.
+fn size(pointers: &[PointerFile]) -> Option<u64> {
+    pointers.iter().filter_map(|pointer| Some(pointer.contents.as_ref()?.size)).reduce(u64::saturating_add)
 }
 
 /// What `git-lfs` is told besides. It goes before the repository's own `.lfsconfig`, of which the program takes where to ask and what to
@@ -146,7 +148,7 @@ pub struct Pointer {
 impl Pointer {
     /// Reads one; none when it is something else.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok().filter(|text| text.len() as u64 <= MAX_POINTER && text.starts_with(FIRST))?;
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() as u64 <= MAX_POINTER && is_pointer(text))?;
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
         let oid = value("oid sha256:")?;
         let is_sum = oid.len() == 64 && oid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -183,7 +185,7 @@ pub fn pointers(root: &Path) -> Vec<PointerFile> {
     }
     let pointer = |path: PathBuf| {
         let text = read(&path, MAX_POINTER);
-        text.starts_with(FIRST).then(|| PointerFile {
+        is_pointer(&text).then(|| PointerFile {
             name: path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned(),
             contents: Pointer::parse(text.as_bytes()),
             path,
@@ -192,6 +194,12 @@ pub fn pointers(root: &Path) -> Vec<PointerFile> {
     let mut pointers: Vec<_> = files.into_iter().filter_map(pointer).collect();
     pointers.sort_by(|a, b| a.name.cmp(&b.name));
     pointers
+}
+
+/// Whether the program takes a text for a pointer; it passes over what is blank before it.
+fn is_pointer(text: &str) -> bool {
+    let text = text.trim_start();
+    FIRST.iter().any(|first| text.starts_with(first))
 }
 
 /// The beginning of a file.
@@ -232,6 +240,9 @@ mod tests {
         let found = pointers(dir.path());
         assert_eq!(found.iter().map(|pointer| &*pointer.name).collect::<Vec<_>>(), ["net/lambda.zip"]);
         assert_eq!(found[0].contents, Some(Pointer { oid: "4".repeat(64), size: 12345 }));
+        // What the program fetches as well counts as well.
+        let former = format!("\n{}", text.replace("git-lfs.github.com", "hawser.github.com"));
+        assert_eq!(Pointer::parse(former.as_bytes()), found[0].contents);
         for broken in [text.replace("444", "../"), text.replace("444", "44"), text.replace("size 1", "size -1")] {
             assert_eq!(Pointer::parse(broken.as_bytes()), None, "{broken}");
         }
@@ -297,10 +308,13 @@ mod tests {
         let none = "git: 'lfs' is not a git command. See 'git --help'.";
         let none = Ended { code: 1, output: none.into(), ..Ended::default() };
         assert!(matches!(fetched(dir.path(), &[], none).await.0, Err(ContentsError::NoProgram)));
-        // The same contents in two files are fetched once.
         write(dir.path(), "b.zip", &pointer("b", MAX_CONTENTS - 5));
-        write(dir.path(), "c.zip", &pointer("b", MAX_CONTENTS - 5));
         assert!(fetched(dir.path(), &[], Ended::default()).await.0.is_ok());
+        // The same contents in two files are written twice: a small repository would fill a disk.
+        write(dir.path(), "c.zip", &pointer("b", MAX_CONTENTS - 5));
+        let (end, asked) = fetched(dir.path(), &[], Ended::default()).await;
+        assert!(matches!(end, Err(ContentsError::TooLarge(bytes)) if bytes == 2 * MAX_CONTENTS - 5), "{end:?}");
+        assert!(asked.is_empty(), "{asked:?}");
         write(dir.path(), "d.zip", &pointer("d", u64::MAX));
         let (end, asked) = fetched(dir.path(), &[], Ended::default()).await;
         assert!(matches!(end, Err(ContentsError::TooLarge(u64::MAX))) && asked.is_empty(), "{end:?}");

@@ -29,8 +29,12 @@ impl SshFiles {
         for (n, identity) in identities(logins) {
             write(&format!("identity-{n}"), identity.text())?;
         }
-        let own = logins.iter().filter_map(|login| login.known_hosts.as_deref());
-        write("known_hosts", &own.chain([KNOWN_HOSTS]).fold(String::new(), |text, part| text + part.trim_end() + "\n"))?;
+        write("known_hosts", KNOWN_HOSTS)?;
+        for (n, login) in logins.iter().enumerate() {
+            if let Some(own) = &login.known_hosts {
+                write(&format!("known_hosts-{n}"), own)?;
+            }
+        }
         write("config", &config(dir, logins))?;
         Ok(files)
     }
@@ -68,18 +72,37 @@ fn identities(logins: &[Login]) -> impl Iterator<Item = (usize, &Identity)> {
     logins.iter().enumerate().filter_map(|(n, login)| Some((n, login.identity.as_ref()?)))
 }
 
-/// The configuration of `ssh`. Of what is said twice the first counts, but of `IdentityFile`, so a host has its own key and no other.
+/// The configuration of `ssh`: a host has its own keys and no others, and who shows a key there is known by the Secrets of that host and by
+/// what is built in. Of what is said twice the first counts, but of `IdentityFile` all of it.
 fn config(dir: &Path, logins: &[Login]) -> String {
-    let at = |name: &str| format!("\"{}\"", dir.join(name).display().to_string().replace('%', "%%"));
+    let at = |name: String| format!("\"{}\"", dir.join(name).display().to_string().replace('%', "%%"));
+    let built_in = at("known_hosts".to_owned());
     let mut text = String::new();
-    for (n, _) in identities(logins) {
-        let _ = write!(text, "Host {}\n  IdentityFile {}\n", logins[n].host, at(&format!("identity-{n}")));
+    for (n, first) in logins.iter().enumerate() {
+        let of_host = |login: &&Login| login.host.eq_ignore_ascii_case(&first.host);
+        if logins.iter().take(n).any(|login| of_host(&login)) {
+            continue;
+        }
+        // `ssh` tells capitals apart here.
+        let (mut names, mut keys, mut known) = (String::new(), String::new(), String::new());
+        for (n, login) in logins.iter().enumerate().filter(|(_, login)| of_host(login)) {
+            let _ = write!(names, " {}", login.host);
+            if login.identity.is_some() {
+                let _ = writeln!(keys, "  IdentityFile {}", at(format!("identity-{n}")));
+            }
+            if login.known_hosts.is_some() {
+                let _ = write!(known, "{} ", at(format!("known_hosts-{n}")));
+            }
+        }
+        if !known.is_empty() {
+            let _ = writeln!(keys, "  UserKnownHostsFile {known}{built_in}");
+        }
+        if !keys.is_empty() {
+            let _ = write!(text, "Host{names}\n{keys}");
+        }
     }
-    let _ = write!(
-        text,
-        "Host *\n  IdentityFile none\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n{OPTIONS}",
-        at("known_hosts")
-    );
+    let _ =
+        write!(text, "Host *\n  IdentityFile none\n  UserKnownHostsFile {built_in}\n  GlobalKnownHostsFile /dev/null\n{OPTIONS}");
     text
 }
 
@@ -159,20 +182,51 @@ mod tests {
         let files = SshFiles::create(&at, &[login("a.example.org"), login("b.example.org")]).unwrap();
         let mode = |name: &str| fs::metadata(at.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(""), mode("identity-0"), mode("identity-1")), (0o700, 0o600, 0o600));
-        let known = fs::read_to_string(at.join("known_hosts")).unwrap();
-        assert!(known.starts_with("h k x\nh k x\n") && known.contains("\ngithub.com"), "{known}");
         let config = fs::read_to_string(at.join("config")).unwrap();
         let place = at.display();
-        let hosts = format!(
-            "Host a.example.org\n  IdentityFile \"{place}/identity-0\"\nHost b.example.org\n  IdentityFile \"{place}/identity-1\"\nHost *\n"
-        );
-        assert!(config.starts_with(&hosts) && config.contains("StrictHostKeyChecking yes"), "{config}");
+        assert!(config.starts_with("Host a.example.org\n") && config.contains("StrictHostKeyChecking yes"), "{config}");
         assert_eq!(command(&at), format!("ssh -F '{place}/config'"));
         assert!(SshFiles::create(&at, &[]).is_err(), "what lies there is never taken");
         drop(files);
         assert!(!at.exists());
         let kept = SshFiles::create(&at, &[]).unwrap().keep();
         assert!(kept.join("config").exists());
+    }
+
+    /// What `ssh` itself makes of the configuration for a host.
+    fn told(at: &Path, host: &str, option: &str) -> Vec<String> {
+        let output = std::process::Command::new("ssh").arg("-F").arg(at.join("config")).args(["-G", host]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let values = text.lines().filter_map(|line| line.strip_prefix(option)?.strip_prefix(' '));
+        values.flat_map(|value| value.split(' ')).map(|path| path.rsplit('/').next().unwrap().to_owned()).collect()
+    }
+
+    /// A Secret whose `known_hosts` speaks for all hosts (`*`, `@cert-authority *`) would vouch for those of others.
+    #[test]
+    fn a_secret_speaks_for_its_own_host_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("ssh");
+        let with = |host: &str, known: Option<&str>| Login { known_hosts: known.map(Into::into), ..login(host) };
+        let logins = [
+            with("a.example.org", Some("@cert-authority * ssh-ed25519 AAAA")),
+            with("b.example.org", None),
+            Login { identity: None, ..with("A.example.org", Some("a.example.org ssh-ed25519 BBBB")) },
+        ];
+        let _files = SshFiles::create(&at, &logins).unwrap();
+        for host in ["a.example.org", "A.example.org"] {
+            assert_eq!(told(&at, host, "userknownhostsfile"), ["known_hosts-0", "known_hosts-2", "known_hosts"]);
+            assert_eq!(told(&at, host, "identityfile"), ["identity-0", "none"]);
+        }
+        for (host, keys) in [("b.example.org", &["identity-1", "none"][..]), ("c.example.org", &["none"])] {
+            assert_eq!(
+                (told(&at, host, "userknownhostsfile"), told(&at, host, "identityfile")),
+                (vec!["known_hosts".into()], keys.iter().map(|key| (*key).to_owned()).collect()),
+                "{host}"
+            );
+        }
+        let read = |name: &str| fs::read_to_string(at.join(name)).unwrap();
+        assert!(read("known_hosts-0").contains("AAAA") && read("known_hosts").starts_with("github.com"));
+        assert!(!read("known_hosts").contains('*'));
     }
 
     #[test]

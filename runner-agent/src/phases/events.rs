@@ -1,5 +1,6 @@
 //! What a command prints: shown as the tool words it, and read for diagnostics and progress.
 
+mod held;
 mod value;
 
 use std::{
@@ -14,6 +15,8 @@ use crds::{Changed, Diagnostic, Progress};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
+
+use held::Held;
 
 use super::{
     diagnostic::ToolDiagnostic,
@@ -31,6 +34,8 @@ use crate::{
 const TAIL: usize = 60;
 /// Diagnostics that are kept.
 const DIAGNOSTICS: usize = 16;
+/// Bytes that are let go at once.
+const LET_GO: usize = 32 << 10;
 /// Characters that are kept of a line, of a part of a diagnostic, and of an address, for what is said of a failure.
 const MAX_TEXT: usize = 2_000;
 const MAX_DETAIL: usize = 8_000;
@@ -168,6 +173,7 @@ pub struct Events {
     copy: Option<BufWriter<File>>,
     copy_error: Option<std::io::Error>,
     journal: Option<Journal>,
+    held: Option<Held>,
 }
 
 impl Events {
@@ -191,6 +197,7 @@ impl Events {
             copy: None,
             copy_error: None,
             journal: None,
+            held: None,
         }
     }
 
@@ -251,6 +258,32 @@ impl Events {
     pub(super) fn of_a_script(mut self) -> Self {
         self.render = Render::Lines;
         self
+    }
+
+    /// Nothing is shown until it is let go.
+    pub(super) fn held(mut self, held: bool) -> Self {
+        self.held = held.then(Held::default);
+        self
+    }
+
+    /// Shows what was held back, now that all is masked that has to be.
+    pub(super) async fn let_go(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        for (source, line, cut) in held.lines() {
+            self.plain(source, &line, cut);
+            if self.out.len() > LET_GO {
+                self.chunk().await;
+            }
+        }
+        self.chunk().await;
+    }
+
+    /// Shows a line in place of what was held back.
+    pub(super) async fn drop_held(&mut self, why: &str) {
+        if self.held.take().is_some() {
+            self.plain(Source::Err, why, 0);
+            self.chunk().await;
+        }
     }
 
     /// What was said, for the classification of a failure.
@@ -419,6 +452,10 @@ impl Events {
 
 impl Sink for Events {
     fn line(&mut self, source: Source, line: &str, cut: u64) {
+        if let Some(held) = &mut self.held {
+            self.happened = true;
+            return held.keep(source, line, cut);
+        }
         // An event is an object with a type, or at least a message (`init -json` of OpenTofu has such lines); anything else is
         // shown as it is.
         if source == Source::Out

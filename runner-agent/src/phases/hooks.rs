@@ -12,7 +12,7 @@ use std::{
 
 use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
 
-use super::{PhaseRunner, Shell, guard, inputs, setup::make_empty};
+use super::{Events, PhaseRunner, Shell, env_names, guard, inputs, setup::make_empty};
 use crate::{
     classify::{internal, not_run},
     files,
@@ -266,29 +266,24 @@ impl PhaseRunner {
     async fn run_hook(&self, hook: &Hook, shell: Option<&Shell>, more: &More, notices: &Notices) -> Result<(), Failure> {
         let (name, when) = (&hook.name, hook.when.as_str());
         let named = |what: &str| format!("hook {name} ({when}) {what}");
-        let out = self.settings.tmp().join("hook-values");
-        let command =
-            self.hook_command(hook, shell, more, &out).map_err(|error| internal(&named("cannot be written"), &error))?;
+        let out = hook.hands_over().then(|| self.settings.tmp().join("hook-values"));
+        let out = out.as_deref();
+        let command = self.hook_command(hook, shell, more, out).map_err(|error| internal(&named("cannot be written"), &error))?;
         self.log.line(&format!("pawl: hook {name}, {when}")).await;
         let _ = notices.send(Notice::HookStarted(name.clone(), hook.when));
-        let mut events = self.events(&command.dir, notices).of_a_script();
+        let mut events = self.events(&command.dir, notices).of_a_script().held(out.is_some());
         let exit = match hook.when {
             HookWhen::Always | HookWhen::AfterApply | HookWhen::AfterDestroy => {
                 self.children.run_at_the_end(&command, &mut events).await
             }
             _ => self.children.run(&command, &mut events).await,
         };
+        let values = self.take_values(out, &mut events).await;
         let _ = notices.send(Notice::HookEnded(name.clone(), exit.as_ref().map_or(-1, |exit| exit.code)));
         let exit = exit.map_err(|error| match error {
             RunError::Spawn(error) => Reason::HookInvalid.failure(named(&format!("cannot be started: {error}"))),
             error => not_run(&format!("hook {name}"), &error),
         })?;
-        let values = files::left(&out, MAX_VALUES as u64).and_then(io::read_to_string);
-        let _ = fs::remove_file(&out);
-        let text =
-            values.map_err(|error| Reason::HookInvalid.failure(named(&format!("hands over what cannot be read: {error}"))))?;
-        // Masked whatever else is wrong with them: the hook may have printed them too.
-        text.lines().filter_map(|line| line.split_once('=')).for_each(|(_, value)| self.redactor.add(value));
         if exit.code != 0 {
             let how = exit
                 .signal
@@ -296,20 +291,37 @@ impl PhaseRunner {
             let last = events.said().tail.iter().rev().find(|line| !line.trim().is_empty()).map(|line| format!(": {line}"));
             return Err(Reason::HookFailed.failure(self.redactor.clean(&named(&format!("{how}{}", last.unwrap_or_default())))));
         }
-        let values = hooks::values(&text, hook.when, inputs::is_refused);
+        let text =
+            values.map_err(|error| Reason::HookInvalid.failure(named(&format!("hands over what cannot be read: {error}"))))?;
+        let values = hooks::values(&text, hook.when, env_names::refused);
         let values = values.map_err(|error| Reason::HookInvalid.failure(named(&format!("failed: {error}"))))?;
         guard(&self.hooks).values.extend(values);
         Ok(())
     }
 
-    /// Writes the script where code of the stack cannot change it, and the empty file for what it hands over.
-    fn hook_command(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: &Path) -> io::Result<Command> {
+    /// What a hook hands over; only when that is masked, what the hook printed is shown.
+    async fn take_values(&self, out: Option<&Path>, events: &mut Events) -> io::Result<String> {
+        let Some(out) = out else { return Ok(String::new()) };
+        let text = files::left(out, MAX_VALUES as u64).and_then(io::read_to_string);
+        let _ = fs::remove_file(out);
+        match &text {
+            Ok(text) => {
+                hooks::secrets(text).for_each(|secret| self.redactor.add(secret));
+                events.let_go().await;
+            }
+            Err(_) => events.drop_held("pawl: what the hook printed is not shown, since what it hands over cannot be read").await,
+        }
+        text
+    }
+
+    /// Writes the script where code of the stack cannot change it, and the empty file for what it may hand over.
+    fn hook_command(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: Option<&Path>) -> io::Result<Command> {
         let settings = &self.settings;
         let dir = settings.kept.join("hooks");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let script = dir.join(&hook.name);
         files::create(&script)?.write_all(hook.script.as_bytes())?;
-        files::create(out)?;
+        out.map(files::create).transpose()?;
         let (program, argument) = hook.interpreter();
         let args = argument.map(OsString::from).into_iter().chain([script.into()]).collect();
         let dir = shell.map_or_else(|| settings.home(), |shell| shell.stack.clone());
@@ -320,7 +332,7 @@ impl PhaseRunner {
     }
 
     /// The tool's environment, what hooks handed over, the tool on the path, and what a hook is told.
-    fn hook_env(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: &Path) -> Vec<(OsString, OsString)> {
+    fn hook_env(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: Option<&Path>) -> Vec<(OsString, OsString)> {
         let (settings, fixed) = (&self.settings, guard(&self.hooks));
         let mut env = shell.map_or_else(|| fixed.env.clone(), |shell| shell.env.clone());
         env.extend(fixed.values.iter().map(|(name, value)| (name.into(), value.into())));
@@ -333,10 +345,9 @@ impl PhaseRunner {
         }
         let spec = &fixed.run.spec;
         let operation = format!("{:?}", spec.operation);
-        let facts: [(&str, OsString); 11] = [
+        let facts: [(&str, OsString); 10] = [
             ("PAWL_HOOK", hook.name.clone().into()),
             ("PAWL_HOOK_WHEN", hook.when.as_str().into()),
-            ("PAWL_HOOK_VALUES", out.into()),
             ("PAWL_HOOK_RESTORES", fixed.restores.to_string().into()),
             ("PAWL_NAMESPACE", settings.namespace.clone().into()),
             ("PAWL_RUN", settings.run.clone().into()),
@@ -346,7 +357,8 @@ impl PhaseRunner {
             ("PAWL_WORKSPACE", spec.workspace.clone().into()),
             ("PAWL_SOURCE_DIR", settings.source_dir().into()),
         ];
-        env.extend(facts.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.into(), value)));
+        let out = out.map(|out| (hooks::VALUES, out.into()));
+        env.extend(facts.into_iter().chain(out).chain(more.iter().cloned()).map(|(name, value)| (name.into(), value)));
         env
     }
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use super::objects::{is_empty, mounted};
 use super::{
+    env_names::refused,
     given_files::{self, GivenFile},
     objects::{Found, Object, is_name, key_of, keys, place},
     options::{self, Options},
@@ -25,26 +26,6 @@ use crate::{
     report::redact::Redactor,
     settings::Settings,
 };
-
-/// Names that a run may not set: they steer the tool's command line, its files, or the processes themselves.
-const REFUSED: &[&str] = &[
-    "TF_DATA_DIR",
-    "TF_WORKSPACE",
-    "TF_INPUT",
-    "TF_IN_AUTOMATION",
-    "TF_CLI_CONFIG_FILE",
-    "TERRAFORM_CONFIG",
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "IFS",
-];
-const REFUSED_PREFIXES: &[&str] = &["PAWL_", "TF_CLI_ARGS", "LD_"];
-
-/// Whether a name of the environment is not a run's to set, nor a hook's.
-pub(super) fn is_refused(name: &str) -> bool {
-    REFUSED.contains(&name) || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
 
 /// Names of values with their origins, for the manifest, and the values themselves.
 #[derive(Debug, Default)]
@@ -109,8 +90,8 @@ pub(super) fn gather(
     }
     for variable in &spec.env {
         let name = &variable.name;
-        if is_refused(name) {
-            return Err(invalid(format!("env {name} is refused: it would steer the tool or the agent itself")));
+        if let Some(why) = refused(name) {
+            return Err(invalid(format!("env {name} is refused: it {why}")));
         }
         let (value, origin) = match (&variable.value, &variable.value_from) {
             (Some(value), None) => (value.clone(), "value".to_owned()),
@@ -181,9 +162,8 @@ fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut 
             inputs.notes.push(format!("key {key} of {kind} {name} is left out of envFrom: {variable} is no name of a variable"));
             continue;
         }
-        if is_refused(&variable) {
-            let message = format!("envFrom: {variable} of {kind} {name} is refused: it would steer the tool or the agent itself");
-            return Err(invalid(message));
+        if let Some(why) = refused(&variable) {
+            return Err(invalid(format!("envFrom: {variable} of {kind} {name} is refused: it {why}")));
         }
         let Some(value) = mounted(&object.dir, &key) else { continue };
         if value.contains('\0') {
@@ -298,6 +278,8 @@ mod tests {
         let settings = settings(dir.path());
         fs::create_dir_all(settings.secrets.join("there/..data")).unwrap();
         fs::write(settings.secrets.join("there/other"), "x").unwrap();
+        fs::create_dir_all(settings.secrets.join("shell")).unwrap();
+        fs::write(settings.secrets.join("shell/ENV"), "x").unwrap();
         let rows = [
             (
                 json!({"variables": [{"name": "p", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "k"}}}]}),
@@ -323,6 +305,11 @@ mod tests {
                 json!({"env": [{"name": "LD_PRELOAD", "value": "x"}]}),
                 reason::INVALID_SPEC,
                 "env LD_PRELOAD is refused: it would steer the tool or the agent itself",
+            ),
+            (
+                json!({"envFrom": [{"prefix": "BASH_", "secretRef": {"name": "shell"}}]}),
+                reason::INVALID_SPEC,
+                "envFrom: BASH_ENV of Secret shell is refused: it would bring other code than is approved; a script that wants it sets it itself",
             ),
         ];
         for (json, reason, message) in rows {

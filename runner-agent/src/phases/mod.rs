@@ -5,6 +5,7 @@ mod artifact;
 mod diagnostic;
 mod disk;
 mod empty_home;
+mod env_names;
 mod events;
 mod fetch;
 mod given_files;

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::{
     inputs,
-    objects::{Object, Refs, named},
+    objects::{Object, Refs, keys, named},
 };
-use crate::settings::Settings;
+use crate::{providers::UserConfig, settings::Settings};
 
 /// Names in the environment that are credentials, so that an empty one is a mistake.
 const CREDENTIALS: &[&str] = &[
@@ -31,8 +31,9 @@ const CREDENTIALS: &[&str] = &[
 const CREDENTIAL_PREFIX: &str = "TF_TOKEN_";
 /// Names in which tools say until when a session of AWS is good: the CLI's `export-credentials`, and aws-vault.
 const SESSION_ENDS: [&str; 2] = ["AWS_CREDENTIAL_EXPIRATION", "AWS_SESSION_EXPIRATION"];
-/// Keys of a source's Secret that are nothing when they are empty.
-const SOURCE_KEYS: [&str; 3] = ["username", "password", "bearerToken"];
+/// Keys of a Secret with who asks a host that are nothing when they are empty.
+const LOGIN_KEYS: [&str; 3] = ["username", "password", "bearerToken"];
+const REGISTRIES: &str = "credentials.registries";
 
 /// What was found wanting.
 #[derive(Default)]
@@ -48,8 +49,16 @@ pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool,
         found.value(settings, refs(variable.value_from.as_ref()), &format!("env {}", variable.name));
     }
     found.inputs(spec, settings);
+    // A person's own tools ask with what that person has.
+    if settings.folder.is_none() {
+        found.credentials(spec, settings);
+    }
     if fetches {
         found.source(spec, settings);
+        // A plan that is there has its hooks.
+        for hook in &spec.hooks {
+            found.value(settings, (None, hook.config_map_key_ref.as_ref()), &format!("hook {}", hook.name));
+        }
     }
     for token in spec.credentials.tokens() {
         if inputs::mounted(&settings.identity.join(token.field), "token").is_none() {
@@ -74,9 +83,8 @@ impl Found {
         let Some((object, key)) = named(refs, settings) else { return };
         match inputs::mounted(&object.dir, key) {
             None => self.0.push((object.reason, object.wanted(key, wanted, settings))),
-            Some(text) if text.trim().is_empty() && wanted.strip_prefix("env ").is_some_and(is_credential) => {
-                let text = format!("{} {} has nothing at its key {key}; {wanted} wants it", object.kind, object.name);
-                self.0.push((object.reason, text));
+            Some(text) if text.trim().is_empty() && is_credential(wanted) => {
+                self.0.push((object.reason, nothing_at(&object, key, wanted)));
             }
             Some(_) => {}
         }
@@ -99,6 +107,34 @@ impl Found {
         }
     }
 
+    /// What `init` asks others with.
+    fn credentials(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
+        let credentials = &spec.credentials;
+        for git in &credentials.git {
+            self.login(&git.secret_ref.name, &format!("credentials.git of {}", git.host), settings);
+        }
+        for registry in &credentials.registries {
+            let refs = (Some(&registry.secret_key_ref), None);
+            self.value(settings, refs, &format!("{REGISTRIES} of {}", registry.host));
+        }
+        if let Some(config) = &credentials.cli_config {
+            self.value(settings, (Some(&config.secret_key_ref), None), "credentials.cliConfig");
+        }
+    }
+
+    /// A Secret with who asks a host.
+    fn login(&mut self, name: &str, wanted: &str, settings: &Settings) {
+        let object = Object::secret(name, settings);
+        if inputs::is_empty(&object.dir) {
+            return self.0.push((object.reason, format!("{}; {wanted} wants it", object.absent())));
+        }
+        for key in LOGIN_KEYS {
+            if inputs::mounted(&object.dir, key).is_some_and(|text| text.trim().is_empty()) {
+                self.0.push((object.reason, nothing_at(&object, key, wanted)));
+            }
+        }
+    }
+
     /// The objects that the source is, or is fetched with.
     fn source(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
         match spec.source.kind() {
@@ -109,16 +145,7 @@ impl Found {
             _ => {}
         }
         if let Some((name, wanted)) = source_secret(spec) {
-            let object = Object::secret(name, settings);
-            if inputs::is_empty(&object.dir) {
-                return self.0.push((object.reason, format!("{}; {wanted} wants it", object.absent())));
-            }
-            for key in SOURCE_KEYS {
-                if inputs::mounted(&object.dir, key).is_some_and(|text| text.trim().is_empty()) {
-                    let text = format!("Secret {name} has nothing at its key {key}; {wanted} wants it");
-                    self.0.push((Reason::SecretNotFound, text));
-                }
-            }
+            self.login(name, wanted, settings);
         }
     }
 
@@ -134,33 +161,77 @@ impl Found {
 
     /// Credentials that say themselves until when they are good.
     fn expired(&mut self, spec: &TerraformRunSpec, settings: &Settings, fetches: bool, now: Timestamp) {
-        let mut judge = |end: Option<Timestamp>, what: String| {
+        let mut judge = |end: Option<Timestamp>, what: &dyn Fn() -> String| {
             if let Some(end) = end.filter(|end| *end <= now) {
-                self.0.push((Reason::CredentialsExpired, format!("{what} expired at {end:.0}")));
+                self.0.push((Reason::CredentialsExpired, format!("{} expired at {end:.0}", what())));
             }
         };
-        for variable in &spec.env {
-            let name = &variable.name;
-            let mounted =
-                || named(refs(variable.value_from.as_ref()), settings).and_then(|(o, key)| inputs::mounted(&o.dir, key));
-            let Some(text) = variable.value.clone().or_else(mounted) else { continue };
+        let of = |refs| named(refs, settings).and_then(|(object, key)| inputs::mounted(&object.dir, key));
+        for (name, text) in environment(spec, settings) {
             if SESSION_ENDS.contains(&name.as_str()) {
-                judge(text.trim().parse().ok(), format!("the session of AWS that env {name} speaks of"));
+                judge(text.trim().parse().ok(), &|| format!("the session of AWS that env {name} speaks of"));
             }
-            judge(token_end(&text), format!("the token in env {name}"));
+            judge(token_end(&text), &|| format!("the token in env {name}"));
+        }
+        // A value that stands in the run, or in a ConfigMap, is nobody's credential.
+        for variable in &spec.variables {
+            let end = of((refs(variable.value_from.as_ref()).0, None)).as_deref().and_then(token_end);
+            judge(end, &|| format!("the token in variable {}", variable.name));
         }
         for token in spec.credentials.tokens() {
             let text = inputs::mounted(&settings.identity.join(token.field), "token");
-            judge(text.as_deref().and_then(token_end), format!("the token of credentials.{}", token.field));
+            judge(text.as_deref().and_then(token_end), &|| format!("the token of credentials.{}", token.field));
         }
-        if let Some((name, wanted)) = source_secret(spec).filter(|_| fetches) {
+        // For a plan that is there nobody has to be asked.
+        if !fetches {
+            return;
+        }
+        let git = &spec.credentials.git;
+        let git = git.iter().map(|git| (git.secret_ref.name.as_str(), format!("credentials.git of {}", git.host)));
+        let git = git.filter(|_| settings.folder.is_none());
+        let source = source_secret(spec).map(|(name, wanted)| (name, wanted.to_owned()));
+        for (name, wanted) in source.into_iter().chain(git) {
             for key in ["bearerToken", "password"] {
                 let text = inputs::mounted(&settings.secrets.join(name), key);
-                let what = format!("the token at key {key} of Secret {name}, which {wanted} wants,");
-                judge(text.as_deref().and_then(token_end), what);
+                let end = text.as_deref().and_then(token_end);
+                judge(end, &|| format!("the token at key {key} of Secret {name}, which {wanted} wants,"));
             }
         }
+        for registry in &spec.credentials.registries {
+            let end = of((Some(&registry.secret_key_ref), None)).as_deref().and_then(token_end);
+            judge(end, &|| format!("the token of {REGISTRIES} of {}", registry.host));
+        }
+        let config = spec.credentials.cli_config.as_ref();
+        let config = config.and_then(|config| UserConfig::of(&[], of((Some(&config.secret_key_ref), None)).as_deref()).ok());
+        for token in config.iter().flat_map(|config| &config.secrets) {
+            judge(token_end(token), &|| "a token in credentials.cliConfig".to_owned());
+        }
     }
+}
+
+/// The environment that a run gives to the tool, as far as it is there.
+fn environment(spec: &TerraformRunSpec, settings: &Settings) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for (from, object) in spec.env_from.iter().filter_map(|from| Some((from, inputs::named_whole(from, settings)?))) {
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        let pair = |key: String| Some((format!("{prefix}{key}"), inputs::mounted(&object.dir, &key)?));
+        all.extend(keys(&object.dir).into_iter().filter_map(pair));
+    }
+    for variable in &spec.env {
+        let mounted = || {
+            let (object, key) = named(refs(variable.value_from.as_ref()), settings)?;
+            inputs::mounted(&object.dir, key)
+        };
+        let Some(text) = variable.value.clone().or_else(mounted) else { continue };
+        all.retain(|(name, _)| *name != variable.name);
+        all.push((variable.name.clone(), text));
+    }
+    all
+}
+
+/// That a key holds nothing, for people.
+fn nothing_at(object: &Object<'_>, key: &str, wanted: &str) -> String {
+    format!("{} {} has nothing at its key {key}; {wanted} wants it", object.kind, object.name)
 }
 
 /// The Secret that the source is fetched with, and the field that names it.
@@ -173,8 +244,10 @@ fn source_secret(spec: &TerraformRunSpec) -> Option<(&str, &'static str)> {
     Some((secret.as_ref()?.name.as_str(), wanted))
 }
 
-fn is_credential(name: &str) -> bool {
-    CREDENTIALS.contains(&name) || name.starts_with(CREDENTIAL_PREFIX)
+/// Whether what wants a value wants a credential.
+fn is_credential(wanted: &str) -> bool {
+    let of_env = |name: &str| CREDENTIALS.contains(&name) || name.starts_with(CREDENTIAL_PREFIX);
+    wanted.starts_with(REGISTRIES) || wanted.strip_prefix("env ").is_some_and(of_env)
 }
 
 /// The key that a value is taken from; none of one that comes from another stack.
@@ -267,6 +340,63 @@ mod tests {
         let restored = checked(&files, &spec, false).unwrap_err().1;
         assert!(!restored.contains("source.git"), "a plan that is there needs no source: {restored}");
         assert_eq!(checked(&[], &json!({}), true), Ok(()));
+    }
+
+    #[test]
+    fn what_init_asks_others_with_and_scripts_are_looked_for_as_well() {
+        let key = |name: &str| json!({"name": name, "key": "k"});
+        let spec = json!({
+            "credentials": {
+                "git": [{"host": "a", "secretRef": {"name": "gone"}}, {"host": "b:8443", "secretRef": {"name": "git"}}],
+                "registries": [{"host": "r", "secretKeyRef": key("gone")}, {"host": "s", "secretKeyRef": key("empty")}],
+                "cliConfig": {"secretKeyRef": key("git")},
+            },
+            "hooks": [{"name": "tell", "when": "Always", "configMapKeyRef": key("scripts")}],
+        });
+        let files = [("secrets/git/bearerToken", " "), ("secrets/empty/k", "")];
+        let all = "Secret gone does not exist or is empty; credentials.git of a wants it; and Secret git has nothing at its key bearerToken; \
+                   credentials.git of b:8443 wants it; and Secret gone does not exist or is empty; credentials.registries of r wants gone/k; \
+                   and Secret empty has nothing at its key k; credentials.registries of s wants it; and Secret git has no key k; \
+                   credentials.cliConfig wants git/k";
+        let hook = "; and ConfigMap scripts does not exist or is empty; hook tell wants scripts/k";
+        assert_eq!(checked(&files, &spec, true), fails(Reason::SecretNotFound, &format!("{all}{hook}")));
+        // A plan that is there has its scripts with it.
+        assert_eq!(checked(&files, &spec, false), fails(Reason::SecretNotFound, all));
+    }
+
+    #[test]
+    fn a_token_that_has_expired_is_seen_wherever_the_run_has_it() {
+        let (past, future) = (token(NOW - 1), token(NOW + 60));
+        let key = json!({"secretKeyRef": {"name": "s", "key": "k"}});
+        let config = format!("credentials \"r\" {{\n  token = \"{past}\"\n}}\n");
+        let git = json!({"credentials": {"git": [{"host": "h", "secretRef": {"name": "g"}}]}});
+        let rows = [
+            (
+                git.clone(),
+                ("secrets/g/bearerToken", past.as_str()),
+                "the token at key bearerToken of Secret g, which credentials.git of h wants,",
+            ),
+            (git, ("secrets/g/password", &past), "the token at key password of Secret g, which credentials.git of h wants,"),
+            (
+                json!({"credentials": {"registries": [{"host": "r", "secretKeyRef": key["secretKeyRef"]}]}}),
+                ("secrets/s/k", &past),
+                "the token of credentials.registries of r",
+            ),
+            (json!({"credentials": {"cliConfig": key}}), ("secrets/s/k", &config), "a token in credentials.cliConfig"),
+            (json!({"variables": [{"name": "t", "valueFrom": key}]}), ("secrets/s/k", &past), "the token in variable t"),
+            (json!({"envFrom": [{"prefix": "A_", "secretRef": {"name": "s"}}]}), ("secrets/s/k", &past), "the token in env A_k"),
+        ];
+        for (spec, file, said) in rows {
+            let said = format!("{said} expired at 2027-01-15T07:59:59Z");
+            assert_eq!(checked(&[file], &spec, true), fails(Reason::CredentialsExpired, &said));
+            let good = file.1.replace(&past, &future);
+            assert_eq!(checked(&[(file.0, &good)], &spec, true), Ok(()), "{said}");
+        }
+        // What `env` says goes before; and a value that anybody may read is no credential.
+        let both = json!({"envFrom": [{"secretRef": {"name": "s"}}], "env": [{"name": "k", "value": "x"}]});
+        assert_eq!(checked(&[("secrets/s/k", &past)], &both, true), Ok(()));
+        let public = json!({"variables": [{"name": "t", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}, {"name": "u", "value": past}]});
+        assert_eq!(checked(&[("configmaps/m/k", &past)], &public, true), Ok(()));
     }
 
     #[test]

@@ -16,7 +16,13 @@ use axum::{
 };
 use source::{Credentials, Ended, FetchError, Git, Login, Refusal, Repository, SshFiles};
 
-use super::{auth::Access, git::GitServer, listener::Listener, repo::Change, ssh::SshServer};
+use super::{
+    auth::{Access, basic_header},
+    git::GitServer,
+    listener::Listener,
+    repo::Change,
+    ssh::SshServer,
+};
 
 /// The git of this machine.
 pub(super) struct Real;
@@ -169,31 +175,36 @@ async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
     let repos = tempfile::tempdir().unwrap();
     let server = GitServer::start("127.0.0.1:0".parse().unwrap(), repos.path()).await.unwrap();
     server.create("stack").unwrap().commit("main", &[("main.tf", "# one\n")]).unwrap();
-    server.set_access("stack", Access::Bearer("t0ken".into()));
-    let (listener, told) = redirecting(format!("http://{}", server.addr())).await;
-    let url = format!("http://{}/stack.git", listener.addr());
-    let fetch = async |url: &str, origin: String| {
-        let login = |origin| Login {
-            origin,
+    let fetch = async |url: &str, origin: &str, http: &Credentials| {
+        let login = Login {
+            origin: origin.to_owned(),
             host: "h".into(),
-            http: Some(Credentials::Bearer("t0ken".into())),
+            http: Some(http.clone()),
             identity: None,
             known_hosts: None,
             authority: None,
         };
         let into = tempfile::tempdir().unwrap();
-        let repository = Repository::new::<io::Error>(url, "main").unwrap().with_logins::<io::Error>(&[login(origin)]).unwrap();
+        let repository = Repository::new::<io::Error>(url, "main").unwrap().with_logins::<io::Error>(&[login]).unwrap();
         let env: Vec<(OsString, OsString)> =
             [("PATH", "/usr/bin:/bin"), ("no_proxy", "*")].map(|(k, v)| (k.into(), v.into())).into();
         repository.fetch(&Real, env, into.path()).await
     };
     let own = format!("http://{}/", server.addr());
-    fetch(&server.url("stack"), own.clone()).await.unwrap();
-    let (refused, message) = refusal(fetch(&url, format!("http://{}/", listener.addr())).await);
-    assert!(refused == Refusal::Invalid && message.contains("redirects elsewhere"), "{message}");
-    assert_eq!(*told.lock().unwrap(), ["Bearer t0ken"]);
-    // Who asks without credentials of his own is redirected, and does not become somebody else by that.
-    let (refused, message) = refusal(fetch(&url, own).await);
-    assert_eq!(refused, Refusal::Unauthorized, "{message}");
-    assert_eq!(told.lock().unwrap()[1], "");
+    for (access, http, sent) in [
+        (Access::Bearer("t0ken".into()), Credentials::Bearer("t0ken".into()), "Bearer t0ken".to_owned()),
+        (Access::basic("u", "p4ss"), Credentials::Basic("u".into(), "p4ss".into()), basic_header("u", "p4ss")),
+    ] {
+        server.set_access("stack", access);
+        let (listener, told) = redirecting(format!("http://{}", server.addr())).await;
+        let url = format!("http://{}/stack.git", listener.addr());
+        fetch(&server.url("stack"), &own, &http).await.unwrap();
+        let (refused, message) = refusal(fetch(&url, &format!("http://{}/", listener.addr()), &http).await);
+        assert!(refused == Refusal::Invalid && message.contains("redirects elsewhere"), "{message}");
+        assert_eq!(*told.lock().unwrap(), [sent]);
+        // Who asks without credentials of his own is redirected, and does not become somebody else by that.
+        let (refused, message) = refusal(fetch(&url, &own, &http).await);
+        assert_eq!(refused, Refusal::Unauthorized, "{message}");
+        assert_eq!(told.lock().unwrap()[1], "");
+    }
 }

@@ -13,6 +13,8 @@ use xtask::{cache::Cache, packages};
 
 use super::repo::Repo;
 
+/// The port that is meant where none is named.
+const SSH: u16 = 22;
 /// How long it may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,6 +30,11 @@ pub struct SshServer {
 impl SshServer {
     /// Serves the bare repositories below `root` to whoever has its key. Needs root: it has an `/etc/passwd` of its own.
     pub fn start(ip: IpAddr, root: &Path) -> Result<Self> {
+        Self::start_at((ip, 0).into(), root)
+    }
+
+    /// The same at a port, unless somebody else is there, as a machine's own `sshd` may be.
+    pub fn start_at(wanted: SocketAddr, root: &Path) -> Result<Self> {
         let sshd = packages::unpacked(&Cache::open()?, "sshd", &["openssh-server", "libwrap0"])?;
         let dir = tempfile::tempdir()?;
         let at = |name: &str| dir.path().join(name).display().to_string();
@@ -37,7 +44,8 @@ impl SshServer {
         keygen(&["-q", "-t", "ed25519", "-N", "passphrase", "-C", "tests", "-f", &at("locked")])?;
         std::fs::create_dir_all(root)?;
         // Free a moment ago.
-        let addr = TcpListener::bind((ip, 0))?.local_addr()?;
+        let free = TcpListener::bind(wanted).or_else(|_| TcpListener::bind((wanted.ip(), 0)));
+        let addr = free?.local_addr()?;
         let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text);
         write(
             "sshd_config",
@@ -85,8 +93,13 @@ impl SshServer {
         Repo::create(&self.root.join(format!("{repo}.git")))
     }
 
-    /// The URL to clone `repo` from.
+    /// The URL to clone `repo` from; in scp's form where the port is that of ssh.
     pub fn url(&self, repo: &str) -> String {
+        if self.addr.port() == SSH { format!("git@{}:{repo}.git", self.addr.ip()) } else { self.long_url(repo) }
+    }
+
+    /// The same with the port.
+    pub fn long_url(&self, repo: &str) -> String {
         format!("ssh://git@{}/~/{repo}.git", self.addr)
     }
 
@@ -108,7 +121,11 @@ impl SshServer {
     fn line(&self, public: &str) -> Result<String> {
         let key = self.key(public)?;
         let words: Vec<&str> = key.split(' ').take(2).collect();
-        Ok(format!("[{}]:{} {}", self.addr.ip(), self.addr.port(), words.join(" ")))
+        let host = match self.addr.port() {
+            SSH => self.addr.ip().to_string(),
+            port => format!("[{}]:{port}", self.addr.ip()),
+        };
+        Ok(format!("{host} {}", words.join(" ")))
     }
 
     /// `SHA256:…` of its key.

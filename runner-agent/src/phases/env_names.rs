@@ -1,0 +1,98 @@
+//! Names of the environment that are not a run's to set, nor a hook's.
+//!
+//! What is approved says which tool, providers, code and scripts run, by their bytes; the value of a variable is in no checksum. So a name
+//! by which one of these programs takes other code than its own is refused. A script that wants one sets it for itself, where its bytes say so.
+
+/// They steer the tool's command line, its files, or the processes themselves.
+const STEERING: &[&str] = &[
+    "TF_DATA_DIR",
+    "TF_WORKSPACE",
+    "TF_INPUT",
+    "TF_IN_AUTOMATION",
+    "TF_CLI_CONFIG_FILE",
+    "TERRAFORM_CONFIG",
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "IFS",
+];
+const STEERING_PREFIXES: &[&str] = &["PAWL_", "TF_CLI_ARGS", "LD_"];
+
+/// They bring other code.
+const CODE: &[&str] = &[
+    // The tools: providers that already run somewhere, and those of a cache that the lock file does not have to know.
+    "TF_REATTACH_PROVIDERS",
+    "TF_PLUGIN_CACHE_DIR",
+    "TF_PLUGIN_CACHE_MAY_BREAK_DEPENDENCY_LOCK_FILE",
+    // The C library and OpenSSL: modules that they load.
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "OPENSSL_CONF",
+    "OPENSSL_ENGINES",
+    "OPENSSL_MODULES",
+    // Shells. `ENV` is read by those that somebody types into.
+    "BASH_ENV",
+    "BASHOPTS",
+    "SHELLOPTS",
+    "PS4",
+    "CDPATH",
+    // What runs scripts besides: places of modules, and options.
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONUSERBASE",
+    "PERL5DB",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PERLLIB",
+    "RUBYLIB",
+    "RUBYOPT",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+];
+/// The same of Terragrunt, behind `TG_` and, before its version 0.73, `TERRAGRUNT_`.
+const CODE_OF_TERRAGRUNT: &[&str] =
+    &["CONFIG", "DOWNLOAD", "DOWNLOAD_DIR", "SOURCE", "SOURCE_MAP", "SOURCE_UPDATE", "TFPATH", "TF_PATH", "WORKING_DIR"];
+
+/// What setting a name would do, where that is refused.
+pub(super) fn refused(name: &str) -> Option<&'static str> {
+    if STEERING.contains(&name) || STEERING_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return Some("would steer the tool or the agent itself");
+    }
+    let of_terragrunt = ["TG_", "TERRAGRUNT_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+    (CODE.contains(&name) || of_terragrunt.is_some_and(|rest| CODE_OF_TERRAGRUNT.contains(&rest)))
+        .then_some("would bring other code than is approved; a script that wants it sets it itself")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_brings_code_that_nobody_approved() {
+        for name in [
+            "TF_REATTACH_PROVIDERS",
+            "TF_PLUGIN_CACHE_DIR",
+            "BASH_ENV",
+            "PYTHONPATH",
+            "NODE_OPTIONS",
+            "GCONV_PATH",
+            "TG_SOURCE",
+            "TERRAGRUNT_SOURCE",
+            "TG_DOWNLOAD_DIR",
+            "TERRAGRUNT_DOWNLOAD",
+        ] {
+            assert!(refused(name).is_some_and(|why| why.contains("other code")), "{name}");
+        }
+        for name in ["PATH", "LD_AUDIT", "TF_CLI_ARGS_apply", "PAWL_HOOK_VALUES"] {
+            assert!(refused(name).is_some_and(|why| why.contains("steer")), "{name}");
+        }
+        let free =
+            ["ENV", "PYTHONUNBUFFERED", "TF_VAR_source", "TF_LOG", "TF_TOKEN_app", "TG_LOG_LEVEL", "SOURCE", "AWS_PROFILE"];
+        for name in free {
+            assert_eq!(refused(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Output of a hook that may hand over a secret. It is kept until the hook has ended: only then all that must not be shown is known, and the
+//! hook may have printed it long before.
+
+use std::collections::VecDeque;
+
+use crate::process::Source;
+
+/// The most bytes that are kept; the oldest lines go first.
+const MOST: usize = 1 << 20;
+/// What a line takes besides its text.
+const LINE: usize = size_of::<Kept>();
+
+type Kept = (Source, String, u64);
+
+/// Lines as they came, of which nobody has seen anything.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    lines: VecDeque<Kept>,
+    bytes: usize,
+    /// Lines that are gone.
+    gone: u64,
+}
+
+impl Held {
+    pub(super) fn keep(&mut self, source: Source, line: &str, cut: u64) {
+        self.bytes += line.len() + LINE;
+        self.lines.push_back((source, line.to_owned(), cut));
+        // The last one stays, however long it is.
+        while self.bytes > MOST && self.lines.len() > 1 {
+            let Some((_, line, _)) = self.lines.pop_front() else { break };
+            self.bytes -= line.len() + LINE;
+            self.gone += 1;
+        }
+    }
+
+    /// The lines, below a word of those that are gone.
+    pub(super) fn lines(self) -> impl Iterator<Item = Kept> {
+        let gone = self.gone;
+        let word = (gone > 0).then(|| (Source::Err, format!("[{gone} lines before this were left out]"), 0));
+        word.into_iter().chain(self.lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_flood_the_end_is_kept() {
+        let mut held = Held::default();
+        for n in 0..100_000 {
+            held.keep(Source::Out, &format!("line {n}"), 0);
+        }
+        assert!(held.bytes <= MOST && held.lines.capacity() * LINE < 4 * MOST);
+        let lines: Vec<_> = held.lines().map(|(_, line, _)| line).collect();
+        assert_eq!(lines[0], format!("[{} lines before this were left out]", 100_001 - lines.len()));
+        assert_eq!(lines.last().unwrap(), "line 99999");
+        let mut held = Held::default();
+        held.keep(Source::Out, "short", 0);
+        held.keep(Source::Err, &"x".repeat(MOST), 7);
+        let lines: Vec<_> = held.lines().collect();
+        assert_eq!((lines.len(), lines[1].1.len(), lines[1].2), (2, MOST, 7));
+    }
+}

@@ -1,0 +1,207 @@
+//! What the guide says of private places, of what is replaced or only looked at, and of what a run takes and leaves, in real pods.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use anyhow::{Context, Result, ensure};
+use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus};
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use tests::{
+    cluster::{
+        gobuild::{IN_PODS, Toolset},
+        pki::Pki,
+    },
+    guide,
+    servers::{auth::Access, git::GitServer, registry::Registry},
+};
+
+use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new("given::sources_modules_and_providers_of_private_places", private),
+        Test::new("given::a_stack_is_replaced_in_part_looked_at_taken_and_destroyed", life),
+        Test::new("given::terraform_is_given_the_same", terraform),
+    ]
+}
+
+/// The repository that the guide names.
+const REPOSITORY: &str = "https://git.example.com/platform/stacks.git";
+
+/// Creates a run of the guide under a name, with another spec merged over it, and texts put in place of those of the guide.
+async fn create(scene: &Scene, file: &str, name: &str, texts: &[(&str, &str)], more: Value) -> Result<()> {
+    let text = texts.iter().fold(guide::block(file)?, |text, (from, to)| text.replace(from, to));
+    let manifest: Value = serde_saphyr::from_str(&text)?;
+    let mut spec = manifest["spec"].clone();
+    merge(&mut spec, more);
+    let run = TerraformRun::new(name, serde_json::from_value(spec)?);
+    scene.runs().create(&PostParams::default(), &run).await.with_context(|| format!("cannot create {name} of {file}"))?;
+    Ok(())
+}
+
+/// Makes a Secret or a ConfigMap of texts.
+fn object(scene: &Scene, kind: &str, name: &str, texts: &[(&str, &str)]) -> Result<()> {
+    let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
+    let field = if kind == "Secret" { "stringData" } else { "data" };
+    let mut object = object;
+    object[field] = json!(texts.iter().copied().collect::<BTreeMap<_, _>>());
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), object.to_string())?;
+    scene.kubectl(&["create", "-f", &file.path().display().to_string()]).map(drop)
+}
+
+/// A repository by HTTPS with an authority of its own and a password, and modules of git and of a registry, a provider of a mirror,
+/// each with another token, and certificates of an authority that nobody knows.
+async fn private(scene: Scene) -> Result<()> {
+    let (ip, dir) = (scene.suite.cluster.host(), tempfile::tempdir()?);
+    let address = ip.to_string();
+    let git = GitServer::start_tls(SocketAddr::new(ip.into(), 0), &dir.path().join("git")).await?;
+    let pki = Pki::bare(dir.path(), "pawl-test-private")?;
+    let modules = Registry::start_on(&address, &pki, Access::Bearer("modules-token".into())).await?;
+    let mirror = Registry::start_on(&address, &pki, Access::Bearer("mirror-token".into())).await?;
+    let archives = Registry::start_on(&address, &pki, Access::Public).await?;
+    modules.publish_code("acme/part/local", "resource \"terraform_data\" \"part\" {}\n", &archives)?;
+    let tools = Toolset::ensure(IN_PODS)?;
+    let provider = "terraform-provider-time";
+    mirror.mirror("registry.opentofu.org", "time", (tools.version(provider)?, tools.path(provider)?), &archives)?;
+
+    let part = "variable \"zone\" {}\nresource \"terraform_data\" \"zone\" {\n  input = var.zone\n}\n";
+    git.create("platform/stacks")?.commit("main", &[("network/main.tf", part)])?;
+    git.set_access("platform/stacks", Access::basic("pawl", "glpat-example"));
+    git.create("platform/module")?.commit("main", &[("main.tf", "resource \"terraform_data\" \"far\" {}\n")])?;
+    git.set_access("platform/module", Access::Bearer("module-t0ken".into()));
+    let host = git.addr().to_string();
+    let authority = git.authority().context("the server has no authority")?;
+    object(&scene, "ConfigMap", "settings", &[("zone", "north")])?;
+    object(&scene, "Secret", "git", &[("username", "pawl"), ("password", "glpat-example"), ("ca.crt", authority)])?;
+    create(&scene, "private.yaml", "private", &[("git.example.com", &host)], json!({})).await?;
+
+    // Its source is public; what `init` asks for is not.
+    let main = format!(
+        "terraform {{\n  required_providers {{\n    time = {{ source = \"hashicorp/time\" }}\n  }}\n}}\nresource \"time_static\" \"it\" {{}}\n\
+         module \"part\" {{\n  source  = \"{}/acme/part/local\"\n  version = \"1.0.0\"\n}}\n\
+         module \"far\" {{\n  source = \"git::https://{host}/platform/module.git\"\n}}\n",
+        modules.host()
+    );
+    let (url, _) = scene.repository("stacks", &[("network/main.tf", &main)])?;
+    object(&scene, "Secret", "module", &[("bearerToken", "module-t0ken"), ("ca.crt", authority)])?;
+    object(&scene, "Secret", "modules", &[("token", "modules-token")])?;
+    let config = format!(
+        "credentials \"{}\" {{\n  token = \"mirror-token\"\n}}\nprovider_installation {{\n  network_mirror {{\n    url = \"{}\"\n  }}\n}}\n",
+        mirror.host(),
+        mirror.url("/p/")
+    );
+    object(&scene, "Secret", "tools", &[("terraformrc", &config)])?;
+    object(&scene, "ConfigMap", "authorities", &[("ca.crt", &pki.authority())])?;
+    let more = json!({
+        "tool": {"name": "OpenTofu", "version": "1.10.6"},
+        "credentials": {"git": [{"host": host, "secretRef": {"name": "module"}}]},
+        // The tool believes these in place of the image's.
+        "files": [{"path": "authorities.crt", "configMapKeyRef": {"name": "authorities", "key": "ca.crt"}}],
+        "env": [{"name": "SSL_CERT_FILE", "value": "/pawl/work/home/authorities.crt"}],
+    });
+    create(&scene, "registries.yaml", "modules", &[(REPOSITORY, &url), ("registry.example.com", &modules.host())], more).await?;
+    for (name, summary) in [("private", "+1 ~0 -0"), ("modules", "+3 ~0 -0")] {
+        let plan = scene.phase(name, Phase::AwaitingApproval).await?.plan.context("no plan")?;
+        ensure!(plan.summary.starts_with(summary), "{name}: {plan:?}");
+    }
+    for (server, token) in [(&modules, Some("Bearer modules-token")), (&mirror, Some("Bearer mirror-token")), (&archives, None)] {
+        let asked = server.asked();
+        let asked: Vec<_> = asked.iter().filter(|(path, _)| !path.starts_with("/.well-known/")).collect();
+        ensure!(!asked.is_empty() && asked.iter().all(|(_, sent)| sent.as_deref() == token), "{token:?}: {asked:?}");
+    }
+    let shown = scene.kubectl(&["get", "tfrun", "-o", "yaml"])?;
+    ensure!(!["modules-token", "mirror-token", "module-t0ken"].iter().any(|token| shown.contains(token)), "{shown}");
+    Ok(())
+}
+
+const NETWORK: &str = "variable \"of_map\" {}\nresource \"terraform_data\" \"vpc\" {\n  input = \"${var.of_map} ${file(\"conf/zone\")}\"\n}\n\
+    output \"vpc_id\" {\n  value = terraform_data.vpc.output\n}\n";
+
+/// What was applied and read: whether the tool looked at what exists.
+async fn looked(scene: &Scene, name: &str) -> Result<bool> {
+    Ok(scene.log(name).await?.contains("terraform_data.vpc: Refreshing state"))
+}
+
+fn published(scene: &Scene) -> Result<String> {
+    scene.kubectl(&["get", "configmap", "network", "-o", "jsonpath={.data.vpc_id}"])
+}
+
+async fn life(scene: Scene) -> Result<()> {
+    let (url, _) = scene.repository("stacks", &[("network/main.tf", NETWORK), ("network/conf/zone", "of the source")])?;
+    object(&scene, "ConfigMap", "settings", &[("of_map", "mapped"), ("no.name", "left out")])?;
+    object(&scene, "ConfigMap", "zones", &[("zone", "of a map")])?;
+    // Each run of the stack is given the same.
+    let given = |more: Value| {
+        let mut given = json!({
+            "tool": {"name": "OpenTofu", "version": "1.10.6"},
+            "envFrom": [{"prefix": "TF_VAR_", "configMapRef": {"name": "settings"}}],
+            "files": [{"path": "conf/zone", "in": "Source", "overwrite": true, "configMapKeyRef": {"name": "zones", "key": "zone"}}],
+            "outputs": {"configMap": {"name": "network"}, "onDestroy": "Keep"},
+        });
+        merge(&mut given, more);
+        given
+    };
+    let texts = [(REPOSITORY, url.as_str())];
+    let plain = json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "stack": "network",
+        "approval": {"mode": "Automatic"}, "backend": null});
+    scene.create("made", given(plain)).await?;
+    scene.ends_within("made", RunResult::Applied, LATER).await?;
+    ensure!(published(&scene)? == "mapped of a map", "{}", published(&scene)?);
+
+    // Automatic, unless something is replaced.
+    create(&scene, "replace.yaml", "replaces", &texts, given(json!({}))).await?;
+    let plan = scene.phase("replaces", Phase::AwaitingApproval).await?.plan.context("no plan")?;
+    ensure!(plan.counts.replace == 1 && plan.changes.len() == 1, "{plan:?}");
+    ensure!(scene.approve("replaces").await?.status.success());
+    scene.ends_within("replaces", RunResult::Applied, LATER).await?;
+    ensure!(!looked(&scene, "replaces").await?, "refresh: false");
+
+    // Nothing has changed, and another stack takes what this one published, both at once.
+    create(&scene, "look.yaml", "looks", &texts, given(json!({"outputs": null}))).await?;
+    let takes = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"test \\\"$VPC\\\" = 'mapped of a map'\"\n  }\n}\n";
+    let from = json!([{"name": "VPC", "valueFrom": {"outputOf": {"stack": "network", "name": "vpc_id"}}}]);
+    scene.real("takes", takes, json!({"env": from, "approval": {"mode": "Automatic"}})).await?;
+    let status = scene.ends_within("looks", RunResult::NoChanges, LATER).await?;
+    ensure!(status.claim.is_none() && looked(&scene, "looks").await?, "{status:?}");
+    scene.ends_within("takes", RunResult::Applied, LATER).await?;
+
+    let destroys = json!({"operation": "Destroy", "approval": {"mode": "Automatic"}, "variables": []});
+    create(&scene, "destroy.yaml", "gone", &texts, given(destroys)).await?;
+    scene.ends_within("gone", RunResult::Destroyed, LATER).await?;
+    ensure!(published(&scene)? == "mapped of a map", "what is kept is gone");
+    Ok(())
+}
+
+/// Hooks, inputs and outputs do not depend on which of the two tools it is.
+async fn terraform(scene: Scene) -> Result<()> {
+    let main = "variable \"zone\" {}\nvariable \"word\" {\n  sensitive = true\n}\nvariable \"size\" {}\nresource \"terraform_data\" \"a\" {\n  \
+        input = \"${var.zone} ${var.size}\"\n  provisioner \"local-exec\" {\n    command = \"test \\\"$LATE $(cat $HOME/.example)\\\" = 'value of-home'\"\n  }\n}\n\
+        output \"said\" {\n  value = terraform_data.a.output\n}\noutput \"word\" {\n  value     = var.word\n  sensitive = true\n}\n";
+    object(&scene, "ConfigMap", "vars", &[("all.tfvars", "size = 3\n")])?;
+    object(&scene, "Secret", "words", &[("TF_VAR_word", "correct-horse"), ("home", "of-home")])?;
+    let spec = json!({
+        "source": {"inline": {"files": {"main.tf": main}}},
+        "tool": {"name": "Terraform"},
+        "approval": {"mode": "Automatic"},
+        "variableFiles": [{"configMapKeyRef": {"name": "vars", "key": "all.tfvars"}}],
+        "env": [{"name": "TF_VAR_word", "valueFrom": {"secretKeyRef": {"name": "words", "key": "TF_VAR_word"}}}],
+        "files": [{"path": ".example", "secretKeyRef": {"name": "words", "key": "home"}}],
+        "arguments": {"plan": ["-compact-warnings"]},
+        "hooks": [
+            {"name": "zone", "when": "BeforeInit", "inline": "echo TF_VAR_zone=north > $PAWL_HOOK_VALUES"},
+            {"name": "shown", "when": "AfterPlan", "inline": "terraform show -no-color \"$PAWL_PLAN_FILE\" | grep -q terraform_data.a"},
+            {"name": "late", "when": "BeforeApply", "inline": "echo LATE=value > $PAWL_HOOK_VALUES"},
+            {"name": "said", "when": "AfterApply", "inline": "echo $PAWL_RESULT by terraform"},
+        ],
+        "outputs": {"configMap": {"name": "said"}, "secret": {"name": "word", "items": [{"output": "word"}]}, "status": true},
+    });
+    scene.create("a", spec).await?;
+    let status: TerraformRunStatus = scene.ends_within("a", RunResult::Applied, SOON).await?;
+    ensure!(status.failed_hook.is_none(), "{status:?}");
+    let plan = status.plan.context("no plan")?;
+    ensure!(plan.tool.starts_with("Terraform "), "{plan:?}");
+    let outputs = status.outputs.context("no outputs")?;
+    ensure!(outputs.values["said"] == "north 3" && outputs.message.contains("Secret word (1 key)"), "{outputs:?}");
+    holds(&scene.log("a").await?, "Applied by terraform")
+}
