@@ -17,6 +17,7 @@ mod namespaces;
 mod newer;
 mod outputs;
 mod policies;
+mod released;
 mod repositories;
 mod rig;
 mod slots;
@@ -56,6 +57,7 @@ fn main() -> Result<ExitCode> {
         slots::tests(),
         matrix::tests(),
         namespaces::tests(),
+        released::tests(),
         applied::tests(),
         chart::tests(),
         chart::datastore::tests(),

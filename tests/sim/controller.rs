@@ -8,7 +8,7 @@ use ::controller::{
         self,
         pods::{is_left, left_by, let_go},
     },
-    layer,
+    layer::{self, OfLayer},
     run::{
         Context, PodView, on_error, reconcile,
         watch::{trim, wake_hash},
@@ -78,7 +78,11 @@ struct Informer {
 impl Informer {
     fn run(&mut self, event: &Event<TerraformRun>) {
         self.ctx.queue.apply(&mut self.line, event);
-        self.ctx.layers.run(&mut self.runs_of_layers, event);
+        let of = match event {
+            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
+            Event::Init | Event::InitDone => None,
+        };
+        self.ctx.layers.run(&mut self.runs_of_layers, event, of);
         self.ctx.slots.apply(&mut self.slots, event);
         let older = self.ctx.newer_plans.apply(&mut self.plans, event);
         if let Event::Apply(run) | Event::Delete(run) = event

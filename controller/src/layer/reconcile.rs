@@ -8,7 +8,7 @@ use tracing::Instrument;
 use crds::{TerraformLayer, backoff::Backoff};
 
 use super::{
-    context::Context,
+    context::{Context, version},
     decide::decide,
     decision::Action,
     execute::{self, Done},
@@ -56,13 +56,16 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Result<
 async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controller::Action, Error> {
     let uid = layer.uid().unwrap_or_default();
     let notes = ctx.notes(&uid);
-    if execute::version(layer.metadata.resource_version.as_deref()).is_some_and(|version| version < notes.version) {
+    if version(layer.metadata.resource_version.as_deref()).is_some_and(|version| version < notes.version) {
         return Ok(controller::Action::requeue(CACHE_LAG));
     }
     let (repository, runs) = ctx.layers.of(&layer);
     if notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.now()) {
         // Its event wakes the layer.
         return Ok(controller::Action::requeue(Duration::from_secs(1)));
+    }
+    if notes.made.is_some() {
+        ctx.remember(&uid, |notes| notes.made = None);
     }
     let mut seen = Observed {
         layer: layer.clone(),
@@ -85,7 +88,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         }
         if seen.status() != decision.status {
             let written = execute::write(&layer, &decision.status, ctx).await?;
-            let version = execute::version(written.metadata.resource_version.as_deref()).unwrap_or(0);
+            let version = version(written.metadata.resource_version.as_deref()).unwrap_or(0);
             ctx.remember(&uid, |notes| notes.version = version);
             ctx.events.publish(&*layer, decision.notes);
             layer = Arc::new(written);

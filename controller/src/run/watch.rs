@@ -1,7 +1,6 @@
 //! Watches of runs and pods, and the loop that turns their events into looks at runs.
 
 use std::{
-    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -21,21 +20,27 @@ use tokio::sync::watch;
 
 use crds::{
     RunResult, Settled, TerraformRun, conditions,
-    fields::{self, Cached},
+    fields,
     names, reason,
 };
 
 use crate::{
     admin::Readiness,
-    cluster::watch::{looked, objects, stopped, understood},
+    cluster::{
+        cached::{Cached, Heard, in_cache, mapped},
+        watch::{looked, objects, stopped, understood},
+    },
     error::Error,
     gc::{
         pods::{is_left, left_by, let_go},
         ttl,
     },
-    run::{Context, PodView, cached_run::CachedRun, on_error, reconcile},
+    layer::OfLayer,
+    run::{Context, PodView, cached_run, on_error, reconcile},
     settings::Settings,
 };
+
+type CachedRun = Cached<TerraformRun>;
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
@@ -52,7 +57,6 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .inspect_ok(move |event| {
             warn_of_newer(event);
             runs_ctx.queue.apply(&mut line, event);
-            runs_ctx.layers.run(&mut of_layers, event);
             runs_ctx.slots.apply(&mut slots, event);
             if let watcher::Event::Apply(run) | watcher::Event::Delete(run) = event
                 && let Some(pod) = left_by(run, matches!(event, watcher::Event::Delete(_)), &runs_ctx)
@@ -65,10 +69,18 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
                 let _ = wake.unbounded_send(older);
             }
         })
-        .modify(trim)
         .map_ok({
             let ctx = ctx.clone();
-            move |event| kept(event, &ctx.settings)
+            move |event| {
+                let mut of_layer = None;
+                let event = mapped(event, |run| {
+                    let (kept, of) = kept(run, &ctx.settings);
+                    of_layer = of;
+                    kept
+                });
+                ctx.layers.run(&mut of_layers, &event, of_layer);
+                event
+            }
         })
         .reflect(writer)
         .inspect_ok(move |event| {
@@ -86,7 +98,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let changes =
         stream::unfold(ctx.policies.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
     let policies = changes.flat_map(move |()| {
-        let all = waiting.state().into_iter().filter(|run| run.unfinished().is_some_and(waits_for_policies));
+        let all = waiting.state().into_iter().filter(|run| run.at_hand().is_some_and(waits_for_policies));
         stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
     });
     let (ending, due_ctx) = (reader.clone(), ctx.clone());
@@ -101,7 +113,8 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     });
 
     let (pods_ctx, mut feed, pods_readiness) = (ctx.clone(), ctx.pods.feed(), readiness);
-    let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
+    let ours = format!("{}={},!{}", names::LABEL_MANAGED_BY, names::MANAGED_BY, names::LABEL_RELEASED);
+    let ours = watcher::Config::default().labels(&ours);
     let pods = objects::<Pod>("pods", ctx.scoped(scope.as_deref()), ours)
         .map(Ok)
         .inspect_ok(move |event| {
@@ -116,8 +129,8 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
 
     Controller::for_stream(runs, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
-        .watches_stream(pods, |pod| run_of(&pod).map(|run| cached(&run)))
-        .reconcile_on(stream::select(woken.map(|run| cached(&run)), stream::select(policies, due)))
+        .watches_stream(pods, |pod| run_of(&pod).map(|run| in_cache(&run)))
+        .reconcile_on(stream::select(woken.map(|run| in_cache(&run)), stream::select(policies, due)))
         .graceful_shutdown_on(stopped(stop))
         .run(look, failed, ctx)
         .for_each(looked)
@@ -126,7 +139,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
 
 /// One look at a run.
 async fn look(run: Arc<CachedRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
-    match run.run() {
+    match run.object() {
         Some(run) => reconcile(run, ctx).await,
         None => Ok(controller::Action::await_change()),
     }
@@ -134,69 +147,15 @@ async fn look(run: Arc<CachedRun>, ctx: Arc<Context>) -> Result<controller::Acti
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
 fn failed(run: Arc<CachedRun>, error: &Error, ctx: Arc<Context>) -> controller::Action {
-    run.run().map_or_else(controller::Action::await_change, |run| on_error(run, error, ctx))
+    run.object().map_or_else(controller::Action::await_change, |run| on_error(run, error, ctx))
 }
 
-/// A run by the name under which the cache has it.
-fn cached(run: &ObjectRef<TerraformRun>) -> ObjectRef<CachedRun> {
-    let found = ObjectRef::new(&run.name);
-    match &run.namespace {
-        Some(namespace) => found.within(namespace),
-        None => found,
-    }
-}
-
-/// What the cache keeps of an event.
-fn kept(event: watcher::Event<TerraformRun>, settings: &Settings) -> watcher::Event<CachedRun> {
-    let kept = |run: TerraformRun| {
-        let wakes = wake_hash(&run);
-        CachedRun::of(run, wakes, settings)
-    };
-    match event {
-        watcher::Event::Apply(run) => watcher::Event::Apply(kept(run)),
-        watcher::Event::Delete(run) => watcher::Event::Delete(kept(run)),
-        watcher::Event::InitApply(run) => watcher::Event::InitApply(kept(run)),
-        watcher::Event::Init => watcher::Event::Init,
-        watcher::Event::InitDone => watcher::Event::InitDone,
-    }
-}
-
-/// What was last a reason to look at each run: two numbers for each, as there are many.
-#[derive(Default)]
-struct Heard {
-    now: HashMap<u64, u64>,
-    listing: HashMap<u64, u64>,
-}
-
-impl Heard {
-    /// The run of an event, if there is a reason to look at it.
-    fn news(&mut self, event: watcher::Event<CachedRun>) -> Option<CachedRun> {
-        let key = |run: &CachedRun| {
-            let mut hasher = DefaultHasher::new();
-            (&run.meta().namespace, &run.meta().name).hash(&mut hasher);
-            hasher.finish()
-        };
-        match event {
-            watcher::Event::Apply(run) => (self.now.insert(key(&run), run.wakes()) != Some(run.wakes())).then_some(run),
-            watcher::Event::InitApply(run) => {
-                let key = key(&run);
-                self.listing.insert(key, run.wakes());
-                (self.now.get(&key) != Some(&run.wakes())).then_some(run)
-            }
-            watcher::Event::Delete(run) => {
-                self.now.remove(&key(&run));
-                None
-            }
-            watcher::Event::Init => {
-                self.listing = HashMap::new();
-                None
-            }
-            watcher::Event::InitDone => {
-                self.now = std::mem::take(&mut self.listing);
-                None
-            }
-        }
-    }
+/// What the cache keeps of a run, and what its layer is told of it.
+fn kept(mut run: TerraformRun, settings: &Settings) -> (CachedRun, Option<OfLayer>) {
+    let of = OfLayer::of(&run);
+    trim(&mut run);
+    let wakes = wake_hash(&run);
+    cached_run::kept(run, of, wakes, settings)
 }
 
 fn waits_for_policies(run: &TerraformRun) -> bool {
@@ -208,7 +167,7 @@ fn waits_for_policies(run: &TerraformRun) -> bool {
 fn orphaned(pod: &Pod, known: &reflector::Store<CachedRun>, ctx: &Arc<Context>) {
     let Some((run, uid)) = run_of(pod).zip(pod.labels().get(names::LABEL_RUN_UID).cloned()) else { return };
     let Some(view) = PodView::of(pod) else { return };
-    let there = known.get(&cached(&run)).and_then(|run| run.run());
+    let there = known.get(&in_cache(&run)).and_then(|run| run.object());
     if is_left(&view, &uid, there.as_deref()) {
         let_go(run.namespace.unwrap_or_default(), run.name, uid, view, ctx.cluster.clone());
     }
@@ -271,10 +230,10 @@ pub fn trim(run: &mut TerraformRun) {
     // Proof of how an Indeterminate apply ended may still arrive.
     let settled = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
     fields::clear(status, |field| match field.cached {
-        Cached::Never => true,
-        Cached::UntilFinished => finished,
-        Cached::UntilSettled => finished && settled,
-        Cached::Always => false,
+        fields::Cached::Never => true,
+        fields::Cached::UntilFinished => finished,
+        fields::Cached::UntilSettled => finished && settled,
+        fields::Cached::Always => false,
     });
     if finished {
         status.conditions.retain(|c| c.type_ == conditions::FINISHED);
@@ -283,9 +242,10 @@ pub fn trim(run: &mut TerraformRun) {
         status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
         status.attempt.iter_mut().for_each(|attempt| attempt.image = None);
         run.spec.runner.image = None;
+        run.metadata.owner_references = None;
         if let Some(annotations) = &mut run.metadata.annotations {
             // Those of its layer, which reads them elsewhere.
-            annotations.retain(|key, _| ![names::TRIGGER, names::CONTENT, names::SETTINGS].contains(&key.as_str()));
+            annotations.retain(|key, _| ![names::CONTENT, names::SETTINGS].contains(&key.as_str()));
         }
     }
 }
@@ -317,19 +277,6 @@ mod tests {
         assert_eq!(wake_hash(&run), before);
         run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
         assert_ne!(wake_hash(&run), before);
-    }
-
-    #[test]
-    fn what_is_no_news_is_no_reason_to_look_however_often_it_is_listed() {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let of = |wakes| CachedRun::of(testing::run(), wakes, &Settings::default());
-        let mut heard = Heard::default();
-        let mut news = |event| heard.news(event).is_some();
-        assert!(!news(Init) && news(InitApply(of(1))) && !news(InitDone));
-        assert!(!news(Apply(of(1))) && news(Apply(of(2))) && !news(Apply(of(2))));
-        assert!(!news(Init) && !news(InitApply(of(2))) && !news(InitDone), "listed again");
-        assert!(!news(Delete(of(2))) && news(Apply(of(2))), "another of that name");
-        assert!(!news(Init) && !news(InitDone) && news(Apply(of(2))), "gone while nobody watched");
     }
 
     #[test]

@@ -10,10 +10,11 @@ use std::{
 
 use crds::{
     LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus,
-    datastore::{Stored, WantedRevision},
+    datastore::Stored,
     names,
 };
-use datastore_client::RequestError;
+use datastore_client::{RequestError, sources::Lists};
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sources::{
@@ -66,8 +67,8 @@ impl Bundles for Kept {
         Ok(self.puts.lock().unwrap().clone())
     }
 
-    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
-        Ok(Vec::new())
+    async fn wanted(&self) -> Result<Lists, RequestError> {
+        Ok(futures::stream::empty().boxed())
     }
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
