@@ -1,16 +1,34 @@
 //! Events that a person can follow, published beside the work and never in its way.
 
-use std::time::Duration;
-
-use kube::{
-    Client, Resource, ResourceExt,
-    runtime::events::{Event, EventType, Recorder, Reporter},
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::{
+        core::v1::ObjectReference,
+        events::v1::{Event, EventSeries},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
 
 use crds::{names, text::clip};
 
+/// Who says it.
+const REPORTER: &str = "pawl-controller";
 /// The most bytes of an Event's note.
 const MAX_NOTE: usize = 1024;
+/// What is said again within so long is counted up.
+const AGAIN: SignedDuration = SignedDuration::from_mins(6);
 
 /// An Event to be published when a write succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +43,56 @@ pub struct Note {
 
 /// Publishes Events.
 #[derive(Clone)]
-pub struct Events(Recorder);
+pub struct Events {
+    client: Client,
+    instance: String,
+    said: Arc<Mutex<Said>>,
+}
+
+/// What was said within the last minutes: a few numbers for each, as a thousand runs at once say several thousand.
+#[derive(Default)]
+struct Said {
+    by_fact: HashMap<u64, Series>,
+    /// When each was said, earlier ones first.
+    order: VecDeque<(Timestamp, u64)>,
+}
+
+/// When a fact was said first and last, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Series {
+    first: Timestamp,
+    last: Timestamp,
+    count: i32,
+}
+
+impl Said {
+    /// The series of a fact that is said now.
+    fn next(&self, fact: u64, now: Timestamp) -> Series {
+        let before = self.by_fact.get(&fact).filter(|series| now.duration_since(series.last) < AGAIN);
+        before.map_or(Series { first: now, last: now, count: 1 }, |series| Series {
+            last: now,
+            count: series.count.saturating_add(1),
+            ..*series
+        })
+    }
+
+    /// It is said; what nobody says any more is forgotten.
+    fn done(&mut self, fact: u64, series: Series) {
+        self.by_fact.insert(fact, series);
+        self.order.push_back((series.last, fact));
+        while let Some((_, old)) = self.order.pop_front_if(|(at, _)| series.last.duration_since(*at) >= AGAIN) {
+            if self.by_fact.get(&old).is_some_and(|kept| series.last.duration_since(kept.last) >= AGAIN) {
+                self.by_fact.remove(&old);
+            }
+        }
+    }
+}
 
 impl Events {
     /// Publishes in the name of the controller.
     pub fn new(client: Client) -> Self {
         let instance = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
-        Self(Recorder::new(client, Reporter { controller: "pawl-controller".into(), instance }))
+        Self { client, instance: instance.unwrap_or_else(|| REPORTER.into()), said: Arc::default() }
     }
 
     /// Publishes notes on a run, in their order, from a task of its own.
@@ -39,12 +100,11 @@ impl Events {
         if notes.is_empty() {
             return;
         }
-        let (recorder, about) = (self.0.clone(), run.object_ref(&()));
+        let (events, about) = (self.clone(), run.object_ref(&()));
         tokio::spawn(async move {
             for note in notes {
-                let event = event(&note);
-                let published = tokio::time::timeout(Duration::from_secs(10), recorder.publish(&event, &about)).await;
-                if let Ok(Err(error)) = published {
+                let said = tokio::time::timeout(Duration::from_secs(10), events.say(&about, &note)).await;
+                if let Ok(Err(error)) = said {
                     tracing::debug!(%error, reason = note.reason, "event lost");
                 }
             }
@@ -56,18 +116,54 @@ impl Events {
         let text = format!("run {} was deleted after its time", run.name_any());
         self.publish(run, vec![Note { reason: "Pruned", warning: false, text }]);
     }
+
+    async fn say(&self, about: &ObjectReference, note: &Note) -> kube::Result<()> {
+        let fact = fact(about, note);
+        let series = self.said().next(fact, Timestamp::now());
+        let api: Api<Event> = Api::namespaced(self.client.clone(), about.namespace.as_deref().unwrap_or("default"));
+        let name = format!("{}.{:x}", about.name.as_deref().unwrap_or(REPORTER), series.first.as_nanosecond());
+        if series.count == 1 {
+            api.create(&PostParams::default(), &self.event(name, about, note, series.first)).await?;
+        } else {
+            let counted = EventSeries { count: series.count, last_observed_time: MicroTime(series.last) };
+            api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(json!({"series": counted}))).await?;
+        }
+        self.said().done(fact, series);
+        Ok(())
+    }
+
+    fn event(&self, name: String, about: &ObjectReference, note: &Note, at: Timestamp) -> Event {
+        Event {
+            metadata: ObjectMeta { name: Some(name), namespace: about.namespace.clone(), ..ObjectMeta::default() },
+            action: Some(action(note)),
+            event_time: Some(MicroTime(at)),
+            note: Some(fitting(&note.text)),
+            reason: Some(note.reason.into()),
+            regarding: Some(about.clone()),
+            reporting_controller: Some(REPORTER.into()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some(if note.warning { "Warning" } else { "Normal" }.into()),
+            ..Event::default()
+        }
+    }
+
+    fn said(&self) -> MutexGuard<'_, Said> {
+        // Whole between any two events.
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// The recorder counts Events up that are the same but for their note, and keeps the first note: the action, which `kubectl` does
+/// An Event that is the same but for its note is counted up by those who show it, under the first note: the action, which `kubectl` does
 /// not show, tells one fact from another.
-fn event(note: &Note) -> Event {
-    Event {
-        type_: if note.warning { EventType::Warning } else { EventType::Normal },
-        reason: note.reason.into(),
-        note: Some(fitting(&note.text)),
-        action: format!("Reconcile-{}", names::short_hash(&note.text)),
-        secondary: None,
-    }
+fn action(note: &Note) -> String {
+    format!("Reconcile-{}", names::short_hash(&note.text))
+}
+
+/// A hash of what is said of whom.
+fn fact(about: &ObjectReference, note: &Note) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&about.uid, &about.namespace, &about.name, note.reason, note.warning, &note.text).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// As much of a text as fits.
@@ -79,6 +175,11 @@ fn fitting(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
+
+    fn note(text: &str) -> Note {
+        Note { reason: "AttemptStarted", warning: false, text: text.into() }
+    }
 
     #[test]
     fn a_note_is_as_long_as_the_api_server_takes() {
@@ -92,12 +193,30 @@ mod tests {
 
     #[test]
     fn only_the_same_fact_is_counted_up() {
-        let told = |text: &str| event(&Note { reason: "AttemptStarted", warning: false, text: text.into() });
+        let about = testing::run().object_ref(&());
         let (first, second) =
-            (told("attempt 1 of at most 4: pod net-x8dlm-a1"), told("attempt 2 of at most 4: pod net-x8dlm-a2"));
-        assert_ne!(first.action, second.action);
-        assert_eq!(first.action, told("attempt 1 of at most 4: pod net-x8dlm-a1").action);
-        assert_eq!(second.note.as_deref(), Some("attempt 2 of at most 4: pod net-x8dlm-a2"));
-        assert!(told(&"x".repeat(4000)).action.len() <= 128, "the API server's bound");
+            (note("attempt 1 of at most 4: pod net-x8dlm-a1"), note("attempt 2 of at most 4: pod net-x8dlm-a2"));
+        assert_ne!(action(&first), action(&second));
+        assert_ne!(fact(&about, &first), fact(&about, &second));
+        assert_eq!(fact(&about, &first), fact(&about, &first.clone()));
+        assert!(action(&note(&"x".repeat(4000))).len() <= 128, "the API server's bound");
+    }
+
+    #[test]
+    fn what_is_said_again_is_counted_and_what_nobody_says_any_more_forgotten() {
+        let mut said = Said::default();
+        let at = |seconds| testing::t0() + SignedDuration::from_secs(seconds);
+        let say = |said: &mut Said, fact, seconds| {
+            let series = said.next(fact, at(seconds));
+            said.done(fact, series);
+            (series.first, series.count)
+        };
+        assert_eq!(say(&mut said, 1, 0), (at(0), 1));
+        assert_eq!(say(&mut said, 1, 300), (at(0), 2));
+        assert_eq!(say(&mut said, 2, 301), (at(301), 1), "another");
+        assert_eq!(say(&mut said, 1, 659), (at(0), 3), "the last time counts");
+        assert_eq!(say(&mut said, 3, 700), (at(700), 1));
+        assert_eq!((said.by_fact.len(), said.order.len()), (2, 2), "the second is over");
+        assert_eq!(say(&mut said, 1, 1019), (at(1019), 1), "said anew");
     }
 }

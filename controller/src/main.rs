@@ -144,8 +144,14 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     metrics.leads();
 
     let (stop, stopped) = watch::channel(false);
-    let sweeps: Vec<_> =
+    let mut sweeps: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.cluster.clone(), stopped.clone()))).collect();
+    // Only what people can read elsewhere goes.
+    if let Some(datastore) = ctx.datastore.as_ref().filter(|_| registration.is_wanted()) {
+        sweeps.extend(scopes.iter().map(|scope| {
+            tokio::spawn(gc::ended_pods::run(scope.clone(), ctx.cluster.clone(), datastore.clone(), stopped.clone()))
+        }));
+    }
     let mut shared: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(watches::repositories(scope.as_deref(), ctx.clone(), stopped.clone()))).collect();
     shared.push(tokio::spawn(watches::namespaces(ctx.clone(), stopped.clone())));

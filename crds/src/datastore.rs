@@ -22,7 +22,7 @@
 //! | `DELETE lock?lock=ID` | gives the lock back |
 //!
 //! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `…/attempts/N/journal` (a [`crate::Journal`],
-//! compared with the run's managed state), `GET /v1/namespaces/NS/uids/UID/claim`, and deletes `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
+//! compared with the run's managed state), `…/attempts/N/log` (a [`LogStand`]), `GET /v1/namespaces/NS/uids/UID/claim`, and deletes `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
 //!
 //! Whoever follows repositories writes their bundles, below [`bundles_path`]:
 //!
@@ -33,7 +33,7 @@
 //! | `GET` | the commits that there are bundles of, as a list of strings |
 //! | `DELETE REVISION` | deletes one |
 //!
-//! and reads [`WANTED_PATH`]: the [`WantedRevision`]s, as a list.
+//! and reads [`WANTED_PATH`]: the [`WantedRevision`]s, as a list; or [`FOLLOW_WANTED_PATH`]: the same in each line of an answer that goes on.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -137,6 +137,13 @@ pub struct Length {
     pub length: u64,
 }
 
+/// How the log of an attempt stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStand {
+    /// All that its agent had to say is there: each phase that began has a log, and of each the end.
+    pub whole: bool,
+}
+
 /// The caller proves nothing: 401.
 pub const UNAUTHENTICATED: &str = "Unauthenticated";
 /// The object is another run's, or the attempt another pod's: 403.
@@ -202,6 +209,9 @@ pub fn bundles_path(namespace: &str, uid: &str) -> String {
 
 /// The path of what runs asked for and was not stored.
 pub const WANTED_PATH: &str = "/v1/wanted";
+
+/// The path of the same, said again and again.
+pub const FOLLOW_WANTED_PATH: &str = "/v1/wanted/follow";
 
 /// A revision that a run asked for a moment ago, and that nobody has stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

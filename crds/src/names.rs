@@ -84,6 +84,8 @@ pub const LABEL_RUN: &str = "pawl.run/run";
 pub const LABEL_RUN_UID: &str = "pawl.run/run-uid";
 /// Label: number of the attempt.
 pub const LABEL_ATTEMPT: &str = "pawl.run/attempt";
+/// Label on the pod of a closed attempt: the second at which the controller let go of it, since 1970. It is watched no longer.
+pub const LABEL_RELEASED: &str = "pawl.run/released";
 /// Label: `pawl` on everything the controller makes.
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`LABEL_MANAGED_BY`].
@@ -218,7 +220,12 @@ pub fn poke_command(namespace: &str, repository: &str) -> String {
     format!("kubectl annotate -n {namespace} --overwrite {KUBECTL_REPOSITORY}/{repository} {POKE}=\"$(date +%s)\"")
 }
 
-/// The line that shows the logs of all attempts.
+/// The line that shows the logs of all attempts as the datastore has them.
+pub fn stored_log_command(namespace: &str, run: &str) -> String {
+    format!("kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/log")
+}
+
+/// The line that shows the logs of all pods.
 pub fn logs_command(namespace: &str, run: &str) -> String {
     format!("kubectl logs -n {namespace} -l {LABEL_RUN}={run} --tail=-1")
 }

@@ -226,7 +226,10 @@ impl Settings {
     /// The commands that people have for the run.
     pub fn commands(&self) -> Commands {
         match &self.command {
-            None => Commands::Cluster { namespace: self.namespace.clone(), run: self.run.clone() },
+            None => {
+                let (namespace, run) = (self.namespace.clone(), self.run.clone());
+                Commands::Cluster { namespace, run, stored: self.store.is_some() }
+            }
             Some(command) => Commands::Folder { command: command.clone(), record: self.work.clone() },
         }
     }

@@ -31,7 +31,7 @@ use datastore_client::{
     attempt::Content,
     sources::{RepositoryId, Sources},
 };
-use futures::future::BoxFuture;
+use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use runner_agent::settings::{self, Settings};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -85,8 +85,8 @@ impl Cluster for Played {
     fn repositories<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
         Box::pin(async { Ok(HashSet::new()) })
     }
-    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
-        Box::pin(async { Ok(None) })
+    fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>> {
+        futures::stream::pending().boxed()
     }
     fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
         Box::pin(async { Ok(Some("uid-of-team".into())) })

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    layer::{self, Context},
+    layer::{self, Context, OfLayer},
     run,
     settings::Settings,
     watches,
@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    runtime::watcher,
+    runtime::watcher::{self, Event, watcher},
 };
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle};
@@ -80,7 +80,11 @@ impl Scene {
             let mut events = std::pin::pin!(watcher(runs, watcher::Config::default()));
             while let Some(event) = events.next().await {
                 if let Ok(event) = event {
-                    layers.run(&mut feed, &event);
+                    let of = match &event {
+                        Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
+                        Event::Init | Event::InitDone => None,
+                    };
+                    layers.run(&mut feed, &event, of);
                 }
             }
         });

@@ -22,6 +22,7 @@ mod objects;
 mod outputs;
 mod pasted;
 mod policies;
+mod released;
 mod repositories;
 mod rig;
 mod slots;
@@ -67,6 +68,7 @@ fn main() -> Result<ExitCode> {
         matrix::tests(),
         namespaces::tests(),
         nodes::tests(),
+        released::tests(),
         applied::tests(),
         chart::tests(),
         chart::datastore::tests(),

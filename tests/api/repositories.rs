@@ -15,7 +15,8 @@ use crds::{
     datastore::{Stored, WantedRevision},
     names,
 };
-use datastore_client::RequestError;
+use datastore_client::{RequestError, sources::Lists};
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt,
@@ -67,8 +68,9 @@ impl Bundles for Kept {
         Ok(self.all.lock().map_err(|_| RequestError::unanswered("poisoned"))?.keys().cloned().collect())
     }
 
-    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
-        Ok(self.wanted.lock().map_err(|_| RequestError::unanswered("poisoned"))?.clone())
+    async fn wanted(&self) -> Result<Lists, RequestError> {
+        let list = self.wanted.lock().map_err(|_| RequestError::unanswered("poisoned"))?.clone();
+        Ok(futures::stream::iter([Ok(list)]).boxed())
     }
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {

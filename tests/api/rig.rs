@@ -42,7 +42,7 @@ const SOON: Duration = Duration::from_secs(60);
 pub(crate) struct Rig {
     pub(crate) world: World,
     pub(crate) namespace: String,
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     feed: Mutex<Feed>,
     /// By how many seconds the clock of its controller is ahead.
     ahead: Arc<AtomicI64>,

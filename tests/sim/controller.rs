@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ::controller::{
     cluster::{Cluster, clock::Timed, index::Feed, node_watch},
-    gc, layer,
+    gc,
+    layer::{self, OfLayer},
     run::{
         Context, heard, on_error, reconcile,
         watch::{trim, wake_hash},
@@ -91,6 +92,7 @@ struct Informer {
     frozen: Feed,
     layers: Feed,
     repositories: Feed,
+    runs_of_layers: Feed,
     layers_waking: UnboundedReceiver<ObjectRef<TerraformLayer>>,
     queue: Arc<Queue<TerraformRun>>,
     layer_queue: Arc<Queue<TerraformLayer>>,
@@ -111,6 +113,11 @@ fn read<K: DeserializeOwned>(event: Event<Arc<Value>>) -> Event<K> {
 impl Informer {
     fn run(&mut self, event: Event<TerraformRun>) {
         self.runs.hear(&event);
+        let of = match &event {
+            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
+            Event::Init | Event::InitDone => None,
+        };
+        self.ctx.layers.run(&mut self.runs_of_layers, &event, of);
         let has_listed = matches!(event, Event::InitDone);
         self.queue.take(event.modify(trim), wake_hash);
         if has_listed {
@@ -274,6 +281,7 @@ async fn live(shared: Shared, process: Process, index: u8) {
         frozen: ctx.freezes.feed(),
         layers: ctx.layers.feed(),
         repositories: ctx.layers.feed(),
+        runs_of_layers: ctx.layers.feed(),
         layers_waking,
         queue: queue.clone(),
         layer_queue: layer_queue.clone(),

@@ -9,12 +9,8 @@ use std::{
 };
 
 use ::controller::cluster::clock::Timed;
-use crds::{
-    Reason, TerraformLayer, TerraformRepository,
-    datastore::{Stored, WantedRevision},
-    names,
-};
-use datastore_client::RequestError;
+use crds::{Reason, TerraformLayer, TerraformRepository, datastore::Stored, names};
+use datastore_client::{RequestError, sources::Lists};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
@@ -153,8 +149,8 @@ impl Bundles for Reaches {
         self.bundles("LIST", |bundles| bundles.iter().cloned().collect()).await
     }
 
-    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
-        Ok(Vec::new())
+    async fn wanted(&self) -> Result<Lists, RequestError> {
+        Ok(Box::pin(futures::stream::pending()))
     }
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {

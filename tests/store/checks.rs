@@ -58,8 +58,8 @@ impl Cluster for Nobody {
     fn repositories<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
         Box::pin(async { Ok(HashSet::new()) })
     }
-    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
-        Box::pin(async { Ok(None) })
+    fn front_proxy(&self) -> stream::BoxStream<'static, Option<FrontProxyConfig>> {
+        stream::pending().boxed()
     }
     fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
         Box::pin(async { Ok(None) })

@@ -7,7 +7,7 @@ use reqwest::{Method, Response, StatusCode};
 
 use crds::{
     Journal,
-    datastore::{JOURNAL, ObjectKind},
+    datastore::{JOURNAL, LogStand, ObjectKind},
     termination::TerminationMessage,
 };
 
@@ -76,6 +76,19 @@ impl Datastore {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/{JOURNAL}");
         let answer = self.send(Method::GET, &path).await?;
         parsed(&read(sorted(answer).await?).await?)
+    }
+
+    /// Whether all that an attempt's agent had to say is in its log; a datastore of the release before does not know it.
+    ///
+    /// # Errors
+    /// When there is no answer that says so.
+    pub async fn log_is_whole(&self, namespace: &str, uid: &str, attempt: u32) -> Result<bool, RequestError> {
+        let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/log");
+        let answer = self.send(Method::GET, &path).await?;
+        if answer.status() == StatusCode::NOT_FOUND {
+            return Ok(false);
+        }
+        parsed::<LogStand>(&read(sorted(answer).await?).await?).map(|stand| stand.whole)
     }
 
     /// Deletes the bundles of a run.

@@ -2,9 +2,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 
-use crds::datastore::{NOT_FOUND, Problem, Stored, WANTED_PATH, WantedRevision, bundles_path};
+use crds::datastore::{FOLLOW_WANTED_PATH, NOT_FOUND, Problem, Stored, WANTED_PATH, WantedRevision, bundles_path};
 
 use crate::{
     attempt::{Content, with},
@@ -27,6 +31,9 @@ pub struct RepositoryId<'a> {
     /// Its UID.
     pub uid: &'a str,
 }
+
+/// What runs wait for, again and again.
+pub type Lists = BoxStream<'static, Result<Vec<WantedRevision>, RequestError>>;
 
 /// The datastore, for whoever follows repositories.
 #[derive(Debug)]
@@ -85,13 +92,34 @@ impl Sources {
         sorted(response).await.map(drop)
     }
 
-    /// The revisions that runs wait for, of all repositories.
+    /// The revisions that runs wait for, of all repositories: a list again and again, as long as the datastore says it. Of one of the release
+    /// before it is one list.
     ///
     /// # Errors
     /// When there is no answer that says so.
-    pub async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
-        let response = answer(self.at(Method::GET, WANTED_PATH)?.timeout(SMALL)).await?;
-        parsed(&read_up_to(response, MAX_LIST).await?)
+    pub async fn wanted(&self) -> Result<Lists, RequestError> {
+        let followed = answer(self.at(Method::GET, FOLLOW_WANTED_PATH)?).await;
+        let response = match followed {
+            Err(RequestError::Refused(Problem { reason, .. })) if reason == NOT_FOUND => {
+                answer(self.at(Method::GET, WANTED_PATH)?.timeout(SMALL)).await?
+            }
+            followed => followed?,
+        };
+        let lists = stream::try_unfold((response, Vec::new()), |(mut response, mut read)| async move {
+            loop {
+                if let Some(end) = read.iter().position(|byte| *byte == b'\n') {
+                    let rest = read.split_off(end + 1);
+                    return Ok(Some((parsed(&read)?, (response, rest))));
+                }
+                match response.chunk().await? {
+                    Some(chunk) if read.len() + chunk.len() <= MAX_LIST => read.extend(chunk),
+                    Some(_) => return Err(RequestError::unanswered("a list that is longer than any")),
+                    None if read.is_empty() => return Ok(None),
+                    None => return Ok(Some((parsed(&std::mem::take(&mut read))?, (response, read)))),
+                }
+            }
+        });
+        Ok(lists.boxed())
     }
 
     fn request(&self, method: Method, of: RepositoryId<'_>, rest: &str) -> Result<RequestBuilder, RequestError> {

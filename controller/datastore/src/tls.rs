@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use futures::StreamExt as _;
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::ring,
@@ -14,9 +15,6 @@ use crate::{cluster::FrontProxyConfig, service::Service};
 
 /// How often the files are read again.
 const FILES: Duration = Duration::from_secs(30);
-/// How often the API server is asked how it proves itself.
-const PROXY: Duration = Duration::from_secs(60);
-
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -104,32 +102,29 @@ pub async fn refresh(
     mut files: Files,
     configs: watch::Sender<Arc<ServerConfig>>,
 ) {
-    let mut asked = None;
+    let mut proxies = if read_api { service.cluster.front_proxy() } else { futures::stream::pending().boxed() };
+    let mut looks = tokio::time::interval(FILES);
     loop {
-        let mut changed = false;
-        if read_api && asked.is_none_or(|at: tokio::time::Instant| at.elapsed() >= PROXY) {
-            match service.cluster.front_proxy().await {
-                Ok(found) => {
-                    asked = Some(tokio::time::Instant::now());
-                    let found = found.map(Arc::new);
-                    changed |= service.front_proxy.send_if_modified(|known| {
-                        let differs = *known != found;
-                        *known = found;
-                        differs
-                    });
+        let changed = tokio::select! {
+            Some(found) = proxies.next() => service.front_proxy.send_if_modified(|known| {
+                let found = found.map(Arc::new);
+                let differs = *known != found;
+                *known = found;
+                differs
+            }),
+            _ = looks.tick() => match Files::read(&cert, &key) {
+                Ok(read) if read != files => {
+                    files = read;
+                    true
                 }
-                Err(error) => tracing::warn!(%error, "how the API server proves itself is not known"),
-            }
-        }
-        match Files::read(&cert, &key) {
-            Ok(read) if read != files => {
-                files = read;
-                changed = true;
-            }
-            Ok(_) => {}
-            // A mounted Secret follows what was written into it by a minute.
-            Err(error) => tracing::info!(%error, "the certificate cannot be read again; the one before is used"),
-        }
+                Ok(_) => false,
+                // A mounted Secret follows what was written into it by a minute.
+                Err(error) => {
+                    tracing::info!(%error, "the certificate cannot be read again; the one before is used");
+                    false
+                }
+            },
+        };
         if changed {
             let proxy = service.front_proxy.borrow().clone();
             match files.config(proxy.as_deref()) {
@@ -138,8 +133,6 @@ pub async fn refresh(
                 Err(error) => tracing::warn!(%error, "the certificate cannot be used"),
             }
         }
-        let unknown = read_api && asked.is_none();
-        tokio::time::sleep(if unknown { Duration::from_secs(2) } else { FILES }).await;
     }
 }
 

@@ -8,14 +8,14 @@ use std::{
 
 use crds::{
     Reason,
-    datastore::{Stored, WantedRevision, causes},
+    datastore::{Stored, causes},
     digest::hex_digest,
     text::clip,
 };
 use datastore_client::{
     RequestError,
     attempt::Content,
-    sources::{RepositoryId, Sources},
+    sources::{Lists, RepositoryId, Sources},
 };
 use sha2::{Digest as _, Sha256};
 use source::bundle::{self, PackError};
@@ -43,8 +43,8 @@ pub trait Bundles: Send + Sync {
     ) -> impl Future<Output = Result<Stored, RequestError>> + Send;
     /// The commits that something is kept of.
     fn list(&self, namespace: &str, uid: &str) -> impl Future<Output = Result<Vec<String>, RequestError>> + Send;
-    /// What runs wait for, of all repositories.
-    fn wanted(&self) -> impl Future<Output = Result<Vec<WantedRevision>, RequestError>> + Send;
+    /// What runs wait for, of all repositories, as long as somebody says it.
+    fn wanted(&self) -> impl Future<Output = Result<Lists, RequestError>> + Send;
     /// Keeps a bundle no longer.
     fn delete(&self, namespace: &str, uid: &str, revision: &str) -> impl Future<Output = Result<(), RequestError>> + Send;
 }
@@ -73,7 +73,7 @@ impl Bundles for Sources {
         self.list(RepositoryId { namespace, uid }).await
     }
 
-    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
+    async fn wanted(&self) -> Result<Lists, RequestError> {
         self.wanted().await
     }
 

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 
 use crate::schedule::{Tries, later};
 
-/// Between two questions what runs wait for: the one request that is made while nothing happens.
-pub const INTERVAL: Duration = Duration::from_secs(5);
+/// Before it is asked anew what runs wait for, when nobody says it any more.
+pub const PAUSE: Duration = Duration::from_secs(5);
 /// Between two tries of one revision: its server may be asked for what it does not have.
 const AGAIN: Backoff = Backoff { base: Duration::from_secs(10), cap: Duration::from_secs(300) };
 
@@ -37,7 +37,7 @@ impl Wanted {
         self.0.get(uid)?.iter().find(|(_, tries)| is_due(tries)).map(|(revision, _)| revision.as_str())
     }
 
-    /// It was tried: one that is stored is not wanted any more at the next question, and one that is not is tried again later.
+    /// It was tried: one that is stored is not wanted any more by the next list, and one that is not is tried again later.
     pub fn tried(&mut self, uid: &str, revision: &str, now: Timestamp) {
         if let Some(tries) = self.0.get_mut(uid).and_then(|of| of.get_mut(revision)) {
             *tries = Some(Tries::more(*tries, now));

@@ -8,7 +8,8 @@ use std::{
 };
 
 use crds::{TerraformLayer, TerraformRepository, datastore::causes};
-use futures::StreamExt as _;
+use datastore_client::RequestError;
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::NamespaceResourceScope;
 use kube::{
     Api, Resource,
@@ -111,18 +112,19 @@ impl<B: Bundles + 'static> Workers<B> {
         self.watch(Kind::Layer, scope, seen).await;
     }
 
-    /// Asks what runs wait for, for ever, and wakes whoever looks after those repositories. Without an answer nobody waits longer than for
-    /// the next one.
+    /// Hears what runs wait for, for ever, and wakes whoever looks after those repositories.
     pub async fn wanted(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(wanted::INTERVAL).await;
-            let list = match self.shared.looker.bundles.wanted().await {
-                Ok(list) => list,
-                Err(error) => {
-                    tracing::debug!(error = causes(&error), "nobody says what runs wait for");
-                    continue;
-                }
-            };
+            if let Err(error) = self.hear().await {
+                tracing::debug!(error = causes(&error), "nobody says what runs wait for");
+            }
+            tokio::time::sleep(wanted::PAUSE).await;
+        }
+    }
+
+    async fn hear(&self) -> Result<(), RequestError> {
+        let mut lists = self.shared.looker.bundles.wanted().await?;
+        while let Some(list) = lists.try_next().await? {
             let due = self.shared.wanted().told(list, self.shared.clock.now());
             for uid in due {
                 let key = self.shared.follow().key_of(&uid).cloned();
@@ -131,6 +133,7 @@ impl<B: Bundles + 'static> Workers<B> {
                 }
             }
         }
+        Ok(())
     }
 
     async fn watch<K>(&self, kind: Kind, scope: Option<String>, mut seen: impl FnMut(Seen<K>))

@@ -152,7 +152,7 @@ async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut Found) -
     for (layer, source) in &found.sources {
         match tell(shared, layer, source).await {
             Ok(()) => {}
-            Err(Failed { code: 400..429 | 430..500, why }) => {
+            Err(Failed { code: 400..=428 | 430..=499, why }) => {
                 tracing::error!(layer = %format!("{}/{}", layer.key.0, layer.key.1), "its source is not written: {why}");
                 let refs = found.look.refs.iter_mut().filter(|(name, _)| *name == layer.git_ref);
                 refs.for_each(|(_, seen)| *seen = Seen::Unseen);

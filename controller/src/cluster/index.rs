@@ -109,6 +109,22 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.remove(key).map(|(_, value)| value)
     }
 
+    /// Takes an entry away, with the key that it has here.
+    pub(crate) fn remove_entry<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(K, V)>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.remove_entry(key).map(|(key, (_, value))| (key, value))
+    }
+
+    /// An entry, with the key that it has here.
+    pub(crate) fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get_key_value(key).map(|(key, (_, value))| (key, value))
+    }
+
     /// An entry.
     pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where

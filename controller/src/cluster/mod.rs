@@ -5,12 +5,13 @@
 //! | [`context`] | the client, the caches, the clock and the settings, for whoever calls the API server |
 //! | [`watch`], [`index`] | what all watches have in common; what they have shown, by key |
 //! | [`pods`], [`nodes`] | caches |
-//! | `packed` | values that look much alike, kept small |
+//! | `packed`, `cached` | values that look much alike, kept small; objects as caches of the runtime keep them |
 //! | [`node_watch`] | nodes, as they are watched and read |
 //! | [`freeze`] | which namespaces let nothing new begin |
 //! | [`clock`] | the API server's clock, off its answers |
 //! | [`leader`] | which of several controllers works |
 
+pub(crate) mod cached;
 pub mod clock;
 pub mod context;
 pub mod freeze;

@@ -14,13 +14,10 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Nodes of one answer: each of them is large, and little of it is kept.
-const PAGE: u32 = 50;
-
 /// Watches nodes until `stop` says otherwise.
 pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
     let api: Api<Node> = Api::all(ctx.client.clone());
-    let events = objects("nodes", api, watcher::Config::default().page_size(PAGE));
+    let events = objects("nodes", api, watcher::Config::default());
     events
         .take_until(stopped(stop))
         .for_each(|event| {

@@ -1,6 +1,9 @@
 //! Values that look much alike as JSON, kept small: each says only what the first one of them did not.
 
-use std::sync::OnceLock;
+use std::{
+    cell::RefCell,
+    sync::{Arc, OnceLock},
+};
 
 use anyhow::{Context, Result, ensure};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
@@ -8,16 +11,31 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// More than deflate adds to what cannot be made smaller, in bytes, for each 16 KiB.
 const MORE: usize = 64;
+/// Bytes of a length.
+const LENGTH: usize = size_of::<u32>();
+
+// What works on texts is large, and is made once: its pieces, made anew for each text, would leave holes between what stays.
+thread_local! {
+    static DEFLATE: RefCell<Compress> = RefCell::new(Compress::new(Compression::default(), false));
+    static INFLATE: RefCell<Decompress> = RefCell::new(Decompress::new(false));
+}
 
 /// What texts are compared with: the first of them.
 #[derive(Debug)]
 pub(crate) struct Alike(OnceLock<Box<[u8]>>);
 
-/// A text among others like it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A text among others like it, which whoever has it shares: its length, and what is left of it.
+#[derive(Clone, Debug)]
 pub(crate) struct Packed {
-    bytes: Box<[u8]>,
-    length: usize,
+    bytes: Arc<[u8]>,
+    alike: &'static Alike,
+}
+
+/// The same text, packed among the same others.
+impl PartialEq for Packed {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.alike, other.alike) && self.bytes == other.bytes
+    }
 }
 
 impl Alike {
@@ -30,44 +48,47 @@ impl Alike {
     ///
     /// # Errors
     /// When it is no JSON, or cannot be compressed.
-    pub(crate) fn keep(&self, value: &impl Serialize) -> Result<Packed> {
+    pub(crate) fn keep(&'static self, value: &impl Serialize) -> Result<Packed> {
         self.pack(&serde_json::to_vec(value)?)
     }
 
-    /// A value that was packed here; `None`, which is logged, when it cannot be read.
-    pub(crate) fn read<T: DeserializeOwned>(&self, packed: &Packed) -> Option<T> {
-        let read = self.text(packed).and_then(|text| Ok(serde_json::from_slice(&text)?));
-        read.inspect_err(|error| tracing::error!(%error, "what a cache keeps packed cannot be read")).ok()
-    }
-
-    fn pack(&self, text: &[u8]) -> Result<Packed> {
-        let mut bytes = Vec::with_capacity(text.len() + MORE * (1 + text.len() / (16 << 10)));
-        let mut deflate = Compress::new(Compression::default(), false);
-        deflate.set_dictionary(self.0.get_or_init(|| text.into()))?;
-        let status = deflate.compress_vec(text, &mut bytes, FlushCompress::Finish)?;
+    fn pack(&'static self, text: &[u8]) -> Result<Packed> {
+        let mut bytes = Vec::with_capacity(LENGTH + text.len() + MORE * (1 + text.len() / (16 << 10)));
+        bytes.extend(u32::try_from(text.len()).context("a text of more than 4 GiB")?.to_le_bytes());
+        let status = DEFLATE.with_borrow_mut(|deflate| {
+            deflate.reset();
+            deflate.set_dictionary(self.0.get_or_init(|| text.into()))?;
+            deflate.compress_vec(text, &mut bytes, FlushCompress::Finish)
+        })?;
         ensure!(status == Status::StreamEnd, "a text of {} bytes is larger when it is packed", text.len());
-        Ok(Packed { bytes: bytes.into(), length: text.len() })
-    }
-
-    /// A text that was packed here; an error when it is not what was packed.
-    fn text(&self, packed: &Packed) -> Result<Vec<u8>> {
-        let mut text = Vec::with_capacity(packed.length);
-        let mut inflate = Decompress::new(false);
-        inflate.set_dictionary(self.0.get().context("nothing was packed yet")?)?;
-        let status = inflate.decompress_vec(&packed.bytes, &mut text, FlushDecompress::Finish)?;
-        ensure!(
-            status == Status::StreamEnd && text.len() == packed.length,
-            "{} of {} bytes came back",
-            text.len(),
-            packed.length
-        );
-        Ok(text)
+        Ok(Packed { bytes: bytes.into(), alike: self })
     }
 }
 
-#[cfg(test)]
 impl Packed {
+    /// The value; `None`, which is logged, when it cannot be read.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        let read = self.text().and_then(|text| Ok(serde_json::from_slice(&text)?));
+        read.inspect_err(|error| tracing::error!(%error, "what a cache keeps packed cannot be read")).ok()
+    }
+
+    /// The text; an error when it is not what was packed.
+    fn text(&self) -> Result<Vec<u8>> {
+        let (length, bytes) = self.bytes.split_first_chunk().context("no length")?;
+        let length = usize::try_from(u32::from_le_bytes(*length))?;
+        let mut text = Vec::with_capacity(length);
+        let dictionary = self.alike.0.get().context("nothing was packed yet")?;
+        let status = INFLATE.with_borrow_mut(|inflate| {
+            inflate.reset(false);
+            inflate.set_dictionary(dictionary)?;
+            inflate.decompress_vec(bytes, &mut text, FlushDecompress::Finish)
+        })?;
+        ensure!(status == Status::StreamEnd && text.len() == length, "{} of {length} bytes came back", text.len());
+        Ok(text)
+    }
+
     /// How many bytes it takes.
+    #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
@@ -79,32 +100,33 @@ mod tests {
 
     #[test]
     fn a_text_comes_back_as_it_was_whatever_it_is() {
+        static ALIKE: [Alike; 4] = [const { Alike::new() }; 4];
         let long: Vec<u8> = (0..100_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let texts = [br#"{"a": 1, "b": "one text and another"}"#.as_slice(), b"", b"{}", &long];
-        for first in texts {
-            let alike = Alike::new();
-            for text in [first].iter().chain(&texts) {
-                assert_eq!(alike.text(&alike.pack(text).unwrap()).unwrap(), *text);
+        for (first, alike) in texts.iter().zip(&ALIKE) {
+            for text in [first].into_iter().chain(&texts) {
+                assert_eq!(alike.pack(text).unwrap().text().unwrap(), *text);
             }
         }
     }
 
     #[test]
     fn what_others_say_as_well_costs_next_to_nothing() {
+        static ALIKE: Alike = Alike::new();
         let text =
             |n: u32| format!(r#"{{"kind": "TerraformRun", "name": "run-{n}", "phase": "Succeeded", "message": "no changes"}}"#);
-        let alike = Alike::new();
-        alike.pack(text(1).as_bytes()).unwrap();
-        let second = alike.pack(text(2).as_bytes()).unwrap().size();
-        assert!(second < 20, "{second} bytes");
+        ALIKE.pack(text(1).as_bytes()).unwrap();
+        let second = ALIKE.pack(text(2).as_bytes()).unwrap().size();
+        assert!(second < 24, "{second} bytes");
     }
 
     #[test]
     fn what_was_damaged_is_no_text() {
-        let alike = Alike::new();
-        let mut packed = alike.pack(br#"{"a": "some words that are no others"}"#).unwrap();
-        packed.length += 1;
-        assert!(alike.text(&packed).is_err());
-        assert!(Alike::new().text(&packed).is_err(), "packed elsewhere");
+        static ALIKE: [Alike; 2] = [const { Alike::new() }; 2];
+        let packed = ALIKE[0].pack(br#"{"a": "some words that are no others"}"#).unwrap();
+        let mut longer = packed.bytes.to_vec();
+        longer[0] += 1;
+        assert!(Packed { bytes: longer.into(), alike: &ALIKE[0] }.text().is_err());
+        assert!(Packed { alike: &ALIKE[1], ..packed }.text().is_err(), "packed elsewhere");
     }
 }

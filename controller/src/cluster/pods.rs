@@ -1,9 +1,10 @@
 //! The pods that are still held by our finalizer, and of each only what decisions need. Ended and released pods stay in the
-//! cluster until their run goes, and cost nothing here.
+//! cluster for a while, and cost nothing here.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crds::TerraformRun;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt,
@@ -19,6 +20,8 @@ type Key = (String, String);
 #[derive(Default)]
 pub struct Pods {
     held: Mutex<Index<Key, PodView>>,
+    /// The first release since somebody asked last.
+    released: Mutex<Option<Timestamp>>,
     feeds: Feeds,
 }
 
@@ -48,12 +51,18 @@ impl Pods {
     }
 
     /// Takes note that a pod was released, before the watch says so: it would be released a second time.
-    pub fn release(&self, namespace: &str, name: &str, uid: &str) {
+    pub fn release(&self, namespace: &str, name: &str, uid: &str, now: Timestamp) {
+        self.first_release().get_or_insert(now);
         let mut held = self.lock();
         let key = (namespace.to_owned(), name.to_owned());
         if held.get(&key).is_some_and(|view| view.uid == uid) {
             held.remove(&key);
         }
+    }
+
+    /// When a pod was released first since this was taken away.
+    pub(crate) fn first_release(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until every watch has listed its pods once.
@@ -131,9 +140,9 @@ mod tests {
         assert_eq!(pods.apply(&mut feed, &watcher::Event::InitDone), (false, gone), "its run is to be looked at");
         assert!(pods.get("ns", "c").is_none(), "gone in the meantime");
         pods.apply(&mut feed, &watcher::Event::Apply(pod("d", true)));
-        pods.release("ns", "d", "another");
+        pods.release("ns", "d", "another", Timestamp::UNIX_EPOCH);
         assert!(pods.get("ns", "d").is_some(), "another pod of the name");
-        pods.release("ns", "d", "d");
+        pods.release("ns", "d", "d", Timestamp::UNIX_EPOCH);
         assert!(pods.get("ns", "d").is_none(), "released by ourselves");
     }
 }

@@ -20,12 +20,15 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 
+/// Objects of one answer when a watch lists: each is large, little of it is kept, and all of an answer are in memory at once.
+const PAGE: u32 = 100;
+
 /// A watch of what this version may be too old to read, with its failures.
 pub(crate) fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher(api, config).backoff(backoff())
+    watcher(api, config.page_size(PAGE)).backoff(backoff())
 }
 
 /// A watch of objects of Kubernetes itself.

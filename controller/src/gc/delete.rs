@@ -51,13 +51,16 @@ pub(crate) async fn account(namespace: &str, name: &str, ctx: &Cluster) -> Resul
     Ok(())
 }
 
-/// Takes our finalizer from a pod; other finalizers are others' business.
+/// Takes our finalizer from a pod, and marks it as one that is let go; other finalizers are others' business.
 pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Cluster) -> Result<(), Error> {
     let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
     // Almost always the only one: one request, which fails when it is not as expected.
-    let patch = json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER]}});
-    ctx.call_opt("release pod", ctx.pod_api(namespace).patch_metadata(name, &params, &Patch::Strategic(patch))).await?;
-    ctx.pods.release(namespace, name, uid);
+    let now = ctx.now();
+    let labels = json!({names::LABEL_RELEASED: now.as_second().to_string()});
+    let metadata = json!({"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER], "labels": labels});
+    let patch = Patch::Strategic(json!({"metadata": metadata}));
+    ctx.call_opt("release pod", ctx.pod_api(namespace).patch_metadata(name, &params, &patch)).await?;
+    ctx.pods.release(namespace, name, uid, now);
     Ok(())
 }
 

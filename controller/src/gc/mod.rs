@@ -5,9 +5,11 @@
 //! | `delete` | deletes and releases what belongs to attempts |
 //! | [`objects`] | what attempts were given and nobody took back |
 //! | [`pods`] | pods whose run is gone or at a later attempt |
+//! | [`ended_pods`] | pods of closed attempts, an hour later |
 //! | [`ttl`] | runs whose time is over |
 
 pub(crate) mod delete;
+pub mod ended_pods;
 pub mod objects;
 pub mod pods;
 pub mod ttl;

@@ -7,6 +7,9 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+
+use crds::TerraformLayer;
 
 use super::{index::Layers, observed::Refused};
 use crate::{cluster::Cluster, events::Events};
@@ -27,8 +30,8 @@ pub struct Context {
     memory: Mutex<HashMap<String, Notes>>,
 }
 
-/// What this process remembers of a layer. Losing it costs a request, never a run.
-#[derive(Clone, Debug, Default)]
+/// What this process remembers of a layer: what the watches do not show yet. Losing it costs a request, never a run.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Notes {
     /// resourceVersion after the last write of ours.
     pub(super) version: u64,
@@ -59,8 +62,26 @@ impl Context {
         self.lock().get(uid).cloned().unwrap_or_default()
     }
 
+    /// Changes what is remembered. Nothing is kept of a layer of which that is nothing.
     pub(super) fn remember<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
-        change(self.lock().entry(uid.to_owned()).or_default())
+        let mut memory = self.lock();
+        let notes = memory.entry(uid.to_owned()).or_default();
+        let changed = change(notes);
+        if *notes == Notes::default() {
+            memory.remove(uid);
+        }
+        changed
+    }
+
+    /// The watch shows a layer as it was written: that nobody shall decide on an older one need not be remembered.
+    pub(super) fn shown(&self, layer: &TerraformLayer) {
+        let uid = layer.uid().unwrap_or_default();
+        let shown = version(layer.metadata.resource_version.as_deref()).unwrap_or(0);
+        self.remember(&uid, |notes| {
+            if notes.version <= shown {
+                notes.version = 0;
+            }
+        });
     }
 
     pub(super) fn forget(&self, uid: &str) {
@@ -71,6 +92,11 @@ impl Context {
         // Notes are whole at every moment, so a panic elsewhere spoils nothing.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The number in a resourceVersion.
+pub(super) fn version(text: Option<&str>) -> Option<u64> {
+    text?.parse().ok()
 }
 
 impl Deref for Context {

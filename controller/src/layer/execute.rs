@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crds::{TerraformLayer, TerraformLayerStatus, TerraformRun, names, text::clip};
 
 use super::{
-    context::Context,
+    context::{Context, version},
     decision::{Action, NewRun},
     observed::Refused,
     seen_run::SeenRun,
@@ -201,11 +201,6 @@ where
 
 fn params() -> PatchParams {
     PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
-}
-
-/// The number in a resourceVersion.
-pub(super) fn version(text: Option<&str>) -> Option<u64> {
-    text?.parse().ok()
 }
 
 #[cfg(test)]

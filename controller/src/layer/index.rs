@@ -8,11 +8,11 @@ use kube::{
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 
-use crds::{TerraformLayer, TerraformRepository, TerraformRun};
+use crds::{TerraformLayer, TerraformRepository};
 
 use super::{
-    kept_run::KeptRun,
-    known::{Key, Known, key, run_key, small},
+    kept_run::OfLayer,
+    known::{Known, key, run_key, small},
     seen_run::SeenRun,
 };
 use crate::{
@@ -48,7 +48,7 @@ impl Layers {
     /// Has the layers of a namespace looked at.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
-        inner.layers.iter().map(|(key, _)| key).filter(|key| key.0 == namespace).for_each(|key| inner.wake(key));
+        inner.layers.iter().map(|(key, _)| key).filter(|key| *key.0 == *namespace).for_each(|key| inner.wake(key));
     }
 
     /// Waits until every watch has listed once: a run that nobody knows of would be made a second time.
@@ -77,7 +77,7 @@ impl Layers {
                     inner.forget(&key, &entry);
                     self.metrics.layer_moved(entry.state, None);
                 }
-                self.feeds.listed(feed);
+                self.listed(feed, &mut inner);
             }
         }
     }
@@ -104,35 +104,35 @@ impl Layers {
                 for (key, _) in inner.repositories.end_listing(feed.seen()) {
                     inner.changed(&key);
                 }
-                self.feeds.listed(feed);
+                self.listed(feed, &mut inner);
             }
         }
     }
 
-    /// Takes an event of a watch of runs, whole as the API server sent it.
-    pub fn run(&self, feed: &mut Feed, event: &Event<TerraformRun>) {
+    /// Takes an event of a watch of runs, with what is kept of the run that it shows, when that is a layer's.
+    pub fn run<K>(&self, feed: &mut Feed, event: &Event<K>, of: Option<OfLayer>) {
         feed.hears(event);
         let mut inner = self.lock();
         match event {
-            Event::Apply(run) | Event::InitApply(run) => {
-                let Some((layer, seen)) = SeenRun::of(run) else { return };
-                let key = run_key(&layer, &seen);
-                let kept = KeptRun::of(seen);
-                if inner.runs.put(feed.seen(), key, kept.clone()).as_ref() != Some(&kept) {
-                    inner.run_changed(&layer);
+            Event::Apply(_) | Event::InitApply(_) => {
+                let Some(OfLayer { layer, run, kept }) = of else { return };
+                let (key, said) = (run_key(&layer, &run), kept.clone());
+                if inner.runs.put(feed.seen(), key, kept).is_none_or(|before| !before.says(&said)) {
+                    inner.run_changed(&key.0);
                 }
             }
-            Event::Delete(run) => {
-                let Some((layer, seen)) = SeenRun::of(run) else { return };
-                inner.runs.remove(&run_key(&layer, &seen));
-                inner.run_changed(&layer);
+            Event::Delete(_) => {
+                let Some(OfLayer { layer, run, .. }) = of else { return };
+                let key = run_key(&layer, &run);
+                inner.runs.remove(&key);
+                inner.run_changed(&key.0);
             }
             Event::Init => {}
             Event::InitDone => {
-                for ((layer, ..), _) in inner.runs.end_listing(feed.seen()) {
+                for ((layer, _), _) in inner.runs.end_listing(feed.seen()) {
                     inner.run_changed(&layer);
                 }
-                self.feeds.listed(feed);
+                self.listed(feed, &mut inner);
             }
         }
     }
@@ -141,15 +141,24 @@ impl Layers {
     pub fn of(&self, layer: &TerraformLayer) -> (Option<Arc<TerraformRepository>>, Vec<SeenRun>) {
         let inner = self.lock();
         let uid = layer.uid().unwrap_or_default();
-        (inner.repositories.get(&layer.repository_key()).cloned(), inner.runs_of(&uid))
+        let (namespace, name) = layer.repository_key();
+        (inner.repositories.get(&(namespace.into(), name.into())).cloned(), inner.runs_of(&uid))
     }
 
-    /// The oldest layer of the same state, when that is another.
-    pub fn owner(&self, layer: &TerraformLayer) -> Option<Key> {
+    /// Namespace and name of the oldest layer of the same state, when that is another.
+    pub fn owner(&self, layer: &TerraformLayer) -> Option<(String, String)> {
         let inner = self.lock();
         let entry = inner.layers.get(&key(layer))?;
-        let first = entry.states.iter().filter_map(|state| inner.owners.get(state)?.first_key_value()).min()?;
-        (*first.0 < entry.rank).then(|| first.1.clone())
+        let (rank, first) = entry.states.iter().filter_map(|state| inner.owners.get(state)?.first()).min()?;
+        (*rank < entry.rank).then(|| (first.0.to_string(), first.1.to_string()))
+    }
+
+    /// A watch has listed. With the last of them it is known of which states layers are.
+    fn listed(&self, feed: &mut Feed, inner: &mut Known) {
+        self.feeds.listed(feed);
+        if self.feeds.is_ready() {
+            inner.settle();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

@@ -1,81 +1,99 @@
-//! A run of a layer as the index keeps it: as it is while something may still become of it, and packed once it has ended.
+//! A run of a layer as the index keeps it: as it is while something may still become of it, and after that within the text that the cache
+//! of runs keeps of it.
+
+use serde::de::IgnoredAny;
+
+use crds::TerraformRun;
 
 use super::seen_run::SeenRun;
-use crate::cluster::packed::{Alike, Packed};
+use crate::cluster::packed::Packed;
 
-/// Runs that have ended.
-static ENDED: Alike = Alike::new();
+/// A run of a layer.
+#[derive(Clone, Debug)]
+pub struct KeptRun(Form);
 
-/// A run of a layer. The same run is kept in the same way, so two of these can be compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum KeptRun {
-    /// Something may still become of it.
+#[derive(Clone, Debug)]
+enum Form {
+    /// As it is.
     Open(Box<SeenRun>),
-    /// It has ended: its JSON.
-    Ended(Packed),
+    /// The second of two values in a text.
+    Within(Packed),
+}
+
+/// A run, and whose it is.
+#[derive(Clone, Debug)]
+pub struct OfLayer {
+    /// UID of the layer.
+    pub(super) layer: String,
+    /// Name of the run.
+    pub(super) run: Box<str>,
+    /// What is kept of it.
+    pub(crate) kept: KeptRun,
+}
+
+impl OfLayer {
+    /// A run, as it is; `None` for one that is no layer's.
+    pub fn of(run: &TerraformRun) -> Option<Self> {
+        let (layer, seen) = SeenRun::of(run)?;
+        Some(Self { layer, run: seen.name.clone(), kept: KeptRun(Form::Open(Box::new(seen))) })
+    }
+
+    /// The same, kept in a text behind something else.
+    pub(crate) fn within(self, text: &Packed) -> Self {
+        Self { kept: KeptRun(Form::Within(text.clone())), ..self }
+    }
 }
 
 impl KeptRun {
-    /// Keeps a run.
-    pub(super) fn of(run: SeenRun) -> Self {
-        let packed = if run.is_ended() { ENDED.keep(&run).ok() } else { None };
-        packed.map_or_else(|| Self::Open(Box::new(run)), Self::Ended)
+    /// The run where it is not in a text.
+    pub(crate) fn at_hand(&self) -> Option<&SeenRun> {
+        match &self.0 {
+            Form::Open(run) => Some(run),
+            Form::Within(_) => None,
+        }
     }
 
     /// The run; `None` when one cannot be read that was packed by this process.
-    pub(super) fn run(&self) -> Option<SeenRun> {
-        match self {
-            Self::Open(run) => Some((**run).clone()),
-            Self::Ended(packed) => ENDED.read(packed),
+    pub(crate) fn run(&self) -> Option<SeenRun> {
+        match &self.0 {
+            Form::Open(run) => Some((**run).clone()),
+            Form::Within(text) => text.read::<(IgnoredAny, SeenRun)>().map(|(_, run)| run),
         }
+    }
+
+    /// Whether another says the same of its run: what else is in a text is nothing to the layer.
+    pub(super) fn says(&self, other: &Self) -> bool {
+        matches!((&self.0, &other.0), (Form::Within(one), Form::Within(other)) if one == other) || self.run() == other.run()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sha2::{Digest as _, Sha256};
 
-    use super::{super::seen_run::Stage, *};
-    use crate::testing;
-    use crds::{PlanStatus, TerraformRun, names};
+    use super::*;
+    use crate::cluster::packed::Alike;
 
-    fn ended(number: usize) -> SeenRun {
-        let sum = |of: &str| format!("sha256:{}", hex::encode(Sha256::digest(format!("{of} {number}"))));
-        let at = "2026-01-01T00:00:00Z";
-        let mut plan = serde_json::to_value(PlanStatus::default()).unwrap();
-        testing::merge(
-            &mut plan,
-            &json!({"createdAt": at, "summary": "+1 ~0 -0", "stateKey": sum("state"), "checksum": sum("plan")}),
-        );
-        let run: TerraformRun = serde_json::from_value(json!({
-            "metadata": {"name": format!("network-of-team-{number}"), "namespace": "team", "uid": format!("{number:08}-4c1d-4d0c-8b7e-0a1b2c3d4e5f"),
-                "creationTimestamp": at, "labels": {names::LABEL_LAYER_UID: "layer-uid"},
-                "annotations": {names::CONTENT: sum("content"), names::SETTINGS: sum("settings")}},
-            "spec": {"source": {"repository": {"name": "infra", "revision": &sum("revision")[7..47]}}},
-            "status": {"phase": "Succeeded", "result": "Applied", "completionTime": at, "plan": plan}}))
-        .unwrap();
-        SeenRun::of(&run).unwrap().1
+    static ALIKE: Alike = Alike::new();
+
+    fn ended(result: &str) -> OfLayer {
+        let run = json!({"metadata": {"name": "a", "namespace": "team", "labels": {crds::names::LABEL_LAYER_UID: "layer-uid"}},
+            "spec": {"source": {"inline": {"files": {}}}}, "status": {"phase": "Succeeded", "result": result}});
+        OfLayer::of(&serde_json::from_value(run).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_run_is_read_as_it_was_kept_and_two_of_the_same_are_the_same() {
-        let open = SeenRun { stage: Stage::Waiting, ..ended(2) };
-        for run in [ended(1), ended(2), open] {
-            let kept = KeptRun::of(run.clone());
-            assert_eq!(kept.run(), Some(run.clone()));
-            assert_eq!(kept, KeptRun::of(run.clone()));
-            assert_ne!(kept, KeptRun::of(SeenRun { deleting: true, ..run }));
+    fn a_run_is_read_as_it_was_kept_and_what_stands_before_it_makes_it_no_other() {
+        let within = |before: &str, run: OfLayer| {
+            let text = ALIKE.keep(&(before, run.kept.at_hand())).unwrap();
+            run.within(&text).kept
+        };
+        let (run, other) = (|| ended("Applied"), || ended("NoChanges"));
+        let kept = [run().kept, within("1", run()), within("1", run()), within("2", run())];
+        for one in &kept {
+            assert_eq!(one.run().as_ref(), run().kept.at_hand());
+            assert!(kept.iter().all(|two| one.says(two)));
+            assert!(!one.says(&within("1", other())) && !one.says(&other().kept));
         }
-    }
-
-    #[test]
-    fn one_that_has_ended_costs_little() {
-        let sizes = (0..100).map(|number| match KeptRun::of(ended(number)) {
-            KeptRun::Ended(packed) => packed.size(),
-            KeptRun::Open(run) => panic!("{run:?}"),
-        });
-        let bytes = sizes.sum::<usize>() / 100;
-        assert!(bytes < 300, "{bytes} bytes: {}", serde_json::to_string(&ended(0)).unwrap());
     }
 }

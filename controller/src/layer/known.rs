@@ -1,4 +1,6 @@
 //! What is known of layers, repositories and runs, and of which state each layer is.
+//!
+//! There are many layers: each is told of by one shared name, and what most of them do not have costs nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -7,6 +9,8 @@ use std::{
 
 use futures::channel::mpsc::UnboundedSender;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use serde_json::Map;
+use sha2::{Digest, Sha256};
 
 use crds::{LayerState, RunTemplate, TerraformLayer, TerraformRepository};
 
@@ -17,36 +21,39 @@ use crate::{
 };
 
 /// Namespace and name.
-pub(super) type Key = (String, String);
-/// UID of the layer, seconds since its run was created, and that run's name: a layer's runs, older ones first.
-type RunKey = (Box<str>, i64, Box<str>);
-/// Older layers first.
-type Rank = (i64, Box<str>);
+pub(super) type Key = (Box<str>, Box<str>);
+/// Half of a hash.
+type Hash = [u8; 16];
+/// Hashes of the layer's UID and of the run's name.
+type RunKey = (Hash, Hash);
+/// Older layers first: when it was created, and its UID.
+type Rank = (i64, Arc<str>);
 type Layer = ObjectRef<TerraformLayer>;
 
 /// What is known.
 pub(super) struct Known {
-    pub(super) layers: Index<Key, Entry>,
-    by_uid: HashMap<Box<str>, Key>,
+    pub(super) layers: Index<Arc<Key>, Entry>,
+    by_uid: HashMap<Hash, Arc<Key>>,
     pub(super) repositories: Index<Key, Arc<TerraformRepository>>,
-    of_repository: BTreeMap<Key, BTreeSet<Key>>,
+    of_repository: BTreeMap<Arc<Key>, BTreeSet<Arc<Key>>>,
     pub(super) runs: Index<RunKey, KeptRun>,
-    /// By the name of the Lease on a state: the layers that have it.
-    pub(super) owners: BTreeMap<Box<str>, BTreeMap<Rank, Key>>,
+    /// By the name of the Lease on a state: the layers that have it, older ones first. Almost always it is one.
+    pub(super) owners: BTreeMap<Arc<str>, Vec<(Rank, Arc<Key>)>>,
     pub(super) wakers: Vec<(Option<String>, UnboundedSender<Layer>)>,
     shared: SharedStates,
     has_datastore: bool,
+    /// Every watch has listed once. Until then nobody asks of which states layers are, and each run would make it another.
+    settled: bool,
 }
 
 /// What is kept of a layer: of which state it is follows from that.
-#[derive(Default)]
 pub(super) struct Entry {
     pub(super) rank: Rank,
-    repository: Key,
-    path: String,
-    template: RunTemplate,
+    repository: Arc<Key>,
+    path: Box<str>,
+    template: Option<Box<RunTemplate>>,
     /// Names of the Leases on its state: the one that is expected, and the one that its last plan was of.
-    pub(super) states: BTreeSet<Box<str>>,
+    pub(super) states: Box<[Arc<str>]>,
     pub(super) state: Option<LayerState>,
 }
 
@@ -63,30 +70,33 @@ impl Known {
             wakers: Vec::new(),
             shared: settings.shared_states.clone(),
             has_datastore: settings.has_datastore(),
+            settled: false,
         }
     }
 
     /// Returns the state that the layer was counted with.
     pub(super) fn put(&mut self, feed: &Feed, layer: &TerraformLayer, state: Option<LayerState>) -> Option<LayerState> {
-        let (key, repository) = (key(layer), layer.repository_key());
-        let uid: Box<str> = layer.uid().unwrap_or_default().into();
+        let (namespace, name) = layer.repository_key();
+        let (key, repository) = (key(layer), (namespace.into(), name.into()));
+        let uid = layer.uid().unwrap_or_default();
         let created = layer.creation_timestamp().map_or(0, |at| at.0.as_second());
-        let rank = (created, uid.clone());
-        let old = self.layers.remove(&key);
-        // Another layer of the name, whose deletion nobody saw.
-        if let Some(old) = old.as_ref().filter(|old| old.rank != rank || old.repository != repository) {
+        let rank = (created, Arc::from(&*uid));
+        let (key, old) = self.layers.remove_entry(&key).map_or_else(|| (Arc::new(key), None), |(key, old)| (key, Some(old)));
+        let same = old.as_ref().filter(|old| old.rank == rank && *old.repository == repository);
+        // Another layer of the name, whose deletion nobody saw, or of another repository by now.
+        if let (Some(old), None) = (&old, same) {
             self.forget(&key, old);
         }
-        self.by_uid.insert(uid, key.clone());
-        self.of_repository.entry(repository.clone()).or_default().insert(key.clone());
-        let mut template = layer.spec.template.clone();
-        template.0.retain(|field, _| matches!(field.as_str(), "stack" | "workspace" | "backend"));
-        let states = old
-            .as_ref()
-            .filter(|old| old.rank == rank && old.repository == repository)
-            .map(|old| old.states.clone())
-            .unwrap_or_default();
-        let entry = Entry { rank, repository, path: layer.spec.path.clone(), template, states, state };
+        let states = same.map(|old| old.states.clone()).unwrap_or_default();
+        let rank = same.map_or(rank, |old| old.rank.clone());
+        self.by_uid.insert(hash(&uid), key.clone());
+        let of = self.of_repository.get_key_value(&repository).map_or_else(|| Arc::new(repository), |(of, _)| of.clone());
+        self.of_repository.entry(of.clone()).or_default().insert(key.clone());
+        let fields =
+            layer.spec.template.0.iter().filter(|(field, _)| matches!(field.as_str(), "stack" | "workspace" | "backend"));
+        let fields: Map<_, _> = fields.map(|(field, value)| (field.clone(), value.clone())).collect();
+        let template = (!fields.is_empty()).then(|| Box::new(RunTemplate(fields)));
+        let entry = Entry { rank, repository: of, path: layer.spec.path.as_str().into(), template, states, state };
         self.layers.put(feed.seen(), key, entry);
         old.and_then(|old| old.state)
     }
@@ -99,7 +109,7 @@ impl Known {
 
     /// Takes what is known by a layer that is not there any more.
     pub(super) fn forget(&mut self, key: &Key, entry: &Entry) {
-        self.by_uid.remove(&entry.rank.1);
+        self.by_uid.remove(&hash(&entry.rank.1));
         if let Some(layers) = self.of_repository.get_mut(&entry.repository) {
             layers.remove(key);
             if layers.is_empty() {
@@ -113,8 +123,8 @@ impl Known {
 
     fn leave(&mut self, state: &str, rank: &Rank) {
         let Some(owners) = self.owners.get_mut(state) else { return };
-        owners.remove(rank);
-        let others: Vec<Key> = owners.values().cloned().collect();
+        owners.retain(|(of, _)| of != rank);
+        let others: Vec<Arc<Key>> = owners.iter().map(|(_, key)| key.clone()).collect();
         if others.is_empty() {
             self.owners.remove(state);
         }
@@ -123,45 +133,63 @@ impl Known {
         }
     }
 
+    /// Every watch has listed once: from now on it is known of which states layers are.
+    pub(super) fn settle(&mut self) {
+        if !std::mem::replace(&mut self.settled, true) {
+            let layers: Vec<Arc<Key>> = self.layers.iter().map(|(key, _)| key.clone()).collect();
+            layers.iter().for_each(|key| self.states(key));
+        }
+    }
+
     /// Finds out of which state a layer is. Whoever has the same, or had, is looked at.
     pub(super) fn states(&mut self, key: &Key) {
-        let Some(entry) = self.layers.get(key) else { return };
-        let (rank, before) = (entry.rank.clone(), entry.states.clone());
-        let repository = self.repositories.get(&entry.repository);
-        let expected =
-            repository.and_then(|found| expected_state(&key.0, &entry.path, &entry.template, found, self.has_datastore));
+        let Some((key, entry)) = self.layers.get_key_value(key).filter(|_| self.settled) else { return };
+        let (key, rank, before) = (key.clone(), entry.rank.clone(), entry.states.clone());
+        let repository = self.repositories.get(&*entry.repository);
+        let none = RunTemplate::default();
+        let template = entry.template.as_deref().unwrap_or(&none);
+        let expected = repository.and_then(|found| expected_state(&key.0, &entry.path, template, found, self.has_datastore));
         let planned = self.runs_of(&rank.1).into_iter().rev().find_map(|run| run.plan?.state_key);
         let states = expected.as_deref().into_iter().chain(planned.as_deref());
-        let states: BTreeSet<Box<str>> = states.map(|state| self.shared.lease_name(&key.0, state).into()).collect();
-        if states == before {
+        let states: BTreeSet<String> = states.map(|state| self.shared.lease_name(&key.0, state)).collect();
+        if states.iter().map(String::as_str).eq(before.iter().map(|state| &**state)) {
             return;
         }
-        for gone in before.difference(&states) {
+        let states: Box<[Arc<str>]> = states.iter().map(|state| self.named(state)).collect();
+        for gone in before.iter().filter(|state| !states.contains(state)) {
             self.leave(gone, &rank);
         }
-        for new in states.difference(&before) {
-            let others: Vec<Key> = self.owners.get(new).into_iter().flat_map(BTreeMap::values).cloned().collect();
-            self.owners.entry(new.clone()).or_default().insert(rank.clone(), key.clone());
+        for new in states.iter().filter(|state| !before.contains(state)) {
+            let owners = self.owners.entry(new.clone()).or_default();
+            let others: Vec<Arc<Key>> = owners.iter().map(|(_, key)| key.clone()).collect();
+            owners.reserve_exact(1);
+            owners.insert(owners.partition_point(|(of, _)| *of < rank), (rank.clone(), key.clone()));
             for other in &others {
                 self.wake(other);
             }
         }
-        if let Some(entry) = self.layers.get_mut(key) {
+        if let Some(entry) = self.layers.get_mut(&*key) {
             entry.states = states;
         }
-        self.wake(key);
+        self.wake(&key);
+    }
+
+    /// The name of a Lease, as others say it already.
+    fn named(&self, state: &str) -> Arc<str> {
+        self.owners.get_key_value(state).map_or_else(|| state.into(), |(state, _)| state.clone())
     }
 
     /// A repository has changed: so may the states of its layers have, and what is wanted of them.
     pub(super) fn changed(&mut self, repository: &Key) {
-        let layers: Vec<Key> = self.of_repository.get(repository).into_iter().flatten().cloned().collect();
+        let layers: Vec<Arc<Key>> = self.of_repository.get(repository).into_iter().flatten().cloned().collect();
         for key in layers {
             self.states(&key);
             self.wake(&key);
         }
     }
 
-    pub(super) fn run_changed(&mut self, layer: &str) {
+    /// A run of a layer has changed.
+    pub(super) fn run_changed(&mut self, layer: &Hash) {
         let Some(key) = self.by_uid.get(layer).cloned() else { return };
         self.states(&key);
         self.wake(&key);
@@ -169,15 +197,19 @@ impl Known {
 
     /// The runs of a layer, older ones first.
     pub(super) fn runs_of(&self, uid: &str) -> Vec<SeenRun> {
-        let from = (Box::from(uid), i64::MIN, Box::default());
-        let runs = self.runs.range(from..).take_while(|((layer, ..), _)| **layer == *uid);
+        let layer = hash(uid);
+        let runs = self.runs.range((layer, Hash::default())..).take_while(|((of, _), _)| *of == layer);
         let mut runs: Vec<_> = runs.filter_map(|(_, run)| run.run()).collect();
         runs.sort_by(|a, b| a.age().cmp(&b.age()));
         runs
     }
 
+    /// Has a layer looked at. Before that is settled each is looked at anyway, as it is listed.
     pub(super) fn wake(&self, (namespace, name): &Key) {
-        let scopes = self.wakers.iter().filter(|(scope, _)| scope.as_ref().is_none_or(|scope| scope == namespace));
+        if !self.settled {
+            return;
+        }
+        let scopes = self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| *scope == **namespace));
         for (_, wake) in scopes {
             // Nobody listens any more when the controller ends.
             let _ = wake.unbounded_send(ObjectRef::new(name).within(namespace));
@@ -186,11 +218,18 @@ impl Known {
 }
 
 pub(super) fn key(object: &impl ResourceExt) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
+    (object.namespace().unwrap_or_default().into(), object.name_any().into())
 }
 
-pub(super) fn run_key(layer: &str, run: &SeenRun) -> RunKey {
-    (layer.into(), run.created.as_second(), run.name.clone())
+/// Of a run of the layer with that UID.
+pub(super) fn run_key(layer: &str, run: &str) -> RunKey {
+    (hash(layer), hash(run))
+}
+
+fn hash(text: &str) -> Hash {
+    let mut half = Hash::default();
+    half.copy_from_slice(&Sha256::digest(text.as_bytes())[..16]);
+    half
 }
 
 /// What layers need of their repository.

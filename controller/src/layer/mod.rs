@@ -48,6 +48,7 @@ pub use context::Context;
 pub use decide::decide;
 pub use decision::{Action, Decision, NewRun};
 pub use index::{Layers, trim};
+pub use kept_run::{KeptRun, OfLayer};
 pub use observed::{Namespace, Observed, Refused};
 pub use reconcile::{on_error, reconcile};
 pub use seen_run::{SUPERSEDED, SeenRun, Stage};

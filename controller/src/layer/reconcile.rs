@@ -8,7 +8,7 @@ use tracing::Instrument;
 use crds::{TerraformLayer, backoff::Backoff};
 
 use super::{
-    context::Context,
+    context::{Context, version},
     decide::decide,
     decision::Action,
     execute::{self, Done},
@@ -58,7 +58,7 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Result<
 async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controller::Action, Error> {
     let uid = layer.uid().unwrap_or_default();
     let notes = ctx.notes(&uid);
-    if execute::version(layer.metadata.resource_version.as_deref()).is_some_and(|version| version < notes.version) {
+    if version(layer.metadata.resource_version.as_deref()).is_some_and(|version| version < notes.version) {
         return Ok(controller::Action::requeue(CACHE_LAG));
     }
     let (repository, runs) = ctx.layers.of(&layer);
@@ -67,6 +67,9 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         if is_recent || execute::is_there(&layer, run, ctx).await? {
             return Ok(controller::Action::requeue(if is_recent { Duration::from_secs(1) } else { SILENCE }));
         }
+    }
+    if notes.made.is_some() {
+        ctx.remember(&uid, |notes| notes.made = None);
     }
     if notes.made.is_some() {
         ctx.remember(&uid, |notes| notes.made = None);
@@ -92,7 +95,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         }
         if seen.status() != decision.status {
             let written = execute::write(&layer, &decision.status, ctx).await?;
-            let version = execute::version(written.metadata.resource_version.as_deref()).unwrap_or(0);
+            let version = version(written.metadata.resource_version.as_deref()).unwrap_or(0);
             ctx.remember(&uid, |notes| notes.version = version);
             ctx.events.publish(&*layer, decision.notes);
             layer = Arc::new(written);

@@ -8,7 +8,7 @@ use std::{
 use futures::{StreamExt, TryStreamExt, channel::mpsc};
 use kube::{
     Resource, ResourceExt,
-    runtime::{Controller, PredicateConfig, WatchStreamExt, controller, reflector, watcher},
+    runtime::{Controller, WatchStreamExt, controller, reflector, watcher},
 };
 use tokio::sync::watch;
 
@@ -19,35 +19,70 @@ use super::{
     index::trim,
     reconcile::{on_error, reconcile},
 };
-use crate::cluster::watch::{looked, stopped, understood};
+use crate::{
+    cluster::{
+        cached::{Cached, Heard, in_cache, mapped},
+        packed::Alike,
+        watch::{looked, stopped, understood},
+    },
+    error::Error,
+};
 
-/// Looks after the layers of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end. What is
-/// said of layers and repositories comes in pages, since each is large.
+/// All layers: each rests most of the time.
+static LAYERS: Alike = Alike::new();
+
+type CachedLayer = Cached<TerraformLayer>;
+
+/// Looks after the layers of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver<bool>) {
-    let (reader, writer) = reflector::store();
+    let (reader, writer) = reflector::store::<CachedLayer>();
     let (wake, woken) = mpsc::unbounded();
     ctx.layers.wakes(scope.clone(), wake);
     let (layers_ctx, mut feed) = (ctx.clone(), ctx.layers.feed());
     let layers = understood::<TerraformLayer>("layers", ctx.scoped(scope.as_deref()))
         .map(Ok)
-        .modify(trim)
         .inspect_ok(move |event| {
             layers_ctx.layers.layer(&mut feed, event);
-            if let watcher::Event::Delete(layer) = event {
-                layers_ctx.forget(&layer.uid().unwrap_or_default());
+            match event {
+                watcher::Event::Apply(layer) => layers_ctx.shown(layer),
+                watcher::Event::Delete(layer) => layers_ctx.forget(&layer.uid().unwrap_or_default()),
+                watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::InitDone => {}
             }
         })
+        .map_ok(|event| mapped(event, kept))
         .reflect(writer)
-        .applied_objects()
-        .predicate_filter(|layer: &TerraformLayer| Some(wake_hash(layer)), PredicateConfig::default());
+        .try_filter_map({
+            let mut heard = Heard::default();
+            move |event| std::future::ready(Ok(heard.news(event)))
+        });
 
     Controller::for_stream(layers, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
-        .reconcile_on(woken)
+        .reconcile_on(woken.map(|layer| in_cache(&layer)))
         .graceful_shutdown_on(stopped(stop))
-        .run(reconcile, on_error, ctx)
+        .run(look, failed, ctx)
         .for_each(looked)
         .await;
+}
+
+/// What the cache keeps of a layer.
+fn kept(mut layer: TerraformLayer) -> CachedLayer {
+    trim(&mut layer);
+    let wakes = wake_hash(&layer);
+    Cached::packed(layer, &(), &LAYERS, wakes)
+}
+
+/// One look at a layer.
+async fn look(layer: Arc<CachedLayer>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
+    match layer.object() {
+        Some(layer) => reconcile(layer, ctx).await,
+        None => Ok(controller::Action::await_change()),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
+fn failed(layer: Arc<CachedLayer>, error: &Error, ctx: Arc<Context>) -> controller::Action {
+    layer.object().map_or_else(controller::Action::await_change, |layer| on_error(layer, error, ctx))
 }
 
 /// A hash of what decisions depend on. What we say ourselves is no reason to look.

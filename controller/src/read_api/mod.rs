@@ -79,6 +79,11 @@ impl Registration {
         let place = place().with_context(|| format!("`{text}` is not NAMESPACE/NAME:PORT"))?;
         Ok(Self { service: Some(place), owner })
     }
+
+    /// Whether people are to read from the datastore.
+    pub fn is_wanted(&self) -> bool {
+        self.service.is_some()
+    }
 }
 
 /// Keeps the APIService until `stop` says otherwise, and takes it away then: nobody would watch over it.

@@ -1,101 +1,39 @@
-//! A run as the cache keeps it: as it is while something may still become of it, and packed once it is finished for good. Most of what is
-//! stored has ended, and a run is large however little of it is left.
+//! A run as the cache keeps it: as it is while something may still become of it, and packed once it is finished for good.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, OnceLock},
-};
-
-use anyhow::Result;
-use jiff::Timestamp;
-use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::Resource;
-use serde::{Deserialize, Deserializer};
-
-use crate::{
-    cluster::packed::{Alike, Packed},
-    gc::ttl,
-    settings::Settings,
-};
 use crds::{TerraformRun, conditions};
 
-/// Runs that are finished.
+use crate::{
+    cluster::{cached::Cached, packed::Alike},
+    gc::ttl,
+    layer::OfLayer,
+    settings::Settings,
+};
+
+/// Runs that are finished, each with what its layer reads of it.
 static FINISHED: Alike = Alike::new();
 
-/// A run as the cache keeps it.
-#[derive(Clone, Debug)]
-pub struct CachedRun {
-    /// The run, while something may still become of it.
-    whole: Option<Arc<TerraformRun>>,
-    /// What is left of it after that.
-    finished: Option<Box<Finished>>,
+/// Keeps a run that was trimmed; `wakes` is a hash of what is a reason to look at it. Of one that is finished the cache and its layer, if it
+/// is one's, keep one text.
+pub(super) fn kept(
+    run: TerraformRun,
+    of: Option<OfLayer>,
     wakes: u64,
-}
-
-#[derive(Debug)]
-struct Finished {
-    /// When it goes.
-    due: Option<Timestamp>,
-    /// All of it, as JSON.
-    text: Packed,
-    /// Name and namespace, once somebody has asked.
-    meta: OnceLock<Box<ObjectMeta>>,
-}
-
-impl CachedRun {
-    /// Keeps a run that was trimmed; `wakes` is a hash of what is a reason to look at it.
-    pub fn of(run: TerraformRun, wakes: u64, settings: &Settings) -> Self {
-        let finished = if is_finished(&run) { Finished::of(&run, settings).ok().map(Box::new) } else { None };
-        let whole = finished.is_none().then(|| Arc::new(run));
-        Self { whole, finished, wakes }
+    settings: &Settings,
+) -> (Cached<TerraformRun>, Option<OfLayer>) {
+    if !is_finished(&run) {
+        return (Cached::whole(run, wakes), of);
     }
-
-    /// The hash of what is a reason to look at it.
-    pub fn wakes(&self) -> u64 {
-        self.wakes
-    }
-
-    /// The run; `None` when one cannot be read that was packed by this process.
-    pub fn run(&self) -> Option<Arc<TerraformRun>> {
-        self.whole.clone().or_else(|| self.finished.as_ref()?.read().map(Arc::new))
-    }
-
-    /// The run while something may still become of it.
-    pub fn unfinished(&self) -> Option<&TerraformRun> {
-        self.whole.as_deref()
-    }
-
-    /// When it goes, of one that is finished for good.
-    pub fn due(&self) -> Option<Timestamp> {
-        self.finished.as_ref()?.due
-    }
-}
-
-impl Finished {
-    fn of(run: &TerraformRun, settings: &Settings) -> Result<Self> {
-        let text = FINISHED.keep(run)?;
-        let status = run.status.as_ref();
-        let (ended, result) =
-            (status.and_then(|status| status.completion_time.as_ref()), status.and_then(|status| status.result));
-        let due = ttl::due(run, run.spec.ttl_seconds_after_finished, ended, result, settings);
-        Ok(Self { due, text, meta: OnceLock::from(Box::new(named(&run.metadata))) })
-    }
-
-    fn read(&self) -> Option<TerraformRun> {
-        FINISHED.read(&self.text)
-    }
-}
-
-/// The cache keeps a clone, under a key of its own. So what the key has as well is not cloned: it is read again where somebody asks.
-impl Clone for Finished {
-    fn clone(&self) -> Self {
-        Self { due: self.due, text: self.text.clone(), meta: OnceLock::new() }
-    }
-}
-
-/// Name and namespace, by which a run is found.
-fn named(meta: &ObjectMeta) -> ObjectMeta {
-    ObjectMeta { name: meta.name.clone(), namespace: meta.namespace.clone(), ..ObjectMeta::default() }
+    let status = run.status.as_ref();
+    let ended = status.and_then(|status| status.completion_time.as_ref());
+    let result = status.and_then(|status| status.result);
+    let due = ttl::due(&run, run.spec.ttl_seconds_after_finished, ended, result, settings);
+    let seen = of.as_ref().and_then(|of| of.kept.at_hand());
+    let cached = Cached::packed(run, &seen, &FINISHED, wakes).until(due);
+    let of = of.map(|of| match cached.text() {
+        Some(text) => of.within(text),
+        None => of,
+    });
+    (cached, of)
 }
 
 /// Nothing more becomes of it by itself, but that it goes.
@@ -106,55 +44,14 @@ fn is_finished(run: &TerraformRun) -> bool {
     status.is_terminal() && !open && told && status.lease.is_none() && run.unknown_word().is_none()
 }
 
-impl Resource for CachedRun {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        TerraformRun::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        TerraformRun::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        TerraformRun::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        TerraformRun::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        static NONE: OnceLock<ObjectMeta> = OnceLock::new();
-        match (&self.whole, &self.finished) {
-            (Some(run), _) => run.meta(),
-            (None, Some(finished)) => {
-                finished.meta.get_or_init(|| Box::new(finished.read().map(|run| named(&run.metadata)).unwrap_or_default()))
-            }
-            (None, None) => NONE.get_or_init(ObjectMeta::default),
-        }
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        let run = self.run().unwrap_or_default();
-        self.finished = None;
-        Arc::make_mut(self.whole.insert(run)).meta_mut()
-    }
-}
-
-/// As the API server sends it.
-impl<'de> Deserialize<'de> for CachedRun {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        TerraformRun::deserialize(deserializer).map(|run| Self { whole: Some(Arc::new(run)), finished: None, wakes: 0 })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{run::watch::trim, testing};
+    use crate::{
+        layer::{KeptRun, SeenRun},
+        run::watch::trim,
+        testing,
+    };
     use crds::names;
     use kube::ResourceExt;
     use serde_json::json;
@@ -216,15 +113,34 @@ mod tests {
         run
     }
 
+    /// As the watch keeps it.
+    fn cached(number: usize, settings: &Settings) -> (Cached<TerraformRun>, Option<OfLayer>) {
+        kept(trimmed(number), OfLayer::of(&ended(number)), 0, settings)
+    }
+
     #[test]
     fn a_finished_run_is_read_as_it_was_kept() {
+        let (kept, of) = cached(1, &Settings::default());
+        assert!(kept.at_hand().is_none());
+        assert_eq!(serde_json::to_value(&*kept.object().unwrap()).unwrap(), serde_json::to_value(trimmed(1)).unwrap());
+        for kept in [&kept, &kept.clone()] {
+            assert_eq!((kept.name_any(), kept.namespace()), (trimmed(1).name_any(), trimmed(1).namespace()));
+        }
+        let (of, seen) = (of.unwrap().kept, SeenRun::of(&ended(1)).unwrap().1);
+        assert_eq!((of.at_hand(), of.run()), (None, Some(seen)), "within that text");
+    }
+
+    #[test]
+    fn one_that_goes_is_known_by_its_time_and_a_layers_is_its_history() {
         let settings = Settings { default_ttl_seconds: Some(60), ..Settings::default() };
-        let kept = CachedRun::of(trimmed(1), 0, &settings);
-        assert!(kept.unfinished().is_none());
-        assert_eq!(serde_json::to_value(&*kept.run().unwrap()).unwrap(), serde_json::to_value(trimmed(1)).unwrap());
-        assert_eq!((kept.name_any(), kept.namespace()), (trimmed(1).name_any(), trimmed(1).namespace()));
-        assert_eq!(kept.due(), Some("2026-01-01T00:01:00Z".parse().unwrap()));
-        assert_eq!(CachedRun::of(trimmed(1), 0, &Settings::default()).due(), None);
+        let due = |layer: bool, settings: &Settings| {
+            let mut run = trimmed(1);
+            run.annotations_mut().retain(|key, _| layer || key != names::TRIGGER);
+            kept(run, None, 0, settings).0.due()
+        };
+        assert_eq!(due(false, &settings), Some("2026-01-01T00:01:00Z".parse().unwrap()));
+        assert_eq!(due(false, &Settings::default()), None);
+        assert_eq!(due(true, &settings), None, "each look to see whether it goes would read it");
     }
 
     #[test]
@@ -241,32 +157,29 @@ mod tests {
         for change in changes {
             let mut run = trimmed(1);
             change(&mut run);
-            assert!(CachedRun::of(run, 0, &Settings::default()).unfinished().is_some());
+            assert!(kept(run, None, 0, &Settings::default()).0.at_hand().is_some());
         }
     }
 
-    /// What the store of the runtime needs for one is in it: the key, which has the name and namespace again.
+    /// What the store of the runtime needs for one is in it: the key, which has the name and namespace again. So is what its layer has.
     #[test]
     fn a_finished_run_costs_little() {
         const RUNS: usize = 2_000;
         const BOUND: usize = 1_000;
-        let of = |text: &str| text.len().next_multiple_of(16) + 16;
+        let of = |text: usize| text.next_multiple_of(16) + 16;
         // As the store has it: a clone.
-        let kept: Vec<_> = (0..RUNS).map(|number| CachedRun::of(trimmed(number), 0, &Settings::default()).clone()).collect();
-        let bytes: usize = kept
-            .iter()
-            .map(|run| {
-                let finished = run.finished.as_ref().unwrap();
-                assert!(finished.meta.get().is_none(), "nobody asked");
-                let text = finished.text.size().next_multiple_of(16) + 16;
-                let names = of(&run.name_any()) + of(&run.namespace().unwrap());
-                let key = size_of::<kube::runtime::reflector::ObjectRef<CachedRun>>() + size_of::<usize>() + 1;
-                // A table is between half and all of seven eighths full.
-                let table = key * 16 / 10;
-                size_of::<CachedRun>() + size_of::<Finished>() + 48 + text + names + table
-            })
-            .sum();
-        println!("{} bytes for each, {} of them text", bytes / RUNS, kept[0].finished.as_ref().unwrap().text.size());
-        assert!(bytes / RUNS < BOUND, "{} bytes: {}", bytes / RUNS, serde_json::to_string(&trimmed(0)).unwrap());
+        let kept: Vec<_> = (0..RUNS).map(|number| cached(number, &Settings::default()).0.clone()).collect();
+        let texts = kept.iter().map(|run| run.text().unwrap().size()).sum::<usize>() / RUNS;
+        let (run, layer) = (trimmed(0), size_of::<KeptRun>() + 40);
+        let key = size_of::<kube::runtime::reflector::ObjectRef<Cached<TerraformRun>>>() + size_of::<usize>() + 1;
+        // A table is between half and all of seven eighths full, a node of a tree half.
+        let tables = key * 16 / 10 + layer * 2;
+        let bytes = of(size_of::<Cached<TerraformRun>>()) + of(texts) + of(run.name_any().len()) + of(4) + tables;
+        println!("{bytes} bytes for each, {texts} of them text");
+        assert!(
+            bytes < BOUND,
+            "{bytes} bytes, {texts} of them of {}",
+            serde_json::to_string(&(run, SeenRun::of(&ended(0)))).unwrap()
+        );
     }
 }

@@ -32,7 +32,6 @@ pub struct Runs {
     ctx: Arc<Context>,
     wake: Wake,
     plans: Feed,
-    layers: Feed,
     line: Feed,
     slots: Feed,
 }
@@ -43,7 +42,6 @@ impl Runs {
         ctx.nodes.wakes(scope.clone(), wake.clone());
         Self {
             plans: ctx.newer_plans.feed(),
-            layers: ctx.layers.feed(),
             line: ctx.queue.feed(scope.clone(), wake.clone()),
             slots: ctx.slots.feed(scope, wake.clone()),
             wake: wake.clone(),
@@ -55,7 +53,6 @@ impl Runs {
     pub fn hear(&mut self, event: &Event<TerraformRun>) {
         let ctx = &self.ctx;
         ctx.queue.apply(&mut self.line, event);
-        ctx.layers.run(&mut self.layers, event);
         ctx.slots.apply(&mut self.slots, event);
         if let Apply(run) | Delete(run) = event
             && let Some(pod) = left_by(run, matches!(event, Delete(_)), ctx)

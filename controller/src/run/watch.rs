@@ -1,7 +1,6 @@
 //! Watches of runs and pods, and the loop that turns their events into looks at runs.
 
 use std::{
-    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -19,20 +18,22 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crds::{
-    RunResult, Settled, TerraformRun, conditions,
-    fields::{self, Cached},
-    names, reason,
-};
+use crds::{RunResult, Settled, TerraformRun, conditions, fields, names, reason};
 
 use crate::{
     admin::Readiness,
-    cluster::watch::{looked, objects, stopped, understood},
+    cluster::{
+        cached::{Cached, Heard, in_cache, mapped},
+        watch::{looked, objects, stopped, understood},
+    },
     error::Error,
     gc::ttl,
-    run::{Context, cached_run::CachedRun, heard, on_error, reconcile},
+    layer::OfLayer,
+    run::{Context, cached_run, heard, on_error, reconcile},
     settings::Settings,
 };
+
+type CachedRun = Cached<TerraformRun>;
 
 /// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
@@ -40,17 +41,25 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let (known, waiting, listed_store) = (reader.clone(), reader.clone(), reader.clone());
     let (runs_ctx, runs_scope, runs_readiness, mut filled) = (ctx.clone(), scope.clone(), readiness.clone(), false);
     let (wake, woken) = mpsc::unbounded();
-    let mut told = heard::Runs::new(scope.clone(), &wake, &ctx);
+    let (mut told, mut of_layers) = (heard::Runs::new(scope.clone(), &wake, &ctx), ctx.layers.feed());
     let runs = understood::<TerraformRun>("runs", ctx.scoped(scope.as_deref()))
         .map(Ok)
         .inspect_ok(move |event| {
             warn_of_newer(event);
             told.hear(event);
         })
-        .modify(trim)
         .map_ok({
             let ctx = ctx.clone();
-            move |event| kept(event, &ctx.settings)
+            move |event| {
+                let mut of_layer = None;
+                let event = mapped(event, |run| {
+                    let (kept, of) = kept(run, &ctx.settings);
+                    of_layer = of;
+                    kept
+                });
+                ctx.layers.run(&mut of_layers, &event, of_layer);
+                event
+            }
         })
         .reflect(writer)
         .inspect_ok(move |event| {
@@ -71,7 +80,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let changes =
         stream::unfold(ctx.policies.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
     let policies = changes.flat_map(move |()| {
-        let all = waiting.state().into_iter().filter(|run| run.unfinished().is_some_and(waits_for_policies));
+        let all = waiting.state().into_iter().filter(|run| run.at_hand().is_some_and(waits_for_policies));
         stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
     });
     let (ending, due_ctx) = (reader.clone(), ctx.clone());
@@ -86,7 +95,8 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     });
 
     let mut told = heard::Pods::new(&wake, &ctx);
-    let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
+    let ours = format!("{}={},!{}", names::LABEL_MANAGED_BY, names::MANAGED_BY, names::LABEL_RELEASED);
+    let ours = watcher::Config::default().labels(&ours);
     let pods = objects::<Pod>("pods", ctx.scoped(scope.as_deref()), ours)
         .map(Ok)
         .inspect_ok(move |event| {
@@ -98,8 +108,8 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
 
     Controller::for_stream(runs, reader)
         .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
-        .watches_stream(pods, |pod| run_of(&pod).map(|run| cached(&run)))
-        .reconcile_on(stream::select(woken.map(|run| cached(&run)), stream::select(policies, due)))
+        .watches_stream(pods, |pod| run_of(&pod).map(|run| in_cache(&run)))
+        .reconcile_on(stream::select(woken.map(|run| in_cache(&run)), stream::select(policies, due)))
         .graceful_shutdown_on(stopped(stop))
         .run(look, failed, ctx)
         .for_each(looked)
@@ -108,7 +118,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
 
 /// One look at a run.
 async fn look(run: Arc<CachedRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
-    match run.run() {
+    match run.object() {
         Some(run) => reconcile(run, ctx).await,
         None => Ok(controller::Action::await_change()),
     }
@@ -116,69 +126,15 @@ async fn look(run: Arc<CachedRun>, ctx: Arc<Context>) -> Result<controller::Acti
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
 fn failed(run: Arc<CachedRun>, error: &Error, ctx: Arc<Context>) -> controller::Action {
-    run.run().map_or_else(controller::Action::await_change, |run| on_error(run, error, ctx))
+    run.object().map_or_else(controller::Action::await_change, |run| on_error(run, error, ctx))
 }
 
-/// A run by the name under which the cache has it.
-fn cached(run: &ObjectRef<TerraformRun>) -> ObjectRef<CachedRun> {
-    let found = ObjectRef::new(&run.name);
-    match &run.namespace {
-        Some(namespace) => found.within(namespace),
-        None => found,
-    }
-}
-
-/// What the cache keeps of an event.
-fn kept(event: watcher::Event<TerraformRun>, settings: &Settings) -> watcher::Event<CachedRun> {
-    let kept = |run: TerraformRun| {
-        let wakes = wake_hash(&run);
-        CachedRun::of(run, wakes, settings)
-    };
-    match event {
-        watcher::Event::Apply(run) => watcher::Event::Apply(kept(run)),
-        watcher::Event::Delete(run) => watcher::Event::Delete(kept(run)),
-        watcher::Event::InitApply(run) => watcher::Event::InitApply(kept(run)),
-        watcher::Event::Init => watcher::Event::Init,
-        watcher::Event::InitDone => watcher::Event::InitDone,
-    }
-}
-
-/// What was last a reason to look at each run: two numbers for each, as there are many.
-#[derive(Default)]
-struct Heard {
-    now: HashMap<u64, u64>,
-    listing: HashMap<u64, u64>,
-}
-
-impl Heard {
-    /// The run of an event, if there is a reason to look at it.
-    fn news(&mut self, event: watcher::Event<CachedRun>) -> Option<CachedRun> {
-        let key = |run: &CachedRun| {
-            let mut hasher = DefaultHasher::new();
-            (&run.meta().namespace, &run.meta().name).hash(&mut hasher);
-            hasher.finish()
-        };
-        match event {
-            watcher::Event::Apply(run) => (self.now.insert(key(&run), run.wakes()) != Some(run.wakes())).then_some(run),
-            watcher::Event::InitApply(run) => {
-                let key = key(&run);
-                self.listing.insert(key, run.wakes());
-                (self.now.get(&key) != Some(&run.wakes())).then_some(run)
-            }
-            watcher::Event::Delete(run) => {
-                self.now.remove(&key(&run));
-                None
-            }
-            watcher::Event::Init => {
-                self.listing = HashMap::new();
-                None
-            }
-            watcher::Event::InitDone => {
-                self.now = std::mem::take(&mut self.listing);
-                None
-            }
-        }
-    }
+/// What the cache keeps of a run, and what its layer is told of it.
+fn kept(mut run: TerraformRun, settings: &Settings) -> (CachedRun, Option<OfLayer>) {
+    let of = OfLayer::of(&run);
+    trim(&mut run);
+    let wakes = wake_hash(&run);
+    cached_run::kept(run, of, wakes, settings)
 }
 
 fn waits_for_policies(run: &TerraformRun) -> bool {
@@ -188,7 +144,7 @@ fn waits_for_policies(run: &TerraformRun) -> bool {
 
 /// A run as the cache shows it.
 fn shown(known: &reflector::Store<CachedRun>, run: &ObjectRef<TerraformRun>) -> Option<Arc<TerraformRun>> {
-    known.get(&cached(run)).and_then(|run| run.run())
+    known.get(&in_cache(run)).and_then(|run| run.object())
 }
 
 /// A run with a word of a newer version is left alone.
@@ -248,10 +204,10 @@ pub fn trim(run: &mut TerraformRun) {
     // Proof of how an Indeterminate apply ended may still arrive.
     let settled = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
     fields::clear(status, |field| match field.cached {
-        Cached::Never => true,
-        Cached::UntilFinished => finished,
-        Cached::UntilSettled => finished && settled,
-        Cached::Always => false,
+        fields::Cached::Never => true,
+        fields::Cached::UntilFinished => finished,
+        fields::Cached::UntilSettled => finished && settled,
+        fields::Cached::Always => false,
     });
     if finished {
         status.conditions.retain(|c| c.type_ == conditions::FINISHED);
@@ -260,9 +216,10 @@ pub fn trim(run: &mut TerraformRun) {
         status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
         status.attempt.iter_mut().for_each(|attempt| (attempt.image, attempt.former) = (None, Vec::new()));
         run.spec.runner.image = None;
+        run.metadata.owner_references = None;
         if let Some(annotations) = &mut run.metadata.annotations {
             // Those of its layer, which reads them elsewhere.
-            annotations.retain(|key, _| ![names::TRIGGER, names::CONTENT, names::SETTINGS].contains(&key.as_str()));
+            annotations.retain(|key, _| ![names::CONTENT, names::SETTINGS].contains(&key.as_str()));
         }
     }
 }
@@ -294,19 +251,6 @@ mod tests {
         assert_eq!(wake_hash(&run), before);
         run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
         assert_ne!(wake_hash(&run), before);
-    }
-
-    #[test]
-    fn what_is_no_news_is_no_reason_to_look_however_often_it_is_listed() {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let of = |wakes| CachedRun::of(testing::run(), wakes, &Settings::default());
-        let mut heard = Heard::default();
-        let mut news = |event| heard.news(event).is_some();
-        assert!(!news(Init) && news(InitApply(of(1))) && !news(InitDone));
-        assert!(!news(Apply(of(1))) && news(Apply(of(2))) && !news(Apply(of(2))));
-        assert!(!news(Init) && !news(InitApply(of(2))) && !news(InitDone), "listed again");
-        assert!(!news(Delete(of(2))) && news(Apply(of(2))), "another of that name");
-        assert!(!news(Init) && !news(InitDone) && news(Apply(of(2))), "gone while nobody watched");
     }
 
     #[test]

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crds::{
-    Operation, Phase, RunResult, TerraformRun, backend::BackendType, datastore::StateId, state_key, text::without_userinfo,
+    Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, backend::BackendType, datastore::StateId, state_key,
+    text::without_userinfo,
 };
 
 use crate::cluster::index::{Feed, Feeds, Index, Seen};
@@ -27,8 +28,15 @@ type Workspace = u128;
 /// A run among those of its workspace, older ones first.
 type Rank = (Workspace, i64, Box<str>);
 
-/// Namespace and UID of a run that waits for an approval.
-type Waits = Box<(Box<str>, Box<str>)>;
+/// How a run stands that has made its plan.
+enum Stands {
+    /// It waits for an approval: its namespace and UID.
+    Waits(Box<(Box<str>, Box<str>)>),
+    /// It works.
+    Works,
+    /// It has ended.
+    Ended,
+}
 
 /// The runs that have made their plan, by workspace.
 #[derive(Default)]
@@ -39,8 +47,8 @@ pub struct NewerPlans {
 
 #[derive(Default)]
 struct Inner {
-    /// With those that wait for an approval.
-    planned: Index<Rank, Option<Waits>>,
+    /// Of those that have ended only whom somebody who waits may have to be told of, and the newest.
+    planned: Index<Rank, Stands>,
     /// Runs that wait for an approval, by UID.
     waiting: HashMap<Box<str>, Rank>,
 }
@@ -84,19 +92,42 @@ impl Inner {
             return Vec::new();
         }
         let (rank, uid) = (rank(run), Box::<str>::from(run.uid().unwrap_or_default()));
-        let waits = run.status.as_ref().is_some_and(|status| status.phase == Some(Phase::AwaitingApproval));
-        let waits = waits.then(|| Box::new((run.namespace().unwrap_or_default().into(), uid.clone())));
-        if waits.is_some() {
-            self.waiting.insert(uid, rank.clone());
+        let status = run.status.as_ref();
+        let stands = if status.is_some_and(|status| status.phase == Some(Phase::AwaitingApproval)) {
+            self.waiting.insert(uid.clone(), rank.clone());
+            Stands::Waits(Box::new((run.namespace().unwrap_or_default().into(), uid)))
         } else {
             self.waiting.remove(&uid);
-        }
-        if self.planned.put(seen, rank.clone(), waits).is_some() {
-            return Vec::new();
-        }
+            if status.is_some_and(TerraformRunStatus::is_terminal) { Stands::Ended } else { Stands::Works }
+        };
+        let is_news = self.planned.put(seen, rank.clone(), stands).is_none();
         let oldest = (rank.0, i64::MIN, Box::default());
-        let older = self.planned.range(oldest..rank);
-        older.filter_map(|((_, _, name), waits)| Some(ObjectRef::new(name).within(&waits.as_ref()?.0))).collect()
+        let older = self.planned.range(oldest..rank.clone()).filter(|_| is_news);
+        let woken = older.filter_map(|((_, _, name), stands)| match stands {
+            Stands::Waits(waits) => Some(ObjectRef::new(name).within(&waits.0)),
+            Stands::Works | Stands::Ended => None,
+        });
+        let woken = woken.collect();
+        self.prune(rank.0);
+        woken
+    }
+
+    /// Forgets the ended runs of a workspace that nobody is told of: whoever waits is told of the newest, and of another only when that is
+    /// deleted.
+    fn prune(&mut self, workspace: Workspace) {
+        let of = || (workspace, i64::MIN, Box::default())..(workspace, i64::MAX, Box::default());
+        let mut ended = Vec::new();
+        for (rank, stands) in self.planned.range(of()) {
+            match stands {
+                Stands::Waits(_) => break,
+                Stands::Works => {}
+                Stands::Ended => ended.push(rank.clone()),
+            }
+        }
+        let newest = self.planned.range(of()).next_back().map(|(rank, _)| rank.clone());
+        for rank in ended.iter().filter(|rank| newest.as_ref() != Some(rank)) {
+            self.planned.remove(rank);
+        }
     }
 
     fn remove(&mut self, run: &TerraformRun) {
@@ -108,8 +139,10 @@ impl Inner {
 
     /// What a new listing did not show has gone.
     fn end_listing(&mut self, ended: Seen) {
-        for (_, waits) in self.planned.end_listing(ended) {
-            waits.map(|waits| self.waiting.remove(&waits.1));
+        for (_, stands) in self.planned.end_listing(ended) {
+            if let Stands::Waits(waits) = stands {
+                self.waiting.remove(&waits.1);
+            }
         }
     }
 }
@@ -229,6 +262,27 @@ mod tests {
         assert_eq!(index.newer("b").as_deref(), Some("d"), "the newest is named");
         index.apply(&mut feed, &Apply(run("b", 0, Phase::Apply)));
         assert_eq!(index.newer("b"), None, "it waits no more");
+    }
+
+    #[test]
+    fn of_the_ended_ones_only_those_are_kept_that_somebody_may_be_told_of() {
+        let index = NewerPlans::default();
+        let mut feed = index.feed();
+        let kept = || index.lock().planned.iter().map(|((_, _, name), _)| name.to_string()).collect::<Vec<_>>();
+        for (name, second) in [("c", 3), ("a", 1), ("b", 2)] {
+            index.apply(&mut feed, &Apply(run(name, second, Phase::Succeeded)));
+        }
+        assert_eq!(kept(), ["c"]);
+        index.apply(&mut feed, &Apply(run("d", 4, Phase::AwaitingApproval)));
+        assert_eq!(kept(), ["d"]);
+        for (name, second) in [("e", 5), ("f", 6)] {
+            index.apply(&mut feed, &Apply(run(name, second, Phase::Succeeded)));
+        }
+        assert_eq!((kept(), index.newer("d").as_deref()), (vec!["d".into(), "e".into(), "f".into()], Some("f")));
+        index.apply(&mut feed, &Delete(run("f", 6, Phase::Succeeded)));
+        assert_eq!(index.newer("d").as_deref(), Some("e"), "the newest is deleted");
+        index.apply(&mut feed, &Apply(run("d", 4, Phase::Canceled)));
+        assert_eq!(kept(), ["e"]);
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub enum Commands {
         namespace: String,
         /// Name of the run.
         run: String,
+        /// Its log outlives its pods.
+        stored: bool,
     },
     /// In a folder, by `runner-agent local`.
     Folder {
@@ -64,7 +66,7 @@ impl Commands {
     /// The line with which a person approves, ready to paste, right for whoever pastes it.
     pub fn approve(&self, checksum: &str) -> String {
         match self {
-            Self::Cluster { namespace, run } => names::approve_command(namespace, run, checksum),
+            Self::Cluster { namespace, run, .. } => names::approve_command(namespace, run, checksum),
             Self::Folder { command, .. } => format!("{command} --approve {checksum}"),
         }
     }
@@ -72,7 +74,7 @@ impl Commands {
     /// The line with which a person asks for a fresh run of the same spec.
     pub fn rerun(&self) -> String {
         match self {
-            Self::Cluster { namespace, run } => names::rerun_command(namespace, run),
+            Self::Cluster { namespace, run, .. } => names::rerun_command(namespace, run),
             Self::Folder { command, .. } => command.clone(),
         }
     }
@@ -80,7 +82,7 @@ impl Commands {
     /// What takes in what a failed apply created and did not record.
     fn recover(&self) -> String {
         match self {
-            Self::Cluster { namespace, run } => names::recover_command(namespace, run),
+            Self::Cluster { namespace, run, .. } => names::recover_command(namespace, run),
             Self::Folder { command, .. } => format!("import what the message names, then: {command}"),
         }
     }
@@ -88,7 +90,8 @@ impl Commands {
     /// The line that shows the log.
     pub fn logs(&self) -> String {
         match self {
-            Self::Cluster { namespace, run } => names::logs_command(namespace, run),
+            Self::Cluster { namespace, run, stored: true } => names::stored_log_command(namespace, run),
+            Self::Cluster { namespace, run, stored: false } => names::logs_command(namespace, run),
             Self::Folder { record, .. } => format!("cat {}", record.join("log").display()),
         }
     }
@@ -205,7 +208,7 @@ mod tests {
     }
 
     fn cluster() -> Commands {
-        Commands::Cluster { namespace: "team".into(), run: "vpc".into() }
+        Commands::Cluster { namespace: "team".into(), run: "vpc".into(), stored: true }
     }
 
     fn folder() -> Commands {

@@ -23,8 +23,11 @@ use tokio::task::JoinHandle;
 
 use crate::cluster::gobuild::architecture;
 
-/// After this long something is broken, not slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// After this long something is broken, not slow: the API server learns late of a Role when a thousand are made at once, and this program
+/// shares its machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Between two tries of what was refused or had no answer.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// All agents; they end with this value.
 pub(super) struct Agents {
@@ -78,7 +81,7 @@ impl Attempt {
     }
 
     /// Makes a request one of this pod's token.
-    fn signs(&self, headers: &mut HeaderMap) -> Result<()> {
+    fn signs(&self, headers: &mut HeaderMap) -> kube::Result<()> {
         let Self { namespace, account, .. } = self;
         let all = [
             ("impersonate-user", format!("system:serviceaccount:{namespace}:{account}")),
@@ -89,7 +92,8 @@ impl Attempt {
             ("impersonate-extra-authentication.kubernetes.io%2fpod-uid", self.uid.clone()),
         ];
         for (name, value) in all {
-            headers.append(HeaderName::from_static(name), HeaderValue::from_str(&value)?);
+            let value = HeaderValue::from_str(&value).map_err(|error| kube::Error::HttpError(error.into()))?;
+            headers.append(HeaderName::from_static(name), value);
         }
         Ok(())
     }
@@ -215,30 +219,43 @@ impl Shared {
         let container = json!({"name": pod_env::CONTAINER, "image": "played", "imageID": "", "ready": false, "restartCount": 0,
             "state": state});
         let patch = Patch::Merge(json!({"status": {"phase": phase, "containerStatuses": [container]}}));
-        let pods: Api<Pod> = Api::namespaced(self.admin.clone(), &of.namespace);
-        pods.patch_status(&of.pod, &PatchParams::default(), &patch).await.with_context(|| format!("pod {}", of.pod)).map(drop)
+        let (pods, params) = (Api::<Pod>::namespaced(self.admin.clone(), &of.namespace), PatchParams::default());
+        patiently(|| pods.patch_status(&of.pod, &params, &patch)).await.with_context(|| format!("pod {}", of.pod)).map(drop)
     }
 
     /// Reads the run, or merges into its status.
     async fn agent(&self, of: &Attempt, status: Option<Value>) -> Result<TerraformRun> {
-        let (begun, url) = (Instant::now(), Request::new(TerraformRun::url_path(&(), Some(&of.namespace))));
+        let url = Request::new(TerraformRun::url_path(&(), Some(&of.namespace)));
         let patch = status.map(|status| Patch::Merge(json!({"status": status})));
-        loop {
-            let mut request = match &patch {
+        let signed = || -> kube::Result<_> {
+            let request = match &patch {
                 None => url.get(&of.run, &GetParams::default()),
                 Some(patch) => url.patch_subresource("status", &of.run, &PatchParams::default(), patch),
-            }?;
+            };
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
             of.signs(request.headers_mut())?;
             self.requests.fetch_add(1, Ordering::Relaxed);
-            match self.admin.request(request).await {
-                Ok(run) => return Ok(run),
-                // Normal in the first moments of a Role.
-                Err(kube::Error::Api(status)) if status.code == 403 && begun.elapsed() < PATIENCE => {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                Err(kube::Error::Api(status)) => bail!("{}", status.message),
-                Err(error) => bail!("{error}"),
+            Ok(request)
+        };
+        patiently(|| {
+            let request = signed();
+            async { self.admin.request(request?).await }
+        })
+        .await
+    }
+}
+
+/// Makes a request until it is answered: rights come late, normal in the first moments of a Role, and on a busy machine connections break.
+async fn patiently<T, F: Future<Output = kube::Result<T>>>(request: impl Fn() -> F) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        match request().await {
+            Err(kube::Error::Api(status)) if !matches!(status.code, 403 | 429 | 500..) || begun.elapsed() > PATIENCE => {
+                bail!("{}", status.message)
             }
+            Err(error) if begun.elapsed() > PATIENCE => bail!("{error}"),
+            Err(_) => tokio::time::sleep(AGAIN).await,
+            Ok(answer) => return Ok(answer),
         }
     }
 }

@@ -30,7 +30,7 @@ const STANDSTILL: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(500);
 /// It is at rest when it does nothing for so many looks.
 const QUIET: u32 = 6;
-/// Less than this many runs more say nothing of what one costs.
+/// Fewer runs more say nothing of what one costs.
 const ENOUGH: usize = 1_000;
 
 /// Grows to that many layers, and measures.
@@ -113,13 +113,9 @@ async fn at_rest(lab: &mut Lab, agents: &Agents, fleet: &Fleet, figures: &mut Ve
     tokio::time::sleep(REST).await;
     let spent = window.end(lab, agents)?;
     let looks = total(&lab.sources_metrics().await?, "pawl_sources_looks_total", "") - looks;
-    let of_layers = |what: &str| ["terraformlayers", "terraformruns", "pods"].iter().any(|kind| what.contains(kind));
-    let asked = spent.of("controller").into_iter().filter(|request| of_layers(&request.what)).count();
+    let asked = spent.count();
     let words = format!("{asked} in {} s", REST.as_secs());
-    figures.push(say(
-        layers,
-        Figure::goal("at rest: requests of the controller for layers, runs and pods", words, "none", asked == 0),
-    ));
+    figures.push(say(layers, Figure::goal("at rest: requests of controller, sources and datastore", words, "none", asked == 0)));
     let minute = 60.0 * spent.controller / spent.seconds;
     figures.push(say(layers, Figure::plain("  CPU seconds of the controller in a minute", format!("{minute:.2}"))));
     let each = if looks > 0.0 { spent.sources / looks } else { 0.0 };
@@ -172,7 +168,7 @@ async fn restarts(lab: &mut Lab, fleet: &Fleet, figures: &mut Vec<Figure>) -> Re
     let before = lab.controller()?.memory()?;
     lab.stop_controller().await?;
     let step = report::step("scale", "runs that ended long ago are stored");
-    let many = fleet::store(lab, None, STORED * layers).await?;
+    let many = fleet::store(lab, None, (STORED * layers).max(few + ENOUGH)).await?;
     step.done();
     lab.start_controller().await?;
     at_work(lab).await?;
@@ -188,11 +184,9 @@ async fn restarts(lab: &mut Lab, fleet: &Fleet, figures: &mut Vec<Figure>) -> Re
     figures
         .push(say(layers, Figure::goal("  memory of the controller then", most, "at most 150 MiB", after.resident <= 150 << 10)));
     let more = many - few;
-    if more >= ENOUGH {
-        let each = 1024.0 * (signed(after.own) - signed(before.own)) / number(more);
-        let words = format!("{:.2} KiB, of {more} more", each / 1024.0);
-        figures.push(say(layers, Figure::goal("  of it for each stored run", words, "at most 1.5 KiB", each <= 1536.0)));
-    }
+    let each = 1024.0 * (signed(after.own) - signed(before.own)) / number(more.max(1));
+    let words = format!("{:.2} KiB, of {more} more", each / 1024.0);
+    figures.push(say(layers, Figure::goal("  of it for each stored run", words, "at most 1.5 KiB", each <= 1536.0)));
     Ok(())
 }
 

@@ -66,6 +66,11 @@ impl Spent {
         self.requests.get(client).into_iter().flatten().filter(asked).collect()
     }
 
+    /// How many there were of all clients.
+    pub(super) fn count(&self) -> usize {
+        CLIENTS.iter().map(|client| self.of(client).len()).sum()
+    }
+
     /// Requests per second, by client.
     pub(super) fn rates(&self) -> String {
         let rate = |count: f64| format!("{:.1}", count / self.seconds.max(0.001));

@@ -8,12 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crds::{
-    LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus,
-    datastore::{Stored, WantedRevision},
-    names,
-};
-use datastore_client::RequestError;
+use crds::{LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus, datastore::Stored, names};
+use datastore_client::{RequestError, sources::Lists};
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sources::{
@@ -67,8 +64,8 @@ impl Bundles for Kept {
         Ok(self.puts.lock().unwrap().clone())
     }
 
-    async fn wanted(&self) -> Result<Vec<WantedRevision>, RequestError> {
-        Ok(Vec::new())
+    async fn wanted(&self) -> Result<Lists, RequestError> {
+        Ok(futures::stream::empty().boxed())
     }
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {

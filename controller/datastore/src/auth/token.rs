@@ -55,10 +55,7 @@ impl Tokens {
     /// `Unauthenticated`; `Unavailable` when the API server does not say.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Identity>, Problem> {
         let refused = || problem(UNAUTHENTICATED, "the token proves nothing here: not of this audience, expired, or none");
-        let mut values = headers.get_all(header::AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else { return Err(refused()) };
-        let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
-        let token = token.filter(|token| !token.is_empty() && token.len() <= LONGEST).ok_or_else(refused)?;
+        let token = bearer(headers).ok_or_else(refused)?;
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if let Some(known) = self.known(&hash) {
             return known.identity.ok_or_else(refused);
@@ -74,6 +71,11 @@ impl Tokens {
         let good = if identity.is_some() { GOOD.min(rest_of_life(token, self.cluster.now())) } else { BAD };
         self.remember(hash, Answer { until: begun + good, identity: identity.clone() });
         identity.ok_or_else(refused)
+    }
+
+    /// How long the token of these headers lives, which was accepted a moment ago.
+    pub fn life(&self, headers: &HeaderMap) -> Duration {
+        bearer(headers).map_or(Duration::ZERO, |token| rest_of_life(token, self.cluster.now()))
     }
 
     fn known(&self, hash: &[u8; 32]) -> Option<Answer> {
@@ -92,6 +94,14 @@ impl Tokens {
         }
         answers.insert(hash, answer);
     }
+}
+
+/// The one token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let token = value.to_str().ok()?.strip_prefix("Bearer ")?.trim();
+    Some(token).filter(|token| !token.is_empty() && token.len() <= LONGEST)
 }
 
 /// How long a token lives that the API server has just accepted; the default when it does not say.

@@ -6,7 +6,7 @@ pub mod publish;
 use std::collections::{BTreeMap, HashSet};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use futures::future::BoxFuture;
+use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec},
@@ -15,6 +15,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher::watch_object},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -171,8 +172,8 @@ pub trait Cluster: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>>;
     /// UIDs of the repositories of a namespace.
     fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
-    /// How the API server passes requests on; none when the cluster has not set that up.
-    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>>;
+    /// How the API server passes requests on, now and whenever that changes; none when the cluster has not set that up.
+    fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>>;
     /// The UID of a namespace, read live; none when there is none.
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>>;
     /// Reads a Secret of the datastore's own; none when there is none.
@@ -253,12 +254,14 @@ impl Cluster for Kube {
         Box::pin(uids("list repositories", Api::<TerraformRepository>::namespaced(self.0.clone(), namespace)))
     }
 
-    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
-        Box::pin(async move {
-            let api: Api<ConfigMap> = Api::namespaced(self.0.clone(), "kube-system");
-            let map = call_opt("read the front proxy", api.get("extension-apiserver-authentication")).await?;
-            Ok(map.and_then(|map| front_proxy(&map.data.unwrap_or_default())))
-        })
+    fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>> {
+        let api: Api<ConfigMap> = Api::namespaced(self.0.clone(), "kube-system");
+        let seen = watch_object(api, "extension-apiserver-authentication").default_backoff();
+        let said = seen.filter_map(|seen| {
+            let seen = seen.inspect_err(|error| tracing::warn!(%error, "how the API server proves itself is not known"));
+            std::future::ready(seen.ok())
+        });
+        said.map(|map| map.and_then(|map| front_proxy(&map.data.unwrap_or_default()))).boxed()
     }
 
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {

@@ -36,6 +36,7 @@ pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts)
             content(service, &object.stored, object.content).await
         }
         UidAsk::Journal(attempt) => Ok(problem::json(StatusCode::OK, &journal::compared(service, run, attempt).await?)),
+        UidAsk::Log(attempt) => Ok(problem::json(StatusCode::OK, &service.logs.stand(run, attempt).await?)),
         UidAsk::Claim => {
             let record = claim::get(&service.sealed, run).await?.ok_or_else(|| not_found("no claim is recorded"))?;
             Ok(problem::json(StatusCode::OK, &record.claim))

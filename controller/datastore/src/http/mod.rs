@@ -77,8 +77,9 @@ async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: 
             let answered = sources::answer(service, of, ask, &parts, body).await;
             answered.unwrap_or_else(|problem| problem::response(&problem))
         }
-        Route::Wanted => {
-            let answered = sources::wanted(service, &parts).await;
+        Route::Wanted { follow } => {
+            let answered =
+                if *follow { sources::follow_wanted(service, &parts).await } else { sources::wanted(service, &parts).await };
             answered.unwrap_or_else(|problem| problem::response(&problem))
         }
         Route::Read(reading) => read::answer(service, reading, &parts, body).await,

@@ -10,7 +10,7 @@ use axum::{
 };
 use futures::future::BoxFuture;
 
-use crds::datastore::{MAX_LOG, ObjectKind, Problem, WANTED_PATH};
+use crds::datastore::{FOLLOW_WANTED_PATH, MAX_LOG, ObjectKind, Problem, WANTED_PATH};
 
 use crate::{
     auth::caller::Ask,
@@ -60,8 +60,11 @@ pub enum Route {
         /// What.
         ask: BundleAsk,
     },
-    /// The revisions that runs wait for.
-    Wanted,
+    /// The revisions that runs wait for; from now on.
+    Wanted {
+        /// Whether to go on saying so.
+        follow: bool,
+    },
     /// Something that the API server passes on.
     Read(Reading),
 }
@@ -73,6 +76,8 @@ pub enum UidAsk {
     Result(u32),
     /// An attempt's journal, compared with the run's managed state.
     Journal(u32),
+    /// Whether the log of an attempt is whole.
+    Log(u32),
     /// The claim.
     Claim,
     /// Release the lock that it left on its managed state.
@@ -116,6 +121,7 @@ impl Route {
             Self::Uid { ask, .. } => match ask {
                 UidAsk::Result(_) => "controller_result",
                 UidAsk::Journal(_) => "controller_journal",
+                UidAsk::Log(_) => "controller_log",
                 UidAsk::Claim => "controller_claim",
                 UidAsk::ReleaseLock => "controller_release_lock",
                 UidAsk::Delete | UidAsk::DeleteBundles => "controller_delete",
@@ -126,17 +132,18 @@ impl Route {
                 BundleAsk::List => "sources_list",
                 BundleAsk::Delete(_) => "sources_delete",
             },
-            Self::Wanted => "sources_wanted",
+            Self::Wanted { .. } => "sources_wanted",
             Self::Read(reading) => reading.kind(),
         }
     }
 }
 
-const OF_ALL: [Row<Route>; 4] = [
+const OF_ALL: [Row<Route>; 5] = [
     ("GET", "/healthz", |_| Ok(Route::Health)),
     ("GET", "/livez", |_| Ok(Route::Health)),
     ("GET", "/readyz", |_| Ok(Route::Ready)),
-    ("GET", WANTED_PATH, |asked| if asked.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Wanted) }),
+    ("GET", WANTED_PATH, |asked| asked.alone(Route::Wanted { follow: false })),
+    ("GET", FOLLOW_WANTED_PATH, |asked| asked.alone(Route::Wanted { follow: true })),
 ];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
@@ -158,9 +165,10 @@ const OF_ATTEMPT: [Row<Route>; 14] = [
 ];
 
 const UID: &str = "/v1/namespaces/{namespace}/uids/{uid}";
-const OF_UID: [Row<Route>; 5] = [
+const OF_UID: [Row<Route>; 6] = [
     ("GET", "/attempts/{attempt}/objects/result", |asked| asked.of_controller(UidAsk::Result(asked.attempt()?))),
     ("GET", "/attempts/{attempt}/journal", |asked| asked.of_controller(UidAsk::Journal(asked.attempt()?))),
+    ("GET", "/attempts/{attempt}/log", |asked| asked.of_controller(UidAsk::Log(asked.attempt()?))),
     ("GET", "/claim", |asked| asked.of_controller(UidAsk::Claim)),
     ("DELETE", "/lock", |asked| asked.of_controller(UidAsk::ReleaseLock)),
     ("DELETE", "", |asked| {
@@ -271,12 +279,17 @@ impl Asked<'_> {
 
     fn of_sources(&self, ask: BundleAsk) -> Result<Route, Problem> {
         let of = RepositoryKey::new(self.segment("namespace"), self.segment("uid"))?;
-        if self.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Bundles { of, ask }) }
+        self.alone(Route::Bundles { of, ask })
     }
 
     fn of_controller(&self, ask: UidAsk) -> Result<Route, Problem> {
         let run = self.run_key()?;
-        if self.uri.query().is_some() { Err(nothing()) } else { Ok(Route::Uid { run, ask }) }
+        self.alone(Route::Uid { run, ask })
+    }
+
+    /// Without parameters.
+    fn alone(&self, route: Route) -> Result<Route, Problem> {
+        if self.uri.query().is_some() { Err(nothing()) } else { Ok(route) }
     }
 }
 
@@ -490,7 +503,7 @@ pub(crate) mod tests {
                             assert_eq!(name.as_str().split('/').count(), 3, "{path}");
                         }
                     }
-                    Route::Health | Route::Ready | Route::Wanted | Route::Read(_) => {}
+                    Route::Health | Route::Ready | Route::Wanted { .. } | Route::Read(_) => {}
                 }
             }
         }

@@ -1,10 +1,13 @@
 //! Bundles of repositories: written by whoever follows them, and read by the pods of runs that name one of their revisions.
 
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
 use axum::{
-    body::Body,
+    body::{Body, Bytes},
     http::{StatusCode, request::Parts},
     response::Response,
 };
+use tokio::time::Instant;
 
 use crds::datastore::{FORBIDDEN, HEADER_DIGEST, MAX_SOURCE, ObjectKind, Problem, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY};
 
@@ -21,6 +24,11 @@ use super::{
     headers::digest,
     route::BundleAsk,
 };
+
+/// How often what runs wait for is said anew, so that each side knows that the other is there.
+const AGAIN: Duration = Duration::from_secs(10);
+/// How long it is said to one who has proven once who he is.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Answers whoever follows repositories.
 ///
@@ -67,6 +75,33 @@ pub async fn answer(
 pub async fn wanted(service: &Service, parts: &Parts) -> Result<Response, Problem> {
     of_sources(service, parts).await?;
     Ok(problem::json(StatusCode::OK, &service.wanted.list()))
+}
+
+/// Tells whoever follows repositories what runs wait for, again and again: a list in each line, at once when another run asks. So nobody is
+/// asked while nothing happens, neither for that list nor for whose the token is. It ends with the token.
+///
+/// # Errors
+/// Whatever the answer is when it is no success.
+pub async fn follow_wanted(service: &Arc<Service>, parts: &Parts) -> Result<Response, Problem> {
+    of_sources(service, parts).await?;
+    let until = Instant::now() + service.tokens.life(&parts.headers).min(LONGEST);
+    let state = (service.clone(), service.wanted.changes(), true);
+    let lines = futures::stream::unfold(state, move |(service, mut changes, first)| async move {
+        let mut stopped = service.stopped.clone();
+        if !first {
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = tokio::time::sleep(AGAIN) => {}
+                () = tokio::time::sleep_until(until) => return None,
+                _ = stopped.wait_for(|stopped| *stopped) => return None,
+            }
+        }
+        changes.borrow_and_update();
+        let mut line = serde_json::to_vec(&service.wanted.list()).unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok::<_, Infallible>(Bytes::from(line)), (service, changes, false)))
+    });
+    Ok(Response::new(Body::from_stream(lines)))
 }
 
 async fn of_sources(service: &Service, parts: &Parts) -> Result<(), Problem> {

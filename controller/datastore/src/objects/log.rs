@@ -14,7 +14,7 @@ use futures::{StreamExt as _, stream::BoxStream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crds::datastore::{ALREADY_EXISTS, Length, MAX_APPEND, MAX_LOG, Problem, TOO_LARGE, WRONG_OFFSET};
+use crds::datastore::{ALREADY_EXISTS, LOG_PHASES, Length, LogStand, MAX_APPEND, MAX_LOG, Problem, TOO_LARGE, WRONG_OFFSET};
 
 use crate::{
     blob::sealed::Sealed,
@@ -194,6 +194,23 @@ impl Logs {
         let (_, words) = self.sealed.store().children(&key.prefix()).await?;
         let ended = words.iter().any(|word| word == "end");
         Ok(Index::of(words.iter().filter_map(|word| LogKey::bounds(word)).collect(), ended))
+    }
+
+    /// How the log of an attempt stands. Its agent says that a phase's is at its end when the next one begins, and the last one's when it
+    /// ends itself.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn stand(&self, run: &RunKey, attempt: u32) -> Result<LogStand, Problem> {
+        let mut begun = false;
+        for phase in LOG_PHASES {
+            let index = self.index(&LogKey { run: run.clone(), attempt, phase }).await?;
+            if index.gap || !index.ended && !index.segments.is_empty() {
+                return Ok(LogStand { whole: false });
+            }
+            begun |= index.ended;
+        }
+        Ok(LogStand { whole: begun })
     }
 
     async fn segment(&self, key: &LogKey, start: u64, end: u64) -> Result<Bytes, Problem> {

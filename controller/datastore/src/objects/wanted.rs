@@ -7,7 +7,7 @@ use std::{
 };
 
 use crds::datastore::WantedRevision;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 /// How long after a question its answer is still waited for: longer than between two attempts of a run.
 const WAITS: Duration = Duration::from_secs(600);
@@ -18,7 +18,10 @@ const MOST: usize = 1024;
 
 /// What was asked for, and when last.
 #[derive(Default)]
-pub struct Wanted(Mutex<BTreeMap<WantedRevision, Instant>>);
+pub struct Wanted {
+    all: Mutex<BTreeMap<WantedRevision, Instant>>,
+    changed: watch::Sender<()>,
+}
 
 impl Wanted {
     /// A run asked for a revision that is not stored. Beyond the bounds nothing is remembered; the run asks again.
@@ -27,7 +30,13 @@ impl Wanted {
         let of_one = all.keys().filter(|other| other.uid == revision.uid).count();
         if all.contains_key(&revision) || of_one < OF_ONE && all.len() < MOST {
             all.insert(revision, Instant::now());
+            self.changed.send_replace(());
         }
+    }
+
+    /// Changes whenever a run asks.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     /// A revision is stored.
@@ -41,7 +50,7 @@ impl Wanted {
     }
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<WantedRevision, Instant>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, asked| asked.elapsed() < WAITS);
         all
     }

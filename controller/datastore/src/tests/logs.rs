@@ -1,6 +1,6 @@
 //! Logs: by offset, without gaps, through restarts.
 
-use crds::datastore::{ALREADY_EXISTS, INVALID, MAX_APPEND, TOO_LARGE, WRONG_OFFSET};
+use crds::datastore::{ALREADY_EXISTS, FORBIDDEN, INVALID, MAX_APPEND, TOO_LARGE, WRONG_OFFSET};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use super::{Lab, noise};
@@ -28,6 +28,25 @@ async fn pieces_are_appended_repeated_and_refused_by_offset() {
     assert_eq!(lab.put("log/plan?offset=4294967296", b"x").await.reason(), TOO_LARGE);
     let piece = noise(usize::try_from(MAX_APPEND).unwrap() + 1, 1);
     assert_eq!(lab.put("log/apply?offset=0", &piece).await.reason(), TOO_LARGE);
+}
+
+#[tokio::test]
+async fn it_is_whole_when_every_phase_that_began_is_at_its_end() {
+    let lab = Lab::new();
+    let path = "/v1/namespaces/team/uids/u1/attempts/1/log";
+    let whole = async |token| lab.send("GET", path, &[("authorization", token)], axum::body::Body::empty()).await;
+    assert_eq!(whole("Bearer pod-1").await.reason(), FORBIDDEN);
+    let said = async || whole("Bearer controller").await.json()["whole"].as_bool().unwrap();
+    assert!(!said().await, "nothing was ever written");
+    for (piece, is) in [
+        ("setup?offset=0&end=true", true),
+        ("init?offset=0", false),
+        ("plan?offset=0&end=true", false),
+        ("init?offset=1&end=true", true),
+    ] {
+        assert_eq!(lab.put(&format!("log/{piece}"), b"x").await.code, 200);
+        assert_eq!(said().await, is, "{piece}");
+    }
 }
 
 #[tokio::test]

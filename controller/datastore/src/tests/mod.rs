@@ -31,7 +31,7 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use http_body_util::BodyExt as _;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -149,8 +149,8 @@ impl Cluster for FakeCluster {
         Box::pin(async move { self.answer(uids) })
     }
 
-    fn front_proxy(&self) -> BoxFuture<'_, Result<Option<FrontProxyConfig>, CallError>> {
-        Box::pin(async move { self.answer(None) })
+    fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>> {
+        futures::stream::pending().boxed()
     }
 
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {

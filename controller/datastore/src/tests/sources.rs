@@ -1,13 +1,14 @@
 //! Bundles of repositories: who stores them, whose runs get them, and when they go.
 
-use axum::body::Body;
+use axum::{body::Body, http::Request};
+use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 
 use crds::{
     RepositorySource, TerraformRepository, TerraformRepositorySpec,
     datastore::{
-        FORBIDDEN, HEADER_DIGEST, INVALID, NOT_FOUND, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY, Stored, UNAVAILABLE,
-        WANTED_PATH, WRONG_DIGEST, bundles_path,
+        FOLLOW_WANTED_PATH, FORBIDDEN, HEADER_DIGEST, INVALID, NOT_FOUND, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY,
+        Stored, UNAVAILABLE, WANTED_PATH, WRONG_DIGEST, bundles_path,
     },
 };
 
@@ -154,6 +155,28 @@ async fn whoever_follows_repositories_learns_what_runs_wait_for() {
     );
     store(&lab, UID, &noise(1000, 1)).await;
     assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_follows_repositories_is_told_of_it_as_long_as_his_token_lives() {
+    let lab = Lab::new();
+    let refused = lab.send("GET", FOLLOW_WANTED_PATH, &[("authorization", "Bearer pod-1")], Body::empty()).await;
+    assert_eq!(refused.reason(), FORBIDDEN);
+    let request = Request::builder().uri(FOLLOW_WANTED_PATH).header("authorization", "Bearer sources").body(Body::empty());
+    let answer = super::answer(&lab.service, request.unwrap(), None).await;
+    let mut lines = answer.into_body().into_data_stream();
+    let begun = tokio::time::Instant::now();
+    let mut line = async || lines.next().await.map(|line| String::from_utf8(line.unwrap().to_vec()).unwrap());
+    assert_eq!(line().await.as_deref(), Some("[]\n"));
+    lab.cluster.set(of(None));
+    repository(&lab, "team", UID, &[]);
+    assert_eq!(lab.get("source").await.reason(), SOURCE_NOT_READY);
+    let told = line().await.unwrap();
+    assert!(told.contains(REVISION) && begun.elapsed().is_zero(), "at once: {told}");
+    store(&lab, UID, &noise(1000, 1)).await;
+    assert_eq!((line().await.as_deref(), begun.elapsed().as_secs()), (Some("[]\n"), 10), "and again");
+    while line().await.is_some() {}
+    assert_eq!(begun.elapsed().as_secs(), 60);
 }
 
 #[tokio::test]

@@ -4,7 +4,12 @@ use futures::{FutureExt as _, channel::mpsc};
 use kube::runtime::{reflector::ObjectRef, watcher::Event};
 
 use super::*;
-use crate::{cluster::index::Feed, layer::Layers, metrics::Metrics, settings::Settings};
+use crate::{
+    cluster::index::Feed,
+    layer::{Layers, OfLayer},
+    metrics::Metrics,
+    settings::Settings,
+};
 
 /// An index that three watches have listed, and those that it wakes.
 struct Shown {
@@ -44,7 +49,11 @@ impl Shown {
     }
 
     fn run(&mut self, event: &Event<TerraformRun>) {
-        self.layers.run(&mut self.feeds[2], event);
+        let of = match event {
+            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
+            Event::Init | Event::InitDone => None,
+        };
+        self.layers.run(&mut self.feeds[2], event, of);
     }
 
     /// Names of those that were woken since.

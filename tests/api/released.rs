@@ -1,0 +1,77 @@
+//! Pods of closed attempts, in the controller's name and with its rights: they go an hour later, once the datastore has their log.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, ensure};
+use controller::gc::ended_pods::{Kept, once};
+use crds::names;
+use datastore_client::{RequestError, controller::Datastore};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    rig::{RUN, Rig},
+    world::{Test, World},
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new("released::a_pod_goes_an_hour_after_its_attempt_when_its_log_is_kept", true, goes)]
+}
+
+async fn goes(world: World) -> Result<()> {
+    let rig = Rig::new(world).await?;
+    rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
+    let opened = rig.look("opened", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+    let name = opened.status.and_then(|status| status.attempt).context("no attempt")?.pod_name;
+    let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
+    rig.token().await?;
+    let ended = json!({"terminated": {"exitCode": crds::pod_env::EXIT_USAGE, "reason": "Error"}});
+    let container =
+        json!({"name": crds::pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
+    let patch = Patch::Merge(json!({"status": {"phase": "Failed", "containerStatuses": [container]}}));
+    pods.patch_status(&name, &PatchParams::default(), &patch).await?;
+    rig.look("ended", |run| run.status.as_ref().is_some_and(|status| status.result.is_some())).await?;
+    rig.step().await?;
+    let pod = pods.get(&name).await?;
+    ensure!(pod.finalizers().is_empty() && pod.labels().contains_key(names::LABEL_RELEASED), "{:?}", pod.metadata);
+
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let sweep = async |kept: &mut Kept, answer: Option<&'static str>| {
+        let asked = asked.clone();
+        let played = Datastore::played(
+            "https://datastore",
+            Box::new(move |_, path| {
+                asked.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+                let answer = answer.map(|text| http::Response::new(text).into());
+                Box::pin(async move { answer.ok_or_else(|| RequestError::unanswered("nobody is there")) })
+            }),
+        );
+        let first = once(Some(&rig.namespace), kept, &rig.context.cluster, &played).await?;
+        anyhow::Ok((first, pods.get_opt(&name).await?.is_some()))
+    };
+    let mut kept = Kept::new();
+    let (first, there) = sweep(&mut kept, Some(r#"{"whole": true}"#)).await?;
+    ensure!(
+        there && first.is_some() && asked.lock().is_ok_and(|asked| asked.is_empty()),
+        "it has not stayed for an hour: {first:?}"
+    );
+    let before = Timestamp::now().as_second() - 3600;
+    let older = Patch::Merge(json!({"metadata": {"labels": {names::LABEL_RELEASED: before.to_string()}}}));
+    pods.patch_metadata(&name, &PatchParams::default(), &older).await?;
+    let unknown = sweep(&mut kept, None).await?;
+    ensure!(unknown == (Some(Timestamp::from_second(before)?), true), "nobody knows: {unknown:?}");
+    for _ in 0..2 {
+        let missing = sweep(&mut kept, Some(r#"{"whole": false}"#)).await?;
+        ensure!(missing == (None, true), "something of its log is missing: {missing:?}");
+    }
+    let path = format!("/v1/namespaces/{}/uids/{}/attempts/1/log", rig.namespace, opened.metadata.uid.context("no UID")?);
+    ensure!(asked.lock().is_ok_and(|asked| *asked == [path.clone(), path]), "asked once each: {asked:?}");
+    let (first, there) = sweep(&mut Kept::new(), Some(r#"{"whole": true}"#)).await?;
+    ensure!(!there && first.is_none(), "it is there: {first:?}");
+    Ok(())
+}
