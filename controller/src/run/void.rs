@@ -184,7 +184,11 @@ fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
     if !is_its_own {
         draft.condition(conditions::APPROVED, Some(false), reason::VOID, &text);
     }
-    draft.line("Void", &text).note(reason::VOID, true, text.clone());
+    // The history is that of the pod that has the attempt, or is about to.
+    if status.attempt.as_ref().is_none_or(|attempt| !attempt.open) {
+        draft.line("Void", &text);
+    }
+    draft.note(reason::VOID, true, text.clone());
     draft.finish(Kind::Approval)
 }
 

@@ -3,7 +3,7 @@
 use crds::datastore::{ALREADY_EXISTS, FORBIDDEN, INVALID, MAX_APPEND, TOO_LARGE, WRONG_OFFSET};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
-use super::{Lab, noise};
+use super::{Lab, noise, view};
 
 async fn read(lab: &Lab, query: &str) -> Vec<u8> {
     let answer = lab.of_person("GET", &format!("terraformruns/net/log?{query}"), b"").await;
@@ -33,8 +33,8 @@ async fn pieces_are_appended_repeated_and_refused_by_offset() {
 #[tokio::test]
 async fn it_is_whole_when_every_phase_that_began_is_at_its_end() {
     let lab = Lab::new();
-    let path = "/v1/namespaces/team/uids/u1/attempts/1/log";
-    let whole = async |token| lab.send("GET", path, &[("authorization", token)], axum::body::Body::empty()).await;
+    let path = format!("/v1/namespaces/team/uids/{}/attempts/1/log", view(1, true).uid);
+    let whole = async |token| lab.send("GET", &path, &[("authorization", token)], axum::body::Body::empty()).await;
     assert_eq!(whole("Bearer pod-1").await.reason(), FORBIDDEN);
     let said = async || whole("Bearer controller").await.json()["whole"].as_bool().unwrap();
     assert!(!said().await, "nothing was ever written");
