@@ -103,7 +103,7 @@ async fn first_runs(scene: Scene) -> Result<()> {
     prod.ends(&first, RunResult::Superseded).await?;
     reader.does("states")?;
     holds(&std::fs::read_to_string(reader.dir.path().join("old.tfstate"))?, "\"version\"")?;
-    holds(&reader.does("ci")?, "OpenTofu")?;
+    holds(&reader.does("ci")?, "No changes.")?;
     reader.does("schedule")?;
     holds(&reader.does("metrics")?, "pawl_runs_finished")?;
     Ok(())
