@@ -80,7 +80,8 @@ impl Said {
     fn done(&mut self, fact: u64, series: Series) {
         self.by_fact.insert(fact, series);
         self.order.push_back((series.last, fact));
-        while let Some((_, old)) = self.order.pop_front_if(|(at, _)| series.last.duration_since(*at) >= AGAIN) {
+        while let Some((_, old)) = self.order.front().copied().filter(|(at, _)| series.last.duration_since(*at) >= AGAIN) {
+            self.order.pop_front();
             if self.by_fact.get(&old).is_some_and(|kept| series.last.duration_since(kept.last) >= AGAIN) {
                 self.by_fact.remove(&old);
             }

@@ -245,7 +245,7 @@ fn digests(asked: &Digests, out: &mut impl Write) -> Result<(), Trouble> {
     let sources = ToolSources::of_dirs(vec![asked.dir.clone()], &cache()?);
     let mut none = true;
     for one in ToolName::KNOWN.into_iter().flat_map(|name| sources.local(name)) {
-        let place = image::state(&one.binary).map_err(|error| Error::storage(&one.binary.display().to_string(), &error))?;
+        let place = image::state(&one.binary).map_err(|error| Error::storage(one.binary.display().to_string(), &error))?;
         writeln!(out, "{}", place.display())?;
         none = false;
     }

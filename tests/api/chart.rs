@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("chart::how_many_runs_begin_reaches_the_controller", false, slots),
         Test::new("chart::values_of_an_earlier_release_are_enough", false, reused),
         Test::new("chart::the_server_is_restricted_and_there_for_whoever_wants_it", false, server),
+        Test::new("chart::people_who_write_runs_wait_for_each_other_alone", false, fairness),
         Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
     ]
 }
@@ -55,6 +56,26 @@ fn container(deployment: &Value) -> &Value {
 
 fn arguments(deployment: &Value) -> Vec<&str> {
     container(deployment)["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// What people write of runs has a level of its own, with the status of runs and the controller's writes out of it.
+async fn fairness(_: World) -> Result<()> {
+    let all = render(&[])?;
+    let people = &get(&all, "FlowSchema", "pawl-people")?["spec"];
+    let level = people["priorityLevelConfiguration"]["name"].as_str().context("no level")?;
+    let limited = &get(&all, "PriorityLevelConfiguration", level)?["spec"]["limited"];
+    ensure!(limited["limitResponse"]["type"] == "Queue" && limited["borrowingLimitPercent"] == 0, "{limited}");
+    let rule =
+        json!([{"verbs": ["patch", "update"], "apiGroups": ["pawl.run"], "resources": ["terraformruns"], "namespaces": ["*"]}]);
+    ensure!(people["rules"][0]["resourceRules"] == rule && people["distinguisherMethod"]["type"] == "ByUser", "{people}");
+    let own = &get(&all, "FlowSchema", "pawl-controller")?["spec"];
+    let account = &own["rules"][0]["subjects"][0]["serviceAccount"];
+    ensure!(*account == json!({"name": "pawl-controller", "namespace": "pawl-system"}), "{account}");
+    // The lower number is asked first.
+    ensure!(own["matchingPrecedence"].as_u64() < people["matchingPrecedence"].as_u64(), "{own}");
+    let without = render(&["policies.install=false"])?;
+    ensure!(find(&without, "FlowSchema", "pawl-people").is_none());
+    Ok(())
 }
 
 async fn sources(_: World) -> Result<()> {

@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn removed(_: World) -> Result<()> {
     let (world, _plane) = World::start(true).await?;
     for policy in names::POLICIES {
-        missing(&world, policy).await.context(policy)?;
+        Box::pin(missing(&world, policy)).await.context(policy)?;
     }
     for looked_at in [true, false] {
         Box::pin(forged(&world, looked_at)).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
@@ -107,8 +107,8 @@ fn waits(run: &TerraformRun) -> bool {
     has(run, conditions::STALLED, "True", reason::POLICY_MISSING)
 }
 
-/// Runs of both modes wait for whichever policy is missing, and begin when it is back; one whose plan waits is not approved, and one that
-/// stands in a line says so again at once.
+/// Runs of both modes wait for whichever policy is missing. When it is back a Manual one begins, and an Automatic one ends, as nobody asked who
+/// made it; one whose plan waits is not approved, and one that stands in a line says so again at once.
 async fn missing(world: &World, policy: &str) -> Result<()> {
     let (manual, automatic) = (Rig::new(world.clone()).await?, Rig::new(world.clone()).await?);
     let (waiting, queued) = (Rig::new(world.clone()).await?, Rig::new(world.clone()).await?);
@@ -136,9 +136,13 @@ async fn missing(world: &World, policy: &str) -> Result<()> {
     ensure!(run.status.is_some_and(|status| status.approval.is_none()), "recorded without the policy");
 
     put_back(world, &binding).await?;
-    for rig in [&manual, &automatic] {
-        rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some()) && !waits(run)).await?;
-    }
+    manual.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some()) && !waits(run)).await?;
+    let run = automatic.look("ended", |run| run.status.as_ref().is_some_and(|status| status.result.is_some())).await?;
+    ensure!(
+        run.status.as_ref().is_some_and(|status| status.result == Some(RunResult::Canceled) && status.attempt.is_none()),
+        "its creator was asked by no policy: {:?}",
+        run.status
+    );
     queued.look("queued, and no longer stalled", in_line).await?;
     Ok(())
 }

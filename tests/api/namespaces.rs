@@ -65,7 +65,7 @@ async fn listed(world: World) -> Result<()> {
     };
     let elsewhere = rig.world.namespace().await?;
     for verb in ["list", "watch"] {
-        for what in ["terraformruns", "terraformlayers", "terraformrepositories", "pods"] {
+        for what in ["terraformruns.pawl.run", "terraformlayers.pawl.run", "terraformrepositories.pawl.run", "pods"] {
             ensure!(may(verb, what, &["-n", &rig.namespace])?, "{verb} {what}");
             ensure!(!may(verb, what, &["-n", &elsewhere])? && !may(verb, what, &["-A"])?, "{verb} {what} elsewhere");
         }

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{
-    Api, ResourceExt as _,
+    Api,
     api::{
         ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams, Preconditions,
         WatchEvent, WatchParams,
@@ -108,7 +108,8 @@ impl Both {
     async fn really(&self, act: &Act) -> kube::Result<()> {
         let params = PatchParams::default();
         let there = self.real.get_opt(NAME).await?;
-        let version = |right: bool| if right { there.as_ref().and_then(|o| o.resource_version()) } else { Some("1".to_owned()) };
+        let version =
+            |right: bool| if right { there.as_ref().and_then(kube::ResourceExt::resource_version) } else { Some("1".to_owned()) };
         match act {
             Act::Create => {
                 let object = serde_json::from_value(fresh(self.resource, true)).map_err(kube::Error::SerdeError)?;
@@ -129,7 +130,7 @@ impl Both {
                 self.real.patch(NAME, &params, &Patch::Merge(patch)).await.map(drop)
             }
             Act::Delete { grace, uid } => {
-                let right = there.as_ref().and_then(|object| object.uid());
+                let right = there.as_ref().and_then(kube::ResourceExt::uid);
                 let uid = uid.map(|is_right| if is_right { right.unwrap_or_default() } else { "other".to_owned() });
                 let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
                 let params = DeleteParams { grace_period_seconds: *grace, preconditions, ..DeleteParams::default() };

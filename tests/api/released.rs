@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn goes(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
-    rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
+    rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}, "retry": {"limit": 0}})).await?;
     let opened = rig.look("opened", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
     let name = opened.status.and_then(|status| status.attempt).context("no attempt")?.pod_name;
     let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);

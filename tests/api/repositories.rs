@@ -255,7 +255,7 @@ async fn wanted(world: World) -> Result<()> {
     ensure!(bundles.digest("", "", &nowhere).await?.is_none());
 
     // Burrito 11.20: what nobody needs goes, and no sooner. A ref is at one, and a run that has not ended names another.
-    let source = json!({"source": {"repository": {"name": "r", "revision": feature, "path": "."}}});
+    let source = json!({"stack": "app", "source": {"repository": {"name": "r", "revision": feature, "path": "."}}});
     let needs = TerraformRun::new("needs", serde_json::from_value(source)?);
     let runs = scene.world.runs(&scene.namespace);
     runs.create(&PostParams::default(), &needs).await?;

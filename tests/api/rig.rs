@@ -13,13 +13,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    cluster::{Cluster, index::Feed},
+    cluster::{Cluster, index::Feed, node_watch},
     run::{Context, Enforcement, reconcile, watch::trim},
     settings::Settings as ControllerSettings,
 };
 use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Client, ResourceExt,
     api::{Patch, PatchParams},
@@ -138,6 +138,12 @@ impl Rig {
         for pod in pods.list(&kube::api::ListParams::default()).await? {
             let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
             self.context.pods.apply(&mut feed, &Event::Apply(pod));
+        }
+        let nodes: kube::Api<Node> = kube::Api::all(self.world.admin.clone());
+        let all = nodes.list(&kube::api::ListParams::default()).await?.items;
+        let own = all.into_iter().filter(|node| node.name_any().starts_with(&format!("{}-", self.namespace)));
+        for event in [Event::Init].into_iter().chain(own.map(Event::InitApply)).chain([Event::InitDone]) {
+            node_watch::heard(&event, &self.context);
         }
         trim(&mut run);
         // What it could not do is seen in the run.

@@ -120,7 +120,7 @@ async fn too_long(scene: Scene) -> Result<()> {
             r.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.number == number)
         }
     };
-    let ended = async {
+    let ended = Box::pin(async {
         scene.open("behind").await?;
         approve_waiting(&scene, &waiting)?;
         approve_waiting(&scene, &kept)?;
@@ -131,7 +131,7 @@ async fn too_long(scene: Scene) -> Result<()> {
             scene.until("restored", "taken back once more, approved as it was", LATER, at(3)),
             scene.ends_within("behind", RunResult::Applied, LATER),
         )
-    }
+    })
     .await;
     let log = scene.log("behind").await;
     back(&scene)?;

@@ -185,7 +185,9 @@ impl Informer {
         };
         for (watch, objects) in watches.iter().zip(kinds) {
             self.event(*watch, Event::Init);
-            objects.into_iter().for_each(|object| self.event(*watch, Event::InitApply(object)));
+            for object in objects {
+                self.event(*watch, Event::InitApply(object));
+            }
             self.event(*watch, Event::InitDone);
         }
         version

@@ -1,6 +1,8 @@
 //! What code takes from beside it: local modules, and what Terragrunt's own files include and read. Nothing is evaluated but a handful of
 //! functions about places; where a place cannot be known, that is said.
 
+use std::path::Path;
+
 use hcl_edit::{
     expr::{Expression, FuncCall},
     structure::{Block, Body},
@@ -56,7 +58,7 @@ pub fn read(name: &str, text: &str, config: bool) -> Read {
     let found = match (config || is_terragrunt(name), name.strip_suffix(".json").is_some()) {
         (false, false) => modules(text),
         (false, true) => json_modules(text),
-        (true, false) if name.ends_with(".hcl") => terragrunt(text, config),
+        (true, false) if Path::new(name).extension().is_some_and(|extension| extension == "hcl") => terragrunt(text, config),
         // A person writes the other form.
         (true, true) if name.ends_with(".hcl.json") => None,
         // Variables and other data take nothing from elsewhere.
@@ -194,10 +196,11 @@ fn variable_files(block: &Block, evaluated: impl Fn(&Expression) -> Option<Place
     let Expression::Array(arguments) = arguments else { return None };
     for argument in arguments {
         match argument {
-            Expression::String(text) => match text.trim_start_matches('-').strip_prefix("var-file") {
-                Some(path) => places.push(Place::Beside(path.strip_prefix('=')?.to_owned())),
-                None => {}
-            },
+            Expression::String(text) => {
+                if let Some(path) = text.trim_start_matches('-').strip_prefix("var-file") {
+                    places.push(Place::Beside(path.strip_prefix('=')?.to_owned()));
+                }
+            }
             other if other.to_string().contains("var-file") => return None,
             _ => {}
         }

@@ -137,7 +137,9 @@ impl Known {
     pub(super) fn settle(&mut self) {
         if !std::mem::replace(&mut self.settled, true) {
             let layers: Vec<Arc<Key>> = self.layers.iter().map(|(key, _)| key.clone()).collect();
-            layers.iter().for_each(|key| self.states(key));
+            for key in &layers {
+                self.states(key);
+            }
         }
     }
 

@@ -57,12 +57,11 @@ fn leases(history: &History) -> Vec<(State, Span)> {
             let whole = before.is_some_and(|(before, had)| had == key && history.missing(before, version) == Missing::Nothing);
             before = Some((version, key.clone()));
             let Some(key) = key else { continue };
-            match found.last_mut().filter(|_| whole) {
-                Some((_, span)) => span.to = version.revision,
-                None => {
-                    let span = Span { of: version.of(), from: version.revision, to: version.revision };
-                    found.push(((version.run.namespace().unwrap_or_default(), key), span));
-                }
+            if let Some((_, span)) = found.last_mut().filter(|_| whole) {
+                span.to = version.revision;
+            } else {
+                let span = Span { of: version.of(), from: version.revision, to: version.revision };
+                found.push(((version.run.namespace().unwrap_or_default(), key), span));
             }
         }
     }

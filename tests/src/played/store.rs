@@ -269,9 +269,11 @@ impl Store {
         }
         let held = old["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         let placed = key.resource == PODS && !old["spec"]["nodeName"].is_null();
-        let grace = if placed { grace.unwrap_or(0) } else { 0 };
+        let ended = ["Succeeded", "Failed"].iter().any(|phase| old["status"]["phase"] == *phase);
+        let grace = if placed && !ended { grace.unwrap_or(0) } else { 0 };
         let before = old["metadata"]["deletionGracePeriodSeconds"].as_u64();
-        if !held && grace == 0 {
+        // A pod that has ended needs no grace: the watch shows that it was cut to nothing, and then that it is gone.
+        if !held && grace == 0 && !(placed && ended) {
             return Ok(self.remove(key, (*old).clone()));
         }
         if before.is_some_and(|before| before <= grace) {
@@ -286,7 +288,8 @@ impl Store {
         } else {
             new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
         }
-        Ok(self.put(key.clone(), new, None))
+        let marked = self.put(key.clone(), new, None);
+        Ok(if held || grace > 0 { marked } else { self.remove(key, (*marked).clone()) })
     }
 
     /// What a kubelet writes of a pod; nothing when the pod is gone or another has its name.

@@ -8,11 +8,8 @@ use sources::{credentials::Data, schedule::Cause};
 use super::{auth::Access, followed::World, git::GitServer};
 
 /// A Secret, as the API has it.
-fn secret(keys: &[(&str, &str)]) -> Option<(String, Data)> {
-    Some((
-        "git".into(),
-        keys.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<BTreeMap<_, _>>(),
-    ))
+fn secret(keys: &[(&str, &str)]) -> (String, Data) {
+    ("git".into(), keys.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<BTreeMap<_, _>>())
 }
 
 fn synced(world: &World) -> (String, String, String) {
@@ -29,13 +26,13 @@ async fn a_server_with_an_authority_of_its_own_gives_a_token_to_an_app_and_its_c
     world.look_for(Cause::Interval, Ok(None)).await;
     let (status, reason, message) = synced(&world);
     assert!(status == "False" && message.contains("certificate that is not trusted"), "{reason}: {message}");
-    assert_eq!(world.look_for(Cause::Interval, Ok(secret(&[("ca.crt", &authority)]))).await, ["app"]);
+    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&[("ca.crt", &authority)])))).await, ["app"]);
 
     // With credentials of a person, and with those of an App, whose token the same server gives.
     world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
     let login = [("username", "robot"), ("password", "s3cret"), ("ca.crt", authority.as_str())];
     let second = world.repo.commit("main", &[("app/main.tf", "# two\n")]).unwrap();
-    assert_eq!(world.look_for(Cause::Interval, Ok(secret(&login))).await, ["app"]);
+    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&login)))).await, ["app"]);
     assert_eq!(world.revision("main"), second);
 
     world.server.set_access("team/stacks", Access::basic("x-access-token", "ghs_t0ken"));
@@ -45,12 +42,12 @@ async fn a_server_with_an_authority_of_its_own_gives_a_token_to_an_app_and_its_c
     let app =
         [("githubAppID", "12345"), ("githubAppInstallationID", "678"), ("githubAppPrivateKey", &key), ("ca.crt", &authority)];
     let third = world.repo.commit("main", &[("app/main.tf", "# three\n")]).unwrap();
-    world.look_for(Cause::Interval, Ok(secret(&app))).await;
+    world.look_for(Cause::Interval, Ok(Some(secret(&app)))).await;
     let (status, reason, message) = synced(&world);
     assert_eq!((status.as_str(), reason.as_str()), ("False", "SourceUnauthorized"), "{message}");
     assert!(message.contains("/api/v3/app/installations/678/access_tokens"), "{message}");
     world.server.installed("678", "ghs_t0ken");
-    assert_eq!(world.look_for(Cause::Interval, Ok(secret(&app))).await, ["app"]);
+    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&app)))).await, ["app"]);
     assert_eq!((world.revision("main"), synced(&world).0.as_str()), (third, "True"));
     let said = serde_json::to_string(world.status()).unwrap();
     assert!(!said.contains("ghs_") && !said.contains("PRIVATE"), "{said}");

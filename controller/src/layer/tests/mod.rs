@@ -178,7 +178,7 @@ impl World {
             self.touched();
             self.writes += 1;
             changed = true;
-            self.told = decision.notes.into_iter().map(|note| note.text).last().unwrap_or(std::mem::take(&mut self.told));
+            self.told = decision.notes.into_iter().map(|note| note.text).next_back().unwrap_or(std::mem::take(&mut self.told));
             match &self.status().next_step {
                 Some(step) => assert!(self.told.ends_with(&format!("; next step: {step}")), "{} in place of {step}", self.told),
                 None => assert!(!self.told.contains("next step"), "nothing is to be done, but: {}", self.told),
