@@ -72,7 +72,7 @@ async fn claim(scene: Scene) -> Result<()> {
         elsewhere(&scene, &bucket, &proxy).await
     }
     .await;
-    cluster.install(&scene.suite.releases.values()).await?;
+    cluster.install(&scene.suite.values).await?;
     result
 }
 
@@ -98,7 +98,7 @@ fn volume(scene: &Scene) -> Result<PathBuf> {
 }
 
 fn values(scene: &Scene, bucket: &Bucket, authority: &str, proxy: &ForwardProxy) -> Result<Values> {
-    let mut values = scene.suite.releases.values();
+    let mut values = scene.suite.values.clone();
     let tools = values.get_mut("runner.tools").context("the suite says nothing about tools")?;
     let mut said: Value = serde_json::from_str(tools)?;
     said["cache"] = json!({"claimName": CLAIM, "fsGroup": GROUP});

@@ -70,7 +70,7 @@ async fn pod_of(scene: &Scene, identity: &str) -> Result<Pod> {
 
 async fn failover(scene: Scene) -> Result<()> {
     let with = |replicas: &str| {
-        let mut values = scene.suite.releases.values();
+        let mut values = scene.suite.values.clone();
         values.insert("controller.replicas".to_owned(), replicas.to_owned());
         values
     };

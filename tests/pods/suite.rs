@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
 use tests::{
-    cluster::{Audit, Cluster},
+    cluster::{Audit, Cluster, chart::Values},
     ledger::{self, Entry},
     servers::{git::GitServer, objects::ObjectServer, state::StateServer, webhook},
 };
@@ -60,6 +60,8 @@ pub(crate) struct Suite {
     pub(crate) state: StateServer,
     pub(crate) objects: ObjectServer,
     pub(crate) releases: Releases,
+    /// Of the chart.
+    pub(crate) values: Values,
     _files: tempfile::TempDir,
     prefix: String,
     next: AtomicU32,
@@ -109,6 +111,7 @@ impl Suite {
             state,
             objects,
             releases,
+            values,
             _files: files,
             prefix,
             next: AtomicU32::new(0),

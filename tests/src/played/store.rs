@@ -272,8 +272,8 @@ impl Store {
         let ended = ["Succeeded", "Failed"].iter().any(|phase| old["status"]["phase"] == *phase);
         let grace = if placed && !ended { grace.unwrap_or(0) } else { 0 };
         let before = old["metadata"]["deletionGracePeriodSeconds"].as_u64();
-        // A pod that has ended needs no grace: the watch shows that it was cut to nothing, and then that it is gone.
-        if !held && grace == 0 && !(placed && ended) {
+        // Of a pod the watch shows that its grace was cut to nothing, and then that it is gone.
+        if !held && grace == 0 && key.resource != PODS {
             return Ok(self.remove(key, (*old).clone()));
         }
         if before.is_some_and(|before| before <= grace) {

@@ -18,8 +18,17 @@ use crate::servers::state::LockInfo;
 /// A place for a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
-    Http { address: String, lock: Option<(String, String)>, unlock: Option<(String, String)>, user: Option<(String, String)> },
-    Local { path: PathBuf },
+    Http {
+        address: String,
+        /// The method of writes.
+        update: String,
+        lock: Option<(String, String)>,
+        unlock: Option<(String, String)>,
+        user: Option<(String, String)>,
+    },
+    Local {
+        path: PathBuf,
+    },
 }
 
 impl Backend {
@@ -47,6 +56,7 @@ impl Backend {
                 let user = of("username").or_else(|| env("USERNAME"));
                 Ok(Self::Http {
                     address,
+                    update: method("update_method", "POST"),
                     lock: lock.map(|url| (method("lock_method", "LOCK"), url)),
                     unlock: unlock.map(|url| (method("unlock_method", "UNLOCK"), url)),
                     user: user.map(|user| (user, of("password").or_else(|| env("PASSWORD")).unwrap_or_default())),
@@ -87,10 +97,10 @@ impl Backend {
                 }
                 std::fs::write(path, state.to_string()).context("failed to write the state")
             }
-            Self::Http { address, .. } => {
+            Self::Http { address, update, .. } => {
                 let mark = if address.contains('?') { '&' } else { '?' };
                 let url = lock_id.map_or(address.clone(), |id| format!("{address}{mark}ID={id}"));
-                match self.ask("POST", &url, state.to_string().as_bytes())?.status {
+                match self.ask(update, &url, state.to_string().as_bytes())?.status {
                     200 | 201 | 204 => Ok(()),
                     other => bail!("HTTP error: {other}"),
                 }
