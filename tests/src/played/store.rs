@@ -223,6 +223,10 @@ impl Store {
                 whole["metadata"][field] = value.clone();
             }
         }
+        // What is empty is not stored.
+        if let Some(metadata) = whole["metadata"].as_object_mut() {
+            metadata.retain(|_, value| *value != json!([]) && *value != json!({}));
+        }
         if key.resource == RUNS {
             if status {
                 schema::shape_status(&mut whole)?;
