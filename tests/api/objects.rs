@@ -91,6 +91,9 @@ fn fresh(resource: &str, finalizers: bool) -> Value {
     object
 }
 
+/// A version that no object of either world comes to.
+const OTHER: &str = "4000000000";
+
 /// What matters of an object in both worlds.
 fn essence(object: &Value) -> Value {
     let metadata = &object["metadata"];
@@ -108,8 +111,9 @@ impl Both {
     async fn really(&self, act: &Act) -> kube::Result<()> {
         let params = PatchParams::default();
         let there = self.real.get_opt(NAME).await?;
-        let version =
-            |right: bool| if right { there.as_ref().and_then(kube::ResourceExt::resource_version) } else { Some("1".to_owned()) };
+        let version = |right: bool| {
+            if right { there.as_ref().and_then(kube::ResourceExt::resource_version) } else { Some(OTHER.to_owned()) }
+        };
         match act {
             Act::Create => {
                 let object = serde_json::from_value(fresh(self.resource, true)).map_err(kube::Error::SerdeError)?;
@@ -151,7 +155,7 @@ impl Both {
         let (key, user) = (self.key(), self.user.clone());
         let there = self.played.get(&key).ok();
         let text = |field: &str| there.as_ref().map_or(Value::Null, |object| object["metadata"][field].clone());
-        let version = |right: bool| if right { text("resourceVersion") } else { json!("1") };
+        let version = |right: bool| if right { text("resourceVersion") } else { json!(OTHER) };
         match act {
             Act::Create => {
                 self.played.create(&user, self.resource, &self.namespace, fresh(self.resource, true), false, now()).map(drop)
