@@ -37,12 +37,14 @@ fn says(run: &TerraformRun) -> bool {
     conditions.iter().any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
 }
 
-/// The lock of a managed state. One that was never written is none once nobody has its lock.
+/// The lock of a managed state.
 fn lock(scene: &Scene, stack: &str) -> Result<Value> {
-    match scene.read(&format!("states/{stack}")) {
-        Err(error) if format!("{error:#}").contains("NotFound") => Ok(Value::Null),
-        read => Ok(serde_json::from_str::<Value>(&read?)?["lock"].clone()),
-    }
+    Ok(serde_json::from_str::<Value>(&scene.read(&format!("states/{stack}"))?)?["lock"].clone())
+}
+
+/// How many versions a managed state has.
+fn versions(scene: &Scene, stack: &str) -> Result<usize> {
+    Ok(serde_json::from_str::<Value>(&scene.read(&format!("states/{stack}"))?)?["versions"].as_array().map_or(0, Vec::len))
 }
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -77,14 +79,18 @@ async fn lost(scene: Scene) -> Result<()> {
     for (name, account) in [("applies", json!("deployer")), ("taken", Value::Null)] {
         let runner = json!({"terminationGracePeriodSeconds": 30, "serviceAccountName": account});
         let spec = automatic(json!({"stack": name, "backend": null, "runner": runner}));
-        scene.scripted(name, json!({"resources": gated(2)}), spec).await?;
+        scene.scripted(name, json!({"resources": gated(2), "persist": "each"}), spec).await?;
     }
     scene.scripted("ended", json!({}), automatic(json!({}))).await?;
     for name in ["plans", "cancelled"] {
         scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
     }
     for name in ["applies", "taken"] {
-        scene.until_ledger(name, what::RESOURCE, None).await?;
+        let begun = Instant::now();
+        while !scene.read(&format!("states/{name}")).is_ok_and(|state| state.contains("\"number\"")) {
+            ensure!(begun.elapsed() < LATER, "the first object is not in the state of {name}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     }
     scene.ends("ended", RunResult::Applied).await?;
 
@@ -122,6 +128,7 @@ async fn lost(scene: Scene) -> Result<()> {
     let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
     scene.until("applies", "without its lease", A_MINUTE, free).await?;
     ensure!(lock(&scene, "applies")?.is_null(), "{}", lock(&scene, "applies")?);
+    let written = versions(&scene, "applies")?;
     // What it does from here on has no effect on its state; how it ended is told by the datastore.
     scene.open("applies").await?;
     let tainted = taken(&scene).await;
@@ -133,7 +140,7 @@ async fn lost(scene: Scene) -> Result<()> {
     let settled = settled.status.and_then(|status| status.settled).context("not settled")?;
     ensure!(settled.result == RunResult::Failed, "{settled:?}");
     ensure!(
-        lock(&scene, "applies")?.is_null() && !scene.read("states/applies").is_ok_and(|state| state.contains("\"number\"")),
+        lock(&scene, "applies")?.is_null() && versions(&scene, "applies")? == written && written > 0,
         "its state was written"
     );
 

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use crds::{RunResult, TerraformRun};
-use kube::{ResourceExt as _, api::PostParams};
+use kube::{
+    ResourceExt as _,
+    api::{ListParams, PostParams},
+};
 use rand::{Rng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
@@ -72,6 +75,17 @@ impl Place {
         }
     }
 
+    /// Removes, as a person does, a lock elsewhere whose run was deleted: nobody proves its end any more, so that Pawl leaves it alone.
+    async fn unlock_what_nobody_proves(self, lab: &Lab) -> Result<()> {
+        let Self::Elsewhere(_) = self else { return Ok(()) };
+        let Some(who) = self.lock(lab).await? else { return Ok(()) };
+        let runs = lab.runs().list(&ListParams::default()).await?;
+        if !runs.iter().any(|run| who.starts_with(&format!("pawl@{}-", run.name_any()))) {
+            lab.state.force_unlock(&format!("{}/{}", lab.namespace, self.name("")));
+        }
+        Ok(())
+    }
+
     /// Who holds the lock of one that runs compete for.
     async fn lock(self, lab: &Lab) -> Result<Option<String>> {
         let name = self.name("");
@@ -98,6 +112,7 @@ pub(super) async fn known(lab: &Lab, more: &[String]) -> Result<String> {
 pub(super) async fn close(lab: &Lab) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for (n, place) in Place::shared().enumerate() {
+        place.unlock_what_nobody_proves(lab).await?;
         let run = last(lab, place, n)?;
         lab.runs().create(&PostParams::default(), &run).await?;
         if let Some(text) = ends(lab, &run.name_any()).await? {
