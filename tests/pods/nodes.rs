@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, conditions, names, reason};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt as _};
+use kube::Api;
 use serde_json::{Value, json};
 use tests::{
     cluster::node::{NODE, is_ready},
@@ -37,32 +37,6 @@ fn says(run: &TerraformRun) -> bool {
     conditions.iter().any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
 }
 
-/// The lock of a managed state.
-fn lock(scene: &Scene, stack: &str) -> Result<Value> {
-    Ok(serde_json::from_str::<Value>(&scene.read(&format!("states/{stack}"))?)?["lock"].clone())
-}
-
-/// How many versions a managed state has.
-fn versions(scene: &Scene, stack: &str) -> Result<usize> {
-    Ok(serde_json::from_str::<Value>(&scene.read(&format!("states/{stack}"))?)?["versions"].as_array().map_or(0, Vec::len))
-}
-
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-
-/// A run whose pod was taken away by force keeps its lease while its node is lost, against its own deletion; with the proof that the node is
-/// off it goes, and leaves no lock behind.
-async fn taken(scene: &Scene) -> Result<()> {
-    let status = scene.ends_within("taken", RunResult::Indeterminate, 2 * A_MINUTE).await?;
-    ensure!(status.lease.is_some() && !lock(scene, "taken")?.is_null(), "{:?}", status.lease);
-    scene.kubectl(&["delete", "tfrun", "taken", "--wait=false"])?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    ensure!(scene.get("taken").await?.status.is_some_and(|status| status.lease.is_some()), "it went while its process may live");
-    scene.suite.cluster.kubectl(&["taint", "node", NODE, &format!("{OUT_OF_SERVICE}=off:NoSchedule")])?;
-    scene.gone("taken").await?;
-    ensure!(lock(scene, "taken")?.is_null(), "a lock of a run that is gone is left: {}", lock(scene, "taken")?);
-    Ok(())
-}
-
 async fn lost(scene: Scene) -> Result<()> {
     let short = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5});
     let tolerations = json!([short("node.kubernetes.io/unreachable"), short("node.kubernetes.io/not-ready")]);
@@ -74,31 +48,17 @@ async fn lost(scene: Scene) -> Result<()> {
     let hangs = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
     scene.scripted("plans", hangs.clone(), automatic(json!({"runner": {"tolerations": tolerations}}))).await?;
     scene.scripted("cancelled", hangs, automatic(json!({}))).await?;
-    // An account of the namespace, which outlives the attempt: so does the token of a pod that nobody can end.
-    scene.kubectl(&["create", "serviceaccount", "deployer"])?;
-    for (name, account) in [("applies", json!("deployer")), ("taken", Value::Null)] {
-        let runner = json!({"terminationGracePeriodSeconds": 30, "serviceAccountName": account});
-        let spec = automatic(json!({"stack": name, "backend": null, "runner": runner}));
-        scene.scripted(name, json!({"resources": gated(2), "persist": "each"}), spec).await?;
-    }
+    scene
+        .scripted("applies", json!({"resources": gated(2)}), automatic(json!({"runner": {"terminationGracePeriodSeconds": 30}})))
+        .await?;
     scene.scripted("ended", json!({}), automatic(json!({}))).await?;
     for name in ["plans", "cancelled"] {
         scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
     }
-    for name in ["applies", "taken"] {
-        let begun = Instant::now();
-        while !scene.read(&format!("states/{name}")).is_ok_and(|state| state.contains("\"number\"")) {
-            ensure!(begun.elapsed() < LATER, "the first object is not in the state of {name}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    }
+    scene.until_ledger("applies", what::RESOURCE, None).await?;
     scene.ends("ended", RunResult::Applied).await?;
 
     let kubelet = scene.suite.cluster.hold_kubelet()?;
-    // One is taken away by force, and its process goes on.
-    let pod = scene.pod("taken").await?.name_any();
-    scene.kubectl(&["patch", "pod", &pod, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])?;
-    scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
     until_node(&scene, false).await?;
     for name in ["plans", "cancelled", "applies"] {
         scene.until(name, "said to be on a lost node", IN_TIME, says).await?;
@@ -127,22 +87,6 @@ async fn lost(scene: Scene) -> Result<()> {
     holds(status.message.as_deref().unwrap_or_default(), "gave it up: REASON")?;
     let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
     scene.until("applies", "without its lease", A_MINUTE, free).await?;
-    ensure!(lock(&scene, "applies")?.is_null(), "{}", lock(&scene, "applies")?);
-    let written = versions(&scene, "applies")?;
-    // What it does from here on has no effect on its state; how it ended is told by the datastore.
-    scene.open("applies").await?;
-    let tainted = taken(&scene).await;
-    let untainted = scene.suite.cluster.kubectl(&["taint", "node", NODE, &format!("{OUT_OF_SERVICE}-")]);
-    tainted?;
-    untainted?;
-    let settled =
-        scene.until("applies", "settled", LATER, |run| run.status.as_ref().is_some_and(|s| s.settled.is_some())).await?;
-    let settled = settled.status.and_then(|status| status.settled).context("not settled")?;
-    ensure!(settled.result == RunResult::Failed, "{settled:?}");
-    ensure!(
-        lock(&scene, "applies")?.is_null() && versions(&scene, "applies")? == written && written > 0,
-        "its state was written"
-    );
 
     drop(kubelet);
     until_node(&scene, true).await?;
