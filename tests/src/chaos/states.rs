@@ -34,8 +34,8 @@ pub(super) enum Place {
 impl Place {
     pub(super) fn draw(random: &mut StdRng) -> Self {
         match random.random_range(0..100) {
-            0..40 => Self::Managed(random.random_range(0..MANAGED)),
-            40..55 => Self::Elsewhere(random.random_range(0..ELSEWHERE)),
+            0..4 => Self::Managed(random.random_range(0..MANAGED)),
+            4..6 => Self::Elsewhere(random.random_range(0..ELSEWHERE)),
             _ => Self::Own,
         }
     }
