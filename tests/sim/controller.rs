@@ -3,7 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ::controller::{
-    cluster::{Cluster, clock::Timed, index::Feed, node_watch},
+    cluster::{
+        Cluster,
+        clock::Timed,
+        index::{Feed, mapped},
+        node_watch,
+    },
     gc,
     layer::{self, OfLayer},
     run::{
@@ -100,14 +105,7 @@ struct Informer {
 
 /// An event with its object read.
 fn read<K: DeserializeOwned>(event: Event<Arc<Value>>) -> Event<K> {
-    let read = |object: Arc<Value>| K::deserialize(&*object).unwrap();
-    match event {
-        Event::Apply(object) => Event::Apply(read(object)),
-        Event::Delete(object) => Event::Delete(read(object)),
-        Event::InitApply(object) => Event::InitApply(read(object)),
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
-    }
+    mapped(event, |object| K::deserialize(&*object).unwrap())
 }
 
 impl Informer {

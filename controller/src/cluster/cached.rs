@@ -117,17 +117,6 @@ pub(crate) fn in_cache<K: Kind>(object: &ObjectRef<K>) -> ObjectRef<Cached<K>> {
     }
 }
 
-/// An event of what is made of an event's object.
-pub(crate) fn mapped<A, B>(event: Event<A>, made: impl FnOnce(A) -> B) -> Event<B> {
-    match event {
-        Event::Apply(object) => Event::Apply(made(object)),
-        Event::Delete(object) => Event::Delete(made(object)),
-        Event::InitApply(object) => Event::InitApply(made(object)),
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
-    }
-}
-
 /// What was last a reason to look at each object: two numbers for each, as there are many.
 #[derive(Default)]
 pub(crate) struct Heard {

@@ -164,6 +164,17 @@ impl<K: Ord + Clone, V> Index<K, V> {
     }
 }
 
+/// An event of what is made of an event's object.
+pub fn mapped<A, B>(event: Event<A>, made: impl FnOnce(A) -> B) -> Event<B> {
+    match event {
+        Event::Apply(object) => Event::Apply(made(object)),
+        Event::Delete(object) => Event::Delete(made(object)),
+        Event::InitApply(object) => Event::InitApply(made(object)),
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;

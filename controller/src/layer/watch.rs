@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     cluster::{
-        cached::{Cached, Heard, in_cache, mapped},
+        cached::{Cached, Heard, in_cache},
+        index::mapped,
         packed::Alike,
         watch::{looked, stopped, understood},
     },

@@ -23,7 +23,8 @@ use crds::{RunResult, Settled, TerraformRun, conditions, fields, names, reason};
 use crate::{
     admin::Readiness,
     cluster::{
-        cached::{Cached, Heard, in_cache, mapped},
+        cached::{Cached, Heard, in_cache},
+        index::mapped,
         watch::{looked, objects, stopped, understood},
     },
     error::Error,

@@ -287,11 +287,7 @@ impl Store {
         if new["metadata"]["deletionTimestamp"].is_null() {
             new["metadata"]["deletionTimestamp"] = json!(whole_seconds(now));
         }
-        if key.resource == PODS {
-            new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
-        } else {
-            new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-        }
+        new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
         let marked = self.put(key.clone(), new, None);
         Ok(if held || grace > 0 { marked } else { self.remove(key, (*marked).clone()) })
     }
