@@ -171,24 +171,31 @@ pub(in crate::run) fn give_back(draft: &mut Draft<'_>) {
     }
 }
 
-/// Gives the lease back with the end of a run. An apply of which nobody knows the end may go on until its pod has ended, and may
-/// leave the lock of its state: it is given back by [`confirmed`].
+/// Gives the lease back with the end of a run. An apply of which nobody knows the end may go on until its pod has ended, and one
+/// that failed may have left the lock of its state: theirs is given back by [`confirmed`].
 pub(super) fn give_back_at_end(draft: &mut Draft<'_>, result: RunResult) {
-    if result != RunResult::Indeterminate {
+    let claimed = draft.status().claim.is_some();
+    let locks = claimed && may_leave_lock(result) && draft.whole().is_some_and(is_managed);
+    if result != RunResult::Indeterminate && !locks {
         give_back(draft);
     }
 }
 
-/// Gives the lease of a run back that has ended; of one that is Indeterminate behind its lock on a managed state, which nobody else
-/// may take away.
+/// A tool that went through to its end has given its lock back, or says that it failed.
+fn may_leave_lock(result: RunResult) -> bool {
+    !matches!(result, RunResult::Applied | RunResult::Destroyed)
+}
+
+/// Gives the lease of a run back that has ended; behind the lock that it may have left on a managed state, which nobody else may
+/// take away, and of which nobody can say whose it was once the run is deleted.
 fn give_back_ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
-    let status = o.status();
-    let locks = status.result == Some(RunResult::Indeterminate) && settings.has_datastore() && !o.lock_released;
+    let locks = o.status().result.is_some_and(may_leave_lock) && settings.has_datastore() && !o.lock_released;
     let Some(run) = o.run.whole() else { return Decision::act(Action::Read) };
     if locks && is_managed(run) {
         return match &o.notes.unlock_failed {
             Some((at, text)) if now < after(*at, LOOK_AGAIN) => {
-                say_kept(o, &format!("the lock of its state could not be released: {text}"), after(*at, LOOK_AGAIN), now)
+                let why = format!("kept until the lock that it may have left on its state is released: {text}");
+                say_kept(o, why, after(*at, LOOK_AGAIN), now)
             }
             Some(_) | None => Decision::act(Action::ReleaseLock),
         };
@@ -229,19 +236,23 @@ pub(super) fn unconfirmed(o: &Observed, settings: &Settings, now: Timestamp) -> 
     let ended = status.completion_time.as_ref().map_or(now, |at| at.0);
     let due = after(ended, gone_wait(run));
     if now < due {
-        return Some(say_kept(o, "the end of its pod is not confirmed", due, now));
+        return Some(say_may_run(o, "the end of its pod is not confirmed", due, now));
     }
     if o.gone_pod_ended {
         return Some(give_back_ended(o, settings, now));
     }
     Some(match &o.notes.nodes_asked {
-        Some((at, text)) if now < after(*at, LOOK_AGAIN * 6) => say_kept(o, text, after(*at, LOOK_AGAIN * 6), now),
+        Some((at, text)) if now < after(*at, LOOK_AGAIN * 6) => say_may_run(o, text, after(*at, LOOK_AGAIN * 6), now),
         Some(_) | None => Decision::act(Action::AskNodes),
     })
 }
 
-fn say_kept(o: &Observed, why: &str, until: Timestamp, now: Timestamp) -> Decision {
-    let mut text = format!("kept, as the apply may still run: {why}; other runs of this state wait");
+fn say_may_run(o: &Observed, why: &str, until: Timestamp, now: Timestamp) -> Decision {
+    say_kept(o, format!("kept, as the apply may still run: {why}"), until, now)
+}
+
+fn say_kept(o: &Observed, why: String, until: Timestamp, now: Timestamp) -> Decision {
+    let mut text = why + "; other runs of this state wait";
     // Elsewhere it has no effect.
     if matches!(lost_node::fate(o), Fate::Lost(_)) && !o.run.annotations().contains_key(names::ABANDON) {
         let command = names::abandon_command(&o.run.namespace().unwrap_or_default(), &o.run.name_any());

@@ -69,15 +69,7 @@ pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
 pub(super) async fn forget(run: &RunView, ctx: &Context) {
     let Some(datastore) = &ctx.datastore else { return };
     let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
-    let claimed = run.status.claim.is_some();
-    let deleted = tokio::time::timeout(FORGET_TIMEOUT, async {
-        if claimed {
-            // Its end is confirmed, or it would not be deleted; afterwards nobody can say whose lock it is.
-            datastore.release_lock(&namespace, &uid).await?;
-        }
-        datastore.delete_run(&namespace, &uid).await
-    })
-    .await;
+    let deleted = tokio::time::timeout(FORGET_TIMEOUT, datastore.delete_run(&namespace, &uid)).await;
     match deleted {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::info!(error = causes(&error), "the run's objects are left to the datastore's sweep"),

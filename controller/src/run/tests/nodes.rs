@@ -302,16 +302,32 @@ fn a_lock_that_cannot_be_released_keeps_the_lease_and_says_so() {
 }
 
 #[test]
-fn an_indeterminate_run_leaves_no_lock_of_a_managed_state() {
-    let mut ended = World::automatic().claimed().leased().bound().pod_ended(None);
-    ended.settle();
-    assert_eq!((ended.status().result, ended.status().lease.is_none(), ended.unlocks), (Some(RunResult::Indeterminate), true, 1));
-    // Not where the state is kept elsewhere: that lock is nobody's to take.
-    let mut foreign = World::automatic().claimed().leased().bound();
-    foreign.status_mut().plan.as_mut().unwrap().state_key = Some(OTHER.into());
-    let mut foreign = foreign.pod_ended(None);
-    foreign.settle();
-    assert_eq!((foreign.status().lease.is_none(), foreign.unlocks), (true, 0));
+fn an_apply_that_was_not_applied_leaves_no_lock_of_a_managed_state() {
+    let applying = || World::automatic().claimed().leased().bound();
+    let ends = [(None, RunResult::Indeterminate, 1), (Some(RunResult::Failed), RunResult::Failed, 1)];
+    for (said, result, unlocks) in ends.into_iter().chain([(Some(RunResult::Applied), RunResult::Applied, 0)]) {
+        let mut ended = said.map_or_else(applying, |said| applying().finished(said)).pod_ended(None);
+        ended.settle();
+        assert_eq!((ended.status().result, ended.status().lease.is_none(), ended.unlocks), (Some(result), true, unlocks));
+        // Not where the state is kept elsewhere: that lock is nobody's to take.
+        let mut foreign = applying();
+        foreign.status_mut().plan.as_mut().unwrap().state_key = Some(OTHER.into());
+        let mut foreign = said.map_or_else(|| foreign.clone(), |said| foreign.clone().finished(said)).pod_ended(None);
+        foreign.settle();
+        assert_eq!((foreign.status().lease.is_none(), foreign.unlocks), (true, 0), "{result}");
+    }
+}
+
+#[test]
+fn a_failed_apply_is_not_deleted_before_its_lock_is_released() {
+    let mut world = World::automatic().claimed().leased().bound().finished(RunResult::Failed).pod_ended(None).deleted();
+    world.unlock = Err("the datastore does not answer".into());
+    assert!(world.settle().is_some());
+    assert!(world.status().lease.is_some() && !world.gone);
+    world.unlock = Ok(());
+    let mut world = world.later(11);
+    world.settle();
+    assert!(world.gone, "{:?}", world.status());
 }
 
 #[test]
