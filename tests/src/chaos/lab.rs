@@ -10,10 +10,15 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Api, Client, api::PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{CLUSTER, kinds::Record};
+use super::{
+    CLUSTER,
+    kinds::Record,
+    shelf::{self, Shelf},
+};
 use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values};
+pub(super) use crate::played::patch::merge;
 use crate::servers::{proxy::Proxy, state::StateServer};
 
 /// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
@@ -29,6 +34,8 @@ pub(super) struct Lab {
     pub(super) proxy: Proxy,
     pub(super) namespace: String,
     pub(super) record: Record,
+    /// What was read of runs that have ended.
+    pub(super) shelf: Shelf,
     /// No further runs and strikes.
     pub(super) over: AtomicBool,
     /// The runs, as a watch sees them.
@@ -63,7 +70,8 @@ impl Lab {
         let mut events = events.default_backoff().reflect(writer).boxed();
         tokio::spawn(async move { while events.next().await.is_some() {} });
         let over = AtomicBool::new(false);
-        Ok(Self { cluster, client, state, proxy, namespace, record: Record::default(), over, seen })
+        let (record, shelf) = (Record::default(), Shelf::default());
+        Ok(Self { cluster, client, state, proxy, namespace, record, shelf, over, seen })
     }
 
     pub(super) fn runs(&self) -> Api<TerraformRun> {
@@ -80,6 +88,16 @@ impl Lab {
 
     pub(super) fn system_pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// What the datastore gives people to read, by its path below the namespace.
+    pub(super) async fn read(&self, path: &str) -> kube::Result<String> {
+        shelf::read(&self.client, &self.namespace, path).await
+    }
+
+    /// Keeps what the datastore gives people of a run that has ended.
+    pub(super) async fn keep(&self, name: &str) {
+        self.shelf.take(&self.client, &self.namespace, name, SECRET).await;
     }
 
     /// A run as the watch saw it last.
@@ -122,6 +140,12 @@ impl Lab {
         found.extend(events.contains(SECRET).then(|| "an event holds the secret".to_owned()));
         Ok(found)
     }
+}
+
+/// Memory of a pod: much less than its tool takes, where that is to run out of it.
+pub(super) fn limits(tight: bool) -> Value {
+    let memory = if tight { "128Mi" } else { "256Mi" };
+    json!({"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}})
 }
 
 /// Lets pods reach the API server by the proxy only.
