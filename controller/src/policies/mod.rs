@@ -71,6 +71,7 @@ pub trait Voids: Deref<Target = Cluster> + Send + Sync {
 /// Keeps the last proof of each namespace; bindings may differ between namespaces.
 pub struct Prober {
     proofs: Mutex<HashMap<String, Arc<Proof>>>,
+    reading: Reading,
     /// Counts the changes that the watches saw; a proof is of one number.
     changes: watch::Sender<u64>,
     /// What the Lease says. Held while what stood is taken away.
@@ -79,19 +80,59 @@ pub struct Prober {
 
 impl Default for Prober {
     fn default() -> Self {
-        Self { proofs: Mutex::default(), changes: watch::Sender::new(0), standing: tokio::sync::Mutex::default() }
+        Self {
+            proofs: Mutex::default(),
+            reading: Reading::default(),
+            changes: watch::Sender::new(0),
+            standing: tokio::sync::Mutex::default(),
+        }
     }
 }
 
 #[derive(Default)]
 struct Proof {
-    /// Held while a proof is made or compared, so that twenty runs at once make one.
+    /// Held while a proof is made, so that twenty runs at once make one.
     making: tokio::sync::Mutex<()>,
     last: Mutex<Option<Last>>,
-    /// How many have asked.
+}
+
+/// The policies as they stand, read once for all who asked before the reading began, whatever their namespace.
+#[derive(Default)]
+struct Reading {
     asked: AtomicU64,
-    /// How many of them had asked when the last comparison began, which is theirs as well.
-    covered: AtomicU64,
+    last: tokio::sync::Mutex<Option<Stand>>,
+}
+
+#[derive(Clone)]
+struct Stand {
+    /// How many had asked when the reading began: it is theirs.
+    covered: u64,
+    /// When it began.
+    at: Timestamp,
+    /// How many changes the watches had seen by then.
+    changes: u64,
+    found: Result<Policies, String>,
+}
+
+impl Reading {
+    fn ticket(&self) -> u64 {
+        self.asked.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// A reading that began after the ticket was drawn.
+    async fn after<R>(&self, ticket: u64, moment: impl Fn() -> (Timestamp, u64), read: impl FnOnce() -> R) -> Result<Stand, Error>
+    where
+        R: Future<Output = Result<Result<Policies, String>, Error>>,
+    {
+        let mut last = self.last.lock().await;
+        if let Some(stand) = last.as_ref().filter(|stand| ticket < stand.covered) {
+            return Ok(stand.clone());
+        }
+        let (covered, (at, changes)) = (self.asked.load(Ordering::SeqCst), moment());
+        let stand = Stand { covered, at, changes, found: read().await? };
+        *last = Some(stand.clone());
+        Ok(stand)
+    }
 }
 
 /// The last try of a proof.
@@ -153,23 +194,18 @@ impl Prober {
             let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
             proofs.entry(namespace.to_owned()).or_default().clone()
         };
-        let ticket = proof.asked.fetch_add(1, Ordering::SeqCst);
+        let ticket = self.reading.ticket();
         let _making = proof.making.lock().await;
-        // Counted from before the first request: the proof is of that moment at the latest.
-        let (begun, changes) = (ctx.now(), *self.changes.borrow());
-        let before = proof.state(begun, changes);
-        if matches!(&before, Enforcement::NotEnforced { retry_at, .. } if begun < *retry_at) {
+        let moment = || (ctx.now(), *self.changes.borrow());
+        let (now, changes) = moment();
+        let before = proof.state(now, changes);
+        if matches!(&before, Enforcement::NotEnforced { retry_at, .. } if now < *retry_at) {
             return Ok(before);
         }
-        if before == Enforcement::Enforced && ticket < proof.covered.load(Ordering::SeqCst) {
-            return Ok(before);
-        }
-        let covered = proof.asked.load(Ordering::SeqCst);
-        let found = match installed::read(ctx).await? {
-            Ok(policies) if before == Enforcement::Enforced && proof.is_of(&policies) => {
-                proof.covered.store(covered, Ordering::SeqCst);
-                return Ok(Enforcement::Enforced);
-            }
+        // Counted from before its first request: the proof is of that moment at the latest.
+        let Stand { at, changes, found, .. } = self.reading.after(ticket, moment, || installed::read(ctx)).await?;
+        let found = match found {
+            Ok(policies) if before == Enforcement::Enforced && proof.is_of(&policies) => return Ok(Enforcement::Enforced),
             Ok(policies) => self.attempt(namespace, policies, ctx).await?,
             Err(missing) => Err(Missing::policy(missing)),
         };
@@ -181,8 +217,7 @@ impl Prober {
         if found.as_ref().err().is_none_or(|missing| missing.reason == reason::POLICY_MISSING) {
             ctx.metrics.policies(found.is_ok());
         }
-        *proof.lock() = Some(Last { at: begun, changes, found });
-        proof.covered.store(covered, Ordering::SeqCst);
+        *proof.lock() = Some(Last { at, changes, found });
         Ok(proof.state(ctx.now(), *self.changes.borrow()))
     }
 
@@ -216,6 +251,22 @@ mod tests {
         assert_eq!(proof.state(Timestamp::from_second(1059).unwrap(), 3), Enforcement::Enforced);
         assert_eq!(proof.state(Timestamp::from_second(1060).unwrap(), 3), Enforcement::Unknown);
         assert_eq!(proof.state(Timestamp::from_second(940).unwrap(), 3), Enforcement::Unknown, "the clock was put back");
+    }
+
+    #[tokio::test]
+    async fn a_reading_is_of_all_who_asked_before_it_began_and_of_nobody_after() {
+        let (reading, reads) = (Reading::default(), AtomicU64::new(0));
+        let after = |ticket| {
+            let read = || async { Ok(Err(reads.fetch_add(1, Ordering::SeqCst).to_string())) };
+            reading.after(ticket, || (Timestamp::UNIX_EPOCH, 0), read)
+        };
+        let (first, second) = (reading.ticket(), reading.ticket());
+        for ticket in [first, second, first] {
+            assert_eq!(after(ticket).await.unwrap().found, Err("0".to_owned()));
+        }
+        // What it may have set was read after that.
+        let third = reading.ticket();
+        assert_eq!(after(third).await.unwrap().found, Err("1".to_owned()));
     }
 
     #[test]
